@@ -219,24 +219,3 @@ WD_FN void wd_store(float* const to, const Row& row) {
   for (unsigned i = 0; i < sizeof(Row) / sizeof(float); ++i) to[i] = reinterpret_cast<const float*>(&row)[i];
 #endif
 }
-
-// Stores a number or a struct that no kernel reads soon, so that other things stay in the caches, in accesses as wide as it
-// is aligned.
-#if defined(__CUDACC__)
-
-template <class Word, class Value>
-WD_FN void wd_stream_words(Value* const to, const Value& value) {
-#pragma unroll
-  for (unsigned i = 0; i < sizeof(Value) / sizeof(Word); ++i)
-    __stcs(reinterpret_cast<Word*>(to) + i, reinterpret_cast<const Word*>(&value)[i]);
-}
-
-template <class Value>
-WD_FN void wd_stream(Value* const to, const Value& value) {
-  if constexpr (alignof(Value) == 16) wd_stream_words<float4>(to, value);
-  if constexpr (alignof(Value) == 8) wd_stream_words<float2>(to, value);
-  if constexpr (alignof(Value) == 4) wd_stream_words<float>(to, value);
-  if constexpr (alignof(Value) == 1) wd_stream_words<unsigned char>(to, value);
-}
-
-#endif

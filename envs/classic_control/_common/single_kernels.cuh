@@ -262,14 +262,10 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
       float* const ended = KEEP_ALL ? nullptr : final_observations[env][0];
       const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
       if (KEEP_ALL) {
-        const bool is_done = at.is_terminal | at.out_of_time;
-        if (RANDOM) wd_stream(&sampled_actions[row][0][0], action);
-        wd_stream(reinterpret_cast<Seen*>(observations[row][0]), at.seen);
-        wd_stream(rewards[row], at.reward);
-        wd_stream(done_rows + row, is_done);
-        wd_stream(terminated_rows + row, at.is_terminal);
-        wd_stream(truncated_rows + row, at.out_of_time);
-        if (any_near(is_done, near)) wd_stream(reinterpret_cast<Seen*>(final_observations[row][0]), led_to);
+        if (RANDOM) sampled_actions[row][0][0] = action;
+        keep_result(at, observations[row][0], rewards[row]);
+        keep_flags(at, done_rows + row, terminated_rows + row, truncated_rows + row);
+        if (any_near(at.is_terminal | at.out_of_time, near)) wd_store(final_observations[row][0], led_to);
       }
     }
   }
