@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from warpdrive_min.backends.base import Launch, in_order
@@ -13,7 +14,20 @@ from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.spaces import action_types
 
 
-def random_policy(wrapper: EnvWrapper, seed: int = 0) -> Launch:
+@dataclass(frozen=True, slots=True)
+class RandomPolicy:
+    """Draws a random action for every agent when it is called; see `random_policy`."""
+
+    draw: Launch
+    sampler: CUDASampler
+    """Counts the draws; `EnvWrapper.rollout` goes on with it as its ``sampler``."""
+
+    def __call__(self) -> None:
+        """Enqueue the draw."""
+        self.draw()
+
+
+def random_policy(wrapper: EnvWrapper, seed: int = 0) -> RandomPolicy:
     """Return what draws a random action for every agent into ``sampled_actions``; it enqueues, and can be captured.
 
     Actions are uniform: over the choices of a discrete space, which must be the same for every agent of a role, or
@@ -32,7 +46,7 @@ def random_policy(wrapper: EnvWrapper, seed: int = 0) -> Launch:
         _random_actions(wrapper, sampler, Constants.ACTIONS + suffix, [wrapper.env.action_space[a] for a in agents])
         for suffix, agents in agent_sets(wrapper.env).items()
     ]
-    return draws[0] if len(draws) == 1 else in_order(draws)
+    return RandomPolicy(draws[0] if len(draws) == 1 else in_order(draws), sampler)
 
 
 def _random_actions(wrapper: EnvWrapper, sampler: CUDASampler, name: str, spaces: Sequence[Any]) -> Launch:

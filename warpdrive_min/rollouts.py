@@ -566,7 +566,10 @@ def own_sampler(data: CUDADataManager, functions: CUDAFunctionManager, env: Any,
     """
     space = next(iter(env.action_space.values()))
     sampler = CUDASampler(functions)
-    is_drawn, do = data.is_data_on_device(f"{ACTIONS}_draws"), "hand it over as sampler="
+    is_drawn, do = (
+        data.is_data_on_device(f"{ACTIONS}_draws"),
+        "hand it over as sampler=, random_policy's is its .sampler",
+    )
     require(not is_drawn, "rollout", "a sampler draws these actions already", do=do)
     sampler.register_actions(data, ACTIONS, action_types(space), is_deterministic=hasattr(space, "low"))
     sampler.init_random(seed)

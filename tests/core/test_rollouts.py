@@ -144,9 +144,15 @@ def test_rollout_refuses_what_it_cannot_do():
     with pytest.raises(ConfigError, match="roles of 'Covid19Economy'"):
         made("covid19_economy", "cpu", 2).rollout(2)
     drawn = made("cartpole", "host", 4)
-    random_policy(drawn)
-    with pytest.raises(ConfigError, match="hand it over as sampler="):
+    draw = random_policy(drawn, SEED)
+    with pytest.raises(ConfigError, match=r"hand it over as sampler=, random_policy's is its \.sampler"):
         drawn.rollout(2)
+    draw()
+    drawn.step()
+    drawn.rollout(2, sampler=draw.sampler)
+    whole = made("cartpole", "host", 4)
+    whole.rollout(3)
+    assert_same(drawn, whole)
     with pytest.raises(ConfigError, match="call reset"):
         EnvWrapper(CartPole(), num_envs=2, env_backend="host", auto_reset=True).rollout(2)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from dataclasses import replace
 
@@ -66,6 +68,22 @@ def test_starter_passes(backend, write):
         assert set(skipped) <= {"one-row"}
         assert "0 of" in results["consistency"].detail
         assert "no episode ended" not in results["consistency"].detail, "the run must end episodes"
+
+
+def test_what_passes_tells_how_episodes_ended_and_what_no_reset_clears(write):
+    """Ends are counted by their kind, and an array that a reset leaves is named though no later step showed it."""
+    package = write()
+    reference, env = package / "reference.py", package / "env.py"
+    text = reference.read_text().replace("def step(position: Any,", "def step(tally: Any, position: Any,")
+    reference.write_text(
+        text.replace("        moves = samp", "        tally[:] += 1 + position[:, 0]\n        moves = samp")
+    )
+    goal = '        feed.add_data("goal", np.zeros((), np.int32), per_env=True)\n'
+    env.write_text(env.read_text().replace(goal, goal + goal.replace("goal", "tally")))
+    results = check(case_of(package, "cpu"), "reset", "flags")
+    assert [result.status for result in results.values()] == ["passed", "passed"], results
+    assert results["reset"].detail.endswith("after two histories (not reset: tally)")
+    assert re.search(r"[1-9]\d* episodes ended: [1-9]\d* terminated, \d+ truncated$", results["flags"].detail)
 
 
 def test_python_class_is_the_reference_without_numpy_kernels():
@@ -192,6 +210,12 @@ FAULTS = {
     ),
     "late end": (">= EPISODE_LENGTH", "> EPISODE_LENGTH", "truncation", "_done_ of environment 0: want 1, got 0"),
     "no kernel": ("WD_KERNEL(step)(int ", "WD_KERNEL(step)(short ", "build", "cannot bind the parameter"),
+    "no reset": (
+        "WD_KERNEL(reset)",
+        "WD_KERNEL(restart)",
+        "build",
+        "kernel.cu has no kernel 'reset', which ring.reference",
+    ),
 }
 
 
@@ -308,6 +332,18 @@ def test_command_shows_speeds(write):
     assert result.exit_code == 0, result.output
     assert all(f" {n} " in result.output for n in (2, 20, 200))
     assert "python -m bench" in result.output
+
+
+def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(write, tmp_path, monkeypatch):
+    """It says so, as faults that need time or many environments are then missed."""
+    monkeypatch.setattr(sys.modules[validate.__module__], "_is_simulated", lambda backend: backend == "cpu")
+    report = tmp_path / "report.json"
+    for asked, sizes in (([], (3, 5)), (["--envs", 4], (4, 5)), (["--envs", 8, "--steps", 40], (8, 40))):
+        result = run(write(), *QUICK, *asked, "--json", report)
+        assert result.exit_code == 0, result.output
+        assert "--envs and --steps ask for more" in result.output
+        assert {(each["n_envs"], each["n_steps"]) for each in json.loads(report.read_text())["results"]} == {sizes}
+        shutil.rmtree(tmp_path / "ring")
 
 
 def test_command_fails_with_a_check(write):

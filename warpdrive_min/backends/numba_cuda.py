@@ -12,6 +12,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -44,7 +45,11 @@ class NumbaBackend(GpuBackend):
         """Say whether numba-cuda is there, and a GPU or the simulator."""
         if importlib.util.find_spec("numba") is None or importlib.util.find_spec("numba_cuda") is None:
             return Availability(False, "numba-cuda is not installed", 'pip install "warpdrive-min[numba]"')
-        return Availability(True, "simulator") if simulated() else gpu_availability()
+        if simulated():
+            return Availability(True, "simulator")
+        state = gpu_availability()
+        here = "without one set NUMBA_ENABLE_CUDASIM=1 before Python starts, for Numba's simulator"
+        return state if state.available else replace(state, install=f"{state.install}; {here}")
 
     @property
     def device(self) -> torch.device:

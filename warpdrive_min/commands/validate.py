@@ -23,8 +23,8 @@ from warpdrive_min.validation.card import Speed, measure
 from warpdrive_min.validation.checks import CHECKS, Result, run_checks
 from warpdrive_min.validation.subject import Subject, load_class
 
-SIMULATED_ENVS, SIMULATED_STEPS = 3, 5
-"""At most so much in Numba's simulator, which does some thousand threads a second."""
+SIMULATED = {"n_envs": 3, "n_steps": 5}
+"""Sizes in Numba's simulator, which does some thousand threads a second, if none are asked for."""
 WIDE = 140
 CARD_FACTORS = (1, 10, 100)
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
@@ -37,8 +37,8 @@ def validate(
     backend: Annotated[list[str] | None, typer.Option(help="Only these backends; may be repeated.")] = None,
     config: Annotated[list[str] | None, typer.Option(help="Argument of the class, KEY=VALUE; VALUE is JSON.")] = None,
     class_name: Annotated[str | None, typer.Option("--class", help="Name of the class, if there are several.")] = None,
-    envs: Annotated[int, typer.Option(min=2, help="Number of environments.")] = 37,
-    steps: Annotated[int, typer.Option(min=1, help="Number of steps.")] = 40,
+    envs: Annotated[int | None, typer.Option(min=2, help="Number of environments; else 37, simulated 3.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps; else 40, simulated 5.")] = None,
     configs: Annotated[int, typer.Option(min=1, help="Repetitions, each with its own seed and random config.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of initial states, actions and random configs.")] = 0,
     tolerance: Annotated[float, typer.Option(help="Largest difference from the reference if not exact.")] = 1e-4,
@@ -58,9 +58,10 @@ def validate(
         names, chosen = _checks(check), _backends(backend)
         given = read_settings(config or [], "validate --config")
         cls = load_class(path, class_name)
-        first = Subject(
-            target=path, cls=cls, backend="cpu", config=given, n_envs=envs, n_steps=steps, tolerance=tolerance
-        )
+        asked: dict[str, Any] = {
+            name: size for name, size in (("n_envs", envs), ("n_steps", steps)) if size is not None
+        }
+        first = Subject(target=path, cls=cls, backend="cpu", config=given, tolerance=tolerance, **asked)
         subjects = list(_subjects(first, configs, seed))
     except WarpDriveError as error:
         console.print(str(error), soft_wrap=True, highlight=False, markup=False)
@@ -68,7 +69,8 @@ def validate(
     findings: list[Finding] = []
     speeds: list[Speed] = []
     for name in chosen:
-        on_backend = [_on(name, subject) for subject in subjects]
+        sizes = {**SIMULATED, **asked} if _is_simulated(name) else asked
+        on_backend = [replace(subject, backend=name, **sizes) for subject in subjects]
         found = _check_all(on_backend, names)
         findings += found
         if card and not any(result.status == "failed" for _, result in found):
@@ -106,14 +108,6 @@ def _subjects(first: Subject, n: int, seed: int) -> Iterator[Subject]:
         yield replace(first, config={**drawn, **first.config}, seed=seed + index)
 
 
-def _on(backend: str, subject: Subject) -> Subject:
-    subject = replace(subject, backend=backend)
-    if not _is_simulated(backend):
-        return subject
-    n_envs, n_steps = min(subject.n_envs, SIMULATED_ENVS), min(subject.n_steps, SIMULATED_STEPS)
-    return replace(subject, n_envs=n_envs, n_steps=n_steps)
-
-
 def _is_simulated(backend: str) -> bool:
     return backend == "numba" and simulated()
 
@@ -142,6 +136,8 @@ def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Seq
         count = f" ({n_runs} runs)" if n_runs > 1 else ""
         table.add_row(backend, result.name, f"[{style}]{result.status}[/]{count}", escape(result.detail))
     console.print(table)
+    if any(_is_simulated(subject.backend) for subject, _ in findings):
+        console.print("in Numba's simulator few environments take few steps: --envs and --steps ask for more")
     for name, state in backends.availability().items():
         if not state.available:
             console.print(f"backend {name} is {state}", highlight=False, markup=False, soft_wrap=True)

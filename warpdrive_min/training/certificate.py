@@ -202,7 +202,8 @@ class Certifier:
 
     Args:
         trainer: Run, at iteration 0, or where the checkpoint stands that it goes on from.
-        env: Name of the environment in the table of environments.
+        env: Name by which `verify` finds the environment in the table of environments; a run of another one can be
+            replayed in Python alone.
         resumed: Folder of the run that it goes on from, whose certificate is continued; None: it begins.
 
     Raises:

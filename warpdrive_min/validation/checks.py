@@ -93,9 +93,16 @@ def in_row(row: Arrays, *names: str) -> list[str]:
 
 
 def check_build(subject: Subject) -> str:
-    """The kernels compile, with and without auto-reset, exact and not."""
+    """The kernels compile, with and without auto-reset, exact and not, and none is missing that the reference has."""
     builds = [{"auto_reset": auto_reset, "exact": exact} for auto_reset in (True, False) for exact in (True, False)]
-    return f"{len([subject.wrapper(**build) for build in builds])} builds"
+    built = [subject.wrapper(**build) for build in builds]
+    if subject.has_reference and subject.language != "numpy":
+        reference, sources = subject.wrapper(env_backend="cpu").cuda_function_manager, subject.cls.kernel_sources
+        for name in ("step", "reset"):
+            if reference.has_function(name) and not built[0].cuda_function_manager.has_function(name):
+                where = f"{sources[subject.language]} has no kernel {name!r}, which {sources['numpy']} has"
+                raise CheckFailedError(f"{where}: write it, or mend its name")
+    return f"{len(built)} builds"
 
 
 def check_bounds(subject: Subject) -> str:
@@ -250,11 +257,12 @@ def check_reset(subject: Subject) -> str:
         histories.append(play(wrapper, actions[3 * n_before :]))
     starts = histories[0][0], histories[1][0]
     left_over = [name for name in differing(*starts) if name not in in_row(starts[0], *NOT_RESET)]
-    what = "the same episode after another one differs" + (f" (not reset: {', '.join(left_over)})" if left_over else "")
+    not_reset = f" (not reset: {', '.join(left_over)})" if left_over else ""
+    what = f"the same episode after another one differs{not_reset}"
     require_equal(*starts, what, in_row(starts[0], Constants.OBSERVATIONS))
     outputs: list[Trace] = [[{name: row[name] for name in in_row(row, *OUTPUTS)} for row in t[1:]] for t in histories]
     require_same(outputs[0], outputs[1], f"{what}: ", first_step=1)
-    return f"flags cleared; an episode is the same for {n_after} steps after two histories"
+    return f"flags cleared; an episode is the same for {n_after} steps after two histories{not_reset}"
 
 
 def check_partial_reset(subject: Subject) -> str:
@@ -366,16 +374,17 @@ def check_finite(subject: Subject) -> str:
 
 def check_flags(subject: Subject) -> str:
     """Flags are 0 or 1, and an environment is done exactly if it is terminated or truncated."""
-    n_done = 0
+    n_ended = dict.fromkeys((DONE, TERMINATED, TRUNCATED), 0)
     for step, row in enumerate(subject.trace[1:], start=1):
-        for name in (DONE, TERMINATED, TRUNCATED):
+        for name in n_ended:
             if name in row:
                 require_value(row, name, (row[name] == 0) | (row[name] == 1), "0 or 1", f"step {step}: ")
+                n_ended[name] += int(row[name].sum())
         if TERMINATED in row and TRUNCATED in row:
             either = row[TERMINATED] | row[TRUNCATED]
             require_value(row, DONE, row[DONE] == either, "terminated or truncated", f"step {step}: ")
-        n_done += int(row[DONE].sum())
-    return f"{subject.n_steps} steps, {n_done} episodes ended"
+    how = [f"{n_ended[name]} {name}" for name in (TERMINATED, TRUNCATED) if name in subject.trace[0]]
+    return f"{subject.n_steps} steps, {n_ended[DONE]} episodes ended" + (f": {', '.join(how)}" if how else "")
 
 
 def check_truncation(subject: Subject) -> str:
