@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from dataclasses import replace
 
@@ -337,13 +336,12 @@ def test_command_shows_speeds(write):
 def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(write, tmp_path, monkeypatch):
     """It says so, as faults that need time or many environments are then missed."""
     monkeypatch.setattr(sys.modules[validate.__module__], "_is_simulated", lambda backend: backend == "cpu")
-    report = tmp_path / "report.json"
+    package, report = write(), tmp_path / "report.json"
     for asked, sizes in (([], (3, 5)), (["--envs", 4], (4, 5)), (["--envs", 8, "--steps", 40], (8, 40))):
-        result = run(write(), *QUICK, *asked, "--json", report)
+        result = run(package, *QUICK, *asked, "--json", report)
         assert result.exit_code == 0, result.output
         assert "--envs and --steps ask for more" in result.output
         assert {(each["n_envs"], each["n_steps"]) for each in json.loads(report.read_text())["results"]} == {sizes}
-        shutil.rmtree(tmp_path / "ring")
 
 
 def test_command_fails_with_a_check(write):
