@@ -220,7 +220,8 @@ def calibrate(
     Exits with 3 if nothing was measured, with 5 if a point fails.
     """
     choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
-    points, run_id = compare.gated(choice), resume or new_run_id()
+    with exiting(5, CompareError):
+        points, run_id = compare.gated(choice), resume or new_run_id()
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
     keeps(kept.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()

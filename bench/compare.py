@@ -20,6 +20,7 @@ from warpdrive_min.files import write_atomically
 
 from . import sweep
 from .case import Job
+from .cases import CASES
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .judge import (
     Estimate,
@@ -120,10 +121,25 @@ class Choice:
 
 
 def chosen(choice: Choice) -> list[Job]:
-    """Return the points that can run here, of cases that repeat; prints a line for each backend that cannot."""
+    """Return the points that can run here, of cases that repeat; prints a line for each backend that cannot.
+
+    Raises:
+        CompareError: There is no such case, axis or value.
+    """
+    for name in choice.cases:
+        if name not in CASES:
+            raise CompareError(f"--case {name}: unknown (cases are {', '.join(CASES)})")
+    _require_known(choice.where)
     jobs = sweep.jobs(choice.preset, [f"case={name}" for name in choice.cases])
     wanted = [job for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
     return sweep.runnable(wanted, availability(), "left out")
+
+
+def _require_known(conditions: Sequence[str]) -> None:
+    try:
+        sweep.require_known(conditions)
+    except typer.BadParameter as error:
+        raise CompareError(str(error)) from error
 
 
 GATED: Final[Sequence[Sequence[str]]] = tomllib.loads(
@@ -145,11 +161,13 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
 
     Raises:
         NotComparable: The condition does not name two values.
+        CompareError: There is no such axis or value.
     """
     name, _, values = axis.partition("=")
     both = values.split(",")
     if not name or len(both) != 2:
         raise NotComparable(f"--axis {axis}: must be AXIS=A,B; for example backend=host,cpu")
+    _require_known([f"{name}={value}" for value in both])
     sides: list[dict[Key, Job]] = [{}, {}]
     for job in jobs:
         if (value := str(job.point.get(name, ABSENT))) in both:

@@ -28,7 +28,7 @@ from .cases import CASES
 from .compare import paired_up
 from .errors import CompareError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
-from .pairs import WORKING_TREE, Kept, Pair, checkouts, measure_revisions
+from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, checkouts, measure_revisions
 from .point import PresetName, point_name
 from .record import Context, Record, new_run_id
 from .show import render
@@ -344,9 +344,14 @@ def from_revision(report: Report, choice: Choice) -> None:
     keeps(kept.a, kept.b, words=("--resume", choice.run_id))
     both = report.baseline, WORKING_TREE
     rounds = calibrate.rounds_here(choice.preset, report.threshold, choice.calibrations)
+    for job in points:
+        if (n := rounds(job)) is not None and n > ROUNDS[choice.preset]:
+            why = f"as its calibrated times scatter: {n / ROUNDS[choice.preset]:.2g} times as long"
+            say(f"{point_name(job.case.name, job.point)}: {n} rounds, not {ROUNDS[choice.preset]}, {why}")
     seen = measure_revisions(points, both, choice.preset, choice.run_id, say, kept, choice.at_once, rounds)
     report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
     report.add("broken", *seen.failed)
+    report.notes += [f"doubtful: {pair.name}: {each}" for pair in seen.pairs for each in compare.doubts(pair)]
     judge_into(report, seen.pairs, choice.calibrations)
 
 

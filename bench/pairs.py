@@ -627,7 +627,7 @@ def _check_out(root: Path, name: str, tree: Path) -> None:
     except CalledProcessError as error:
         got = error.stderr.strip()
         raise NotComparable(
-            f"compare: git must have {name!r} (got: {got}); name a commit, or a file there is"
+            f"{name} must be a file or folder that is there, or a revision of git (got: {got}); name one"
         ) from error
     git("init", "--quiet", "--template=", str(tree), root=root)
     alternates = tree / ".git" / "objects" / "info" / "alternates"

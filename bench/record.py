@@ -450,7 +450,13 @@ def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
 
 
 def files_in(path: Path) -> list[Path]:
-    """Return a file itself; of a folder the ``*.jsonl`` in it and in those within it, as a set has its own."""
+    """Return a file itself; of a folder the ``*.jsonl`` in it and in those within it, as a set has its own.
+
+    Raises:
+        RecordError: There is no such file or folder.
+    """
+    if not path.exists():
+        raise RecordError(f"{path}: there is no such file or folder")
     return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
 
 
@@ -467,7 +473,7 @@ def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[
         except json.JSONDecodeError as error:
             message = f"{where}: is cut short ({error.msg} at column {error.colno})"
             if cut is None:
-                raise RecordError(f"{message}; a sweep was killed here, delete the line") from error
+                raise RecordError(f"{message}; delete the line, if a sweep was killed there") from error
             cut.append(message)
             continue
         if not isinstance(fields, dict):

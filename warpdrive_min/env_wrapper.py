@@ -407,8 +407,9 @@ class EnvWrapper:
         Args:
             n_steps: How many.
             policy: ``"random"``: all actions are as likely, as `random_policy` draws them; the actions of each step,
-                ``(n_steps, n_envs, n_agents, n_types)`` of the type of ``sampled_actions``; or a model, from whose
-                logits they are drawn, with its weights as they are when the rollout runs.
+                ``(n_steps, n_envs, n_agents, n_types)`` of the type of ``sampled_actions``, whose values are only
+                checked with ``debug``; or a model, from whose logits they are drawn, with its weights as they are when
+                the rollout runs.
             keep: ``"last"``: what the last step led to stands in the arrays, as after single steps; ``"all"``: that of
                 each step is returned, too, in tensors that the next rollout of as many steps writes again.
             sampler: Whose count of draws goes on; None: one that the wrapper makes, with its seed.
