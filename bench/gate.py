@@ -369,6 +369,9 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice, want
         with checkouts(report.baseline) as (tree,):
             before = records_of_side(wanted, "a", context, kept.a, tree)
     now = records_of_side(wanted, "b", context, kept.b) if records is None else choice.of(records)
+    if not before and not now:
+        axes = "program (an environment, or a part of the core), part, kernel, backend and arch"
+        raise NothingMeasured(f"gate: no kernel passes --case, --where and --env; axes of machine code are {axes}")
     found = verdict.compared(before, now, report.threshold)
     report.rows += found.rows
     report.add("broken", *found.failed)

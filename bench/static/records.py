@@ -297,4 +297,5 @@ def name_of(record: Record) -> str:
     where = f"{point['program']} {point['part']}" if "part" in point else str(point["program"])
     kernel = f": {point['kernel']}" if point.get("kernel", "") not in ("", point.get("part")) else ""
     sizes = " x ".join(str(point[name]) for name in ("n_envs", "n_agents") if point.get(name))
-    return f"{where}{kernel} ({point['backend']}, {point['arch']}, {sizes})"
+    more = "".join(f", {axis} {point[axis]}" for axis in ("kept", "policy") if axis in point)
+    return f"{where}{kernel} ({point['backend']}, {point['arch']}, {sizes}{more})"
