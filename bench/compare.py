@@ -20,7 +20,6 @@ from warpdrive_min.files import write_atomically
 
 from . import sweep
 from .case import Job
-from .cases import CASES
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .judge import (
     Estimate,
@@ -34,6 +33,7 @@ from .judge import (
     name_of,
     point_key,
     position,
+    remarks,
 )
 from .measure import Timed
 from .pairs import WORKING_TREE, Kept, Measured, Pair, measure_all, measure_revisions, sides_of
@@ -126,16 +126,17 @@ def chosen(choice: Choice) -> list[Job]:
     Raises:
         CompareError: There is no such case, axis or value.
     """
-    for name in choice.cases:
-        if name not in CASES:
-            raise CompareError(f"--case {name}: unknown (cases are {', '.join(CASES)})")
-    _require_known(choice.where)
+    _require_known(choice.where, choice.cases)
     jobs = sweep.jobs(choice.preset, [f"case={name}" for name in choice.cases])
     wanted = [job for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
     return sweep.runnable(wanted, availability(), "left out")
 
 
-def _require_known(conditions: Sequence[str]) -> None:
+def _require_known(conditions: Sequence[str], cases: Sequence[str] = ()) -> None:
+    try:
+        sweep.require_cases(cases)
+    except typer.BadParameter as error:
+        raise CompareError(f"--case {error}") from error
     try:
         sweep.require_known(conditions)
     except typer.BadParameter as error:
@@ -289,13 +290,9 @@ def _counts(record: Record, like: Record) -> bool:
 
 def doubts(pair: Pair) -> list[str]:
     """Return the limits of a pair's ratio, in words."""
-    unsettled = [
-        f"side {letter} had not settled before it was timed"
-        for letter, side in (("A", pair.a), ("B", pair.b))
-        if not (side.warm_up or {}).get("settled", True)
-    ]
+    of_sides = [f"side {letter}: {each}" for letter, side in (("A", pair.a), ("B", pair.b)) for each in remarks(side)]
     turns_alone = list(pair.comparison.unread.values()) if pair.comparison else []
-    return disturbed(pair.a) + unsettled + turns_alone
+    return disturbed(pair.a) + of_sides + turns_alone
 
 
 Judged = TypeVar("Judged", bound=Judgement[Any])

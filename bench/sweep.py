@@ -79,11 +79,15 @@ def measured(todo: Sequence[Job], context: Context, file: Path, tell: Callable[[
 console = render.console()
 
 
-def _known_cases(names: list[str] | None) -> list[str] | None:
-    """Return names as they are; raises BadParameter if one is of no case."""
-    for name in names or ():
+def require_cases(names: Sequence[str]) -> None:
+    """Make sure that each name is of a case; raises BadParameter."""
+    for name in names:
         if name not in CASES:
             raise typer.BadParameter(f"{name}: unknown (cases are {', '.join(CASES)})")
+
+
+def _known_cases(names: list[str] | None) -> list[str] | None:
+    require_cases(names or ())
     return names
 
 

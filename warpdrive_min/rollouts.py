@@ -566,11 +566,8 @@ def own_sampler(data: CUDADataManager, functions: CUDAFunctionManager, env: Any,
     """
     space = next(iter(env.action_space.values()))
     sampler = CUDASampler(functions)
-    is_drawn, do = (
-        data.is_data_on_device(f"{ACTIONS}_draws"),
-        "hand it over as sampler=, random_policy's is its .sampler",
-    )
-    require(not is_drawn, "rollout", "a sampler draws these actions already", do=do)
+    is_drawn, rule = data.is_data_on_device(f"{ACTIONS}_draws"), "a sampler draws these actions already"
+    require(not is_drawn, "rollout", rule, do="hand it over as sampler=, random_policy's is its .sampler")
     sampler.register_actions(data, ACTIONS, action_types(space), is_deterministic=hasattr(space, "low"))
     sampler.init_random(seed)
     return sampler

@@ -32,13 +32,17 @@ STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 Finding = tuple[Subject, Result]
 
 
+def _size_help(what: str, name: str) -> str:
+    return f"Number of {what}; else {getattr(Subject, name)}, in Numba's simulator {SIMULATED[name]}."
+
+
 def validate(
     path: Annotated[str, typer.Argument(help="Folder of a package, path of a module, or package.module:ClassName.")],
     backend: Annotated[list[str] | None, typer.Option(help="Only these backends; may be repeated.")] = None,
     config: Annotated[list[str] | None, typer.Option(help="Argument of the class, KEY=VALUE; VALUE is JSON.")] = None,
     class_name: Annotated[str | None, typer.Option("--class", help="Name of the class, if there are several.")] = None,
-    envs: Annotated[int | None, typer.Option(min=2, help="Number of environments; else 37, simulated 3.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps; else 40, simulated 5.")] = None,
+    envs: Annotated[int | None, typer.Option(min=2, help=_size_help("environments", "n_envs"))] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help=_size_help("steps", "n_steps"))] = None,
     configs: Annotated[int, typer.Option(min=1, help="Repetitions, each with its own seed and random config.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of initial states, actions and random configs.")] = 0,
     tolerance: Annotated[float, typer.Option(help="Largest difference from the reference if not exact.")] = 1e-4,
