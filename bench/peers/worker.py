@@ -33,10 +33,12 @@ class Peer:
         """Import the peer and make a point ready; returns what the work is, and the versions that do it."""
         module = _adapter(adapter)
         work = self._work = module.prepare(point)
+        self._fastest = list[int]()
         n_runs = _until_nothing_compiles(work)
         names = ("env_steps", "counts", "mode", "device", "threads", "notes")
         return {
             **{name: getattr(work, name) for name in names},
+            "notes": {**work.notes, **({} if work.laps is None else {"laps": "of each the fastest counts"})},
             **_provenance(module, work.device),
             "compiling": None if work.compiled is None else {"programs": work.compiled(), "runs": n_runs - 1},
         }
@@ -53,12 +55,29 @@ class Peer:
         work.wait()
         compiled = work.compiled or _nothing
         before = compiled()
+        if work.laps is not None:
+            return {"wall_ns": self._by_laps(work, runs), "compiled": compiled() - before}
         start = time.perf_counter_ns()
         for _ in range(runs):
             work.run()
         work.wait()
         wall_ns = time.perf_counter_ns() - start
         return {"wall_ns": wall_ns, "compiled": compiled() - before}
+
+    def _by_laps(self, work: Any, runs: int) -> int:
+        """Return the time of so many runs in which each lap took as long as its fastest one in this process so far, ns.
+
+        A run of a loop in Python may take so long that something else on the machine always slows a part of it down.
+        """
+        for _ in range(runs):
+            work.laps.clear()
+            start = time.perf_counter_ns()
+            work.run()
+            work.wait()
+            ends = [*work.laps, time.perf_counter_ns()]
+            laps = [end - begin for begin, end in zip([start, *ends], ends, strict=False)]
+            self._fastest = list(map(min, laps, self._fastest or laps))
+        return runs * sum(self._fastest)
 
     def trace(self) -> dict[str, Any]:
         """Return what the point can be checked by."""

@@ -27,7 +27,7 @@ from bench.errors import NotComparable
 from bench.machine import card_hash, fingerprint
 from bench.measure import PLANS, Metric
 from bench.pairs import TURNS
-from bench.peers import learning, sides
+from bench.peers import learning, sides, worker
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
@@ -474,6 +474,27 @@ def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
     run = replace(a_run(), context=replace(a_run().context, preset=preset), devices={name: "cpu"})
     _, theirs = sides._both(smoke(name), run)
     assert (theirs.block_s > 0) == is_longer
+
+
+def test_of_each_lap_of_a_run_the_fastest_counts(monkeypatch):
+    """Two runs in which another lap is disturbed each: neither is as fast as the two undisturbed laps together."""
+    now = 0
+    durations = iter([(1, 1), (1, 1), (30, 2), (1, 40), (4, 4)])  # the first two runs are not timed
+    monkeypatch.setattr(worker.time, "perf_counter_ns", lambda: now)
+
+    def run():
+        nonlocal now
+        for duration in next(durations):
+            now += duration
+            if not laps:
+                laps.append(now)
+
+    laps = list[int]()
+    monkeypatch.setattr(worker, "_adapter", lambda name: SimpleNamespace(prepare=lambda point: work, PACKAGES=()))
+    work = Work(run=run, wait=lambda: None, env_steps=1, trace=dict, counts="", laps=laps)
+    peer = worker.Peer()
+    assert "laps" in peer.set_up("", {})["notes"]
+    assert [peer.time(1)["wall_ns"] for _ in range(3)] == [30 + 2, 1 + 2, 1 + 2]
 
 
 def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):

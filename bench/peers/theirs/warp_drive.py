@@ -9,6 +9,7 @@ import math
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +163,14 @@ def _simulating(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
 
 
 def _training(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
-    """Return iterations as its trainer does them, without the logging."""
-    iteration = 0
+    """Return iterations as its trainer does them, without the logging, with a lap for each step: it waits for each."""
+    iteration, laps, step = 0, list[int](), trainer.cuda_envs.step_all_envs
+
+    def timed_step(*arguments: Any, **keywords: Any) -> Any:
+        laps.append(time.perf_counter_ns())
+        return step(*arguments, **keywords)
+
+    trainer.cuda_envs.step_all_envs = timed_step
 
     def run() -> None:
         nonlocal iteration
@@ -183,10 +190,12 @@ def _training(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
             raise ArithmeticError("its weights are not finite")
         return {"says": f"its {len(weights)} arrays of weights are finite after {iteration} iterations"}
 
-    return _work(run, point["n_envs"] * point["n_steps"], trace, "rollout + update, without logging", notes)
+    return _work(run, point["n_envs"] * point["n_steps"], trace, "rollout + update, without logging", notes, laps)
 
 
-def _work(run: Any, env_steps: int, trace: Any, counts: str, notes: dict[str, Any]) -> Work:
+def _work(
+    run: Any, env_steps: int, trace: Any, counts: str, notes: dict[str, Any], laps: list[int] | None = None
+) -> Work:
     import torch  # noqa: PLC0415
 
     return Work(
@@ -197,6 +206,7 @@ def _work(run: Any, env_steps: int, trace: Any, counts: str, notes: dict[str, An
         counts=counts,
         device="cuda",
         threads=None,
+        laps=laps,
         notes=notes,
     )
 
