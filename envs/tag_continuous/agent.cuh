@@ -7,6 +7,9 @@ enum Feature { X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME };
 constexpr int SLOTS = USE_FULL_OBSERVATION || N_OBSERVED <= 16 ? N_OBSERVED : 16;
 constexpr int ROUNDS = (N_OBSERVED + SLOTS - 1) / SLOTS;
 
+// Squared distance that no neighbour has.
+constexpr float TOO_FAR = 1e35f;
+
 struct Agent {
   float x, y, speed, acceleration, direction;
 };
@@ -43,6 +46,22 @@ WD_FN float squared(float dx, float dy) {
   return __fadd_rn(__fmul_rn(dx, dx), __fmul_rn(dy, dy));
 #else
   return dx * dx + dy * dy;
+#endif
+}
+
+WD_FN float smaller(float a, float b) {
+#if defined(__CUDACC__)
+  return fminf(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+WD_FN float larger(float a, float b) {
+#if defined(__CUDACC__)
+  return fmaxf(a, b);
+#else
+  return a > b ? a : b;
 #endif
 }
 

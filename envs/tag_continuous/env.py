@@ -35,10 +35,12 @@ MAX_AGENTS: Final = 2**20
 MAX_GRID_LENGTH: Final = 1e9
 """Largest side: kernels put who is out of the game far outside the square."""
 
-SPREAD_ABOVE_AGENTS: Final = 256
-"""Agents above which blocks share an environment and search neighbours in a grid of cells."""
+CELLS_ABOVE_AGENTS: Final = 256
+"""Agents above which kernels search neighbours in a grid of cells."""
 ONE_BLOCK: Final = 1_024
 """Agents that fit the block, and its shared memory, of an environment that is not spread."""
+ONE_BLOCK_OBSERVED: Final = 10
+"""Neighbours of as many agents, found in cells, that fit too."""
 AGENTS_PER_CELL: Final = 3
 """Average number of agents in a cell; a search looks at nine cells or more."""
 CELLS_OF_A_PART: Final = 4_096
@@ -219,6 +221,8 @@ class TagContinuous(Environment):
         self.config = TagContinuousConfig(**config)
         self.is_spread = False
         """True where the kernels are those for many agents."""
+        self.uses_grid = False
+        """True where the kernels look for neighbours in a grid of cells."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
@@ -294,12 +298,19 @@ class TagContinuous(Environment):
         return envs, _any_almost_equal(nearest_first(x, y, playing, config.num_other_agents_observed + 1))
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
-        """Choose the kernels: of several blocks if asked for, or above `SPREAD_ABOVE_AGENTS` agents."""
-        search, n_agents = self.config.neighbor_search, self.num_agents
-        limit = ONE_BLOCK if search == "all_pairs" else SPREAD_ABOVE_AGENTS
-        self.is_spread = language != "numpy" and (
-            (blocks_per_env or 1) > 1 or search == "grid" or (n_agents > limit and blocks_per_env != 1)
-        )
+        """Choose the kernels: of several blocks if asked for, or for more agents than fit one.
+
+        Above `CELLS_ABOVE_AGENTS` agents, or if asked for, neighbours are found in a grid of cells. In CUDA C one block
+        can have it for up to `ONE_BLOCK` agents that observe up to `ONE_BLOCK_OBSERVED` each.
+        """
+        config, n_agents = self.config, self.num_agents
+        search = config.neighbor_search
+        wants_grid = search == "grid" or (search == "auto" and n_agents > CELLS_ABOVE_AGENTS)
+        has_room = config.n_observed <= ONE_BLOCK_OBSERVED and not config.use_full_observation
+        fits = n_agents <= ONE_BLOCK and (not wants_grid or (language == "cuda_c" and has_room))
+        is_one = fits or (blocks_per_env == 1 and search != "grid")
+        self.is_spread = language != "numpy" and ((blocks_per_env or 1) > 1 or not is_one)
+        self.uses_grid = language != "numpy" and (search != "all_pairs" if self.is_spread else wants_grid and fits)
         own = type(self).kernel_sources
         self.kernel_sources = {**own, **self.spread_sources} if self.is_spread else own
         if not self.is_spread:
@@ -323,11 +334,6 @@ class TagContinuous(Environment):
         observe: KernelCall = ("observe", {"restarted": 0, "clears_done": 0})
         step: list[KernelCall] = [("move", {}), *cells(0), ("tag", {}), observe, ("score", {})]
         return {"step": step + (restart(0, force=0) if auto_reset else []), "reset": restart(1)}
-
-    @property
-    def uses_grid(self) -> bool:
-        """True where the kernels look for neighbours in a grid of cells."""
-        return self.is_spread and self.config.neighbor_search != "all_pairs"
 
     @property
     def cells_per_side(self) -> int:
@@ -385,7 +391,7 @@ class TagContinuous(Environment):
             "INV_TWO_PI": 1 / (2 * math.pi),
             "TWO_PI": 2 * math.pi,
             "HALF_PI": math.pi / 2,
-            **(of_cells if self.is_spread else {}),
+            **of_cells,
         }
 
     def get_data_dictionary(self) -> DataFeed:

@@ -1,12 +1,13 @@
 // Tag Continuous. Phases as in reference.py: move, tag, score, observe, start.
 //
 // What agents read of each other (positions, speeds, flags) is in shared memory, so that no scratch is in
-// global memory: 24 bytes an agent, and a buffer of neighbour ids for the agents that are observing just now.
-// Every rewards entry has one writer: a tagger counts its catches.
-
-#include "agent.cuh"
+// global memory: 23 bytes an agent, and a buffer of neighbour ids for the agents that are observing just now. With
+// GRID_SEARCH, for many agents, they are sorted by cell before they look for neighbours, all at once.
 
 constexpr int NOBODY = 0xffff;                    // ids have 16 bits
+
+#include "cells.cuh"
+
 constexpr int ROW = 2 * (((SLOTS + 1) / 2) | 1);  // ids of a round: an odd number of banks, so that rows do not collide
 
 constexpr int N_ITEMS = ENVS_PER_BLOCK * N_AGENTS;
@@ -14,12 +15,17 @@ constexpr int ROOM = (N_AGENTS + 3) / 4 * 4;  // agents of an environment, padde
 
 // Squared distances. Who is out of the game stands at AWAY, which is farther off than any neighbour can be.
 constexpr float AWAY = 1e18f;
-constexpr float TOO_FAR = 1e35f;
+
+enum Flag { IS_TAGGER, PLAYS, IS_TAGGED, N_FLAGS };
+
+constexpr int SORTED_ENVS = GRID_SEARCH ? ENVS_PER_BLOCK : 1, SORTED_AGENTS = GRID_SEARCH ? N_AGENTS : 1;
 
 struct Crowd {
   alignas(16) float feature[TYPE][ENVS_PER_BLOCK][ROOM];  // X to DIRECTION, after the move
-  unsigned short tagged_by[ENVS_PER_BLOCK][N_AGENTS];
-  unsigned char flag[2][ENVS_PER_BLOCK][N_AGENTS];  // TYPE: is a tagger; IN_GAME: before the tags of this step
+  unsigned char flag[N_FLAGS][ENVS_PER_BLOCK][N_AGENTS];   // PLAYS: before the tags of this step
+  unsigned short slot_agent[SORTED_ENVS][SORTED_AGENTS];   // agents sorted by cell
+  int cell_start[SORTED_ENVS][N_CELLS + 2];                // their first slots; the last cell is for those out of the game
+  int n_tagged[ENVS_PER_BLOCK];
   int timestep[ENVS_PER_BLOCK];
   float progress[ENVS_PER_BLOCK];  // share of the episode that is over
   unsigned char ended[ENVS_PER_BLOCK];
@@ -27,15 +33,20 @@ struct Crowd {
 
 constexpr int SHARED_BYTES = 48 * 1024;
 constexpr int FITTING = (SHARED_BYTES - static_cast<int>(sizeof(Crowd))) / (2 * ROW) / 32 * 32;
-constexpr int BATCH = USE_FULL_OBSERVATION ? THREADS : FITTING < THREADS ? FITTING : THREADS;
-static_assert(sizeof(Crowd) <= SHARED_BYTES && BATCH >= 32 && N_AGENTS < NOBODY,
-              "tag_continuous: too many agents for the shared memory of a block (48 KiB, 24 bytes an agent); "
-              "use fewer runners and taggers");
+constexpr int BATCH = GRID_SEARCH ? N_ITEMS : USE_FULL_OBSERVATION ? THREADS : FITTING < THREADS ? FITTING : THREADS;
 
 struct Shared {
   Crowd crowd;
-  unsigned short nearest[USE_FULL_OBSERVATION ? 1 : BATCH][ROW];
+  union {  // one after the other
+    int n_catches[ENVS_PER_BLOCK][N_AGENTS];
+    unsigned short nearest[USE_FULL_OBSERVATION ? 1 : BATCH][ROW];
+  };
 };
+
+static_assert(sizeof(Shared) <= SHARED_BYTES && BATCH >= 32 && N_AGENTS < NOBODY,
+              "tag_continuous: too many agents for the shared memory of a block (48 KiB, 23 bytes an agent and more); "
+              "use fewer runners and taggers");
+static_assert(!GRID_SEARCH || ROUNDS == 1, "tag_continuous: one block searches a grid for at most 16 neighbours");
 
 // ---------------------------------------------------------------------------------------------- move
 
@@ -47,8 +58,8 @@ WD_FN void show(Crowd& crowd, int local, int agent, bool in_game, bool is_tagger
   crowd.feature[SPEED][local][agent] = shown.speed;
   crowd.feature[ACCELERATION][local][agent] = shown.acceleration;
   crowd.feature[DIRECTION][local][agent] = shown.direction;
-  crowd.flag[TYPE - TYPE][local][agent] = is_tagger;
-  crowd.flag[IN_GAME - TYPE][local][agent] = in_game;
+  crowd.flag[IS_TAGGER][local][agent] = is_tagger;
+  crowd.flag[PLAYS][local][agent] = in_game;
 }
 
 WD_FN void show_padding(Crowd& crowd, int local) {
@@ -56,27 +67,9 @@ WD_FN void show_padding(Crowd& crowd, int local) {
     crowd.feature[X][local][agent] = crowd.feature[Y][local][agent] = AWAY;
 }
 
-WD_FN bool is_set(const Crowd& crowd, int feature, int local, int agent) {
-  return crowd.flag[feature - TYPE][local][agent] != 0;
-}
+WD_FN bool is_set(const Crowd& crowd, Flag flag, int local, int agent) { return crowd.flag[flag][local][agent] != 0; }
 
 // ---------------------------------------------------------------------------------------------- observe
-
-WD_FN float smaller(float a, float b) {
-#if defined(__CUDACC__)
-  return fminf(a, b);
-#else
-  return a < b ? a : b;
-#endif
-}
-
-WD_FN float larger(float a, float b) {
-#if defined(__CUDACC__)
-  return fmaxf(a, b);
-#else
-  return a > b ? a : b;
-#endif
-}
 
 WD_FN void sort(float& a, float& b) {
   const float low = smaller(a, b);
@@ -174,10 +167,10 @@ WD_FN void find_nearest(const Crowd& crowd, int local, int first, int end, bool 
   int selves[N_AGENTS], n_selves = 0;
   for (int agent = 0; agent < N_AGENTS; ++agent) {
     others[n_others] = agent;
-    n_others += is_set(crowd, IN_GAME, local, agent);
+    n_others += is_set(crowd, PLAYS, local, agent);
   }
   for (int agent = first; agent < end; ++agent) {
-    const bool looks = is_set(crowd, IN_GAME, local, agent) && (is_first_round || nearest[agent - first][SLOTS - 1] != NOBODY);
+    const bool looks = is_set(crowd, PLAYS, local, agent) && (is_first_round || nearest[agent - first][SLOTS - 1] != NOBODY);
     selves[n_selves] = agent;
     n_selves += looks;
     for (int slot = 0; slot < SLOTS && !looks; ++slot) nearest[agent - first][slot] = NOBODY;
@@ -226,32 +219,115 @@ WD_FN void find_nearest(const Crowd& crowd, int local, int first, int end, bool 
 
 #endif
 
+// ---------------------------------------------------------------------------------------------- cells
+
+// Replaces each of the numbers by the sum of those before it. The block waits before and after.
+WD_FN void add_up(int* numbers, int n) {
+  int before = 0;
+#if defined(__CUDACC__)
+  if (WD_THREAD >= 32) return;
+  for (int first = 0; first < n; first += 32) {
+    const int at = first + WD_THREAD, own = at < n ? numbers[at] : 0;
+    int sum = own;
+    for (int reach = 1; reach < 32; reach *= 2) {
+      const int more = __shfl_up_sync(0xffffffff, sum, reach);
+      if (WD_THREAD >= reach) sum += more;
+    }
+    if (at < n) numbers[at] = before + sum - own;
+    before += __shfl_sync(0xffffffff, sum, 31);
+  }
+#else
+  for (int at = 0; at < n; ++at) {
+    const int own = numbers[at];
+    numbers[at] = before;
+    before += own;
+  }
+#endif
+}
+
+// Sorts the agents of environments that ended, or of all, by cell: a counting sort, whose order within a cell may differ
+// from run to run; no result depends on it. Those out of the game come last.
+WD_FN void sort_by_cell(Crowd& crowd, int n_envs, bool all) {
+  const auto cell_of = [&](int local, int agent) {
+    const bool plays = is_set(crowd, PLAYS, local, agent);
+    return plays ? cell_at(crowd.feature[X][local][agent], crowd.feature[Y][local][agent]) : N_CELLS;
+  };
+  for (int item = WD_THREAD; item < ENVS_PER_BLOCK * (N_CELLS + 2); item += WD_STRIDE) crowd.cell_start[0][item] = 0;
+  WD_SYNC();
+  WD_EACH_AGENT(local, env, agent) {
+    if (all || crowd.ended[local]) WD_ATOMIC_ADD(&crowd.cell_start[local][cell_of(local, agent) + 1], 1);
+  }
+  WD_SYNC();
+  for (int local = 0; local < ENVS_PER_BLOCK; ++local) add_up(crowd.cell_start[local] + 1, N_CELLS + 1);
+  WD_SYNC();
+  WD_EACH_AGENT(local, env, agent) {  // the start of the next cell is, so far, the place of the next one in this
+    if (!(all || crowd.ended[local])) continue;
+    const int slot = WD_ATOMIC_ADD(&crowd.cell_start[local][cell_of(local, agent) + 1], 1);
+    crowd.slot_agent[local][slot] = static_cast<unsigned short>(agent);
+  }
+  WD_SYNC();
+}
+
+// Whom a search looks at: those of an environment who are in the game.
+struct Sorted {
+  const Crowd& crowd;
+  int local;
+
+  WD_METHOD float x(int slot) const { return crowd.feature[X][local][id(slot)]; }
+  WD_METHOD float y(int slot) const { return crowd.feature[Y][local][id(slot)]; }
+  WD_METHOD int id(int slot) const { return crowd.slot_agent[local][slot]; }
+  WD_METHOD bool is_seen(int) const { return true; }
+  WD_METHOD bool tags(int slot) const { return is_set(crowd, IS_TAGGER, local, id(slot)); }
+  WD_METHOD int first(int cell) const { return crowd.cell_start[local][cell]; }
+};
+
+// Writes the ids of the nearest of each agent: searches neighbours in space at the same time, for they look at the same cells.
+WD_FN void find_in_cells(const Crowd& crowd, int n_envs, bool all, unsigned short (*nearest)[ROW]) {
+  for (int item = WD_THREAD; item < N_ITEMS; item += WD_STRIDE) {
+    const int local = item / N_AGENTS, slot = item % N_AGENTS;
+    if (WD_FIRST_ENV + local >= n_envs || !(all || crowd.ended[local])) continue;
+    const int self = crowd.slot_agent[local][slot];
+    unsigned short* const own = nearest[local * N_AGENTS + self];
+    if (is_set(crowd, PLAYS, local, self)) {
+      const float x = crowd.feature[X][local][self], y = crowd.feature[Y][local][self];
+      Search<Sorted>{{crowd, local}, slot, NOBODY, x, y, 0.f}.find(own);
+    } else {
+      for (int i = 0; i < SLOTS; ++i) own[i] = NOBODY;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- rows
+
 // One entry of an observation: `feature` of the agent `other` (NOBODY: padding) as `self` sees it.
 WD_FN float seen(const Crowd& crowd, int local, int self, int other, int feature) {
-  const bool sees = is_set(crowd, IN_GAME, local, self);
+  const bool sees = is_set(crowd, PLAYS, local, self);
   if (feature == TIME) return sees ? crowd.progress[local] : 0.f;
   if (other == NOBODY) return 0.f;
-  if (feature >= TYPE) return is_set(crowd, feature, local, other) ? 1.f : 0.f;
+  if (feature >= TYPE) return is_set(crowd, feature == TYPE ? IS_TAGGER : PLAYS, local, other) ? 1.f : 0.f;
   const float difference = crowd.feature[feature][local][other] - crowd.feature[feature][local][self];
   return sees ? difference * scale_of(feature) : 0.f;
 }
 
 // Writes the rows of environments at the end of an episode to `ends`, and where all are seen those of others, too. BATCH
-// agents at a time look for their neighbours, then all threads write these agents' rows.
+// agents at a time look for their neighbours, then all threads write these agents' rows. With GRID_SEARCH agents are sorted.
 WD_FN void observe(Shared& shared, int n_envs, bool all, float (*observations)[N_AGENTS][N_FEATURES],
                    float (*ends)[N_AGENTS][N_FEATURES]) {
   const Crowd& crowd = shared.crowd;
   for (int first = 0; first < N_ITEMS; first += BATCH) {
     const int n_rows = wd_min(BATCH, N_ITEMS - first);
     for (int round = 0; round < ROUNDS; ++round) {
-      if (!USE_FULL_OBSERVATION) {
+      if (GRID_SEARCH) {
+        find_in_cells(crowd, n_envs, all, shared.nearest);
+        WD_SYNC();
+      } else if (!USE_FULL_OBSERVATION) {
 #if defined(__CUDACC__)
         for (int row = WD_THREAD; row < n_rows; row += WD_STRIDE) {
           const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS;
           if (WD_FIRST_ENV + local >= n_envs || !(all || crowd.ended[local])) continue;
           unsigned short* nearest = shared.nearest[row];
           const int last = round == 0 ? NOBODY : nearest[SLOTS - 1];
-          if (is_set(crowd, IN_GAME, local, self) && (round == 0 || last != NOBODY)) {
+          if (is_set(crowd, PLAYS, local, self) && (round == 0 || last != NOBODY)) {
             find_nearest(crowd.feature[X][local], crowd.feature[Y][local], self, last, nearest);
           } else {
             for (int slot = 0; slot < SLOTS; ++slot) nearest[slot] = NOBODY;
@@ -358,6 +434,7 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
     const int timestep = _timestep_[env] += 1;
     crowd.timestep[local] = timestep;
     crowd.progress[local] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
+    crowd.n_tagged[local] = 0;
     show_padding(crowd, local);
   }
   WD_EACH_AGENT(local, env, agent) {
@@ -373,33 +450,41 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
     direction[env][agent] = after.direction;
     acceleration[env][agent] = after.acceleration;
     edge_hit_reward_penalty[env][agent] = hits_edge ? EDGE_HIT_PENALTY : 0.f;
+    shared.n_catches[local][agent] = 0;
     show(crowd, local, agent, in_game, agent_types[agent] == 1, after);
   }
   WD_SYNC();
 
   // tag: each runner in the game looks for its nearest tagger in reach, the one of the lowest id among equals
-  WD_EACH_AGENT(local, env, agent) {
+  if (GRID_SEARCH) sort_by_cell(crowd, n_envs, true);
+  WD_EACH_AGENT(local, env, place) {
+    const int agent = GRID_SEARCH ? crowd.slot_agent[local][place] : place;
     int tagger = NOBODY;
-    if (is_set(crowd, IN_GAME, local, agent) && !is_set(crowd, TYPE, local, agent)) {
-      float nearest = REACH_SQUARED;
-      for (int index = 0; index < N_TAGGERS; ++index) {
-        const int other = tagger_ids[index];
-        const float distance = squared_distance(crowd.feature[X][local], crowd.feature[Y][local], other, agent);
-        if (distance < nearest) {
-          nearest = distance;
-          tagger = other;
+    if (is_set(crowd, PLAYS, local, agent) && !is_set(crowd, IS_TAGGER, local, agent)) {
+      if (GRID_SEARCH) {
+        tagger = find_tagger(Sorted{crowd, local}, crowd.feature[X][local][agent], crowd.feature[Y][local][agent]);
+      } else {
+        float nearest = REACH_SQUARED;
+        for (int index = 0; index < N_TAGGERS; ++index) {
+          const int other = tagger_ids[index];
+          const float distance = squared_distance(crowd.feature[X][local], crowd.feature[Y][local], other, agent);
+          if (distance < nearest) {
+            nearest = distance;
+            tagger = other;
+          }
         }
       }
     }
-    crowd.tagged_by[local][agent] = static_cast<unsigned short>(tagger);
+    crowd.flag[IS_TAGGED][local][agent] = tagger != NOBODY;
+    if (tagger == NOBODY) continue;
+    WD_ATOMIC_ADD(&shared.n_catches[local][tagger], 1);
+    WD_ATOMIC_ADD(&crowd.n_tagged[local], 1);
   }
   WD_SYNC();
 
   // score
   WD_EACH_ENV(local, env) {
-    int n_left = num_runners[env];
-    if (RUNNER_EXITS)
-      for (int agent = 0; agent < N_AGENTS; ++agent) n_left -= crowd.tagged_by[local][agent] != NOBODY;
+    const int n_left = num_runners[env] - (RUNNER_EXITS ? crowd.n_tagged[local] : 0);
     const bool nobody_left = n_left == 0, out_of_time = crowd.timestep[local] >= EPISODE_LENGTH;
     num_runners[env] = n_left;
     terminated[env] = nobody_left;
@@ -407,15 +492,12 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
     _done_[env] = crowd.ended[local] = nobody_left || out_of_time;
   }
   WD_EACH_AGENT(local, env, agent) {
-    const bool in_game = is_set(crowd, IN_GAME, local, agent), is_tagger = is_set(crowd, TYPE, local, agent);
-    const bool is_tagged = crowd.tagged_by[local][agent] != NOBODY;
+    const bool in_game = is_set(crowd, PLAYS, local, agent), is_tagger = is_set(crowd, IS_TAGGER, local, agent);
+    const bool is_tagged = is_set(crowd, IS_TAGGED, local, agent);
     const bool stays = in_game && !(RUNNER_EXITS && is_tagged);
-    int n_catches = 0;
-    if (is_tagger)
-      for (int runner = 0; runner < N_AGENTS; ++runner) n_catches += crowd.tagged_by[local][runner] == agent;
     const bool survives = stays && !is_tagger && crowd.timestep[local] >= EPISODE_LENGTH;
     const float of_the_move = edge_hit_reward_penalty[env][agent] + step_rewards[agent];
-    rewards[env][agent] = reward(in_game, is_tagged, n_catches, survives, of_the_move);
+    rewards[env][agent] = reward(in_game, is_tagged, shared.n_catches[local][agent], survives, of_the_move);
     still_in_the_game[env][agent] = stays;
   }
   WD_SYNC();
@@ -426,6 +508,7 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
   if (restarts) {
     start(crowd, n_envs, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
           num_runners, agent_types, start_x, start_y, start_direction, _timestep_, _episode_, _reset_seed_);
+    if (WD_OBSERVED && GRID_SEARCH) sort_by_cell(crowd, n_envs, false);
     if (WD_OBSERVED) observe(shared, n_envs, false, observations, observations);
   }
 }
@@ -446,5 +529,6 @@ WD_KERNEL(reset)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spe
   if (!any_ended(crowd, n_envs)) return;
   start(crowd, n_envs, loc_x, loc_y, speed, direction, acceleration, edge_hit_reward_penalty, still_in_the_game,
         num_runners, agent_types, start_x, start_y, start_direction, _timestep_, _episode_, _reset_seed_);
+  if (GRID_SEARCH) sort_by_cell(crowd, n_envs, false);
   observe(shared, n_envs, false, observations, observations);
 }

@@ -10,12 +10,12 @@
 // depends on it). Who is out of the game goes to one of OUT_CELLS last cells, which nobody searches. Without GRID_SEARCH
 // every search looks at all agents.
 
-#include "agent.cuh"
-
 constexpr int NOBODY = 0x7fffffff;
+
+#include "cells.cuh"
+
 constexpr int ROW = SLOTS | 1;        // ids of a round: an odd number of banks, so that rows do not collide
 constexpr int ALL_CELLS = N_CELLS + OUT_CELLS;
-constexpr float TOO_FAR = 1e35f;      // a squared distance that no neighbour has
 
 // What others see of an agent, by `Feature`; the last number is for alignment.
 struct WD_ALIGN(16) Seen {
@@ -28,10 +28,8 @@ WD_FN void show(float* features, const Agent& agent, bool tags, bool in_game) {
   wd_store(features, seen);
 }
 
-WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * INV_CELL_LENGTH), CELLS_PER_SIDE - 1); }
-
 WD_FN int cell_of(int agent, bool in_game, float x, float y) {
-  return in_game ? column_of(y) * CELLS_PER_SIDE + column_of(x) : N_CELLS + agent % OUT_CELLS;
+  return in_game ? cell_at(x, y) : N_CELLS + agent % OUT_CELLS;
 }
 
 // ---------------------------------------------------------------------------------------------- move
@@ -139,6 +137,19 @@ WD_KERNEL(place)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
   }
 }
 
+// Whom a search looks at.
+struct Sorted {
+  const int *cell_start, *slot_agent, *in_game, *agent_types;
+  const float *xs, *ys;
+
+  WD_METHOD float x(int slot) const { return xs[slot]; }
+  WD_METHOD float y(int slot) const { return ys[slot]; }
+  WD_METHOD int id(int slot) const { return GRID_SEARCH ? slot_agent[slot] : slot; }
+  WD_METHOD bool is_seen(int slot) const { return GRID_SEARCH || in_game[slot]; }
+  WD_METHOD bool tags(int slot) const { return agent_types[id(slot)] == 1; }
+  WD_METHOD int first(int cell) const { return cell_start[cell]; }
+};
+
 // ---------------------------------------------------------------------------------------------- tag
 
 // Each runner in the game looks for its nearest tagger in reach, the one of the lowest id among equals.
@@ -152,25 +163,12 @@ WD_KERNEL(tag)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
     int tagger = NOBODY;
     if (still_in_the_game[env][self] && agent_types[self] != 1) {
       const float x = loc_x[env][self], y = loc_y[env][self];
-      float nearest = REACH_SQUARED;
       if (GRID_SEARCH) {
-        const float reach = REACH + MARGIN;
-        const int left = column_of(wd_clip(x - reach, 0.f, GRID_LENGTH));
-        const int right = column_of(wd_clip(x + reach, 0.f, GRID_LENGTH));
-        const int top = column_of(wd_clip(y + reach, 0.f, GRID_LENGTH));
-        for (int row = column_of(wd_clip(y - reach, 0.f, GRID_LENGTH)); row <= top; ++row) {
-          const int end = cell_start[env][row * CELLS_PER_SIDE + right + 1];
-          for (int i = cell_start[env][row * CELLS_PER_SIDE + left]; i < end; ++i) {
-            const int other = slot_agent[env][i];
-            const float distance = squared(slot_x[env][i] - x, slot_y[env][i] - y);
-            const bool is_nearer = distance < nearest || (distance == nearest && tagger != NOBODY && other < tagger);
-            if (is_nearer && agent_types[other] == 1) {
-              nearest = distance;
-              tagger = other;
-            }
-          }
-        }
+        tagger = find_tagger(Sorted{cell_start[env], slot_agent[env], still_in_the_game[env], agent_types, slot_x[env],
+                                    slot_y[env]},
+                             x, y);
       } else {
+        float nearest = REACH_SQUARED;
         for (int index = 0; index < N_TAGGERS; ++index) {
           const int other = tagger_ids[index];
           const float distance = squared(loc_x[env][other] - x, loc_y[env][other] - y);
@@ -190,61 +188,6 @@ WD_KERNEL(tag)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
 }
 
 // ---------------------------------------------------------------------------------------------- observe
-
-// Squared distance and id in one integer: a float that is not negative sorts like its bits.
-WD_FN long long key_of(float distance, int id) { return static_cast<long long>(wd_bits(distance)) << 32 | id; }
-
-WD_FN float distance_of(long long key) { return wd_float(static_cast<unsigned>(key >> 32)); }
-
-// Keeps the SLOTS smallest keys after `last`, ascending.
-struct Nearest {
-  long long keys[SLOTS], last;
-};
-
-WD_FN void offer(Nearest& nearest, long long key) {
-  if (key >= nearest.keys[SLOTS - 1] || key <= nearest.last) return;
-#pragma unroll
-  for (int slot = SLOTS - 1; slot > 0; --slot) {
-    const long long pushed = nearest.keys[slot - 1] > key ? nearest.keys[slot - 1] : key;
-    nearest.keys[slot] = nearest.keys[slot] < pushed ? nearest.keys[slot] : pushed;
-  }
-  nearest.keys[0] = nearest.keys[0] < key ? nearest.keys[0] : key;
-}
-
-// Offers the agents in a run of cells of one row.
-WD_FN void search(Nearest& nearest, const int* start, const int* agents, const float* xs, const float* ys, int self,
-                  float x, float y, int row, int left, int right) {
-  const int end = start[row * CELLS_PER_SIDE + right + 1];
-  for (int i = start[row * CELLS_PER_SIDE + left]; i < end; ++i)
-    if (agents[i] != self) offer(nearest, key_of(squared(xs[i] - x, ys[i] - y), agents[i]));
-}
-
-// Searches square rings of cells around the agent until none farther out can hold a nearer one. MARGIN is more than
-// the rounding of positions, cells and distances together.
-WD_FN void search_rings(Nearest& nearest, const int* start, const int* agents, const float* xs, const float* ys,
-                        int self, float x, float y) {
-  const int column = column_of(x), row = column_of(y);
-  for (int ring = 1;; ++ring) {
-    const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
-    for (int at = bottom < 0 ? 0 : bottom; at <= top && at < CELLS_PER_SIDE; ++at) {
-      if (ring == 1 || at == bottom || at == top) {
-        const int last = right < CELLS_PER_SIDE ? right : CELLS_PER_SIDE - 1;
-        search(nearest, start, agents, xs, ys, self, x, y, at, left < 0 ? 0 : left, last);
-      } else {
-        if (left >= 0) search(nearest, start, agents, xs, ys, self, x, y, at, left, left);
-        if (right < CELLS_PER_SIDE) search(nearest, start, agents, xs, ys, self, x, y, at, right, right);
-      }
-    }
-    float unseen = 2.f * GRID_LENGTH;  // how near somebody who was not searched may be; here: there is nobody
-    if (left > 0) unseen = fminf(unseen, x - static_cast<float>(left) * CELL_LENGTH);
-    if (right < CELLS_PER_SIDE - 1) unseen = fminf(unseen, static_cast<float>(right + 1) * CELL_LENGTH - x);
-    if (bottom > 0) unseen = fminf(unseen, y - static_cast<float>(bottom) * CELL_LENGTH);
-    if (top < CELLS_PER_SIDE - 1) unseen = fminf(unseen, static_cast<float>(top + 1) * CELL_LENGTH - y);
-    if (unseen == 2.f * GRID_LENGTH) return;
-    unseen -= MARGIN;
-    if (unseen > 0.f && distance_of(nearest.keys[SLOTS - 1]) < unseen * unseen) return;
-  }
-}
 
 // Writes the rows of every environment, or only of those that restarted, THREADS agents at a time: each thread finds
 // one agent's neighbours, then all write these agents' rows. The last kernel of a restart: it counts the episode.
@@ -274,22 +217,14 @@ WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS
           const float x = GRID_SEARCH ? slot_x[env][first + row] : loc_x[env][self];
           const float y = GRID_SEARCH ? slot_y[env][first + row] : loc_y[env][self];
           const int last = round == 0 ? NOBODY : neighbours[row][SLOTS - 1];
-          Nearest nearest;
-          nearest.last = last == NOBODY ? -1 : key_of(squared(loc_x[env][last] - x, loc_y[env][last] - y), last);
-#pragma unroll
-          for (int slot = 0; slot < SLOTS; ++slot) nearest.keys[slot] = key_of(TOO_FAR, NOBODY);
           if (still_in_the_game[env][self] && (round == 0 || last != NOBODY)) {
-            if (GRID_SEARCH) {
-              search_rings(nearest, cell_start[env], slot_agent[env], slot_x[env], slot_y[env], self, x, y);
-            } else {
-              for (int other = 0; other < N_AGENTS; ++other)
-                if (other != self && still_in_the_game[env][other])
-                  offer(nearest, key_of(squared(loc_x[env][other] - x, loc_y[env][other] - y), other));
-            }
+            const Sorted agents = {cell_start[env], slot_agent[env], still_in_the_game[env], nullptr,
+                                   GRID_SEARCH ? slot_x[env] : loc_x[env], GRID_SEARCH ? slot_y[env] : loc_y[env]};
+            const float to_last = last == NOBODY ? 0.f : squared(loc_x[env][last] - x, loc_y[env][last] - y);
+            Search<Sorted>{agents, first + row, last, x, y, to_last}.find(neighbours[row]);
+          } else {
+            for (int slot = 0; slot < SLOTS; ++slot) neighbours[row][slot] = NOBODY;
           }
-#pragma unroll
-          for (int slot = 0; slot < SLOTS; ++slot)
-            neighbours[row][slot] = static_cast<int>(nearest.keys[slot] & NOBODY);
         }
         WD_SYNC();
       }

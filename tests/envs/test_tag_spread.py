@@ -39,7 +39,20 @@ def test_cells_and_all_pairs_give_the_same_bits(changes, n_observed, backend):
 
 
 @others
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("search", ["grid", "all_pairs"])
+@pytest.mark.parametrize("n_observed", [1, 10])
+def test_one_block_sees_what_several_see(n_observed, search, backend):
+    """One block sorts its agents by cell in shared memory, of those that left the game, too; or it looks at all."""
+    n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 3, 12)
+    settings = crowd(n_agents, num_other_agents_observed=n_observed, neighbor_search=search)
+    of_one = run(backend, settings, n_envs, n_steps, blocks_per_env=1)
+    of_several = run(backend, settings, n_envs, n_steps, blocks_per_env=2)
+    assert set(of_one) <= set(of_several)
+    assert_same_bits(of_one, {name: of_several[name] for name in of_one})
+
+
+@others
+@pytest.mark.parametrize("blocks", [2, 3])
 def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, monkeypatch):
     """Parts, more of them than blocks as well, change who adds the cells up; nor does it matter who left which cell."""
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
@@ -78,12 +91,15 @@ def test_agents_in_one_place_see_what_the_reference_sees(n_agents, n_observed, b
     ("n_agents", "search", "asked", "language", "want"),
     [
         (256, "auto", None, "cuda_c", (False, 1)),
-        (257, "auto", None, "cuda_c", (True, 2)),
+        (257, "auto", None, "cuda_c", (False, 1)),
+        (257, "auto", None, "numba", (True, 2)),
+        (1_025, "auto", None, "cuda_c", (True, 5)),
         (10_000, "auto", None, "numba", (True, 40)),
         (10_000, "auto", None, "numpy", (False, 1)),
         (1_000, "all_pairs", None, "cuda_c", (False, 1)),
         (1_025, "all_pairs", None, "cuda_c", (True, 5)),
-        (20, "grid", None, "cuda_c", (True, 1)),
+        (20, "grid", None, "cuda_c", (False, 1)),
+        (20, "grid", 1, "numba", (True, 1)),
         (20, "auto", 2, "numba", (True, 2)),
         (600, "auto", 1, "cuda_c", (False, 1)),
     ],

@@ -28,6 +28,8 @@ SAID: Final = ("log_probs", "values")
 """Numbers that a policy gives of each step beside its actions."""
 NEAR_BYTES: Final = 16_384
 """Bytes of a block's arrays that a rollout keeps in shared memory: with more, fewer blocks would run at once."""
+NEAR_ARRAY_BYTES: Final = 2_048
+"""Bytes of one such array, at most: a step of many agents needs the shared memory itself."""
 
 
 def kernel_of(constants: Mapping[str, Constant]) -> str | None:
@@ -176,7 +178,7 @@ class _Rollout:
         }
         for name in sorted(sizes, key=lambda name: sizes[name]):
             n_bytes += sizes[name]
-            if n_bytes <= NEAR_BYTES:
+            if n_bytes <= NEAR_BYTES and sizes[name] <= NEAR_ARRAY_BYTES:
                 array, entries = arrays[name]
                 found[name] = (c_types[str(array.dtype)], name, entries, entries if array.rank == ANY_RANK else "1")
         return found

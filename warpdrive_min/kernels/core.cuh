@@ -7,6 +7,7 @@
 #if defined(__CUDACC__)
 
 #define WD_FN static __device__ __forceinline__
+#define WD_METHOD __device__ __forceinline__  // of a struct
 #define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS) name
 #define WD_SHARED __shared__
 #define WD_TABLE static __constant__ const
@@ -29,6 +30,7 @@
 static thread_local int wd_block;  // set by the generated launcher
 
 #define WD_FN __attribute__((always_inline)) static inline
+#define WD_METHOD __attribute__((always_inline)) inline
 #define WD_ENTRY(name) static void name
 #define WD_SHARED
 #define WD_TABLE static constexpr

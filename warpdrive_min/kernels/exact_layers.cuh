@@ -10,12 +10,6 @@
 
 #include "units.cuh"
 
-#if defined(__CUDACC__)
-#define WD_METHOD __device__ __forceinline__
-#else
-#define WD_METHOD __attribute__((always_inline)) inline
-#endif
-
 constexpr int UNITS2 = HIDDEN2 ? HIDDEN2 : 1;
 
 #if defined(__CUDACC__) || defined(WD_FIBRES)

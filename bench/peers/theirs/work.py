@@ -47,8 +47,8 @@ class Work:
     """Returns how many programs have been compiled since the point was made ready; None: it compiles nothing, or does
     not tell."""
     laps: list[int] | None = None
-    """Gets the times, ns, at which the same parts of every run begin, each of which waits for the one before. None: a run
-    is timed as a whole."""
+    """Gets the times, ns, at which the same parts of every run begin, each of which waits for the one before. None: a
+    run is timed as a whole."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -1,0 +1,157 @@
+// Search for the nearest agents in a square grid of cells, or among all. NOBODY is no agent's id.
+#pragma once
+
+#include "agent.cuh"
+
+WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * INV_CELL_LENGTH), CELLS_PER_SIDE - 1); }
+
+WD_FN int cell_at(float x, float y) { return column_of(y) * CELLS_PER_SIDE + column_of(x); }
+
+// Finds the SLOTS nearest agents, or of a later round those that follow `last`, ascending by (distance, id), and writes
+// their ids to `nearest`, NOBODY where there are no more. Distances alone are kept first, as an insertion then costs two
+// instructions a slot; who they belong to is found in a second pass over the same cells. Of those exactly as far as the
+// farthest one taken, the lowest ids are.
+//
+// `Agents` has the agents by slot, sorted by cell: `x(slot)`, `y(slot)`, `id(slot)`, whether it `is_seen(slot)` and
+// `tags(slot)`, and the `first(cell)` slot of a cell. Without GRID_SEARCH slots are ids.
+template <class Agents>
+struct Search {
+  const Agents agents;
+  int own, last;  // the slot of who searches; whom the last round ended with, NOBODY in the first one
+  float x, y, last_distance;
+
+  WD_METHOD float distance_to(int slot) const { return squared(agents.x(slot) - x, agents.y(slot) - y); }
+
+  WD_METHOD bool may_follow(int slot, float distance) const {
+    if (slot == own || !agents.is_seen(slot)) return false;
+    if (ROUNDS == 1 || last == NOBODY) return true;
+    return distance > last_distance || (distance == last_distance && agents.id(slot) > last);
+  }
+
+  // Calls `look` for the slots in a run of cells of one row.
+  template <class Look>
+  WD_METHOD void look_along(int row, int left, int right, const Look& look) const {
+    const int end = agents.first(row * CELLS_PER_SIDE + right + 1);
+    for (int slot = agents.first(row * CELLS_PER_SIDE + left); slot < end; ++slot) look(slot);
+  }
+
+  // Calls `look` for all slots of a ring of cells around the middle one; of the first ring, for those within it, too.
+  template <class Look>
+  WD_METHOD void look_around(int column, int row, int ring, const Look& look) const {
+    const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
+    for (int at = bottom < 0 ? 0 : bottom; at <= top && at < CELLS_PER_SIDE; ++at) {
+      if (ring == 1 || at == bottom || at == top) {
+        look_along(at, left < 0 ? 0 : left, wd_min(right, CELLS_PER_SIDE - 1), look);
+      } else {
+        if (left >= 0) look_along(at, left, left, look);
+        if (right < CELLS_PER_SIDE) look_along(at, right, right, look);
+      }
+    }
+  }
+
+  WD_METHOD void keep_nearest(int slot, float* distances) const {
+    const float distance = distance_to(slot);
+    if (distance >= distances[SLOTS - 1] || !may_follow(slot, distance)) return;
+#pragma unroll
+    for (int i = SLOTS - 1; i > 0; --i) distances[i] = smaller(distances[i], larger(distances[i - 1], distance));
+    distances[0] = smaller(distances[0], distance);
+  }
+
+  // Keeps the smallest distances, ring by ring, until nobody farther out can be nearer; returns the number of rings.
+  // MARGIN is more than the rounding of positions, cells and distances together.
+  WD_METHOD int measure(int column, int row, float* distances) const {
+    for (int ring = 1;; ++ring) {
+      look_around(column, row, ring, [&](int slot) { keep_nearest(slot, distances); });
+      const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
+      float unseen = 2.f * GRID_LENGTH;  // how near somebody who was not searched may be; here: there is nobody
+      if (left > 0) unseen = smaller(unseen, x - static_cast<float>(left) * CELL_LENGTH);
+      if (right < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(right + 1) * CELL_LENGTH - x);
+      if (bottom > 0) unseen = smaller(unseen, y - static_cast<float>(bottom) * CELL_LENGTH);
+      if (top < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(top + 1) * CELL_LENGTH - y);
+      if (unseen == 2.f * GRID_LENGTH) return ring;
+      unseen -= MARGIN;
+      if (unseen > 0.f && distances[SLOTS - 1] < unseen * unseen) return ring;
+    }
+  }
+
+  template <class Id>
+  WD_METHOD void find(Id* nearest) const {
+    float distances[SLOTS];
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) distances[i] = TOO_FAR;
+    const int column = column_of(x), row = column_of(y);
+    int rings = 0;
+    if (GRID_SEARCH)
+      rings = measure(column, row, distances);
+    else
+      for (int slot = 0; slot < N_AGENTS; ++slot) keep_nearest(slot, distances);
+
+    const float limit = distances[SLOTS - 1];
+    int n_nearer = 0, n_found = 0;
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) n_nearer += distances[i] < limit;
+    for (int i = n_nearer; i < SLOTS; ++i) nearest[i] = NOBODY;
+    const auto take = [&](int slot) {
+      const float distance = distance_to(slot);
+      if (distance > limit || !may_follow(slot, distance)) return;
+      if (distance < limit) nearest[n_found++] = static_cast<Id>(slot);
+      for (int i = n_nearer; distance == limit && slot != NOBODY && i < SLOTS; ++i) {
+        const int taken = nearest[i];
+        if (taken != NOBODY && agents.id(taken) < agents.id(slot)) continue;
+        nearest[i] = static_cast<Id>(slot);
+        slot = taken;
+      }
+    };
+    if (GRID_SEARCH) {
+      const int left = column < rings ? 0 : column - rings, right = wd_min(column + rings, CELLS_PER_SIDE - 1);
+      const int top = wd_min(row + rings, CELLS_PER_SIDE - 1);
+      for (int at = row < rings ? 0 : row - rings; at <= top; ++at) look_along(at, left, right, take);
+    } else {
+      for (int slot = 0; slot < N_AGENTS; ++slot) take(slot);
+    }
+
+    int ids[SLOTS], ranks[SLOTS];
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) {
+      const int slot = nearest[i];
+      ids[i] = slot == NOBODY ? NOBODY : agents.id(slot);
+      distances[i] = i < n_nearer ? distance_to(slot) : limit;
+      ranks[i] = 0;
+    }
+#pragma unroll
+    for (int later = 1; later < SLOTS; ++later) {
+#pragma unroll
+      for (int earlier = 0; earlier < later; ++earlier) {
+        const bool is_before = distances[later] < distances[earlier] ||
+                               (distances[later] == distances[earlier] && ids[later] < ids[earlier]);
+        ranks[earlier] += is_before;
+        ranks[later] += !is_before;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) nearest[ranks[i]] = static_cast<Id>(ids[i]);
+  }
+};
+
+// The nearest tagger in reach of a place, the one of the lowest id among equals, or NOBODY.
+template <class Agents>
+WD_FN int find_tagger(const Agents& agents, float x, float y) {
+  const float reach = REACH + MARGIN;
+  const int left = column_of(wd_clip(x - reach, 0.f, GRID_LENGTH)), right = column_of(wd_clip(x + reach, 0.f, GRID_LENGTH));
+  const int top = column_of(wd_clip(y + reach, 0.f, GRID_LENGTH));
+  int tagger = NOBODY;
+  float nearest = REACH_SQUARED;
+  for (int row = column_of(wd_clip(y - reach, 0.f, GRID_LENGTH)); row <= top; ++row) {
+    const int end = agents.first(row * CELLS_PER_SIDE + right + 1);
+    for (int slot = agents.first(row * CELLS_PER_SIDE + left); slot < end; ++slot) {
+      const float distance = squared(agents.x(slot) - x, agents.y(slot) - y);
+      const bool is_nearer =
+          distance < nearest || (distance == nearest && tagger != NOBODY && agents.id(slot) < tagger);
+      if (is_nearer && agents.tags(slot)) {
+        nearest = distance;
+        tagger = agents.id(slot);
+      }
+    }
+  }
+  return tagger;
+}
