@@ -259,6 +259,16 @@ def test_peer_that_was_faster_elsewhere_widens_the_interval():
     assert elsewhere.estimate.low == pytest.approx(12, rel=0.03)
 
 
+def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval():
+    """WarpDrive's loop is as fast as a core: turns on an H100 with a busy one do not hide what it did on a quiet host."""
+    goal = claim(Query(quantity="Ratio", of=FAST, peer="rl-warp-drive", theirs=1e6), low=10, unit="times")
+    records, turns = beside(12, "rl-warp-drive")
+    machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
+    judged = judge(goal, [each.model_copy(update={"machine": machine}) for each in records], [turns])
+    assert (judged.estimate.value, judged.estimate.low) == pytest.approx((12, 8), rel=0.03)
+    assert "over their 1 M of another run 8" in judged.why
+
+
 def test_efficiency_is_the_ratio_over_what_was_put_in():
     """Ten times the environments at eight times the rate are 0.8 of linear."""
     ten = replace(FAST, axes=FAST.axes | {"n_envs": 1000})
