@@ -42,8 +42,9 @@ SPREAD_THREADS: Final = 256
 """Threads of a block that shares its environment with others: several such blocks run on one multiprocessor."""
 MAX_THREADS: Final = 1024
 """Threads of a block, at most, on every GPU."""
-OWNER_THREADS: Final = MAX_THREADS
-"""Threads of a block that owns its environment, at most."""
+OWNER_THREADS: Final = 512
+"""Threads of a block that owns its environment, at most: two such blocks run on one multiprocessor, and one works while
+the other waits."""
 
 
 @dataclass(frozen=True, slots=True)

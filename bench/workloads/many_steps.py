@@ -38,6 +38,8 @@ from .train import n_weights
 WIDE: Final = 32_768
 """Most environments of one agent that a twin with a policy has: with many to a thread of a CPU blocks are wider."""
 STEPS_OF_A_LAUNCH: Final = 100
+CROWD: Final = {"env": "tag_continuous", "n_agents": 1_000, "n_taggers": 100}
+"""Agents of which a block steps an environment in CUDA C alone."""
 MOST_ENVS_OF_A_POLICY: Final = 100_000
 ROUNDING: Final = {"fp32": 1e-5, "tf32": 5e-3}
 """Difference in log-probabilities and values that rounding makes in a policy of 64 units a layer, by precision."""
@@ -207,6 +209,13 @@ def many_steps_points(preset: Preset) -> list[Point]:
         if backend != "cpu"
         for mode, kept in modes(backend)
     ]
+    if on_gpu and preset != "smoke":
+        launches = {100: modes("pycuda"), 2_000: modes("pycuda")[:2]}  # all steps of the latter would take 114 GB
+        points += [
+            place(**CROWD, backend="pycuda", n_envs=n_envs, mode=mode, kept=kept)
+            for n_envs, of_size in launches.items()
+            for mode, kept in of_size
+        ]
     return points + [
         place("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64", **how)
         for n_envs in sizes[CARTPOLE]

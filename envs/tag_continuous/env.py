@@ -41,10 +41,10 @@ ONE_BLOCK: Final = 1_024
 """Agents that fit the block, and its shared memory, of an environment that is not spread."""
 ONE_BLOCK_OBSERVED: Final = 10
 """Neighbours of as many agents, found in cells, that fit too."""
-AGENTS_PER_CELL: Final = 3
+AGENTS_PER_CELL: Final = 6
 """Average number of agents in a cell; a search looks at nine cells or more."""
 CELLS_OF_A_PART: Final = 4_096
-"""Cells, at most, that one block adds up: those of 12,288 agents."""
+"""Cells, at most, that one block adds up: those of 24,576 agents."""
 N_SEEN: Final = 8
 """Numbers of an agent that kernels keep side by side for those who see it: seven, and one for alignment."""
 AGENTS_OF_OUT_CELL: Final = 1_024

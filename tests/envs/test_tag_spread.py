@@ -57,7 +57,7 @@ def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, mo
     """Parts, more of them than blocks as well, change who adds the cells up; nor does it matter who left which cell."""
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
     want = run(backend, crowd(n_agents), n_envs, n_steps, blocks_per_env=blocks)
-    monkeypatch.setattr(tag_continuous, "CELLS_OF_A_PART", 2)
+    monkeypatch.setattr(tag_continuous, "CELLS_OF_A_PART", 1)
     monkeypatch.setattr(tag_continuous, "AGENTS_OF_OUT_CELL", 5)
     assert_same_bits(run(backend, crowd(n_agents), n_envs, n_steps, blocks_per_env=blocks), want)
     env = TagContinuous(**crowd(n_agents))
