@@ -132,7 +132,16 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "tag_continuous": ("tag_continuous", TAG_CONFIGS["partial, exits"]),
-    "tag_continuous, spread": ("tag_continuous", {**TAG_CONFIGS["partial, exits"], "neighbor_search": "grid"}),
+    "tag_continuous, cells": ("tag_continuous", {**TAG_CONFIGS["partial, exits"], "neighbor_search": "grid"}),
+    "tag_continuous, spread": (
+        "tag_continuous",
+        {
+            **TAG_CONFIGS["partial, exits"],
+            "num_runners": 10,
+            "num_other_agents_observed": 11,
+            "neighbor_search": "grid",
+        },
+    ),
     "covid19_economy": (
         "covid19_economy",
         {"episode_length": 30, "stringency_days": 3, "subsidy_days": 5, "vaccination_start": 4, "start_spread": 0.5},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from .train import n_weights
 WIDE: Final = 32_768
 """Most environments of one agent that a twin with a policy has: with many to a thread of a CPU blocks are wider."""
 STEPS_OF_A_LAUNCH: Final = 100
-CROWD: Final = {"env": "tag_continuous", "n_agents": 1_000, "n_taggers": 100}
+CROWD: Final[dict[str, Any]] = {"env": "tag_continuous", "n_agents": 1_000, "n_taggers": 100}
 """Agents of which a block steps an environment in CUDA C alone."""
 MOST_ENVS_OF_A_POLICY: Final = 100_000
 ROUNDING: Final = {"fp32": 1e-5, "tf32": 5e-3}

@@ -8,9 +8,9 @@ WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * 
 WD_FN int cell_at(float x, float y) { return column_of(y) * CELLS_PER_SIDE + column_of(x); }
 
 // Finds the SLOTS nearest agents, or of a later round those that follow `last`, ascending by (distance, id), and writes
-// their ids to `nearest`, NOBODY where there are no more. Distances alone are kept first, as an insertion then costs two
-// instructions a slot; who they belong to is found in a second pass over the same cells. Of those exactly as far as the
-// farthest one taken, the lowest ids are.
+// their ids to `nearest`, NOBODY where there are no more. In cells distances alone are kept first, as an insertion then
+// costs two instructions a slot; who they belong to is found in a second pass over the same cells. Of those exactly as far
+// as the farthest one taken, the lowest ids are.
 //
 // `Agents` has the agents by slot, sorted by cell: `x(slot)`, `y(slot)`, `id(slot)`, whether it `is_seen(slot)` and
 // `tags(slot)`, and the `first(cell)` slot of a cell. Without GRID_SEARCH slots are ids.
@@ -75,16 +75,11 @@ struct Search {
   }
 
   template <class Id>
-  WD_METHOD void find(Id* nearest) const {
+  WD_METHOD void find_in_cells(Id* nearest) const {
     float distances[SLOTS];
 #pragma unroll
     for (int i = 0; i < SLOTS; ++i) distances[i] = TOO_FAR;
-    const int column = column_of(x), row = column_of(y);
-    int rings = 0;
-    if (GRID_SEARCH)
-      rings = measure(column, row, distances);
-    else
-      for (int slot = 0; slot < N_AGENTS; ++slot) keep_nearest(slot, distances);
+    const int column = column_of(x), row = column_of(y), rings = measure(column, row, distances);
 
     const float limit = distances[SLOTS - 1];
     int n_nearer = 0, n_found = 0;
@@ -102,13 +97,9 @@ struct Search {
         slot = taken;
       }
     };
-    if (GRID_SEARCH) {
-      const int left = column < rings ? 0 : column - rings, right = wd_min(column + rings, CELLS_PER_SIDE - 1);
-      const int top = wd_min(row + rings, CELLS_PER_SIDE - 1);
-      for (int at = row < rings ? 0 : row - rings; at <= top; ++at) look_along(at, left, right, take);
-    } else {
-      for (int slot = 0; slot < N_AGENTS; ++slot) take(slot);
-    }
+    const int left = column < rings ? 0 : column - rings, right = wd_min(column + rings, CELLS_PER_SIDE - 1);
+    const int top = wd_min(row + rings, CELLS_PER_SIDE - 1);
+    for (int at = row < rings ? 0 : row - rings; at <= top; ++at) look_along(at, left, right, take);
 
     int ids[SLOTS], ranks[SLOTS];
 #pragma unroll
@@ -130,6 +121,30 @@ struct Search {
     }
 #pragma unroll
     for (int i = 0; i < SLOTS; ++i) nearest[ranks[i]] = static_cast<Id>(ids[i]);
+  }
+
+  // Looks at all, in the order of their ids, so that of equals the lower id stays before.
+  template <class Id>
+  WD_METHOD void find_among_all(Id* nearest) const {
+    float distances[SLOTS];
+    int ids[SLOTS];
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) {
+      distances[i] = TOO_FAR;
+      ids[i] = NOBODY;
+    }
+    for (int id = 0; id < N_AGENTS; ++id) {
+      const float distance = distance_to(id);
+      if (distance >= distances[SLOTS - 1] || !may_follow(id, distance)) continue;
+#pragma unroll
+      for (int i = SLOTS - 1; i >= 0; --i) {
+        const bool goes_on = i > 0 && distance < distances[i > 0 ? i - 1 : 0], stays = distance < distances[i];
+        ids[i] = goes_on ? ids[i > 0 ? i - 1 : 0] : stays ? id : ids[i];
+        distances[i] = goes_on ? distances[i > 0 ? i - 1 : 0] : stays ? distance : distances[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) nearest[i] = static_cast<Id>(ids[i]);
   }
 };
 

@@ -290,7 +290,7 @@ WD_FN void find_in_cells(const Crowd& crowd, int n_envs, bool all, unsigned shor
     unsigned short* const own = nearest[local * N_AGENTS + self];
     if (is_set(crowd, PLAYS, local, self)) {
       const float x = crowd.feature[X][local][self], y = crowd.feature[Y][local][self];
-      Search<Sorted>{{crowd, local}, slot, NOBODY, x, y, 0.f}.find(own);
+      Search<Sorted>{{crowd, local}, slot, NOBODY, x, y, 0.f}.find_in_cells(own);
     } else {
       for (int i = 0; i < SLOTS; ++i) own[i] = NOBODY;
     }

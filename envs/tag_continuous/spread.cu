@@ -221,7 +221,11 @@ WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS
             const Sorted agents = {cell_start[env], slot_agent[env], still_in_the_game[env], nullptr,
                                    GRID_SEARCH ? slot_x[env] : loc_x[env], GRID_SEARCH ? slot_y[env] : loc_y[env]};
             const float to_last = last == NOBODY ? 0.f : squared(loc_x[env][last] - x, loc_y[env][last] - y);
-            Search<Sorted>{agents, first + row, last, x, y, to_last}.find(neighbours[row]);
+            const Search<Sorted> search = {agents, first + row, last, x, y, to_last};
+            if (GRID_SEARCH)
+              search.find_in_cells(neighbours[row]);
+            else
+              search.find_among_all(neighbours[row]);
           } else {
             for (int slot = 0; slot < SLOTS; ++slot) neighbours[row][slot] = NOBODY;
           }

@@ -13,7 +13,7 @@ import pytest
 from bench.anchors import ANCHORS
 from bench.cases import CASES
 from bench.claims import counts, evidence, for_report, jobs, judge, own_claims, published, times_claimed, to_dict
-from bench.judge import Filter
+from bench.judge import Filter, remarks
 from bench.ledger import ABOUT, CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
 from bench.record import Comparison, Host, append, read_all
 from bench.show.columns import NOTHING, over_column
@@ -260,13 +260,22 @@ def test_peer_that_was_faster_elsewhere_widens_the_interval():
 
 
 def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval():
-    """WarpDrive's loop is as fast as a core: turns on an H100 with a busy one do not hide what it did on a quiet host."""
+    """WarpDrive's loop is as fast as a core: turns beside a busy one do not hide what a quiet one did."""
     goal = claim(Query(quantity="Ratio", of=FAST, peer="rl-warp-drive", theirs=1e6), low=10, unit="times")
     records, turns = beside(12, "rl-warp-drive")
     machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
     judged = judge(goal, [each.model_copy(update={"machine": machine}) for each in records], [turns])
     assert (judged.estimate.value, judged.estimate.low) == pytest.approx((12, 8), rel=0.03)
     assert "over their 1 M of another run 8" in judged.why
+
+
+def test_remarks_on_what_is_timed_in_laps_tell_how_slow_the_cores_were():
+    """The fastest laps confirm each other however busy a core is, so that says nothing."""
+    host = Host(load_before=0.1, pinned_cores=None, loop_ns=[300_000, 630_000])
+    confirmed = record(notes={"undisturbed_rounds": 1}, samples_ns=[1.0], host=host)
+    assert remarks(confirmed) == []
+    laps = confirmed.model_copy(update={"notes": {**confirmed.notes, "laps": "of each the fastest counts"}})
+    assert remarks(laps) == ["a loop of Python took up to 2.1 times as long as at best"]
 
 
 def test_efficiency_is_the_ratio_over_what_was_put_in():

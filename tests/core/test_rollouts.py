@@ -190,7 +190,7 @@ def test_rollouts_compile_for_the_gpu(form):
 
 def test_tag_with_many_agents_says_how_it_steps():
     """An environment of several blocks steps one by one, with the same result as any other."""
-    config = {**TAG_CONFIGS["partial, exits"], "num_runners": 400, "num_taggers": 20}
+    config = {**TAG_CONFIGS["partial, exits"], "num_runners": 1_200, "num_taggers": 20}
     wrapper = EnvWrapper(ENVS["tag_continuous"](**config), num_envs=1, env_backend="host", auto_reset=True)
     wrapper.reset()
     assert wrapper.rollout_mode.name == "stepwise"

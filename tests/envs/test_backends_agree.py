@@ -64,7 +64,7 @@ def test_step_agrees_from_the_same_state(case, backend):
 @functools.cache
 def oracles_run(case, n_envs, n_steps):
     """Run a scenario exactly on the oracle, once for all backends; its neighbours do not depend on the search."""
-    name, config = SCENARIOS[case.removesuffix(", spread")]
+    name, config = SCENARIOS[case.removesuffix(", cells")]
     return free_run(name, config, "cpu", exact=True, n_envs=n_envs, n_steps=n_steps)
 
 
