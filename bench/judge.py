@@ -169,7 +169,7 @@ def remarks(record: Record) -> list[str]:
 
 def _slowed(record: Record) -> list[str]:
     undisturbed = record.notes.get("undisturbed_rounds")
-    if undisturbed is not None and "laps" not in record.notes:  # of each the fastest block counts; laps always confirm it
+    if undisturbed is not None and "laps" not in record.notes:  # the fastest block counts; laps always confirm it
         n = len(record.samples_ns or ())
         return [f"in {n - undisturbed} of {n} rounds no second block confirms the fastest"] if undisturbed < n else []
     shortest, longest = (record.host and record.host.loop_ns) or (1, 1)
