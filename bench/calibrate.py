@@ -26,13 +26,13 @@ from .judge import key, machine_mismatches, point_key
 from .machine import kind
 from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, measure_revisions
 from .point import Preset, PresetName, command_line, point_name
-from .record import RESULTS, Context, Record, new_run_id
+from .record import RESULTS, Context, Record
 from .schema import Model, fault
 from .show import render
 from .show.columns import Column, Table
 from .stats import median, smallest_detectable
 from .stopping import keeps
-from .sweep import AtOnce, Gated, Resume, Where, say
+from .sweep import AtOnce, Gated, Resume, Where, run_of, say
 from .worker import WorkerError
 
 CALIBRATIONS: Final = RESULTS / "calibration"
@@ -221,7 +221,7 @@ def calibrate(
     """
     choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
     with exiting(5, CompareError):
-        points, run_id = compare.gated(choice), resume or new_run_id()
+        points, run_id = compare.gated(choice), run_of(resume, out)
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
     keeps(kept.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()

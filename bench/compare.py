@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -38,12 +39,12 @@ from .judge import (
 from .measure import Timed
 from .pairs import WORKING_TREE, Kept, Measured, Pair, measure_all, measure_revisions, sides_of
 from .point import ABSENT, Preset, PresetName, passes
-from .record import RESULTS, Comparison, Record, are_on_two_cards, new_run_id, read_all, selected
+from .record import RESULTS, Comparison, Record, are_on_two_cards, read_all, selected
 from .show import render
 from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, median
 from .stopping import keeps
-from .sweep import AtOnce, Names, Resume, Where, say
+from .sweep import AtOnce, Names, Resume, Where, run_of, say
 from .worker import WorkerError
 from .workloads.shared import availability
 
@@ -126,21 +127,22 @@ def chosen(choice: Choice) -> list[Job]:
     Raises:
         CompareError: There is no such case, axis or value.
     """
-    _require_known(choice.where, choice.cases)
+    with _telling("--case "):
+        sweep.require_cases(choice.cases)
+    with _telling():
+        sweep.require_known(choice.where)
     jobs = sweep.jobs(choice.preset, [f"case={name}" for name in choice.cases])
     wanted = [job for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
     return sweep.runnable(wanted, availability(), "left out")
 
 
-def _require_known(conditions: Sequence[str], cases: Sequence[str] = ()) -> None:
+@contextmanager
+def _telling(before: str = "") -> Iterator[None]:
+    """Let a wrong option be an error of a comparison."""
     try:
-        sweep.require_cases(cases)
+        yield
     except typer.BadParameter as error:
-        raise CompareError(f"--case {error}") from error
-    try:
-        sweep.require_known(conditions)
-    except typer.BadParameter as error:
-        raise CompareError(str(error)) from error
+        raise CompareError(f"{before}{error}") from error
 
 
 GATED: Final[Sequence[Sequence[str]]] = tomllib.loads(
@@ -168,7 +170,8 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
     both = values.split(",")
     if not name or len(both) != 2:
         raise NotComparable(f"--axis {axis}: must be AXIS=A,B; for example backend=host,cpu")
-    _require_known([f"{name}={value}" for value in both])
+    with _telling():
+        sweep.require_known([f"{name}={value}" for value in both], "--axis")
     sides: list[dict[Key, Job]] = [{}, {}]
     for job in jobs:
         if (value := str(job.point.get(name, ABSENT))) in both:
@@ -198,7 +201,7 @@ def compare(
     Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
     fails.
     """
-    run_id = resume or new_run_id()
+    run_id = run_of(resume, out)
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
     choice = Choice(

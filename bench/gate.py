@@ -30,7 +30,7 @@ from .errors import CompareError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
 from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, checkouts, measure_revisions
 from .point import PresetName, point_name
-from .record import Context, Record, new_run_id
+from .record import Context, Record
 from .show import render
 from .show.columns import Column, Table
 from .static import verdict
@@ -38,7 +38,7 @@ from .static.command import Archs
 from .static.sides import Wanted, records_of_side
 from .stats import CONFIDENCE, holm, smallest_detectable
 from .stopping import keeps
-from .sweep import AtOnce, Gated, Resume, Where, say
+from .sweep import AtOnce, Gated, Resume, Where, run_of, say
 
 THRESHOLD: Final = 0.015
 """Half of the least slow-down that a gate is to catch, 3 %."""
@@ -211,7 +211,7 @@ def gate(
         where=where or [],
         allowed=allow_mismatch or [],
         at_once=at_once,
-        run_id=resume or new_run_id(),
+        run_id=run_of(resume, out),
         out=out,
         calibrations=calibrations,
         static=Wanted(cases=case or [], where=where or [], envs=env or [], archs=arch or [], config=config)

@@ -27,13 +27,13 @@ from .groups import groups_of
 from .judge import Evidence
 from .pairs import ROUNDS, TURNS, Kept, Pair, compared_in_rounds, measure_all, sides_of
 from .point import Preset, PresetName
-from .record import Record, new_run_id
+from .record import Record
 from .show import render
 from .show.columns import Column, Table
 from .static.selftest import REBUILDS, gate_changes
 from .stats import autoregressive, median, scatter
 from .stopping import keeps
-from .sweep import AtOnce, Gated, Resume, Where, say
+from .sweep import AtOnce, Gated, Resume, Where, run_of, say
 from .worker import WorkerError
 
 TIMES: Final = 20
@@ -229,7 +229,7 @@ def measured(
         out: Folder of the records and comparisons.
         failed: Gets a line for each point that fails.
     """
-    run_id, points = resume or new_run_id(), compare.gated(choice)
+    run_id, points = run_of(resume, out), compare.gated(choice)
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
     todo = []
@@ -259,7 +259,7 @@ def measure_costs(
         out: Folder of the records and comparisons.
         at_once: Most changes whose rounds are set up together.
     """
-    run_id = resume or new_run_id()
+    run_id = run_of(resume, out)
     kept = Kept.of(out, f"{run_id}-planted")
     keeps(kept.a, kept.b, words=("--measure", "--resume", run_id))
     found, failed = dict[str, changes.Cost](), list[str]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from .case import Case, Job
 from .cases import CASES
 from .judge import key, name_of, point_key
 from .point import ABSENT, Preset, PresetName, passes
-from .record import RESULTS, SWEEPS, Context, Record, append, read_all, there
+from .record import RESULTS, SWEEPS, Context, Record, append, new_run_id, read_all, there
 from .show import render
 from .show.records import by_machine
 from .stopping import keeps
@@ -100,6 +101,14 @@ AtOnce = Annotated[int, typer.Option(min=1, help="Set up this many points or rou
 Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
 
 
+def run_of(resume: str | None, out: Path) -> str:
+    """Return the id of the run to go on with, of which a folder must have files; None: that of a new one."""
+    if resume is not None and not any(out.glob(f"{glob.escape(resume)}*.jsonl")):
+        do = "give --out its folder, or leave --resume out"
+        raise typer.BadParameter(f"--resume {resume}: must be a run that {out} has records of (got none); {do}")
+    return resume or new_run_id()
+
+
 def command(
     preset: Annotated[
         PresetName, typer.Option(help="Which points, and how long each is measured.")
@@ -126,7 +135,7 @@ def command(
     if not todo:
         say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(3)
-    context = Context.here(preset.value, resume, note)
+    context = Context.here(preset.value, run_of(resume, out), note)
     file = out / f"{context.run_id}.jsonl"
     keeps(file, words=("--resume", context.run_id), folders=[figures])
     with _place(ray, at_once) as (states, runner):
@@ -147,8 +156,12 @@ def command(
         raise typer.Exit(1)
 
 
-def require_known(conditions: Sequence[str]) -> None:
-    """Make sure that AXIS=VALUE conditions name axes, and `ABSENT` or values, that a case has; raises BadParameter."""
+def require_known(conditions: Sequence[str], option: str = "--where") -> None:
+    """Make sure that AXIS=VALUE conditions name axes, and `ABSENT` or values, that a case has.
+
+    Raises:
+        BadParameter: One does not; it names the option.
+    """
     known: dict[str, dict[str, None]] = {}
     for preset, case in itertools.product(PresetName, CASES.values()):
         for axis, values in case.axes(preset.value).items():
@@ -159,7 +172,7 @@ def require_known(conditions: Sequence[str]) -> None:
         axis, _, text = condition.partition("=")
         if axis not in known or text not in known[axis]:
             choices = f"unknown (known: {', '.join(known[axis])})" if axis in known else f"axes are {', '.join(known)}"
-            raise typer.BadParameter(f"--where {condition}: {choices}")
+            raise typer.BadParameter(f"{option} {condition}: {choices}")
 
 
 def _show(records: list[Record]) -> None:

@@ -16,7 +16,7 @@ from ..point import Preset, PresetName, passes, point_name
 from ..record import PEER_RECORDS, Context, append, read_all, read_comparisons, there
 from ..show import render
 from ..stopping import keeps
-from ..sweep import AtOnce, Resume, Where, say
+from ..sweep import AtOnce, Resume, Where, run_of, say
 from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
 from .sides import Run, measure_each
 
@@ -49,7 +49,7 @@ def peers(
     if not wanted:
         say("no point of a peer passes the filters")
         raise typer.Exit(3)
-    context = Context.here(preset.value, resume)
+    context = Context.here(preset.value, run_of(resume, out))
     run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend, say=say)
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -100,21 +101,28 @@ def fake(monkeypatch):
     return made
 
 
+def run_in(folder: Path) -> str:
+    """Return the id of the only run that has files in a folder."""
+    (file,) = folder.glob("*-comparisons.jsonl")
+    return file.name.removesuffix("-comparisons.jsonl").removesuffix("-planted")
+
+
 def test_measured_gates_see_the_slow_down_that_was_planted(fake, tmp_path):
     """Of 3 gates of each all are caught and passed; all are kept, and a run that was stopped goes on with them."""
     words = ["selftest", "--case", "fake", "--times", 3, "--out", tmp_path, "--calibrations", tmp_path / "none"]
-    said = bench(*words, "--resume", "run")
+    said = bench(*words)
+    run = run_in(tmp_path)
     assert re.search(r"1 of 1 points: always passed", said)
     assert re.search(r"6/6 fake\[.*\]: 1\.03", said)
-    kept = read_all([tmp_path / "run-b.jsonl"])
+    kept = read_all([tmp_path / f"{run}-b.jsonl"])
     assert [each.notes.get("planted") for each in kept] == [None, PLANTED] * 3
     logs = [
         each.ratio().value
-        for each in read_comparisons([tmp_path / f"run-{name}.jsonl" for name in ("a", "b", "comparisons")])
+        for each in read_comparisons([tmp_path / f"{run}-{name}.jsonl" for name in ("a", "b", "comparisons")])
     ]
     assert logs == [pytest.approx(1, abs=2e-4), pytest.approx(1 + PLANTED, abs=2e-3)] * 3
-    assert "always passed" in bench(*words, "--resume", "run")
-    assert len(read_all([tmp_path / "run-b.jsonl"])) == 6
+    assert "always passed" in bench(*words, "--resume", run)
+    assert len(read_all([tmp_path / f"{run}-b.jsonl"])) == 6
 
 
 def test_costs_of_planted_changes_are_measured_and_kept(fake, monkeypatch, tmp_path):
@@ -131,12 +139,13 @@ def test_costs_of_planted_changes_are_measured_and_kept(fake, monkeypatch, tmp_p
     all_of_them = [replace(change, name=name) for name in ("one", "other", "third")]
     monkeypatch.setattr(planted, "read", lambda _: all_of_them)
     words = ["selftest", "--measure", "--preset", "smoke", "--out", tmp_path, "--at-once", 2]
-    assert "3 of 3 changes measured" in bench(*words, "--resume", "run")
+    assert "3 of 3 changes measured" in bench(*words)
+    run = run_in(tmp_path)
     found = planted.costs(tmp_path / planted.COSTS)
-    assert [(cost.change, cost.run_id) for cost in found.values()] == [(each.name, "run") for each in all_of_them]
+    assert [(cost.change, cost.run_id) for cost in found.values()] == [(each.name, run) for each in all_of_them]
     assert [cost.slower for cost in found.values()] == [pytest.approx(0.2, abs=1e-3)] * 3
     n_runs = watch.runs
-    bench(*words, "--resume", "run")
+    bench(*words, "--resume", run)
     assert watch.runs == n_runs, "what is kept is not measured again"
     monkeypatch.setattr(Worker, "on", lambda _: nullcontext(Server({})))
     assert "this code has no case fake" in bench(*words, exits=5)
