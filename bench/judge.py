@@ -173,8 +173,8 @@ def _slowed(record: Record) -> list[str]:
         n = len(record.samples_ns or ())
         return [f"in {n - undisturbed} of {n} rounds no second block confirms the fastest"] if undisturbed < n else []
     shortest, longest = (record.host and record.host.loop_ns) or (1, 1)
-    slowed = longest / shortest
-    return [f"a loop of Python took up to {slowed:.1f} times as long as at best"] if slowed > MOST_SLOWED else []
+    times = longest / shortest
+    return [f"a loop of Python took up to {times:.1f} times as long as at best"] if times > MOST_SLOWED else []
 
 
 @dataclass(frozen=True, slots=True)

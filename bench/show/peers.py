@@ -105,9 +105,11 @@ WORKS: Final = {"simulate": "random actions", "train": "training"}
 def peers(records: Sequence[Record]) -> Chart:
     """Return the throughput of each peer and of ours, in a row for each point, with how many times as fast ours is.
 
-    A peer is shown in its fastest variant.
+    A peer is shown in its fastest variant. Loops in Python that were timed in laps, on cores that others use, too, are
+    marked.
     """
     shown = opponents(latest(records))
+    shared = "; *: shared cores" if any("laps" in record.notes for record in shown) else ""
     order = by("algorithm", "n_agents", "n_envs", "precision", "peer")
     panels = []
     for (work, env), found in grouped(sorted(shown, key=order), "work", "env").items():
@@ -125,7 +127,7 @@ def peers(records: Sequence[Record]) -> Chart:
         caption=f"The same environment in the same sizes, in turns. {MEDIANS} x is how many times as fast ours is.",
         statistic="medians",
         kind="rows",
-        x=Axis("environment steps per second (x: ours over theirs)"),
+        x=Axis(f"environment steps/s (x: ours over theirs{shared})"),
         panels=panels,
         records=shown,
     )
@@ -137,7 +139,7 @@ def _row(record: Record) -> str:
     how = [str(point[axis]) for axis in ("algorithm", "precision") if axis in point]
     peer = " ".join(str(point[axis]) for axis in ("peer", "variant") if axis in point)
     size = ", ".join([peer, *how, f"{point['n_envs']:,}{agents}"])
-    return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))} x"
+    return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))} x{'*' * ('laps' in record.notes)}"
 
 
 def _data_point(record: Record, row: int, name: str) -> DataPoint:

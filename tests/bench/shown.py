@@ -20,7 +20,7 @@ RUNS = (
     "sweeps/20261121T161552-83bad9b-8a01",  # scaling
     "sweeps/20261121T223641-480cb76-a002",  # learn
     "sweeps/20261121T223641-480cb76-a003",  # train
-    "peers/20261121T195007-a9a8fbd-c0b9",
+    "peers/20261127T004159-wd-training",
 )
 LAST_JUDGED = "20261121T161552-83bad9b-8a02"
 """Run up to which claims are judged; later ones may decide more."""
