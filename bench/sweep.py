@@ -120,7 +120,9 @@ def command(
     n_agents: Counts = None,
     where: Where = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = SWEEPS,
-    figures: Annotated[Path, typer.Option(help="Folder of the plots.")] = RESULTS / "figures",
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder of the plots; without it results/figures, or FOLDER/figures of --out.")
+    ] = None,
     resume: Resume = None,
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
     note: Annotated[str | None, typer.Option(help="Text for every record, such as what else was running.")] = None,
@@ -137,6 +139,7 @@ def command(
         raise typer.Exit(3)
     context = Context.here(preset.value, run_of(resume, out), note)
     file = out / f"{context.run_id}.jsonl"
+    figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
     keeps(file, words=("--resume", context.run_id), folders=[figures])
     with _place(ray, at_once) as (states, runner):
         todo = missing(runnable(todo, states), file)

@@ -27,7 +27,7 @@ from warpdrive_min.files import UNFINISHED
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--preset", "smoke", "--case", "env_step", "--where", "env=cartpole")
 COMMANDS = {
-    "run": ["run", *CARTPOLE, "--out", "{out}", "--figures", "{out}/figures"],
+    "run": ["run", *CARTPOLE, "--out", "{out}"],
     "run-at-once": ["run", *CARTPOLE, "--at-once", "2", "--out", "{out}", "--no-plot"],
     "publish": ["publish", "--preset", "smoke", "--out", "{out}"],
     "publish-points": ["publish", "--preset", "smoke", "--skip", "pairs", "--out", "{out}"],
@@ -35,9 +35,9 @@ COMMANDS = {
     "revisions": ["compare", "HEAD", ".", *CARTPOLE, "--where", "backend=cpu", "--out", "{out}"],
     "calibrate": ["calibrate", *CARTPOLE, "--rounds", "2", "--out", "{out}", "--records", "{out}"],
     "peers": ["peers", "--preset", "smoke", "--peer", "gymnasium", "--out", "{out}"],
-    "startup": ["run", "--preset", "smoke", "--case", "startup", "--out", "{out}", "--figures", "{out}/figures"],
-    "scaling": ["run", "--preset", "smoke", "--case", "scaling", "--out", "{out}", "--figures", "{out}/figures"],
-    "learn": ["run", "--preset", "smoke", "--case", "learn", "--out", "{out}", "--figures", "{out}/figures"],
+    "startup": ["run", "--preset", "smoke", "--case", "startup", "--out", "{out}"],
+    "scaling": ["run", "--preset", "smoke", "--case", "scaling", "--out", "{out}"],
+    "learn": ["run", "--preset", "smoke", "--case", "learn", "--out", "{out}"],
 }
 """Commands with few small points, by a name."""
 MARK = "ATTACKED_IN"

@@ -151,15 +151,14 @@ def test_training_is_shown_over_the_reference():
 
 
 def test_command_line_sweeps_records_and_draws(tmp_path):
-    """`run` writes records and figures, and prints a table, a line for each figure, and what preset smoke is for."""
+    """`run` writes records, and figures beside them, and prints a table, a line for each, and what smoke is for."""
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--backend", "pycuda")
-    folders = ("--out", tmp_path / "sweeps", "--figures", tmp_path / "figures")
-    said = bench("run", "--preset", "smoke", *where, *folders)
+    said = bench("run", "--preset", "smoke", *where, "--out", tmp_path)
     assert "x oracle (NumPy, 1 thread)" in said
     assert said.count("figure: ") == len(list((tmp_path / "figures").glob("*.png"))) >= 1
     assert ".png, .pdf" in said
     assert "preset smoke only shows that every case runs" in said
-    (file,) = (tmp_path / "sweeps").glob("*.jsonl")
+    (file,) = tmp_path.glob("*.jsonl")
     assert len(read_all([file])) >= 2
     assert list((tmp_path / "figures").glob("*.png"))
     assert list((tmp_path / "figures").glob("*.pdf"))
