@@ -9,8 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
@@ -40,6 +42,7 @@ NOT_RESET: Final = (Constants.REWARDS, Constants.ACTIONS, TERMINATED, TRUNCATED,
 """Arrays that a reset leaves as the last step wrote it."""
 PREFIXES: Final = (Constants.OBSERVATIONS, Constants.REWARDS, Constants.ACTIONS, FINAL_OBSERVATIONS)
 """Names of arrays that each role of an environment, and each key of a Dict, may have its own of."""
+PACKAGE: Final = Path(__file__).parents[1]
 SANITIZER: Final = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9")
 PATIENCE_S: Final = 600
 """After so long a process that exercises the kernels counts as hung."""
@@ -80,7 +83,17 @@ def _run(name: str, subject: Subject) -> Result:
     except CheckSkippedError as reason:
         return Result(name, "skipped", str(reason))
     except Exception as error:  # noqa: BLE001  (whatever the environment's own code raises is the finding)
-        return Result(name, "failed", f"{type(error).__name__}: {error}")
+        return Result(name, "failed", f"{type(error).__name__}: {error}{_place(error)}")
+
+
+def _place(error: Exception) -> str:
+    """Return the last line that an error went through outside of this package and of what is installed."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if PACKAGE not in Path(frame.filename).parents and "site-packages" not in Path(frame.filename).parts
+    ]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def in_row(row: Arrays, *names: str) -> list[str]:
