@@ -30,7 +30,7 @@ from .errors import CompareError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
 from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, checkouts, measure_revisions
 from .point import PresetName, point_name
-from .record import Context, Record
+from .record import Context, Record, RecordError
 from .show import render
 from .show.columns import Column, Table
 from .static import verdict
@@ -227,6 +227,8 @@ def gate(
         fill(report, records, choice)
     except CompareError as error:
         report.add(KIND_OF_CODE[error.code], str(error))
+    except RecordError as error:
+        report.add("broken", str(error))
     except Exception as error:  # noqa: BLE001  (whatever breaks a gate, its exit code must not be 1: that is a regression)
         traceback.print_exc()
         report.add("broken", f"{type(error).__name__}: {error}")

@@ -71,10 +71,10 @@ def plot(
     with exiting(1, RecordError, ShowError):
         found = read_all(records or published_records(), cut)
         past = [] if records else read_all(past_records(), cut)
+        for line in cut:
+            typer.echo(f"left out: {line}")
         groups = by_machine(evidence_of(found, "plot"))
         paths = [path for name, group in groups.items() for path in draw(group, out, style, stem=name, past=past)]
-    for line in cut:
-        typer.echo(f"left out: {line}")
     for line in listed(paths):
         typer.echo(line)
 

@@ -41,10 +41,10 @@ def report(
         paths = records or published_records()
         before = [] if records else past_records()
         found, past = read_all(paths, cut), read_all(before, cut)
+        for line in cut:
+            typer.echo(f"left out: {line}")
         claims = for_report([*found, *past], read_comparisons([*paths, *before], []))
         page = html(found, claims, past)
-    for line in cut:
-        typer.echo(f"left out: {line}")
     write_atomically(out, page)
     typer.echo(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
 
