@@ -6,19 +6,22 @@ import contextlib
 import dataclasses
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from bench.case import Skip
 from bench.cases import CASES
 from bench.ledger import CLAIMS
 from bench.measure import Plan, Ranks, Timed, Timer
 from bench.point import PLAIN, Preset, point_name
-from bench.workloads import env_step, kernels
+from bench.workloads import env_step, kernels, many_steps
 from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
 from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors, repeated, snapshot_of
+from envs import ENVS
 from tests.bench.checked import declared
-from warpdrive_min import BACKENDS
+from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends.host import HostKernel
 from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.policies import random_policy
@@ -114,6 +117,21 @@ def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
     except WarpDriveError as error:
         fault = str(error)
     assert fault
+
+
+def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
+    """The observations of 100 steps, and as many last ones, of which a byte more than there is, is too many."""
+    wrapper = EnvWrapper(ENVS["cartpole"](), num_envs=3, env_backend="cpu", auto_reset=True)
+    wrapper.reset()
+    data = SimpleNamespace(device=torch.device("cuda"), tensor=wrapper.cuda_data_manager.tensor)
+    total = 100 * 2 * 3 * 4 * 4
+    gpu = SimpleNamespace(total_memory=total)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    many_steps.require_room(SimpleNamespace(cuda_data_manager=data))
+    gpu.total_memory = total - 1
+    with pytest.raises(Skip, match="100 steps that are all kept must fit the GPU"):
+        many_steps.require_room(SimpleNamespace(cuda_data_manager=data))
+    many_steps.require_room(wrapper)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
