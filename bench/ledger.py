@@ -21,7 +21,6 @@ from .groups import groups_of
 from .judge import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 from .measure import Direction
 from .nvml import pcie_bytes_per_s
-from .peers.catalogue import PEERS
 from .point import ABSENT, Point
 from .record import Comparison, Record, are_on_two_cards
 from .schema import Model, fault
@@ -159,7 +158,7 @@ class Query(Model):
         """Return the ratio to the fastest variant of the peer, each in the newest turns with ours.
 
         Where another run on such hardware had the peer faster than it was in turns, the interval goes down to the ratio
-        over that; a loop in Python is as fast as a core, whatever the GPU.
+        over that; a loop in Python (mode eager) is as fast as a core, whatever the GPU.
         """
         newest: dict[str, tuple[Comparison, Record, Record]] = {}
         for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].started_at):
@@ -175,7 +174,7 @@ class Query(Model):
         name = " ".join(str(theirs.point[axis]) for axis in ("peer", "variant") if axis in theirs.point)
         notes = [f"{_rounds(compared)} with {name}", *remarks(theirs)]
         estimate = Estimate.of_ratio(ratio, ours, theirs)
-        is_there = hardware in estimate.on or (self.peer in PEERS and PEERS[self.peer].is_eager)
+        is_there = hardware in estimate.on or theirs.mode == "eager"
         if is_there and self.theirs and rate and (over := rate.value / self.theirs) < ratio.low:
             notes.append(f"over their {number(self.theirs)} of another run {number(over)}")
             estimate = replace(estimate, low=over)
