@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -28,8 +28,10 @@ SAID: Final = ("log_probs", "values")
 """Numbers that a policy gives of each step beside its actions."""
 NEAR_BYTES: Final = 16_384
 """Bytes of a block's arrays that a rollout keeps in shared memory: with more, fewer blocks would run at once."""
-NEAR_ARRAY_BYTES: Final = 2_048
-"""Bytes of one such array, at most: a step of many agents needs the shared memory itself."""
+MANY_AGENTS: Final = 512
+"""Agents above which a step needs the shared memory itself."""
+NEAR_BYTES_OF_MANY: Final = 1_024
+"""Bytes that are kept there then."""
 
 
 def kernel_of(constants: Mapping[str, Constant]) -> str | None:
@@ -166,6 +168,8 @@ class _Rollout:
         array, its entries in each environment, and by how many its pointer steps from one environment to the next.
         """
         found, n_bytes = dict[str, tuple[str, ...]](), 0
+        is_small = cast("int", self._constants["N_AGENTS"]) <= MANY_AGENTS
+        most = NEAR_BYTES if is_small else NEAR_BYTES_OF_MANY
         arrays = self._of_environments()
         n_envs, c_types = (
             self._constants["ENVS_PER_BLOCK"],
@@ -178,7 +182,7 @@ class _Rollout:
         }
         for name in sorted(sizes, key=lambda name: sizes[name]):
             n_bytes += sizes[name]
-            if n_bytes <= NEAR_BYTES and sizes[name] <= NEAR_ARRAY_BYTES:
+            if n_bytes <= most:
                 array, entries = arrays[name]
                 found[name] = (c_types[str(array.dtype)], name, entries, entries if array.rank == ANY_RANK else "1")
         return found
