@@ -35,7 +35,7 @@ class Peer:
         work = self._work = module.prepare(point)
         self._fastest = list[int]()
         n_runs = _until_nothing_compiles(work)
-        names = ("env_steps", "counts", "mode", "device", "threads", "notes")
+        names = ("env_steps", "counts", "mode", "device", "threads")
         return {
             **{name: getattr(work, name) for name in names},
             "notes": {**work.notes, **({} if work.laps is None else {"laps": "of each the fastest counts"})},

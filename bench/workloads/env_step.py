@@ -340,10 +340,12 @@ NODE: Final[dict[str, Any]] = {"env": "tag_continuous", "n_envs": 60, "n_agents"
 """Sizes of WarpDrive's comparison of a GPU with a node of 16 CPUs."""
 HIGHEST: Final[dict[str, Any]] = {"env": "tag_gridworld", "n_envs": 2_000, "n_agents": 1_000}
 """Sizes of its highest figure."""
+CROWD: Final[dict[str, Any]] = {"env": "tag_continuous", "n_agents": 1_000, "n_taggers": 100}
+"""Agents of which a block steps an environment in CUDA C alone."""
 GPU_ALONE: Final[tuple[dict[str, Any], ...]] = (
     {"env": "cartpole", "n_envs": 1_000, "n_agents": 1},
     {"env": "tag_gridworld", "n_envs": 1_000, "n_agents": 100},
-    {"env": "tag_continuous", "n_envs": 2_000, "n_agents": 1_000, "n_taggers": 100},
+    {**CROWD, "n_envs": 2_000},
 )
 """Sizes of WarpDrive as it was measured for this project, and of its highest figure with a search for neighbours, which
 would take NumPy minutes a step.

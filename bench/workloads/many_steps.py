@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from ..point import ORACLE, Check, Mode, Point, Preset
 from .env_step import (
     CARTPOLE,
     CHECKED_STEPS,
+    CROWD,
     TAG_CONTINUOUS,
     TAG_GRIDWORLD,
     checked_envs,
@@ -38,8 +39,6 @@ from .train import n_weights
 WIDE: Final = 32_768
 """Most environments of one agent that a twin with a policy has: with many to a thread of a CPU blocks are wider."""
 STEPS_OF_A_LAUNCH: Final = 100
-CROWD: Final[dict[str, Any]] = {"env": "tag_continuous", "n_agents": 1_000, "n_taggers": 100}
-"""Agents of which a block steps an environment in CUDA C alone."""
 MOST_ENVS_OF_A_POLICY: Final = 100_000
 ROUNDING: Final = {"fp32": 1e-5, "tf32": 5e-3}
 """Difference in log-probabilities and values that rounding makes in a policy of 64 units a layer, by precision."""

@@ -358,18 +358,6 @@ class TagContinuous(Environment):
         """Return what is compiled in; the kernels multiply by the reciprocals of the observations' units."""
         config, side = self.config, self.cells_per_side
         is_random = config.start == "random"
-        of_cells: dict[str, Constant] = {
-            "GRID_SEARCH": self.uses_grid,
-            "N_CELLS": side * side,
-            "OUT_CELLS": self.out_cells,
-            "N_SEEN": N_SEEN,
-            "CELLS_PER_SIDE": side,
-            "CELL_PARTS": self.cell_parts,
-            "CELL_LENGTH": config.grid_length / side,
-            "INV_CELL_LENGTH": side / config.grid_length,
-            "MARGIN": ROUNDING_MARGIN * config.grid_length,
-            "REACH": config.reach,
-        }
         return {
             "N_TAGGERS": config.num_taggers,
             "N_OBSERVED": config.n_observed,
@@ -391,7 +379,16 @@ class TagContinuous(Environment):
             "INV_TWO_PI": 1 / (2 * math.pi),
             "TWO_PI": 2 * math.pi,
             "HALF_PI": math.pi / 2,
-            **of_cells,
+            "GRID_SEARCH": self.uses_grid,
+            "N_CELLS": side * side,
+            "OUT_CELLS": self.out_cells,
+            "N_SEEN": N_SEEN,
+            "CELLS_PER_SIDE": side,
+            "CELL_PARTS": self.cell_parts,
+            "CELL_LENGTH": config.grid_length / side,
+            "INV_CELL_LENGTH": side / config.grid_length,
+            "MARGIN": ROUNDING_MARGIN * config.grid_length,
+            "REACH": config.reach,
         }
 
     def get_data_dictionary(self) -> DataFeed:
