@@ -79,7 +79,7 @@ def _one_thread():
 def small_blocks(monkeypatch):
     """Let blocks have 8 threads where there is no GPU: in Numba's simulator each is a thread of Python."""
     if not HAS_GPU:
-        for name in ("PACKED_THREADS", "BLOCK_FROM_AGENTS", "SPREAD_THREADS", "OWNER_THREADS"):
+        for name in ("PACKED_THREADS", "BLOCK_FROM_AGENTS", "SPREAD_THREADS", "OWNER_THREADS", "FEW_OWNER_THREADS"):
             monkeypatch.setattr(f"warpdrive_min.function_manager.{name}", 8)
 
 

@@ -42,9 +42,11 @@ SPREAD_THREADS: Final = 256
 """Threads of a block that shares its environment with others: several such blocks run on one multiprocessor."""
 MAX_THREADS: Final = 1024
 """Threads of a block, at most, on every GPU."""
-OWNER_THREADS: Final = 512
-"""Threads of a block that owns its environment, at most: two such blocks run on one multiprocessor, and one works while
-the other waits."""
+OWNER_THREADS: Final = 256
+"""Threads of a block that owns its environment, at most: four such blocks run on one multiprocessor, and some work while
+others wait."""
+FEW_OWNER_THREADS: Final = 512
+"""The same of environments that leave multiprocessors free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class LaunchShape:
             share = -(-n_agents // blocks_per_env)
             return cls(min(SPREAD_THREADS, -(-share // 32) * 32), envs_per_block=1, blocks_per_env=blocks_per_env)
         if n_agents >= BLOCK_FROM_AGENTS:
-            return cls(threads=min(OWNER_THREADS, -(-n_agents // 32) * 32), envs_per_block=1)
+            most = OWNER_THREADS if n_envs is None or n_envs >= FILLING_BLOCKS else FEW_OWNER_THREADS
+            return cls(threads=min(most, -(-n_agents // 32) * 32), envs_per_block=1)
         packed, fewest = PACKED_THREADS // n_agents, 32 if n_agents == 1 else 1
         if n_envs is not None:
             packed = min(packed, fewest * (n_envs // (fewest * blocks_below) + 1))

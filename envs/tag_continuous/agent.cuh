@@ -65,6 +65,19 @@ WD_FN float larger(float a, float b) {
 #endif
 }
 
+// Puts the lesser one first.
+WD_FN void sort(float& a, float& b) {
+  const float low = smaller(a, b);
+  b = larger(a, b);
+  a = low;
+}
+
+WD_FN void sort_four(float (&four)[4]) {
+  sort(four[0], four[1]), sort(four[2], four[3]);
+  sort(four[0], four[2]), sort(four[1], four[3]);
+  sort(four[1], four[2]);
+}
+
 WD_FN float reward(bool in_game, bool is_tagged, int n_catches, bool survives, float of_the_move) {
   const float tagged = of_the_move + (is_tagged ? TAG_PENALTY : 0.f);
   const float caught = tagged + TAG_REWARD * static_cast<float>(n_catches);

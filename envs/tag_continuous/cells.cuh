@@ -7,9 +7,15 @@ WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * 
 
 WD_FN int cell_at(float x, float y) { return column_of(y) * CELLS_PER_SIDE + column_of(x); }
 
+#if defined(__CUDACC__)
+constexpr int TOGETHER = 4;  // slots whose distances are compared at once
+#else
+constexpr int TOGETHER = 1;
+#endif
+
 // Finds the SLOTS nearest agents, or of a later round those that follow `last`, ascending by (distance, id), and writes
-// their ids to `nearest`, NOBODY where there are no more. In cells distances alone are kept first, as an insertion then
-// costs two instructions a slot; who they belong to is found in a second pass over the same cells. Of those exactly as far
+// their ids to `nearest`, NOBODY where there are no more. In cells distances alone are kept first, as a comparison then
+// costs two instructions; who they belong to is found in a second pass over the same cells. Of those exactly as far
 // as the farthest one taken, the lowest ids are.
 //
 // `Agents` has the agents by slot, sorted by cell: `x(slot)`, `y(slot)`, `id(slot)`, whether it `is_seen(slot)` and
@@ -28,40 +34,61 @@ struct Search {
     return distance > last_distance || (distance == last_distance && agents.id(slot) > last);
   }
 
-  // Calls `look` for the slots in a run of cells of one row.
+  // Calls `look` for the slots in a run of cells of one row, with every one that is `stride` after the last, and their end.
   template <class Look>
-  WD_METHOD void look_along(int row, int left, int right, const Look& look) const {
+  WD_METHOD void look_along(int row, int left, int right, int stride, const Look& look) const {
     const int end = agents.first(row * CELLS_PER_SIDE + right + 1);
-    for (int slot = agents.first(row * CELLS_PER_SIDE + left); slot < end; ++slot) look(slot);
+    for (int slot = agents.first(row * CELLS_PER_SIDE + left); slot < end; slot += stride) look(slot, end);
   }
 
-  // Calls `look` for all slots of a ring of cells around the middle one; of the first ring, for those within it, too.
+  // Calls `look` along a ring of cells around the middle one; along the first ring, for those within it, too.
   template <class Look>
   WD_METHOD void look_around(int column, int row, int ring, const Look& look) const {
     const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
     for (int at = bottom < 0 ? 0 : bottom; at <= top && at < CELLS_PER_SIDE; ++at) {
       if (ring == 1 || at == bottom || at == top) {
-        look_along(at, left < 0 ? 0 : left, wd_min(right, CELLS_PER_SIDE - 1), look);
+        look_along(at, left < 0 ? 0 : left, wd_min(right, CELLS_PER_SIDE - 1), TOGETHER, look);
       } else {
-        if (left >= 0) look_along(at, left, left, look);
-        if (right < CELLS_PER_SIDE) look_along(at, right, right, look);
+        if (left >= 0) look_along(at, left, left, TOGETHER, look);
+        if (right < CELLS_PER_SIDE) look_along(at, right, right, TOGETHER, look);
       }
     }
   }
 
-  WD_METHOD void keep_nearest(int slot, float* distances) const {
-    const float distance = distance_to(slot);
-    if (distance >= distances[SLOTS - 1] || !may_follow(slot, distance)) return;
+  // Keeps the smallest of `distances`, which descend, and of those of TOGETHER slots. Of four that are sorted the lesser of
+  // each pair is a sequence that rises and then falls; comparing its halves leaves two of that kind.
+  WD_METHOD void keep_nearest(int slot, int end, float* distances) const {
+    float more[TOGETHER];
 #pragma unroll
-    for (int i = SLOTS - 1; i > 0; --i) distances[i] = smaller(distances[i], larger(distances[i - 1], distance));
-    distances[0] = smaller(distances[0], distance);
+    for (int i = 0; i < TOGETHER; ++i) {
+      more[i] = TOO_FAR;
+      if (slot + i >= end) continue;
+      const float distance = distance_to(slot + i);
+      if (may_follow(slot + i, distance)) more[i] = distance;
+    }
+#if defined(__CUDACC__)
+    sort_four(more);
+    if (more[0] >= distances[0]) return;
+#pragma unroll
+    for (int i = 0; i < TOGETHER && i < SLOTS; ++i) distances[i] = smaller(distances[i], more[i]);
+#pragma unroll
+    for (int bit = 3; bit >= 0; --bit) {
+#pragma unroll
+      for (int i = 0; i < SLOTS; ++i)
+        if (!(i >> bit & 1) && i + (1 << bit) < SLOTS) sort(distances[i + (1 << bit)], distances[i]);
+    }
+#else
+    if (more[0] >= distances[0]) return;
+    distances[0] = more[0];
+    for (int i = 1; i < SLOTS; ++i) sort(distances[i], distances[i - 1]);
+#endif
   }
 
   // Keeps the smallest distances, ring by ring, until nobody farther out can be nearer; returns the number of rings.
   // MARGIN is more than the rounding of positions, cells and distances together.
   WD_METHOD int measure(int column, int row, float* distances) const {
     for (int ring = 1;; ++ring) {
-      look_around(column, row, ring, [&](int slot) { keep_nearest(slot, distances); });
+      look_around(column, row, ring, [&](int slot, int end) { keep_nearest(slot, end, distances); });
       const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
       float unseen = 2.f * GRID_LENGTH;  // how near somebody who was not searched may be; here: there is nobody
       if (left > 0) unseen = smaller(unseen, x - static_cast<float>(left) * CELL_LENGTH);
@@ -70,7 +97,7 @@ struct Search {
       if (top < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(top + 1) * CELL_LENGTH - y);
       if (unseen == 2.f * GRID_LENGTH) return ring;
       unseen -= MARGIN;
-      if (unseen > 0.f && distances[SLOTS - 1] < unseen * unseen) return ring;
+      if (unseen > 0.f && distances[0] < unseen * unseen) return ring;
     }
   }
 
@@ -81,12 +108,12 @@ struct Search {
     for (int i = 0; i < SLOTS; ++i) distances[i] = TOO_FAR;
     const int column = column_of(x), row = column_of(y), rings = measure(column, row, distances);
 
-    const float limit = distances[SLOTS - 1];
+    const float limit = distances[0];
     int n_nearer = 0, n_found = 0;
 #pragma unroll
     for (int i = 0; i < SLOTS; ++i) n_nearer += distances[i] < limit;
     for (int i = n_nearer; i < SLOTS; ++i) nearest[i] = NOBODY;
-    const auto take = [&](int slot) {
+    const auto take = [&](int slot, int) {
       const float distance = distance_to(slot);
       if (distance > limit || !may_follow(slot, distance)) return;
       if (distance < limit) nearest[n_found++] = static_cast<Id>(slot);
@@ -99,7 +126,7 @@ struct Search {
     };
     const int left = column < rings ? 0 : column - rings, right = wd_min(column + rings, CELLS_PER_SIDE - 1);
     const int top = wd_min(row + rings, CELLS_PER_SIDE - 1);
-    for (int at = row < rings ? 0 : row - rings; at <= top; ++at) look_along(at, left, right, take);
+    for (int at = row < rings ? 0 : row - rings; at <= top; ++at) look_along(at, left, right, 1, take);
 
     int ids[SLOTS], ranks[SLOTS];
 #pragma unroll

@@ -71,12 +71,6 @@ WD_FN bool is_set(const Crowd& crowd, Flag flag, int local, int agent) { return 
 
 // ---------------------------------------------------------------------------------------------- observe
 
-WD_FN void sort(float& a, float& b) {
-  const float low = smaller(a, b);
-  b = larger(a, b);
-  a = low;
-}
-
 WD_FN float squared_distance(const float* x, const float* y, int a, int b) { return squared(x[a] - x[b], y[a] - y[b]); }
 
 #if defined(__CUDACC__)
@@ -103,9 +97,7 @@ WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsi
       four[i] = may_follow(first + i, distance) ? distance : TOO_FAR;
     }
     // Sorted first: of four, the second and later ones are rarely near enough for any of a warp's agents.
-    sort(four[0], four[1]), sort(four[2], four[3]);
-    sort(four[0], four[2]), sort(four[1], four[3]);
-    sort(four[1], four[2]);
+    sort_four(four);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (four[i] >= distances[SLOTS - 1]) break;

@@ -40,6 +40,8 @@ WANT = [[7, 7.5, 8], [8.5, 9, 9.5]]
         (52, 60, 128, 1),
         (52, 2_000, 128, 2),
         (110, 100, 128, 1),
+        (1_000, 100, 512, 1),
+        (1_000, 2_000, 256, 1),
         (1, 100, 32, 32),
         (1, 10_000, 32, 32),
         (1, 16_384, 64, 64),
@@ -68,7 +70,7 @@ def test_blocks_on_a_cpu_are_wide_where_each_thread_has_some(n_agents, n_envs, e
 
 @pytest.mark.parametrize(
     ("n_agents", "threads", "envs_per_block"),
-    [(1, 128, 128), (5, 128, 25), (63, 128, 2), (64, 64, 1), (100, 128, 1), (1024, 512, 1), (5000, 512, 1)],
+    [(1, 128, 128), (5, 128, 25), (63, 128, 2), (64, 64, 1), (100, 128, 1), (1024, 256, 1), (5000, 256, 1)],
 )
 def test_launch_shape_packs_small_environments(n_agents, threads, envs_per_block):
     """Below 64 agents a block of 128 threads owns several environments, from there on one, in whole warps."""
