@@ -43,8 +43,8 @@ SPREAD_THREADS: Final = 256
 MAX_THREADS: Final = 1024
 """Threads of a block, at most, on every GPU."""
 OWNER_THREADS: Final = 256
-"""Threads of a block that owns its environment, at most: four such blocks run on one multiprocessor, and some work while
-others wait."""
+"""Threads of a block that owns its environment, at most: four such blocks run on one multiprocessor, and some work
+while others wait."""
 FEW_OWNER_THREADS: Final = 512
 """The same of environments that leave multiprocessors free."""
 
