@@ -75,12 +75,12 @@ def build(c: Any) -> dict[str, Any]:
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
     rounds = -(-n_observed // slots)
     length = np.float32(episode_length)
-    block_bytes = 20 * envs_per_block * room + 4 * n_items + 13 * envs_per_block
+    block_bytes = 20 * envs_per_block * room + 7 * n_items + 13 * envs_per_block
     batch = threads if full else min(threads, (SHARED_BYTES - block_bytes) // (2 * slots) // 32 * 32)
     if block_bytes > SHARED_BYTES or batch < 1:
         raise ConfigError(
             f"tag_continuous: {n_agents} agents do not fit the shared memory of a block "
-            "(48 KiB, 24 bytes an agent); use fewer runners and taggers"
+            "(48 KiB, 27 bytes an agent); use fewer runners and taggers"
         )
     rows = 1 if full else batch
 
@@ -294,7 +294,8 @@ def build(c: Any) -> dict[str, Any]:
         n_envs: int32,
     ):
         block = shared_memory()
-        tagged_by = cuda.shared.array((envs_per_block, n_agents), uint16)
+        is_tagged = cuda.shared.array((envs_per_block, n_agents), uint8)
+        n_catches = cuda.shared.array((envs_per_block, n_agents), int32)
         n_tagged = cuda.shared.array(envs_per_block, int32)
         timestep = cuda.shared.array(envs_per_block, int32)
 
@@ -312,6 +313,7 @@ def build(c: Any) -> dict[str, Any]:
             if env < n_envs:
                 plays, x, y, speed, acceleration, direction = move(env, agent, agents, roles, actions)
                 tags = roles.agent_types[agent] == 1
+                n_catches[local, agent] = 0
                 show(block, local, agent, plays, tags, x, y, speed, acceleration, direction)
         cuda.syncthreads()
 
@@ -328,8 +330,9 @@ def build(c: Any) -> dict[str, Any]:
                         if distance < closest:
                             closest = distance
                             tagger = other
-                tagged_by[local, agent] = tagger
+                is_tagged[local, agent] = tagger != NOBODY
                 if tagger != NOBODY:
+                    cuda.atomic.add(n_catches, (local, tagger), 1)
                     cuda.atomic.add(n_tagged, local, 1)
         cuda.syncthreads()
 
@@ -346,12 +349,9 @@ def build(c: Any) -> dict[str, Any]:
             local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:
                 plays, tags = block.in_game[local, agent] != 0, block.is_tagger[local, agent] != 0
-                n_catches = int32(0)
-                if tags and n_tagged[local] != 0:
-                    for runner in range(n_agents):
-                        n_catches = int32(n_catches + (1 if tagged_by[local, natural(runner)] == agent else 0))
-                is_tagged, out_of_time = tagged_by[local, agent] != NOBODY, timestep[local] >= episode_length
-                score(env, agent, agents, roles, results, plays, tags, is_tagged, n_catches, out_of_time)
+                tagged, catches = is_tagged[local, agent] != 0, n_catches[local, agent]
+                out_of_time = timestep[local] >= episode_length
+                score(env, agent, agents, roles, results, plays, tags, tagged, catches, out_of_time)
         cuda.syncthreads()
 
         ends = results.final_observations if auto_reset else results.observations
