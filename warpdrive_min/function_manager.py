@@ -30,6 +30,9 @@ KERNELS: Final = Path(__file__).parent / "kernels"
 BLOCK_FROM_AGENTS: Final = 64
 """From this number of agents on, a block owns one environment; below it, several are packed into a block."""
 PACKED_THREADS: Final = 128
+ROLLOUT_THREADS: Final = 512
+"""The same where each of many steps in a launch is kept: what a block of environments of one agent writes in a step
+is one piece of memory, which takes longer ones faster."""
 LANES: Final = 256
 """Environments of one agent in a block on a CPU, where they are many: of fewer, few episodes end in the same step."""
 BLOCKS_PER_WORKER: Final = 4
@@ -71,6 +74,7 @@ class LaunchShape:
         blocks_per_env: int | None = None,
         n_envs: int | None = None,
         blocks_below: int = FILLING_BLOCKS,
+        packed_threads: int | None = None,
     ) -> LaunchShape:
         """Choose the shape for environments of ``n_agents`` agents.
 
@@ -80,6 +84,7 @@ class LaunchShape:
             n_envs: Environments that are to fill a GPU: where they are few, fewer are packed into a block, so that more
                 blocks have them. None: as many are packed as fit.
             blocks_below: Number of blocks that few environments stay below.
+            packed_threads: Threads of a block of environments of one agent, at most; None: PACKED_THREADS.
         """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
             require(value is None or value >= 1, name, "must be positive", value)
@@ -89,7 +94,8 @@ class LaunchShape:
         if n_agents >= BLOCK_FROM_AGENTS:
             most = OWNER_THREADS if n_envs is None or n_envs >= FILLING_BLOCKS else FEW_OWNER_THREADS
             return cls(threads=min(most, -(-n_agents // 32) * 32), envs_per_block=1)
-        packed, fewest = PACKED_THREADS // n_agents, 32 if n_agents == 1 else 1
+        most = packed_threads if packed_threads and n_agents == 1 else PACKED_THREADS
+        packed, fewest = most // n_agents, 32 if n_agents == 1 else 1
         if n_envs is not None:
             packed = min(packed, fewest * (n_envs // (fewest * blocks_below) + 1))
         return cls(threads=packed if n_agents == 1 else PACKED_THREADS, envs_per_block=packed)
@@ -134,6 +140,7 @@ class CUDAFunctionManager:
         fills: Kernels do more than a row of each agent: on a GPU few environments are spread over all of it, on a CPU
             many of one agent are in wide blocks.
         blocks_below: Number of blocks that few environments stay below on a GPU, with ``fills``.
+        packed_threads: Threads of a block of environments of one agent on a GPU, at most; None: PACKED_THREADS.
     """
 
     def __init__(
@@ -147,6 +154,7 @@ class CUDAFunctionManager:
         spread: bool = False,
         fills: bool = False,
         blocks_below: int = FILLING_BLOCKS,
+        packed_threads: int | None = None,
     ) -> None:
         for name, value in (("num_agents", num_agents), ("num_envs", num_envs), ("blocks_per_env", blocks_per_env)):
             require(value >= 1, "function manager", f"{name} must be positive", value)
@@ -156,8 +164,8 @@ class CUDAFunctionManager:
         if fills and not spread and (n_workers := self.backend.threads):
             self.shape = LaunchShape.on_cpu(self.n_agents, self.n_envs, n_workers)
         else:
-            few = self.n_envs if fills else None
-            self.shape = LaunchShape.of(self.n_agents, self.blocks_per_env if spread else None, few, blocks_below)
+            few, shared = self.n_envs if fills else None, self.blocks_per_env if spread else None
+            self.shape = LaunchShape.of(self.n_agents, shared, few, blocks_below, packed_threads)
         self.compiled_in: Sequence[str] = ()
         """Shared constants that users copy to symbols, and that the kernels have compiled in instead."""
         self._kernels: dict[str, Kernel] = {}

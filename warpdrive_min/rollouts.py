@@ -26,7 +26,7 @@ from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, e
 from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require
-from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, CUDAFunctionManager
+from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, ROLLOUT_THREADS, CUDAFunctionManager
 from warpdrive_min.perceptron import Layout, Packed, Perceptron
 from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
@@ -411,7 +411,10 @@ class Rollouts:
         """Return the manager of a kernel ``rollout``; None: there is an obstacle, which is noted."""
         key, subject = (keeps_all, is_random), self._subject
         if not self._obstacle and key not in self._managers:
-            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, fills=True)
+            how: dict[str, Any] = {"fills": True, "backend": subject.backend}
+            if keeps_all and subject.backend.language == "cuda_c":
+                how["packed_threads"] = ROLLOUT_THREADS
+            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, **how)
             flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
             try:
                 manager.load(subject.sources, {**subject.constants, **flags, **self._actions(), **self._entries()})

@@ -53,6 +53,14 @@ def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
     assert LaunchShape.of(n_agents, n_envs=n_envs) == LaunchShape(threads, envs_per_block)
 
 
+@pytest.mark.parametrize(
+    ("n_agents", "n_envs", "threads"), [(1, 10_000, 32), (1, 100_000, 224), (1, 1_000_000, 512), (5, 9_999, 128)]
+)
+def test_environments_of_one_agent_may_have_large_blocks(n_agents, n_envs, threads):
+    """Few of them still fill a GPU, and those of several agents are as ever."""
+    assert LaunchShape.of(n_agents, n_envs=n_envs, packed_threads=512).threads == threads
+
+
 def test_kernels_with_a_policy_have_fewer_blocks():
     """Three for each of 132 multiprocessors, which all run at once: a fourth would wait, and take as long again."""
     of_policy = LaunchShape.of(5, n_envs=2_000, blocks_below=FILLING_BLOCKS_OF_A_POLICY)

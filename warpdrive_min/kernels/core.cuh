@@ -9,8 +9,8 @@
 #define WD_FN static __device__ __forceinline__
 #define WD_METHOD __device__ __forceinline__  // of a struct
 #define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, WD_BLOCKS_AT_ONCE) name
-// A multiprocessor has registers for 1,024 threads of environments that have more agents than a block has threads.
-#define WD_BLOCKS_AT_ONCE (BLOCKS_PER_ENV == 1 && N_AGENTS > THREADS ? 1024 / THREADS : 1)
+// A multiprocessor has registers for 1,024 threads of large blocks.
+#define WD_BLOCKS_AT_ONCE (BLOCKS_PER_ENV == 1 && THREADS > 128 ? 1024 / THREADS : 1)
 #define WD_SHARED __shared__
 #define WD_TABLE static __constant__ const
 #define WD_SYNC() __syncthreads()

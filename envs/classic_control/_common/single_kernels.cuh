@@ -148,7 +148,7 @@ WD_KERNEL(reset)(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGEN
 
 #if defined(__CUDACC__) && (defined(WD_ROLLOUT) || defined(WD_POLICY))
 
-constexpr int STEPS_AHEAD = 8;  // steps after which the next starts are drawn, those of a warp at once
+constexpr int STEPS_AHEAD = 8;  // steps after which the next starts are drawn, those of a warp at once, and warps meet
 
 // An environment in the registers of a thread, what its last step led to, and the start of its next episode, if it is drawn.
 struct Playing {
@@ -201,7 +201,7 @@ WD_FN void keep_flags(const Playing& at, Flag* const done, Flag* const terminate
 }
 
 // Threads side by side whose rows of observations are whole parts of memory, of LINE bytes.
-constexpr int LINE = 64;
+constexpr int LINE = 32;
 constexpr int greatest_divisor(const int a, const int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
 constexpr int NEIGHBOURS = LINE / greatest_divisor(LINE, sizeof(Seen));
 
@@ -249,6 +249,7 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   Action action = 0;
   WD_SYNC();  // before the state that others start from is written
   for (int k = 0; k < n_steps;) {
+    if (KEEP_ALL) WD_SYNC();  // what warps of a step write is one piece of memory, which they fill at about the same time
     draw_next_start(at, env, start_seed, state_reset_pool);
     for (const int until = wd_min(k + STEPS_AHEAD, n_steps); k < until; ++k) {
       const long long row = static_cast<long long>(k) * n_envs + env;
