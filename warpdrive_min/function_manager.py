@@ -31,8 +31,8 @@ BLOCK_FROM_AGENTS: Final = 64
 """From this number of agents on, a block owns one environment; below it, several are packed into a block."""
 PACKED_THREADS: Final = 128
 ROLLOUT_THREADS: Final = 512
-"""The same where each of many steps in a launch is kept: what a block of environments of one agent writes in a step
-is one piece of memory, which takes longer ones faster."""
+"""The same of many steps in a launch, of environments of one agent: what a block writes in a step is one piece of
+memory, which takes longer ones faster."""
 LANES: Final = 256
 """Environments of one agent in a block on a CPU, where they are many: of fewer, few episodes end in the same step."""
 BLOCKS_PER_WORKER: Final = 4
