@@ -16,12 +16,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from warpdrive_min.backends import Availability
+from warpdrive_min.errors import ConfigError
 
 from . import documents, plots, ray_sweep
 from .at_once import run_points
 from .case import Case, Job
 from .cases import CASES
+from .errors import CompareError
 from .judge import key, name_of, point_key
+from .outside import is_outside, outside_jobs
 from .point import ABSENT, Preset, PresetName, passes
 from .record import RESULTS, SWEEPS, Context, Record, append, new_run_id, read_all, there
 from .show import render
@@ -114,11 +117,16 @@ def command(
         PresetName, typer.Option(help="Which points, and how long each is measured.")
     ] = PresetName.default,
     case: CaseNames = None,
-    env: Names = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="Only these, or one outside `envs/`: module:Class, or its path.")
+    ] = None,
     backend: Names = None,
     n_envs: Counts = None,
     n_agents: Counts = None,
     where: Where = None,
+    config: Annotated[
+        str | None, typer.Option(help="Arguments of an environment outside `envs/`, as a JSON object.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = SWEEPS,
     figures: Annotated[
         Path | None, typer.Option(help="Folder of the plots; without it results/figures, or FOLDER/figures of --out.")
@@ -134,6 +142,19 @@ def command(
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
     todo = jobs(preset.value, [*named, *(where or [])])
+    outside = [name for name in env or () if is_outside(name)]
+    if config is not None and not outside:
+        raise typer.BadParameter(f"--config: is of an environment outside envs/ (got {config}); name it with --env")
+    if n_agents and outside:
+        raise typer.BadParameter(
+            f"--n-agents: {outside[0]} has its agents from --config (got {n_agents}); leave it out"
+        )
+    try:
+        for name in outside:
+            made = outside_jobs(name, config, preset.value, case or (), backend or (), n_envs or ())
+            todo += [job for job in made if passes({"case": job.case.name, **job.point}, where or [])]
+    except (CompareError, ConfigError) as error:
+        raise typer.BadParameter(str(error)) from error
     if not todo:
         say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(3)

@@ -65,6 +65,8 @@ class CUDAEnvironmentContext:
     masks_actions: bool = False
     """Training and bridges take the array ``action_mask`` for what agents may do, where observations have no such key.
     """
+    tolerance: ClassVar[float] = 1e-5
+    """Largest error of a step from the same state that rounding explains, in the unit of each array."""
     num_agents: int
 
     def __init__(self) -> None:
@@ -140,6 +142,16 @@ class CUDAEnvironmentContext:
         n_envs = len(after[DONE])
         return np.zeros(n_envs, bool), np.zeros((n_envs, self.num_agents), bool)
 
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that one step of one environment must move; 0 if unknown."""
+        return 0
+
+    @property
+    def ops_per_step(self) -> int:
+        """Arithmetic operations that one step of one environment must do; 0 if unknown."""
+        return 0
+
     def scene(self, episode: Episode) -> Scene | None:
         """Return what is drawn of a recorded episode; None: what agent 0 observes, over time."""
         return None
@@ -156,8 +168,6 @@ class Environment(CUDAEnvironmentContext):
     name: ClassVar[str]
     episode_length: int
     action_space: Mapping[Hashable, Any]
-    tolerance: ClassVar[float] = 1e-5
-    """Largest error of a step from the same state that rounding explains, in the unit of each array."""
     seed: int = 0
     """Seed of the starts of the single environment in Python."""
 
@@ -191,16 +201,6 @@ class Environment(CUDAEnvironmentContext):
         observations differ otherwise.
         """
         return None
-
-    @property
-    def bytes_per_step(self) -> int:
-        """Bytes that one step of one environment must move; 0 if unknown."""
-        return 0
-
-    @property
-    def ops_per_step(self) -> int:
-        """Arithmetic operations that one step of one environment must do; 0 if unknown."""
-        return 0
 
     def reset(self) -> Observations:
         """Start the next episode of one environment on the CPU and return its observations by agent."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from warpdrive_min.envs import ENVS
 
 from ..errors import CompareError
+from ..outside import config_of
 from ..workloads.shared import EPISODE_LENGTHS, env_config
 
 Program = Mapping[str, Any]
@@ -65,7 +65,7 @@ def chosen(
     users = [name for name in envs if ":" in name]
     if config is not None and not users:
         raise CompareError(f"--config: is of a user's environment (got {config}); name it with --env module:Class")
-    given = _config(config)
+    given = config_of(config)
     sizes = {
         name: [(one, own) for each, *one, own in SIZES if each == name][: None if n_agents is None else 1]
         for name in ENVS
@@ -98,13 +98,3 @@ def environment(name: str, config: Mapping[str, Any], n_envs: int, n_agents: int
         "n_envs": n_envs,
         "n_agents": n_agents,
     }
-
-
-def _config(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        raise CompareError(f"--config: must be JSON (got {text}: {error}); for example '{{\"n\": 3}}'") from error
-    if not isinstance(found, dict):
-        raise CompareError(f"--config: must be a JSON object (got {text}); for example '{{\"n\": 3}}'")
-    return found

@@ -12,7 +12,6 @@ import torch
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.consistency import Agreement, step_by_step
 from warpdrive_min.environment import agent_sets
-from warpdrive_min.envs import ENVS
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 
@@ -47,7 +46,7 @@ from .shared import (
     Repeated,
     available,
     compared,
-    env_config,
+    environment_of,
     pairs_over,
     repeated,
     snapshot_of,
@@ -172,9 +171,8 @@ def start_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = Tru
 
 def build_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = True) -> EnvWrapper:
     """Build the environment of a point; compiles its kernels."""
-    config = env_config(point["env"], point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
     return EnvWrapper(
-        ENVS[point["env"]](**config),
+        environment_of(point),
         num_envs=n_envs,
         env_backend=backend,
         seed=SEED,

@@ -9,8 +9,9 @@
 #define WD_FN static __device__ __forceinline__
 #define WD_METHOD __device__ __forceinline__  // of a struct
 #define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, WD_BLOCKS_AT_ONCE) name
-// A multiprocessor has registers for 1,024 threads of large blocks.
-#define WD_BLOCKS_AT_ONCE (BLOCKS_PER_ENV == 1 && THREADS > 128 ? 1024 / THREADS : 1)
+// Of large blocks a multiprocessor has registers for 1,024 threads; of others the compiler chooses, where a 1 would let it
+// take more registers, and leave fewer threads.
+#define WD_BLOCKS_AT_ONCE (BLOCKS_PER_ENV == 1 && THREADS >= 256 ? 1024 / THREADS : 0)
 #define WD_SHARED __shared__
 #define WD_TABLE static __constant__ const
 #define WD_SYNC() __syncthreads()

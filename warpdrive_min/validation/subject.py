@@ -58,7 +58,7 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
         module = _import(dotted, target)
         name = after or name
     else:
-        raise ConfigError(f"validate: the path must exist (got {target})")
+        raise ConfigError(f"environment: the path must exist (got {target})")
     found = {
         each.__name__: each
         for each in vars(module).values()
@@ -68,7 +68,9 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
         return next(iter(found.values()))
     if name not in found:
         rule = "needs a class derived from Environment" if name is None else f"has no environment {name!r}"
-        raise ConfigError(f"validate: {target} {rule} (known: {known(found)}); name one with --class")
+        raise ConfigError(
+            f"environment: {target} {rule} (known: {known(found)}); name one as module:Class, or with --class"
+        )
     return found[name]
 
 
@@ -87,7 +89,7 @@ def _import_path(path: Path) -> ModuleType:
     file = path / "__init__.py" if path.is_dir() else path
     if Path(module.__file__ or "").resolve() != file:
         raise ConfigError(
-            f"validate: {path} must not have the name of another module (got {dotted!r}, which is "
+            f"environment: {path} must not have the name of another module (got {dotted!r}, which is "
             f"{module.__file__}); rename it" + ("" if file.exists() else " or add its __init__.py")
         )
     return module
@@ -97,7 +99,7 @@ def _import(dotted: str, target: str) -> ModuleType:
     try:
         return importlib.import_module(dotted)
     except ImportError as error:
-        raise ConfigError(f"validate: cannot import {dotted!r} of {target}: {error}") from error
+        raise ConfigError(f"environment: cannot import {dotted!r} of {target}: {error}") from error
 
 
 # ------------------------------------------------------------------ the subject

@@ -1,0 +1,102 @@
+"""Points of an environment outside `envs/`, which a command line names by its class or its path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from warpdrive_min import BACKENDS
+from warpdrive_min.environment import Environment
+from warpdrive_min.envs import ENVS
+
+from .case import Job
+from .cases import CASES
+from .errors import CompareError
+from .point import ORACLE, Point, Preset
+from .workloads.env_step import place
+from .workloads.many_steps import modes
+from .workloads.shared import environment_of
+
+OUTSIDE_CASES: Final = ("env_step", "many_steps")
+"""Cases that measure such an environment."""
+FEW_ENVS: Final = (64,)
+"""Numbers of environments in preset smoke, unless others are asked for."""
+SOME_ENVS: Final = (100, 10_000)
+"""The same in the other presets."""
+
+
+def is_outside(name: str) -> bool:
+    """Tell whether a name is of a class, as ``module:Class``, or the path of a module or package."""
+    return name not in ENVS and (":" in name or Path(name).exists())
+
+
+def outside_jobs(
+    name: str,
+    config: str | None,
+    preset: Preset,
+    cases: Sequence[str] = (),
+    backends: Sequence[str] = (),
+    n_envs: Sequence[int] = (),
+) -> list[Job]:
+    """Return the points of an environment outside `envs/`, on the backends that it has kernels for.
+
+    Points of `many_steps` are of an `Environment`: one after WarpDrive's manual takes its steps one by one.
+
+    Args:
+        name: As `is_outside`.
+        config: JSON of its arguments; None: there are none.
+        preset: How many environments there are, unless ``n_envs`` says.
+        cases: Of `OUTSIDE_CASES`; none: both.
+        backends: Of those that it has kernels for; none: all of them.
+        n_envs: Numbers of environments.
+
+    Raises:
+        CompareError: Another case or backend is named, there are no NumPy kernels, or the class takes another config.
+        ConfigError: There is no such class, or the config breaks a rule of its own.
+    """
+    for case in cases:
+        if case not in OUTSIDE_CASES:
+            raise CompareError(
+                f"--case: of {name} must be one of {', '.join(OUTSIDE_CASES)} (got {case}); leave it out"
+            )
+    arguments = config_of(config)
+    said: dict[str, Any] = {"config": json.dumps(arguments, sort_keys=True)} if arguments else {}
+    try:
+        env = environment_of({"env": name, **said})
+    except TypeError as error:
+        do = "give its arguments as a JSON object"
+        raise CompareError(f"--config: {name} does not take {config or '{}'} ({error}); {do}") from error
+    has = [each for each, backend in BACKENDS.items() if backend.language in env.kernel_sources]
+    if ORACLE not in has:
+        rule = f"must have NumPy kernels, which others are held against, in its kernel_sources (has {', '.join(has)})"
+        raise CompareError(f"--env: {name} {rule}; add them")
+    for backend in backends:
+        if backend not in has:
+            raise CompareError(
+                f"--backend: {name} has kernels for {', '.join(has)} (got {backend}); leave it out for all"
+            )
+    points: dict[str, list[Point]] = {"env_step": [], "many_steps": []}
+    for n in n_envs or (FEW_ENVS if preset == "smoke" else SOME_ENVS):
+        for backend in backends or has:
+            own = place(name, backend, n, env.num_agents, **said)
+            points["env_step"].append({**own, "exact": False})
+            if backend != ORACLE and isinstance(env, Environment):
+                points["many_steps"] += [{**own, "mode": mode, "kept": kept} for mode, kept in modes(backend)]
+    return [Job(CASES[case], point) for case in cases or OUTSIDE_CASES for point in points[case]]
+
+
+def config_of(text: str | None) -> dict[str, Any]:
+    """Return the arguments of an environment's class from JSON, or none.
+
+    Raises:
+        CompareError: It is no JSON object.
+    """
+    try:
+        found = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        raise CompareError(f"--config: must be JSON (got {text}: {error}); for example '{{\"n\": 3}}'") from error
+    if not isinstance(found, dict):
+        raise CompareError(f"--config: must be a JSON object (got {text}); for example '{{\"n\": 3}}'")
+    return found
