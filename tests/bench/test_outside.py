@@ -1,0 +1,82 @@
+"""Environments outside `envs/`: their points, what is refused, and a run as their author would type it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bench.errors import CompareError
+from bench.outside import is_outside, outside_jobs
+from bench.record import read_all
+from tests.bench.builders import bench
+from warpdrive_min.commands.new_env import write_starter
+
+COUNTER = "tests.environments.counter:Counter"
+
+
+@pytest.fixture
+def starter(tmp_path, monkeypatch):
+    """Write the starter of an environment, and return its path."""
+    write_starter("ring_walk", tmp_path)
+    return str(tmp_path / "ring_walk")
+
+
+def test_a_class_or_a_path_is_outside(starter):
+    """Names of `envs/` are not, nor are names of nothing."""
+    assert [is_outside(name) for name in (COUNTER, starter, "cartpole", "no_such_thing")] == [True, True, False, False]
+
+
+def test_the_author_of_an_environment_measures_it(starter, tmp_path):
+    """Both cases run on the CPU's backends, held against its own NumPy; the record says which config it was."""
+    words = ["--env", starter, "--config", '{"n_agents": 3}', "--backend", "cpu", "--backend", "host"]
+    shown = bench("run", "--preset", "smoke", *words, "--out", tmp_path / "out", "--no-plot")
+    records = read_all(list((tmp_path / "out").glob("*.jsonl")), cut=[])
+    assert "5 measured, 0 failed" in shown
+    assert [(each.case, each.point["backend"], each.status) for each in records] == [
+        ("env_step", "cpu", "ok"),
+        ("env_step", "host", "ok"),
+        *[("many_steps", "host", "ok")] * 3,
+    ]
+    assert {(each.point["n_agents"], each.point["config"]) for each in records} == {(3, '{"n_agents": 3}')}
+    assert all("NumPy" in each.correctness.before.oracle for each in records)
+
+
+def test_one_after_warpdrives_manual_has_single_steps_alone():
+    """It has no kernel `reset` that many steps in a launch would need."""
+    jobs = outside_jobs(COUNTER, None, "smoke", backends=["host"])
+    assert [(job.case.name, job.point["n_envs"]) for job in jobs] == [("env_step", 64)]
+
+
+def test_numbers_of_environments_are_those_asked_for():
+    """Else presets other than smoke have two."""
+    sizes = [{job.point["n_envs"] for job in outside_jobs(COUNTER, None, "full", n_envs=n)} for n in ((), (7,))]
+    assert sizes == [{100, 10_000}, {7}]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"config": "[3]"}, r"--config: must be a JSON object .got \[3\]"),
+        ({"config": '{"wrong": 1}'}, "--config: tests.environments.counter:Counter does not take"),
+        ({"cases": ["train"]}, "--case: of .* must be one of env_step, many_steps .got train"),
+        ({"backends": ["cuda"]}, "--backend: .* has kernels for .*host.* .got cuda"),
+    ],
+)
+def test_wrong_options_name_what_is_right(given, message):
+    """The error names the option, its rule and what was given."""
+    with pytest.raises(CompareError, match=message):
+        outside_jobs(COUNTER, **{"config": None, "preset": "smoke", **given})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--config", "{}"], "--config: is of an environment outside envs/"),
+        (["--env", COUNTER, "--n-agents", "3"], "--n-agents: .* has its agents from"),
+        (["--env", "tests.nowhere:Counter"], "cannot import 'tests.nowhere'"),
+    ],
+)
+def test_a_wrong_command_says_so(words, message):
+    """Nothing is measured."""
+    assert re.search(message, " ".join(bench("run", *words, exits=2, COLUMNS="500").split()))
