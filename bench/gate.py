@@ -197,7 +197,7 @@ def gate(
     static: Annotated[bool, typer.Option("--static", help="Compare machine code, and run nothing.")] = False,
     arch: Archs = None,
     env: Annotated[list[str] | None, typer.Option(help="With --static: environment, or module:Class.")] = None,
-    config: Annotated[str | None, typer.Option(help="With --static: arguments of a user's environment.")] = None,
+    config: Annotated[list[str] | None, typer.Option(help="With --static: its argument, as KEY=VALUE.")] = None,
 ) -> None:
     """Fail if something is slower than a baseline, or with --static if the machine code of kernels is worse.
 
@@ -214,7 +214,7 @@ def gate(
         run_id=run_of(resume, out),
         out=out,
         calibrations=calibrations,
-        static=Wanted(cases=case or [], where=where or [], envs=env or [], archs=arch or [], config=config)
+        static=Wanted(cases=case or [], where=where or [], envs=env or [], archs=arch or [], config=config or [])
         if static
         else None,
     )

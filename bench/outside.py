@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from warpdrive_min import BACKENDS
+from warpdrive_min.commands.environments import read_settings
 from warpdrive_min.environment import Environment
 from warpdrive_min.envs import ENVS
+from warpdrive_min.errors import ConfigError
 
 from .case import Job
 from .cases import CASES
@@ -34,7 +36,7 @@ def is_outside(name: str) -> bool:
 
 def outside_jobs(
     name: str,
-    config: str | None,
+    config: Sequence[str],
     preset: Preset,
     cases: Sequence[str] = (),
     backends: Sequence[str] = (),
@@ -46,14 +48,14 @@ def outside_jobs(
 
     Args:
         name: As `is_outside`.
-        config: JSON of its arguments; None: there are none.
+        config: Its arguments, each as KEY=VALUE.
         preset: How many environments there are, unless ``n_envs`` says.
         cases: Of `OUTSIDE_CASES`; none: both.
         backends: Of those that it has kernels for; none: all of them.
         n_envs: Numbers of environments.
 
     Raises:
-        CompareError: Another case or backend is named, there are no NumPy kernels, or the class takes another config.
+        CompareError: Another case or backend is named, there are no NumPy kernels, or the class takes other arguments.
         ConfigError: There is no such class, or the config breaks a rule of its own.
     """
     for case in cases:
@@ -66,8 +68,8 @@ def outside_jobs(
     try:
         env = environment_of({"env": name, **said})
     except TypeError as error:
-        do = "give its arguments as a JSON object"
-        raise CompareError(f"--config: {name} does not take {config or '{}'} ({error}); {do}") from error
+        do = "give its arguments, each as KEY=VALUE"
+        raise CompareError(f"--config: {name} does not take {arguments} ({error}); {do}") from error
     has = [each for each, backend in BACKENDS.items() if backend.language in env.kernel_sources]
     if ORACLE not in has:
         rule = f"must have NumPy kernels, which others are held against, in its kernel_sources (has {', '.join(has)})"
@@ -87,16 +89,13 @@ def outside_jobs(
     return [Job(CASES[case], point) for case in cases or OUTSIDE_CASES for point in points[case]]
 
 
-def config_of(text: str | None) -> dict[str, Any]:
-    """Return the arguments of an environment's class from JSON, or none.
+def config_of(settings: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of an environment's class from KEY=VALUE settings.
 
     Raises:
-        CompareError: It is no JSON object.
+        CompareError: One is no pair.
     """
     try:
-        found = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        raise CompareError(f"--config: must be JSON (got {text}: {error}); for example '{{\"n\": 3}}'") from error
-    if not isinstance(found, dict):
-        raise CompareError(f"--config: must be a JSON object (got {text}); for example '{{\"n\": 3}}'")
-    return found
+        return read_settings(settings, "--config")
+    except ConfigError as error:
+        raise CompareError(str(error)) from error

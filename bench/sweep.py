@@ -125,7 +125,7 @@ def command(
     n_agents: Counts = None,
     where: Where = None,
     config: Annotated[
-        str | None, typer.Option(help="Arguments of an environment outside `envs/`, as a JSON object.")
+        list[str] | None, typer.Option(help="Argument of an environment outside `envs/`, as KEY=VALUE.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = SWEEPS,
     figures: Annotated[
@@ -143,7 +143,7 @@ def command(
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
     todo = jobs(preset.value, [*named, *(where or [])])
     outside = [name for name in env or () if is_outside(name)]
-    if config is not None and not outside:
+    if config and not outside:
         raise typer.BadParameter(f"--config: is of an environment outside envs/ (got {config}); name it with --env")
     if n_agents and outside:
         raise typer.BadParameter(
@@ -151,7 +151,7 @@ def command(
         )
     try:
         for name in outside:
-            made = outside_jobs(name, config, preset.value, case or (), backend or (), n_envs or ())
+            made = outside_jobs(name, config or (), preset.value, case or (), backend or (), n_envs or ())
             todo += [job for job in made if passes({"case": job.case.name, **job.point}, where or [])]
     except (CompareError, ConfigError) as error:
         raise typer.BadParameter(str(error)) from error

@@ -43,7 +43,7 @@ def static(
     arch: Archs = None,
     n_envs: Annotated[int | None, typer.Option(min=1, help="Number of environments.")] = None,
     n_agents: Annotated[int | None, typer.Option(min=1, help="Agents, where that can be chosen.")] = None,
-    config: Annotated[str | None, typer.Option(help="Arguments of a user's environment, as JSON.")] = None,
+    config: Annotated[list[str] | None, typer.Option(help="Argument of a user's environment, as KEY=VALUE.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = STATIC,
 ) -> None:
     """Compile every kernel as it would be launched, read its machine code, record it, and show a table.
@@ -52,7 +52,7 @@ def static(
     """
     on_gpu = [name for name in backend or [] if name != HOST]
     with exiting(5, CompareError, to_stderr=True):
-        programs = chosen(env or [], on_gpu, n_envs, n_agents, config) if on_gpu or not backend else []
+        programs = chosen(env or [], on_gpu, n_envs, n_agents, config or ()) if on_gpu or not backend else []
         context = Context.here("default")
         records = taken(programs, architectures(arch), context) if programs else []
         if HOST in (backend or []):

@@ -39,7 +39,7 @@ CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
 
 
 def chosen(
-    envs: Sequence[str], backends: Sequence[str], n_envs: int | None, n_agents: int | None, config: str | None
+    envs: Sequence[str], backends: Sequence[str], n_envs: int | None, n_agents: int | None, config: Sequence[str]
 ) -> list[Program]:
     """Return the programs that options ask for.
 
@@ -48,10 +48,10 @@ def chosen(
         backends: Of `BACKENDS`; none: both.
         n_envs: Copies, in place of the usual ones.
         n_agents: Agents, in place of the usual ones.
-        config: JSON of a user's environment's arguments.
+        config: Arguments of a user's environment, each as KEY=VALUE.
 
     Raises:
-        CompareError: A name is unknown, or the config is no JSON object or there is none to give it to.
+        CompareError: A name is unknown, or the config is no pair or there is none to give it to.
     """
     for backend in backends:
         if backend not in BACKENDS:
@@ -63,7 +63,7 @@ def chosen(
                 f"--env: must be one of {', '.join(known)}, or a class as module:Class (got {name}); give one of these"
             )
     users = [name for name in envs if ":" in name]
-    if config is not None and not users:
+    if config and not users:
         raise CompareError(f"--config: is of a user's environment (got {config}); name it with --env module:Class")
     given = config_of(config)
     sizes = {

@@ -28,7 +28,7 @@ class Wanted:
     """Conditions on points, as AXIS=VALUE."""
     envs: Sequence[str] = ()
     archs: Sequence[str] = ()
-    config: str | None = None
+    config: Sequence[str] = ()
 
 
 def machine_code(wanted: Wanted, context: Context, root: Path) -> list[Record]:

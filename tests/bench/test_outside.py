@@ -29,7 +29,7 @@ def test_a_class_or_a_path_is_outside(starter):
 
 def test_the_author_of_an_environment_measures_it(starter, tmp_path):
     """Both cases run on the CPU's backends, held against its own NumPy; the record says which config it was."""
-    words = ["--env", starter, "--config", '{"n_agents": 3}', "--backend", "cpu", "--backend", "host"]
+    words = ["--env", starter, "--config", "n_agents=3", "--backend", "cpu", "--backend", "host"]
     shown = bench("run", "--preset", "smoke", *words, "--out", tmp_path / "out", "--no-plot")
     records = read_all(list((tmp_path / "out").glob("*.jsonl")), cut=[])
     assert "5 measured, 0 failed" in shown
@@ -44,21 +44,21 @@ def test_the_author_of_an_environment_measures_it(starter, tmp_path):
 
 def test_one_after_warpdrives_manual_has_single_steps_alone():
     """It has no kernel `reset` that many steps in a launch would need."""
-    jobs = outside_jobs(COUNTER, None, "smoke", backends=["host"])
+    jobs = outside_jobs(COUNTER, (), "smoke", backends=["host"])
     assert [(job.case.name, job.point["n_envs"]) for job in jobs] == [("env_step", 64)]
 
 
 def test_numbers_of_environments_are_those_asked_for():
     """Else presets other than smoke have two."""
-    sizes = [{job.point["n_envs"] for job in outside_jobs(COUNTER, None, "full", n_envs=n)} for n in ((), (7,))]
+    sizes = [{job.point["n_envs"] for job in outside_jobs(COUNTER, (), "full", n_envs=n)} for n in ((), (7,))]
     assert sizes == [{100, 10_000}, {7}]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"config": "[3]"}, r"--config: must be a JSON object .got \[3\]"),
-        ({"config": '{"wrong": 1}'}, "--config: tests.environments.counter:Counter does not take"),
+        ({"config": ["3"]}, "--config: must be KEY=VALUE .got '3'"),
+        ({"config": ["wrong=1"]}, "--config: tests.environments.counter:Counter does not take"),
         ({"cases": ["train"]}, "--case: of .* must be one of env_step, many_steps .got train"),
         ({"backends": ["cuda"]}, "--backend: .* has kernels for .*host.* .got cuda"),
     ],
@@ -66,13 +66,13 @@ def test_numbers_of_environments_are_those_asked_for():
 def test_wrong_options_name_what_is_right(given, message):
     """The error names the option, its rule and what was given."""
     with pytest.raises(CompareError, match=message):
-        outside_jobs(COUNTER, **{"config": None, "preset": "smoke", **given})
+        outside_jobs(COUNTER, **{"config": (), "preset": "smoke", **given})
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--config", "{}"], "--config: is of an environment outside envs/"),
+        (["--config", "n=3"], "--config: is of an environment outside envs/"),
         (["--env", COUNTER, "--n-agents", "3"], "--n-agents: .* has its agents from"),
         (["--env", "tests.nowhere:Counter"], "cannot import 'tests.nowhere'"),
     ],

@@ -155,9 +155,9 @@ def test_wave_quantization(blocks, waves):
 
 def test_every_environment_is_looked_at_on_both_backends():
     """Without options there is a program for each environment, and sizes are the user's where given."""
-    programs = chosen([], [], None, None, None)
+    programs = chosen([], [], None, None, ())
     assert {(each["name"], each["backend"]) for each in programs} >= {(n, b) for n in ENVS for b in BACKENDS}
-    (one,) = chosen(["rice"], ["numba"], 7, 5, None)
+    (one,) = chosen(["rice"], ["numba"], 7, 5, ())
     assert (one["n_envs"], one["n_agents"], one["config"]) == (7, 5, {"num_regions": 5})
 
 
@@ -187,7 +187,7 @@ def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
         "    print(json.dumps({'skipped': 'no compiler'}), flush=True)\n"
     )
     monkeypatch.setattr(records, "PROBE", probe)
-    programs = [each for n in (1, 2) for each in chosen(["cartpole"], ["pycuda"], n, None, None)]
+    programs = [each for n in (1, 2) for each in chosen(["cartpole"], ["pycuda"], n, None, ())]
     (dead,), (skipped,) = records_of(programs, ["sm_90"], CONTEXT, n_processes=1)
     assert (dead.status, dead.reason) == ("failed", "the process that compiles died with exit code 9")
     assert (skipped.status, skipped.reason) == ("skipped", "no compiler")
@@ -326,8 +326,8 @@ def test_kernels_are_read_twice_alike(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "envs.py").write_text("")
     (tmp_path / "mine.py").write_text("import envs\nraise RuntimeError(envs.__file__)\n")
-    programs = [*chosen(["resetting"], ["pycuda"], 1_000, None, None)] * 2
-    programs += chosen(["mine:Env"], ["pycuda"], None, None, None)
+    programs = [*chosen(["resetting"], ["pycuda"], 1_000, None, ())] * 2
+    programs += chosen(["mine:Env"], ["pycuda"], None, None, ())
     first, again, (users,) = records_of(programs, ["sm_90"], CONTEXT, n_processes=1)
     assert users.reason == f"RuntimeError: {envs.__file__}"
     assert [each.point["kernel"] for each in first] == ["reset_rows", "undo_done"]
