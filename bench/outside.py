@@ -17,9 +17,8 @@ from .case import Job
 from .cases import CASES
 from .errors import CompareError
 from .point import ORACLE, Point, Preset
-from .workloads.env_step import place
+from .workloads.env_step import environment_of, place
 from .workloads.many_steps import modes
-from .workloads.shared import environment_of
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
 """Cases that measure such an environment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -11,9 +12,11 @@ import torch
 
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.consistency import Agreement, step_by_step
-from warpdrive_min.environment import agent_sets
+from warpdrive_min.environment import CUDAEnvironmentContext, agent_sets
+from warpdrive_min.envs import ENVS
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
+from warpdrive_min.validation.subject import load_class
 
 from ..case import Case
 from ..measure import Metric, Timed
@@ -46,7 +49,7 @@ from .shared import (
     Repeated,
     available,
     compared,
-    environment_of,
+    env_config,
     pairs_over,
     repeated,
     snapshot_of,
@@ -179,6 +182,19 @@ def build_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = Tru
         auto_reset=auto_reset,
         exact=point.get("exact", False),
     )
+
+
+def environment_of(point: Point) -> CUDAEnvironmentContext:
+    """Return the environment of a point: one of `ENVS`, or of a class outside, with the point's ``config`` in JSON.
+
+    Raises:
+        ConfigError: There is no such class, or it does not take this config.
+    """
+    name = point["env"]
+    if name not in ENVS:
+        return load_class(name)(**json.loads(point.get("config", "{}")))
+    config = env_config(name, point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
+    return ENVS[name](**config)
 
 
 def checked_envs(point: Point) -> int:

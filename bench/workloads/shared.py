@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -16,9 +15,6 @@ from warpdrive_min import BACKENDS, CUDADataManager, capture
 from warpdrive_min.backends import Availability, Backend
 from warpdrive_min.backends import availability as of_backends
 from warpdrive_min.consistency import difference
-from warpdrive_min.environment import CUDAEnvironmentContext
-from warpdrive_min.envs import ENVS
-from warpdrive_min.validation.subject import load_class
 
 from ..case import Case, Skip
 from ..measure import Timed
@@ -94,19 +90,6 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
         "end_of_game_reward_for_runner": 1.0,
         "seed": SEED,
     }
-
-
-def environment_of(point: Point) -> CUDAEnvironmentContext:
-    """Return the environment of a point: one of `ENVS`, or of a class outside, with the point's ``config`` in JSON.
-
-    Raises:
-        ConfigError: There is no such class, or it does not take this config.
-    """
-    name = point["env"]
-    if name not in ENVS:
-        return load_class(name)(**json.loads(point.get("config", "{}")))
-    config = env_config(name, point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
-    return ENVS[name](**config)
 
 
 # ------------------------------------------------------------------ backends
