@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from warpdrive_min.errors import known
 from warpdrive_min.files import write_atomically
 
 from .cases import CASES
@@ -116,14 +117,25 @@ def printed(
         ShowError: There is no such file, or nothing measured and right is left to show.
         RecordError: A file of records breaks the schema.
     """
+    for name in records:
+        if not glob.glob(name):
+            raise ShowError(
+                f"table: {name} must be a file, a folder or a pattern of them (got none); look for its name"
+            )
     paths = [Path(path) for each in records for path in sorted(glob.glob(each))]
-    chosen = [record for record in selected(read_all(paths), cases, where) if kind(record.machine).startswith(on)]
+    there, names = read_all(paths), " ".join(records)
+    if not there:
+        raise ShowError(f"table: {names} has no record; name a file or folder of `python -m bench run`")
+    chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
+    if not chosen:
+        options = [*(f"--case {case}" for case in cases), *(f"--where {each}" for each in where)]
+        options += [f"--on {on}"] if on else []
+        has = f"cases {known({each.case for each in there})} on {known({kind(each.machine) for each in there})}"
+        raise ShowError(f"table: none of {len(there)} records of {names} passes {' '.join(options)}; they are of {has}")
     shown = markdown(chosen, only_latest=only_latest)
     if not shown:
-        kept = " ".join([*(f"--case {case}" for case in cases), *(f"--where {condition}" for condition in where)])
-        kept += f" --on {on}" if on else ""
-        which = f"{' '.join(records)} {kept}".rstrip()
-        raise ShowError(f"table: no record of {which} is measured and right; look at what there is")
+        reasons = known({f"{each.status} ({each.reason})" if each.reason else each.status for each in chosen})
+        raise ShowError(f"table: none of {len(chosen)} records of {names} is measured and right: {reasons}")
     return shown
 
 

@@ -70,8 +70,16 @@ def test_the_order_of_measuring_does_not_order_tables(sweeps):
     ("text", "code", "words"),
     [
         ("`python -m bench table sweeps/a.jsonl`\n", 1, "no table follows `python -m bench table sweeps/a.jsonl`"),
-        ("`python -m bench table sweeps/c.jsonl`\n\n| a |\n", 1, "no record of sweeps/c.jsonl is measured"),
-        ("`python -m bench table sweeps/a.jsonl --where n_envs=7`\n\n| a |\n", 1, "sweeps/a.jsonl --where n_envs=7"),
+        (
+            "`python -m bench table sweeps/c.jsonl`\n\n| a |\n",
+            1,
+            "sweeps/c.jsonl must be a file, a folder or a pattern",
+        ),
+        (
+            "`python -m bench table sweeps/a.jsonl --where n_envs=7`\n\n| a |\n",
+            1,
+            "of sweeps/a.jsonl passes --where n_envs=7",
+        ),
         ("`python -m bench table sweeps/a.jsonl --colour red`\n\n| a |\n", 2, "No such option: --colour"),
         ("`python -m bench table sweeps/*.jsonl`\n\n| a |\n", 1, "must print one table (got 2); keep one case"),
         (DOCUMENT[: DOCUMENT.index("| old |\n")], 1, "no table follows `python -m bench table sweeps/a.jsonl`"),
@@ -123,12 +131,17 @@ def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
         printed(["sweeps/*.jsonl"], on="nvidia-l40")
 
 
-def test_table_without_records_says_so(sweeps):
-    """`table` of a file that is not there, or has nothing of a case, is an error that names it."""
-    for arguments in (["sweeps/c.jsonl"], ["sweeps/a.jsonl", "--case", "train"]):
-        assert f"no record of {' '.join(arguments)} is measured" in bench("table", *arguments, exits=1)
-    with pytest.raises(match=r"c\.jsonl"):
-        printed(["sweeps/c.jsonl"])
+def test_table_without_records_says_why(sweeps):
+    """A file that is not there, one with no record, options that none passes, and what failed are different errors."""
+    (sweeps / "empty.jsonl").touch()
+    append(sweeps / "failed.jsonl", record(status="failed", reason="too hot"))
+    for words, message in {
+        "sweeps/c.jsonl": "sweeps/c.jsonl must be a file, a folder or a pattern of them (got none)",
+        "sweeps/empty.jsonl": "sweeps/empty.jsonl has no record",
+        "sweeps/a.jsonl --case train": "records of sweeps/a.jsonl passes --case train; they are of cases env_step on",
+        "sweeps/failed.jsonl": "none of 1 records of sweeps/failed.jsonl is measured and right: failed (too hot)",
+    }.items():
+        assert message in " ".join(bench("table", *words.split(), exits=1).split())
 
 
 def test_every_case_has_a_table():

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import track
 from rich.table import Table
 
 from warpdrive_min import backends
@@ -121,7 +122,9 @@ def _check_all(subjects: Sequence[Subject], names: Sequence[str]) -> list[Findin
     if subject.language not in subject.cls.kernel_sources:
         reason = f"the environment has no {subject.language} kernels (it has {known(subject.cls.kernel_sources)})"
         return [(subject, Result(name, "skipped", reason)) for name in names]
-    return [(each, result) for each in subjects for result in run_checks(each, names)]
+    console = Console(stderr=True)
+    runs = track(subjects, subject.backend, console=console, transient=True, disable=len(subjects) == 1)
+    return [(each, result) for each in runs for result in run_checks(each, names)]
 
 
 def _speeds(subject: Subject) -> list[Speed]:
@@ -151,7 +154,8 @@ def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Seq
             rate = "" if speed.bytes_per_s is None else f"{speed.bytes_per_s / 1e9:.3g}"
             speed_table.add_row(speed.backend, f"{speed.n_envs:,}", f"{speed.env_steps_per_s:,.0f}", rate)
         console.print(speed_table)
-        console.print("a rough measure of one run; `python -m bench` is the tool for numbers to publish")
+        command = f"`python -m bench run --env {findings[0][0].target}`"
+        console.print(f"a rough measure of one run; {command} gives numbers to publish", markup=False, soft_wrap=True)
 
 
 def _summary(findings: Sequence[Finding]) -> Iterator[tuple[str, Result, int]]:
