@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.environments import FILL
 from warpdrive_min import BACKENDS
@@ -283,3 +284,17 @@ def test_processes_that_build_at_once_both_see_the_whole(cache_folder):
     outputs = [builder.communicate(timeout=60)[0] for builder in builders]
     assert [output.splitlines()[-1] for output in outputs] == ["whole"] * 4
     assert [path.read_text() for path in cache_folder.iterdir()] == ["whole"]
+
+
+@needs_compiler
+@pytest.mark.as_shipped
+@pytest.mark.parametrize("exact", [False, True])
+def test_nothing_less_nothing_is_no_negative_zero(tmp_path, exact):
+    """Flags that keep loops branchless leave the sign of a zero as arithmetic has it."""
+    text = "WD_KERNEL(gain)(const int* taken, float* gains, int n_envs) {\n"
+    text += "  WD_EACH_ENV(local, env) gains[env] = 0.f - 0.01f * static_cast<float>(taken[env] != 0);\n}\n"
+    backend, taken, gains = BACKENDS["host"], torch.arange(8, dtype=torch.int32) % 2, torch.ones(8)
+    kernel = backend.compile(write(tmp_path, text), {**CONSTANTS, "N_AGENTS": 1, "EXACT": exact})["gain"]
+    kernel.prepare([taken, gains, 8], 1, 128)()
+    assert gains.tolist() == [0.0, np.float32(-0.01)] * 4
+    assert not torch.signbit(gains[::2]).any()

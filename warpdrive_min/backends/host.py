@@ -44,7 +44,13 @@ TARGET = "-march=native"
 """Processor that the C++ compiler builds for; what emulates one may know fewer of its instructions."""
 
 BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
-"""Flags of g++ that keep selects selects, so that loops over environments run in SIMD; no result depends on them."""
+"""Flags of g++ that keep selects selects, so that loops over environments run in SIMD."""
+
+SIGNED_ZEROS: Final = ("-frounding-math",)
+"""Flag with which no result depends on those: without it g++ makes ``-x`` of ``0 - x``, and so -0 of 0. Not of clang."""
+
+NOT_CLANG: Final = "#if defined(__clang__)\n#error\n#endif\n"
+"""Program that clang cannot build."""
 
 COPIES: Final = ("-fno-tree-loop-distribute-patterns",)
 """Flag of g++ that keeps loops which copy, which would become `rep movs`: that waits for all stores before it."""
@@ -125,6 +131,7 @@ class HostBackend(Backend):
         flags = ["-std=c++17", OPTIMISATION, TARGET, f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
         flags += [
             *accepted(compiler, BRANCHLESS),
+            *accepted(compiler, SIGNED_ZEROS, NOT_CLANG),
             *accepted(compiler, COPIES),
             *openmp_flags(compiler),
             f"-I{path.parent}",
