@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,8 @@ from warpdrive_min import BACKENDS
 from warpdrive_min.commands.environments import read_settings
 from warpdrive_min.environment import Environment
 from warpdrive_min.envs import ENVS
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.validation.subject import load_class
 
 from .case import Job
 from .cases import CASES
@@ -29,8 +31,23 @@ SOME_ENVS: Final = (100, 10_000)
 
 
 def is_outside(name: str) -> bool:
-    """Tell whether a name is of a class, as ``module:Class``, or the path of a module or package."""
-    return name not in ENVS and (":" in name or Path(name).exists())
+    """Tell whether a name, which a config in JSON may follow, is a class, as ``module:Class``, or a path."""
+    target = name.partition("{")[0]
+    return target not in ENVS and (":" in target or Path(target).exists())
+
+
+def name_of(target: str, arguments: Mapping[str, Any]) -> str:
+    """Return the name of an environment in records: ``module:Class``, if it is in the current folder, and its config.
+
+    Raises:
+        ConfigError: There is no such class.
+    """
+    cls = load_class(target)
+    parts = cls.__module__.split(".")
+    places = [Path(*parts).with_suffix(".py").resolve(), Path(*parts, "__init__.py").resolve()]
+    is_here = ":" in target or Path(inspect.getfile(cls)).resolve() in places
+    name = f"{cls.__module__}:{cls.__qualname__}" if is_here else str(Path(target).resolve())
+    return name + (json.dumps(arguments, sort_keys=True) if arguments else "")
 
 
 def outside_jobs(
@@ -62,16 +79,22 @@ def outside_jobs(
             raise CompareError(
                 f"--case: of {name} must be one of {', '.join(OUTSIDE_CASES)} (got {case}); leave it out"
             )
-    arguments = config_of(config)
-    said: dict[str, Any] = {"config": json.dumps(arguments, sort_keys=True)} if arguments else {}
+    target, brace, own = name.partition("{")
     try:
-        env = environment_of({"env": name, **said})
+        arguments = {**json.loads(brace + own or "{}"), **config_of(config)}
+    except json.JSONDecodeError as error:
+        raise CompareError(
+            f"--env: what follows {target} must be a JSON object (got {brace}{own}); use --config"
+        ) from error
+    name = name_of(target, arguments)
+    try:
+        env = environment_of({"env": name})
     except TypeError as error:
         do = "give its arguments, each as KEY=VALUE"
-        raise CompareError(f"--config: {name} does not take {arguments} ({error}); {do}") from error
+        raise CompareError(f"--config: {target} does not take {arguments} ({error}); {do}") from error
     has = [each for each, backend in BACKENDS.items() if backend.language in env.kernel_sources]
     if ORACLE not in has:
-        rule = f"must have NumPy kernels, which others are held against, in its kernel_sources (has {', '.join(has)})"
+        rule = f"must have NumPy kernels, which others are held against, in its kernel_sources (has {known(has)})"
         raise CompareError(f"--env: {name} {rule}; add them")
     for backend in backends:
         if backend not in has:
@@ -81,10 +104,10 @@ def outside_jobs(
     points: dict[str, list[Point]] = {"env_step": [], "many_steps": []}
     for n in n_envs or (FEW_ENVS if preset == "smoke" else SOME_ENVS):
         for backend in backends or has:
-            own = place(name, backend, n, env.num_agents, **said)
-            points["env_step"].append({**own, "exact": False})
+            at = place(name, backend, n, env.num_agents)
+            points["env_step"].append({**at, "exact": False})
             if backend != ORACLE and isinstance(env, Environment):
-                points["many_steps"] += [{**own, "mode": mode, "kept": kept} for mode, kept in modes(backend)]
+                points["many_steps"] += [{**at, "mode": mode, "kept": kept} for mode, kept in modes(backend)]
     return [Job(CASES[case], point) for case in cases or OUTSIDE_CASES for point in points[case]]
 
 

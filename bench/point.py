@@ -98,6 +98,15 @@ def conditions(point: Point) -> list[str]:
     return [f"{axis}={value}" for axis, value in point.items()]
 
 
+def run_options(point: Point) -> dict[str, str | list[str]]:
+    """Return the options of `python -m bench run` that choose a point, also one outside `envs/`."""
+    env = str(point.get("env", ""))
+    if not env or env.isidentifier():
+        return {"where": conditions(point)}
+    own = {"env": env, "backend": str(point["backend"]), "n_envs": str(point["n_envs"])}
+    return {**own, "where": conditions({axis: point[axis] for axis in point if axis not in (*own, "n_agents")})}
+
+
 def command_line(command: str, **options: str | Iterable[str]) -> str:
     """Return a command of `python -m bench` as a shell takes it, with each option as often as it has values."""
     words = ["python", "-m", "bench", command]

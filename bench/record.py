@@ -24,7 +24,7 @@ from warpdrive_min.files import lock_of
 
 from . import machine, nvml
 from .measure import Curve, Measurement, Metric
-from .point import Check, Facts, Mode, Point, Preset, command_line, conditions, passes
+from .point import Check, Facts, Mode, Point, Preset, command_line, passes, run_options
 from .schema import Model, fault
 from .stats import Ratio, log_ratios
 
@@ -257,7 +257,7 @@ class Record(_Line):
             n=n or None,
             metrics=seen.metrics or None,
             correctness=Checks.of(seen.before, seen.after) if seen.before and seen.after else None,
-            command=command or command_line("run", preset=context.preset, case=case.name, where=conditions(point)),
+            command=command or command_line("run", preset=context.preset, case=case.name, **run_options(point)),
             started_at=started.isoformat(timespec="seconds"),
             duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
             notes={**(facts.notes if facts else {}), **seen.notes, **({"note": context.note} if context.note else {})},

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from warpdrive_min.backends import Availability
+from warpdrive_min.envs import ENVS
 from warpdrive_min.errors import ConfigError
 
 from . import documents, plots, ray_sweep
@@ -98,7 +99,7 @@ def _known_cases(names: list[str] | None) -> list[str] | None:
 CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these; may be repeated.")]
 Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
 Gated = Annotated[list[str] | None, typer.Option(help="Only these; without it the points of bench/gated.toml.")]
-Counts = Annotated[list[int] | None, typer.Option(help="Only these; may be repeated.")]
+Counts = Annotated[list[int] | None, typer.Option(min=1, help="Only these; may be repeated.")]
 Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
 AtOnce = Annotated[int, typer.Option(min=1, help="Set up this many points or rounds at once; each is timed alone.")]
 Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
@@ -143,6 +144,10 @@ def command(
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
     todo = jobs(preset.value, [*named, *(where or [])])
     outside = [name for name in env or () if is_outside(name)]
+    for name in env or ():
+        if name not in ENVS and name not in outside:
+            known_ones = f"one of {', '.join(ENVS)}, a class as module:Class, or a path that is there"
+            raise typer.BadParameter(f"--env: must be {known_ones} (got {name}); look for it from {Path.cwd()}")
     if config and not outside:
         raise typer.BadParameter(f"--config: is of an environment outside envs/ (got {config}); name it with --env")
     if n_agents and outside:
@@ -163,7 +168,11 @@ def command(
     figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
     keeps(file, words=("--resume", context.run_id), folders=[figures])
     with _place(ray, at_once) as (states, runner):
-        todo = missing(runnable(todo, states), file)
+        here = runnable(todo, states)
+        if not here:
+            say("nothing was measured: no point has a backend that is available here")
+            raise typer.Exit(3)
+        todo = missing(here, file)
         records = _with_progress(todo, context, file, runner)
     if resume:
         records = read_all([file], cut=[])

@@ -15,6 +15,7 @@ from .labels import (
     backend_label,
     code_label,
     device_label,
+    env_name,
     interval_text,
     is_ours,
     number,
@@ -100,7 +101,9 @@ def axis_column(name: str, records: Iterable[Record]) -> Column[Record]:
         value = record.point.get(name, NOTHING)
         if isinstance(value, bool):
             return "yes" if value else "no"
-        return ENV_NAME.get(value, value) if isinstance(value, str) else plain_text(value)
+        if not isinstance(value, str):
+            return plain_text(value)
+        return env_name(value) if name == "env" else ENV_NAME.get(value, value)
 
     is_right = name.startswith("n_")
     if any(isinstance(record.point.get(name, ""), str | bool) for record in records):

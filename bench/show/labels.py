@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -86,9 +87,17 @@ def notes(records: Iterable[Record]) -> list[str]:
     return sorted({str(record.notes["note"]) for record in records if "note" in record.notes})
 
 
+def env_name(env: str) -> str:
+    """Name an environment; one outside `envs/` by its class, or its path, and its config."""
+    target, brace, text = env.partition("{")
+    config = ", ".join(f"{key}={value}" for key, value in json.loads(brace + text or "{}").items())
+    name = ENV_NAME.get(target, target.rpartition(":")[2])
+    return f"{name}({config})" if config else name
+
+
 def environment(env: str, agents: int = 1, envs: int | None = None) -> str:
     """Name an environment, its agents if there are several, and how many of it there are."""
-    parts = [ENV_NAME.get(env, env)]
+    parts = [env_name(env)]
     parts += [plural(agents, "agent")] if agents > 1 else []
     parts += [] if envs is None else [plural(envs, "environment")]
     return ", ".join(parts)

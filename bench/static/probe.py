@@ -59,6 +59,7 @@ from warpdrive_min.training.arrays import SharedLayout
 from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.models import FullyConnected
 from warpdrive_min.training.rollout import RolloutRecorder
+from warpdrive_min.validation.subject import load_class
 
 SEED: Final = 1
 HERE: Final = torch.device("cpu")
@@ -342,8 +343,10 @@ def _policy(wrapper: EnvWrapper) -> Any:
 
 
 def _class(source: str) -> Any:
-    """Return the class that ``module:Name`` names."""
-    module, _, name = source.partition(":")
+    """Return the class that ``module:Name`` names, or the one of an environment at a path."""
+    module, colon, name = source.partition(":")
+    if not colon:
+        return load_class(source)
     return getattr(importlib.import_module(module), name)
 
 

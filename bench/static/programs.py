@@ -8,7 +8,7 @@ from typing import Any, Final
 from warpdrive_min.envs import ENVS
 
 from ..errors import CompareError
-from ..outside import config_of
+from ..outside import config_of, is_outside
 from ..workloads.shared import EPISODE_LENGTHS, env_config
 
 Program = Mapping[str, Any]
@@ -58,11 +58,11 @@ def chosen(
             raise CompareError(f"--backend: must be one of {', '.join(BACKENDS)} (got {backend}); leave it out for all")
     known = [*ENVS, *CORE]
     for name in envs:
-        if name not in known and ":" not in name:
+        if name not in known and not is_outside(name):
             raise CompareError(
-                f"--env: must be one of {', '.join(known)}, or a class as module:Class (got {name}); give one of these"
+                f"--env: must be one of {', '.join(known)}, a class as module:Class, or its path (got {name}); give one"
             )
-    users = [name for name in envs if ":" in name]
+    users = [name for name in envs if name not in known]
     if config and not users:
         raise CompareError(f"--config: is of a user's environment (got {config}); name it with --env module:Class")
     given = config_of(config)

@@ -185,14 +185,14 @@ def build_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = Tru
 
 
 def environment_of(point: Point) -> CUDAEnvironmentContext:
-    """Return the environment of a point: one of `ENVS`, or of a class outside, with the point's ``config`` in JSON.
+    """Return the environment of a point: one of `ENVS`, or of a class outside, and its config in JSON.
 
     Raises:
         ConfigError: There is no such class, or it does not take this config.
     """
-    name = point["env"]
+    name, brace, config = point["env"].partition("{")
     if name not in ENVS:
-        return load_class(name)(**json.loads(point.get("config", "{}")))
+        return load_class(name)(**json.loads(brace + config or "{}"))
     config = env_config(name, point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
     return ENVS[name](**config)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
+from pathlib import Path
 
 import pytest
 
 from bench.errors import CompareError
 from bench.outside import is_outside, outside_jobs
 from bench.record import read_all
+from bench.show.labels import env_name
 from tests.bench.builders import bench
 from warpdrive_min.commands.new_env import write_starter
 
@@ -18,8 +22,11 @@ COUNTER = "tests.environments.counter:Counter"
 @pytest.fixture
 def starter(tmp_path, monkeypatch):
     """Write the starter of an environment, and return its path."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
     write_starter("ring_walk", tmp_path)
-    return str(tmp_path / "ring_walk")
+    yield str(tmp_path / "ring_walk")
+    for name in [each for each in sys.modules if each.split(".")[0] == "ring_walk"]:
+        del sys.modules[name]
 
 
 def test_a_class_or_a_path_is_outside(starter):
@@ -38,8 +45,19 @@ def test_the_author_of_an_environment_measures_it(starter, tmp_path):
         ("env_step", "host", "ok"),
         *[("many_steps", "host", "ok")] * 3,
     ]
-    assert {(each.point["n_agents"], each.point["config"]) for each in records} == {(3, '{"n_agents": 3}')}
+    name = str(Path(starter).resolve()) + '{"n_agents": 3}'  # it is in no current folder
+    assert {(each.point["n_agents"], each.point["env"]) for each in records} == {(3, name)}
     assert all("NumPy" in each.correctness.before.oracle for each in records)
+    _, _, _, *again = shlex.split(records[-1].command)
+    assert "1 measured, 0 failed" in bench(*again, "--out", tmp_path / "again", "--no-plot")
+
+
+def test_a_class_has_one_name_however_it_is_spelt(starter, monkeypatch):
+    """In the current folder: by its module; its config follows, wherever it was given."""
+    monkeypatch.chdir(Path(starter).parent)
+    spellings = ("ring_walk", "ring_walk/env.py", "ring_walk:RingWalk", 'ring_walk{"n_agents": 2}')
+    names = {outside_jobs(each, ["n_agents=2"], "smoke")[0].point["env"] for each in spellings}
+    assert names == {'ring_walk.env:RingWalk{"n_agents": 2}'}
 
 
 def test_one_after_warpdrives_manual_has_single_steps_alone():
@@ -80,3 +98,16 @@ def test_wrong_options_name_what_is_right(given, message):
 def test_a_wrong_command_says_so(words, message):
     """Nothing is measured."""
     assert re.search(message, " ".join(bench("run", *words, exits=2, COLUMNS="500").split()))
+
+
+@pytest.mark.parametrize(
+    ("env", "shown"),
+    [
+        ("cartpole", "CartPole"),
+        ("ring_walk.env:RingWalk", "RingWalk"),
+        ('ring_walk.env:RingWalk{"n_agents": 2, "n_cells": 5}', "RingWalk(n_agents=2, n_cells=5)"),
+    ],
+)
+def test_tables_and_figures_name_it_by_its_class_and_config(env, shown):
+    """Two configs of a class are two environments."""
+    assert env_name(env) == shown

@@ -360,7 +360,7 @@ def test_command_fails_with_a_check(write):
     [
         (["no/such/folder"], "the path must exist"),
         (["no_such_module:Ring"], "cannot import"),
-        (["tests.environments.counter"], "name one as module:Class, or with --class"),
+        (["tests.environments.counter"], "give one as module:Class"),
         (["tests.environments.counter", "--class", "Nobody"], "has no environment 'Nobody'"),
         (["tests.environments.counter:Counter", "--backend", "abacus"], "unknown backend"),
         (["tests.environments.counter:Counter", "--check", "taste"], "unknown check"),

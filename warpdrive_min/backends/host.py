@@ -47,7 +47,7 @@ BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps
 """Flags of g++ that keep selects selects, so that loops over environments run in SIMD."""
 
 SIGNED_ZEROS: Final = ("-frounding-math",)
-"""Flag with which no result depends on those: without it g++ makes ``-x`` of ``0 - x``, and so -0 of 0. Not of clang."""
+"""Flag with which no result depends on those: without it g++ makes ``-x`` of ``0 - x``, and so -0 of 0."""
 
 NOT_CLANG: Final = "#if defined(__clang__)\n#error\n#endif\n"
 """Program that clang cannot build."""

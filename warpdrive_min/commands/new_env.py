@@ -32,6 +32,7 @@ def new_env(
     typer.echo("next:")
     typer.echo(f"  {inside}pytest {name}")
     typer.echo(f"  {inside}python -m warpdrive_min validate {name}")
+    typer.echo(f"  {inside}python -m bench run --env {name}")
 
 
 def write_starter(name: str, folder: Path) -> Path:

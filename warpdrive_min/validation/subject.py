@@ -66,11 +66,14 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
     }
     if name is None and len(found) == 1:
         return next(iter(found.values()))
+    if name is None and not found:
+        raise ConfigError(f"environment: {target} must have a class derived from Environment (got none); add one")
+    if name is None:
+        rule = f"must have one environment, or be followed by its name (got {known(found)})"
+        raise ConfigError(f"environment: {target} {rule}; give one as module:Class")
     if name not in found:
-        rule = "needs a class derived from Environment" if name is None else f"has no environment {name!r}"
-        raise ConfigError(
-            f"environment: {target} {rule} (known: {known(found)}); name one as module:Class, or with --class"
-        )
+        rule = f"has no environment {name!r} (known: {known(found)})"
+        raise ConfigError(f"environment: {target} {rule}; give one of these")
     return found[name]
 
 
@@ -79,6 +82,8 @@ BASES = (Environment, CUDAEnvironmentContext)
 
 def _import_path(path: Path) -> ModuleType:
     path = path.resolve()
+    if path.is_dir() and not (path / "__init__.py").exists():
+        raise ConfigError(f"environment: {path} must be a package (got a folder without __init__.py); add one")
     top = path.parent
     while (top / "__init__.py").exists():
         top = top.parent
@@ -90,7 +95,7 @@ def _import_path(path: Path) -> ModuleType:
     if Path(module.__file__ or "").resolve() != file:
         raise ConfigError(
             f"environment: {path} must not have the name of another module (got {dotted!r}, which is "
-            f"{module.__file__}); rename it" + ("" if file.exists() else " or add its __init__.py")
+            f"{module.__file__}); rename it"
         )
     return module
 
