@@ -76,16 +76,19 @@ def show(records: Sequence[Record], console: Console) -> None:
 
 
 def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
-    """Return the records of each case as a Markdown table, for documents; in whatever order they were measured."""
-    parts = []
+    """Return the records of each case as a Markdown table, of several behind its name, for documents.
+
+    The order in which they were measured does not matter.
+    """
+    tables: dict[str, str] = {}
     for case, make in TABLES.items():
         found = [record for record in records if record.case == case and record.is_evidence and record.metrics]
         found = measured_alone(found) or found
         found = latest(found) if only_latest else found
         if found:
             ordered = sorted(found, key=lambda record: (str(sorted(record.point.items())), record.started_at))
-            parts.append(render.markdown(_with_commits(make(ordered))))
-    return "\n\n".join(parts)
+            tables[case] = render.markdown(_with_commits(make(ordered)))
+    return "\n\n".join(f"{case}:\n\n{table}" if len(tables) > 1 else table for case, table in tables.items())
 
 
 def _with_commits(table: Table[Any]) -> Table[Any]:
@@ -157,7 +160,7 @@ def refreshed(text: str, tell: Callable[[str], None]) -> str:
         if not (rows := ROWS.search(after)):
             raise ShowError(f"refresh: no table follows {command}; put the head of one there")
         shown = printed(**_arguments(words))
-        if (tables := shown.count("\n\n") + 1) > 1:
+        if (tables := len(ROWS.findall(shown))) > 1:
             raise ShowError(f"refresh: {command} must print one table (got {tables}); keep one case with --case")
         made += [command, after[: rows.start()], shown, "\n", after[rows.end() :]]
     return "".join(made)
