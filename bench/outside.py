@@ -89,9 +89,13 @@ def outside_jobs(
     name = name_of(target, arguments)
     try:
         env = environment_of({"env": name})
-    except TypeError as error:
-        do = "give its arguments, each as KEY=VALUE"
-        raise CompareError(f"--config: {target} does not take {arguments} ({error}); {do}") from error
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever its author's constructor raises
+        do = "give its arguments, each as --config KEY=VALUE; `python -m warpdrive_min validate` shows where it breaks"
+        raise CompareError(
+            f"--env: {target} cannot be made with arguments {arguments} (got {type(error).__name__}: {error}); {do}"
+        ) from error
     has = [each for each, backend in BACKENDS.items() if backend.language in env.kernel_sources]
     if ORACLE not in has:
         rule = f"must have NumPy kernels, which others are held against, in its kernel_sources (has {known(has)})"

@@ -76,7 +76,10 @@ def test_numbers_of_environments_are_those_asked_for():
     ("given", "message"),
     [
         ({"config": ["3"]}, "--config: must be KEY=VALUE .got '3'"),
-        ({"config": ["wrong=1"]}, "--config: tests.environments.counter:Counter does not take"),
+        (
+            {"config": ["wrong=1"]},
+            "--env: tests.environments.counter:Counter cannot be made with arguments .*wrong.* .got TypeError",
+        ),
         ({"cases": ["train"]}, "--case: of .* must be one of env_step, many_steps .got train"),
         ({"backends": ["cuda"]}, "--backend: .* has kernels for .*host.* .got cuda"),
     ],
