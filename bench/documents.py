@@ -120,12 +120,12 @@ def printed(
         ShowError: There is no such file, or nothing measured and right is left to show.
         RecordError: A file of records breaks the schema.
     """
+    paths: list[Path] = []
     for name in records:
-        if not glob.glob(name):
-            raise ShowError(
-                f"table: {name} must be a file, a folder or a pattern of them (got none); look for its name"
-            )
-    paths = [Path(path) for each in records for path in sorted(glob.glob(each))]
+        if not (found := sorted(glob.glob(name))):
+            rule = "must be a file, a folder or a pattern of them"
+            raise ShowError(f"table: {name} {rule} (got none); look for its name")
+        paths += map(Path, found)
     there, names = read_all(paths), " ".join(records)
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder of `python -m bench run`")

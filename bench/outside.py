@@ -18,7 +18,7 @@ from warpdrive_min.validation.subject import load_class
 from .case import Job
 from .cases import CASES
 from .errors import CompareError
-from .point import ORACLE, Point, Preset
+from .point import ORACLE, Point, Preset, class_and_config
 from .workloads.env_step import environment_of, place
 from .workloads.many_steps import modes
 
@@ -34,6 +34,24 @@ def is_outside(name: str) -> bool:
     """Tell whether a name, which a config in JSON may follow, is a class, as ``module:Class``, or a path."""
     target = name.partition("{")[0]
     return target not in ENVS and (":" in target or Path(target).exists())
+
+
+def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[int]) -> list[str]:
+    """Return those of the names of environments that are outside `envs/`.
+
+    Raises:
+        CompareError: One is of no environment, or another option is given that is not of these.
+    """
+    outside = [name for name in envs if is_outside(name)]
+    for name in envs:
+        if name not in ENVS and name not in outside:
+            rule = f"must be one of {', '.join(ENVS)}, a class as module:Class, or a path that is there"
+            raise CompareError(f"--env: {rule} (got {name}); look for it from {Path.cwd()}")
+    if config and not outside:
+        raise CompareError(f"--config: is of an environment outside envs/ (got {config}); name it with --env")
+    if n_agents and outside:
+        raise CompareError(f"--n-agents: {outside[0]} has its agents from --config (got {n_agents}); leave it out")
+    return outside
 
 
 def name_of(target: str, arguments: Mapping[str, Any]) -> str:
@@ -79,13 +97,11 @@ def outside_jobs(
             raise CompareError(
                 f"--case: of {name} must be one of {', '.join(OUTSIDE_CASES)} (got {case}); leave it out"
             )
-    target, brace, own = name.partition("{")
     try:
-        arguments = {**json.loads(brace + own or "{}"), **config_of(config)}
+        target, own = class_and_config(name)
     except json.JSONDecodeError as error:
-        raise CompareError(
-            f"--env: what follows {target} must be a JSON object (got {brace}{own}); use --config"
-        ) from error
+        raise CompareError(f"--env: what follows a class must be a JSON object (got {name}); use --config") from error
+    arguments = {**own, **config_of(config)}
     name = name_of(target, arguments)
     try:
         env = environment_of({"env": name})
@@ -105,7 +121,7 @@ def outside_jobs(
             raise CompareError(
                 f"--backend: {name} has kernels for {', '.join(has)} (got {backend}); leave it out for all"
             )
-    points: dict[str, list[Point]] = {"env_step": [], "many_steps": []}
+    points: dict[str, list[Point]] = {case: [] for case in OUTSIDE_CASES}
     for n in n_envs or (FEW_ENVS if preset == "smoke" else SOME_ENVS):
         for backend in backends or has:
             at = place(name, backend, n, env.num_agents)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +97,16 @@ def shared_axes(point: Point, axis: str, *ignored: str) -> tuple[Any, ...]:
 def conditions(point: Point) -> list[str]:
     """Return ``AXIS=VALUE`` for each axis of a point."""
     return [f"{axis}={value}" for axis, value in point.items()]
+
+
+def class_and_config(env: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of an environment, or its class or path, and the config in JSON that may follow it.
+
+    Raises:
+        json.JSONDecodeError: What follows is no JSON.
+    """
+    target, brace, config = env.partition("{")
+    return target, json.loads(brace + config or "{}")
 
 
 def run_options(point: Point) -> dict[str, str | list[str]]:

@@ -16,7 +16,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from warpdrive_min.backends import Availability
-from warpdrive_min.envs import ENVS
 from warpdrive_min.errors import ConfigError
 
 from . import documents, plots, ray_sweep
@@ -25,7 +24,7 @@ from .case import Case, Job
 from .cases import CASES
 from .errors import CompareError
 from .judge import key, name_of, point_key
-from .outside import is_outside, outside_jobs
+from .outside import outside_jobs, outside_of
 from .point import ABSENT, Preset, PresetName, passes
 from .record import RESULTS, SWEEPS, Context, Record, append, new_run_id, read_all, there
 from .show import render
@@ -143,19 +142,8 @@ def command(
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
     todo = jobs(preset.value, [*named, *(where or [])])
-    outside = [name for name in env or () if is_outside(name)]
-    for name in env or ():
-        if name not in ENVS and name not in outside:
-            known_ones = f"one of {', '.join(ENVS)}, a class as module:Class, or a path that is there"
-            raise typer.BadParameter(f"--env: must be {known_ones} (got {name}); look for it from {Path.cwd()}")
-    if config and not outside:
-        raise typer.BadParameter(f"--config: is of an environment outside envs/ (got {config}); name it with --env")
-    if n_agents and outside:
-        raise typer.BadParameter(
-            f"--n-agents: {outside[0]} has its agents from --config (got {n_agents}); leave it out"
-        )
     try:
-        for name in outside:
+        for name in outside_of(env or (), config or (), n_agents or ()):
             made = outside_jobs(name, config or (), preset.value, case or (), backend or (), n_envs or ())
             todo += [job for job in made if passes({"case": job.case.name, **job.point}, where or [])]
     except (CompareError, ConfigError) as error:

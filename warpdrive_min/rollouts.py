@@ -411,9 +411,9 @@ class Rollouts:
         """Return the manager of a kernel ``rollout``; None: there is an obstacle, which is noted."""
         key, subject = (keeps_all, is_random), self._subject
         if not self._obstacle and key not in self._managers:
-            backend, threads = subject.backend, ROLLOUT_THREADS if subject.backend.language == "cuda_c" else None
-            how: dict[str, Any] = {"fills": True, "packed_threads": threads}
-            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=backend, **how)
+            threads = ROLLOUT_THREADS if subject.backend.language == "cuda_c" else None
+            how: dict[str, Any] = {"backend": subject.backend, "fills": True, "packed_threads": threads}
+            manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, **how)
             flags: dict[str, Constant] = {"KEEP_ALL": keeps_all, "RANDOM": is_random}
             try:
                 manager.load(subject.sources, {**subject.constants, **flags, **self._actions(), **self._entries()})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ..measure import Metric
+from ..point import class_and_config
 from ..record import Record
 
 BACKEND_NAME: Final = {
@@ -89,10 +89,9 @@ def notes(records: Iterable[Record]) -> list[str]:
 
 def env_name(env: str) -> str:
     """Name an environment; one outside `envs/` by its class, or its path, and its config."""
-    target, brace, text = env.partition("{")
-    config = ", ".join(f"{key}={value}" for key, value in json.loads(brace + text or "{}").items())
+    target, config = class_and_config(env)
     name = ENV_NAME.get(target, target.rpartition(":")[2])
-    return f"{name}({config})" if config else name
+    return f"{name}({', '.join(f'{key}={value}' for key, value in config.items())})" if config else name
 
 
 def environment(env: str, agents: int = 1, envs: int | None = None) -> str:

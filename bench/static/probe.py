@@ -302,7 +302,7 @@ def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Itera
     """Start an environment, step it, once and often in a launch, draw actions for it, and keep a step of a rollout."""
     n_envs = program["n_envs"]
     wrapper = EnvWrapper(
-        _class(program["source"])(**program["config"]),
+        load_class(program["source"])(**program["config"]),
         num_envs=n_envs,
         env_backend=backend,
         blocks_per_env=program.get("blocks_per_env"),
@@ -340,14 +340,6 @@ def _policy(wrapper: EnvWrapper) -> Any:
     space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
     n_features = wrapper.cuda_data_manager.tensor("observations").flatten(2).shape[2]
     return FullyConnected(n_features, space, ModelConfig(activation="tanh"))
-
-
-def _class(source: str) -> Any:
-    """Return the class that ``module:Name`` names, or the one of an environment at a path."""
-    module, colon, name = source.partition(":")
-    if not colon:
-        return load_class(source)
-    return getattr(importlib.import_module(module), name)
 
 
 def sampling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:

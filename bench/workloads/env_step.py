@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -22,7 +21,7 @@ from ..case import Case
 from ..measure import Metric, Timed
 from ..plain import PLAIN as BATCHES
 from ..plain.check import agreement
-from ..point import ON_CPU, ORACLE, PLAIN, Check, Point, Preset
+from ..point import ON_CPU, ORACLE, PLAIN, Check, Point, Preset, class_and_config
 from ..record import Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
 from ..show.labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
@@ -190,9 +189,9 @@ def environment_of(point: Point) -> CUDAEnvironmentContext:
     Raises:
         ConfigError: There is no such class, or it does not take this config.
     """
-    name, brace, config = point["env"].partition("{")
+    name, own = class_and_config(point["env"])
     if name not in ENVS:
-        return load_class(name)(**json.loads(brace + config or "{}"))
+        return load_class(name)(**own)
     config = env_config(name, point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
     return ENVS[name](**config)
 

@@ -33,7 +33,18 @@ from .env_step import (
     start_env,
     stepping,
 )
-from .shared import EAGER_STEPS, EPISODE_LENGTHS, ON_GPU, SEED, Repeated, available, compared, errors, snapshot_of
+from .shared import (
+    EAGER_STEPS,
+    EPISODE_LENGTHS,
+    ON_GPU,
+    SEED,
+    Repeated,
+    are_finite,
+    available,
+    compared,
+    errors,
+    snapshot_of,
+)
 from .train import n_weights
 
 WIDE: Final = 32_768
@@ -179,11 +190,6 @@ def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float)
         is_clear = (np.abs(until - drawn) > rounding).all(-1)
         n_wrong += int((is_clear & (taken != (until > drawn).argmax(-1))).sum())
     return n_wrong
-
-
-def are_finite(*arrays: torch.Tensor) -> bool:
-    """Tell whether all numbers are, by their sums: steps that fill half of a GPU leave no room for a copy."""
-    return all(bool(torch.isfinite(each.sum())) for each in arrays)
 
 
 def twin_agrees(point: Point, steps: Steps) -> Check:

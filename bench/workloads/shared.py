@@ -92,6 +92,11 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
     }
 
 
+def are_finite(*arrays: torch.Tensor) -> bool:
+    """Tell whether all numbers are, by their sums: arrays that fill half of a GPU leave no room for a copy."""
+    return all(bool(torch.isfinite(each.sum())) for each in arrays)
+
+
 # ------------------------------------------------------------------ backends
 
 

@@ -42,6 +42,7 @@ from .shared import (
     Arrays,
     Pairs,
     Repeated,
+    are_finite,
     available,
     compared,
     counterpart,
@@ -365,7 +366,7 @@ def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]
         # Some episodes are over; where none goes on, each was restarted, of which the episodes' numbers tell.
         is_whole = bool((n_played == point["n_steps"]).all())
         shown = named(data, Constants.OBSERVATIONS, Constants.REWARDS)
-        is_finite = all(bool(torch.isfinite(data.tensor(name).sum())) for name in shown)
+        is_finite = are_finite(*(data.tensor(name) for name in shown))
         return Check(
             passed=is_finite and is_whole,
             max_error=0.0,
