@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import typer
 
 from . import sweep
+from .archive import with_archived
 from .case import Job
 from .cases import CASES, is_present
 from .errors import exiting
@@ -393,8 +394,7 @@ def published() -> list[Record]:
     Raises:
         RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
-    archive = [SWEEPS] if SWEEPS.is_dir() else []
-    return read_all([*archive, *newest_sets()], cut=[])
+    return read_all([*with_archived(SWEEPS), *newest_sets()], cut=[])
 
 
 def claims(

@@ -20,6 +20,7 @@ import typer
 from warpdrive_min.files import write_atomically
 
 from . import sweep
+from .archive import exists
 from .case import Job
 from .errors import CompareError, NotComparable, NothingMeasured, exiting
 from .judge import (
@@ -253,7 +254,7 @@ def _sides(
 
 def is_file(side: str) -> bool:
     """Say whether a side is records, not a revision."""
-    return side != WORKING_TREE and Path(side).exists()
+    return side != WORKING_TREE and exists(Path(side))
 
 
 def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]) -> tuple[list[Pair], list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from rich.console import Console
 from warpdrive_min.errors import known
 from warpdrive_min.files import write_atomically
 
+from .archive import matches
 from .cases import CASES
 from .errors import ShowError, exiting
 from .machine import kind
@@ -122,10 +122,10 @@ def printed(
     """
     paths: list[Path] = []
     for name in records:
-        if not (found := sorted(glob.glob(name))):
+        if not (found := matches(name)):
             rule = "must be a file, a folder or a pattern of them"
             raise ShowError(f"table: {name} {rule} (got none); look for its name")
-        paths += map(Path, found)
+        paths += found
     there, names = read_all(paths), " ".join(records)
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder of `python -m bench run`")

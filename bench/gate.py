@@ -22,6 +22,7 @@ from typer.core import TyperCommand
 from warpdrive_min.files import write_atomically
 
 from . import calibrate, compare, sweep
+from .archive import exists
 from .calibrate import CALIBRATIONS, Calibration
 from .case import Job
 from .cases import CASES
@@ -222,7 +223,7 @@ def gate(
         if not static and (arch or env or config):
             raise CompareError("gate: --arch, --env and --config are of machine code (got one); add --static")
         report.threshold = parse_threshold(threshold)
-        if records is not None and not records.exists():
+        if records is not None and not exists(records):
             raise CompareError(f"--records: must be there (got {records}); name a file or folder of records")
         fill(report, records, choice)
     except CompareError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Final
 import matplotlib as mpl
 import typer
 
+from .archive import File
 from .documents import TABLES
 from .errors import ShowError, exiting
 from .plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
@@ -62,12 +62,16 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
     files = [file for path in sources for file in files_in(path)]
     copies, names = out / "records", Counter(file.name for file in files)
     # Records of sets have one name, and lie in folders named after their machines and commits.
-    places = [Path(file.resolve().parent.name if names[file.name] > 1 else "", file.name) for file in files]
+    folders = [Path(str(file)).resolve().parent for file in files]
+    places = [
+        Path(folder.name if names[file.name] > 1 else "", file.name)
+        for file, folder in zip(files, folders, strict=True)
+    ]
     if len({*places}) < len(files):
         raise ShowError("paper: files of records must differ in name, or in that of their folder; rename one")
-    if any(copies.resolve() in file.resolve().parents for file in files):
+    if any(copies.resolve() in (folder, *folder.parents) for folder in folders):
         raise ShowError(f"paper: records are copied to {copies} (got them from there); choose another --out")
-    evidence = measured_alone(evidence_of(read_all(files, cut=[]), "paper"))
+    evidence = measured_alone(evidence_of(read_all(sources, cut=[]), "paper"))
     written = [_copied(file, copies / place) for file, place in zip(files, places, strict=True)]
     machines = []
     for name, records in by_machine(evidence).items():
@@ -90,9 +94,10 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
     return [*written, _write(out / MANIFEST, "\n".join(lines) + "\n")]
 
 
-def _copied(file: Path, path: Path) -> Path:
+def _copied(file: File, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.copyfile(file, path))
+    path.write_bytes(file.read_bytes())
+    return path
 
 
 def _write(path: Path, text: str) -> Path:

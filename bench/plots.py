@@ -17,6 +17,7 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from PIL import Image
 
 from warpdrive_min.files import replacing
 
@@ -30,7 +31,8 @@ from .show.labels import commit_label, machine_label, notes
 from .show.records import by_machine, evidence_of, measured_alone
 
 STYLES: Final = Path(__file__).parent / "show" / "styles"
-FORMATS: Final = ("png", "pdf", "svg")
+PNG_COLOURS: Final = 64
+"""Colours of a PNG's palette; a third of the bytes of full colour, for the eye the same."""
 WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}
 """Width of so many columns of panels: of one and of two columns of LaTeX's `article`, the narrowest usual ones, in."""
 HEIGHT_IN: Final = {2: 2.1, 3: 1.85}
@@ -54,6 +56,14 @@ PAPER_FONT: Final = 8
 """Font size that these widths are for, pt; figures of a larger one grow with it."""
 
 
+class Format(StrEnum):
+    """File format of the figures."""
+
+    png = "png"
+    pdf = "pdf"
+    svg = "svg"
+
+
 class Style(StrEnum):
     """Style of the figures: where they go."""
 
@@ -65,6 +75,9 @@ def plot(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
     style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
     out: Annotated[Path, typer.Option(help="Folder of the plots.")] = RESULTS / "figures",
+    formats: Annotated[
+        list[Format] | None, typer.Option("--format", help="PNG unless given; may be given several times.")
+    ] = None,
 ) -> None:
     """Draw the figures of each machine from its records; measures nothing."""
     cut: list[str] = []
@@ -74,7 +87,10 @@ def plot(
         for line in cut:
             typer.echo(f"left out: {line}")
         groups = by_machine(evidence_of(found, "plot"))
-        paths = [path for name, group in groups.items() for path in draw(group, out, style, stem=name, past=past)]
+        kinds = formats or [Format.png]
+        paths = [
+            path for name, group in groups.items() for path in draw(group, out, style, kinds, stem=name, past=past)
+        ]
     for line in listed(paths):
         typer.echo(line)
 
@@ -120,10 +136,11 @@ def draw(
     records: Iterable[Record],
     out: Path,
     style: Style = Style.paper,
+    formats: Sequence[Format] = (Format.png,),
     stem: str | None = None,
     past: Iterable[Record] = (),
 ) -> list[Path]:
-    """Draw every figure for which there is evidence, each as PNG, PDF and SVG, and return the paths.
+    """Draw every figure for which there is evidence, and return the paths.
 
     Of a point that was measured several times the latest record is drawn.
 
@@ -131,6 +148,7 @@ def draw(
         records: Of one run or several; what failed or was skipped is left out.
         out: Folder; made if missing.
         style: Fonts and sizes.
+        formats: A file is written in each.
         stem: First part of the files' names; None: the run id, or "bench" for several runs.
         past: Other records, for the history.
 
@@ -148,7 +166,7 @@ def draw(
         for chart in charts(found, past):
             figure = paint(chart)
             FigureCanvasAgg(figure)
-            paths += [_save(figure, out / f"{name}-{chart.name}.{kind}") for kind in FORMATS]
+            paths += [_save(figure, out / f"{name}-{chart.name}.{kind}") for kind in formats]
     return paths
 
 
@@ -391,4 +409,14 @@ def _save(figure: Figure, path: Path) -> Path:
     metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[path.suffix[1:]]
     with replacing(path) as unfinished:
         figure.savefig(unfinished, format=path.suffix[1:], metadata=metadata)
+        if path.suffix == ".png":
+            _reduce_colours(unfinished)
     return path
+
+
+def _reduce_colours(png: Path) -> None:
+    with Image.open(png) as image:
+        image.load()
+        info = {"dpi": image.info["dpi"]}
+    reduced = image.convert("RGB").quantize(PNG_COLOURS, dither=Image.Dither.NONE)
+    reduced.save(png, format="png", optimize=True, **info)

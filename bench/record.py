@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import uuid
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from warpdrive_min.files import lock_of
 
 from . import machine, nvml
+from .archive import File, exists, files_below, located
 from .measure import Curve, Measurement, Metric
 from .point import Check, Facts, Mode, Point, Preset, command_line, passes, run_options
 from .schema import Model, fault
@@ -415,7 +417,7 @@ def _cut(path: Path) -> int:
 
 def there(*files: Path) -> list[Path]:
     """Return those of some files that there are, each once; a command that goes on has some."""
-    return [file for file in dict.fromkeys(files) if file.exists()]
+    return [file for file in dict.fromkeys(files) if exists(file)]
 
 
 def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> list[Comparison]:
@@ -449,15 +451,21 @@ def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
             yield from zip(first, sides.get(f"{run_id[:-2]}-b", []), strict=False)
 
 
-def files_in(path: Path) -> list[Path]:
-    """Return a file itself; of a folder the ``*.jsonl`` in it and in those within it, as a set has its own.
+def files_in(path: Path) -> list[File]:
+    """Return a file itself, or all ``*.jsonl`` files below a folder or in a zip archive.
 
     Raises:
-        RecordError: There is no such file or folder.
+        RecordError: There is no such file or folder, or the archive is damaged.
     """
-    if not path.exists():
-        raise RecordError(f"{path}: there is no such file or folder")
-    return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    try:
+        if not exists(path):
+            raise RecordError(f"{path}: there is no such file or folder")
+        place = located(path)
+        if place.is_dir():
+            return [file for name, file in files_below(path).items() if name.endswith(".jsonl")]
+    except zipfile.BadZipFile as error:
+        raise RecordError(f"{path}: must be in a zip archive (got a damaged one: {error}); copy it again") from error
+    return [place]
 
 
 def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:

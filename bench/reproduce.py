@@ -18,6 +18,7 @@ from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.training.certificate import Certificate
 
 from . import machine
+from .archive import with_archived
 from .case import Job
 from .cases import CASES
 from .judge import disturbed, name_of, position
@@ -109,7 +110,7 @@ def reproduce(
 
 def searched(root: Path = RESULTS) -> list[Path]:
     """Return the folders in which a run is looked for unless others are named: all sets, and the archive of sweeps."""
-    return [path for path in (*sorted((root / SETS.name).glob("*")), root / SWEEPS.name) if path.is_dir()]
+    return [*with_archived(root / SETS.name), *with_archived(root / SWEEPS.name)]
 
 
 def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from warpdrive_min.files import write_atomically
 
+from .archive import files_below, located, with_archived
 from .point import Preset
 from .record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
 from .schema import Model, fault
@@ -68,7 +69,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     Raises:
         SetError: It breaks the schema.
     """
-    path = folder / MANIFEST
+    path = located(folder / MANIFEST)
     if not path.exists():
         return None
     try:
@@ -78,9 +79,14 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a set but its manifest, by its path in the set."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    """Return the SHA-256 of each file of a set but its manifest and its figures, by its path in the set."""
+    files = {name: file for name, file in files_below(folder).items() if is_evidence(name)}
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
+
+
+def is_evidence(name: str) -> bool:
+    """True for a set's records and tables; its figures can be drawn again from them."""
+    return name != MANIFEST and not name.startswith("figures/")
 
 
 def verify(folder: Path) -> None:
@@ -92,7 +98,7 @@ def verify(folder: Path) -> None:
     if (manifest := read_manifest(folder)) is None:
         raise SetError(f"{folder}: a set must have a {MANIFEST} (got none); publish it again")
     there = hashes(folder)
-    for name in sorted({*manifest.files, *there}):
+    for name in sorted({*filter(is_evidence, manifest.files), *there}):
         if manifest.files.get(name) != there.get(name):
             raise SetError(f"{folder / name}: must be as {MANIFEST} says (got another SHA-256); publish it again")
 
@@ -104,10 +110,16 @@ def newest_sets(root: Path = RESULTS) -> list[Path]:
         SetError: A manifest breaks the schema.
     """
     finished: dict[str, list[tuple[str, bool, Path]]] = {}
-    for path in sorted((root / SETS.name).glob(f"*/{MANIFEST}")):
-        manifest = read_manifest(path.parent)
+    manifests = [
+        folder / name
+        for folder in with_archived(root / SETS.name)
+        for name in files_below(folder)
+        if Path(name).name == MANIFEST
+    ]
+    for folder in (path.parent for path in manifests):
+        manifest = read_manifest(folder)
         if manifest and manifest.finished_at:
-            finished.setdefault(manifest.kind, []).append((manifest.finished_at, not manifest.chosen, path.parent))
+            finished.setdefault(manifest.kind, []).append((manifest.finished_at, not manifest.chosen, folder))
     found = []
     for of_kind in map(sorted, finished.values()):
         of_all_points = [each for each in of_kind if each[1]]
@@ -133,4 +145,4 @@ def past_records(root: Path = RESULTS) -> list[Path]:
 
 
 def _archive(root: Path) -> list[Path]:
-    return [folder for folder in (root / SWEEPS.name, root / PEER_RECORDS.name) if folder.is_dir()]
+    return [*with_archived(root / SWEEPS.name), *with_archived(root / PEER_RECORDS.name)]

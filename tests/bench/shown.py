@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import paper, plots
+from bench.archive import ARCHIVE, matches
 from bench.claims import judge
 from bench.ledger import CLAIMS
 from bench.record import RESULTS, Record, read_all
@@ -29,7 +30,7 @@ PAST = ("sweeps/20261121T090120-60b8788-77b1",)
 
 def records_of(runs: Sequence[str]) -> list[Record]:
     """Read what is evidence in published runs."""
-    return [record for record in read_all([RESULTS / f"{run}.jsonl" for run in runs]) if record.is_evidence]
+    return [record for record in read_all([RESULTS / ARCHIVE / f"{run}.jsonl" for run in runs]) if record.is_evidence]
 
 
 def charts() -> Iterator[str]:
@@ -66,7 +67,7 @@ def text_of(point: DataPoint) -> str:
 
 def claims() -> Iterator[str]:
     """Yield what is found of every claim in the runs up to the last one that was reviewed."""
-    files = [file for file in sorted((RESULTS / "sweeps").glob("*.jsonl")) if file.stem <= LAST_JUDGED]
+    files = [file for file in matches(str(RESULTS / ARCHIVE / "sweeps" / "*.jsonl")) if file.stem <= LAST_JUDGED]
     records = read_all(files)
     for claim in CLAIMS:
         judged = judge(claim, records)

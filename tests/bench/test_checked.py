@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.archive import ARCHIVE, matches
 from bench.cases import CASES
 from bench.record import RESULTS, Record, read_all
 from tests.bench.checked import Declared, declared
@@ -23,7 +24,8 @@ def table() -> dict[str, Declared]:
 @pytest.fixture(scope="module")
 def evidence() -> list[Record]:
     """Return all records that stand in the repository and are evidence, of sweeps, peers and sets."""
-    files = [path for path in RESULTS.rglob("*.jsonl") if path.parent.name != "comparisons"]
+    archived = [path for path in matches(str(RESULTS / ARCHIVE / "*")) if path.name not in ("comparisons", "static")]
+    files = [RESULTS, *archived]
     return [record for record in read_all(files, cut=[]) if record.is_evidence]
 
 

@@ -25,7 +25,7 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.backends import availability
 from warpdrive_min.backends.base import Availability
 
-SWEEPS = Path(__file__).parents[2] / "results" / "sweeps"
+SWEEPS = Path(__file__).parents[2] / "results" / "archive.zip" / "sweeps"
 ONE_SWEEP = SWEEPS / "20261121T194602-a9a8fbd-9c01.jsonl"
 
 FAST = Filter(case="env_step", axes={"backend": "pycuda", "n_envs": 100})

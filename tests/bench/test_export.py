@@ -17,7 +17,7 @@ from bench.record import append, read_all
 from tests.bench.builders import bench, git, metric, point, record
 
 ROOT = Path(__file__).parents[2]
-SWEEP = ROOT / "results" / "sweeps" / "20261121T091255-a54a37c-75c9.jsonl"
+SWEEP = ROOT / "results" / "archive.zip" / "sweeps" / "20261121T091255-a54a37c-75c9.jsonl"
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -13,6 +13,7 @@ from matplotlib.ticker import Formatter
 
 from bench import paper, plots
 from bench.errors import ShowError
+from bench.record import files_in
 from bench.sets import published_records
 from bench.show import pgf, render
 from bench.show.columns import Column, Table
@@ -124,7 +125,7 @@ def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(paper, "figures", lambda *_: ([], []))  # drawn elsewhere
     bench("paper", "--out", tmp_path)
     copies = {path.relative_to(tmp_path / "records").as_posix() for path in tmp_path.rglob("*.jsonl")}
-    files = [file for path in published_records() for file in (path.glob("*.jsonl") if path.is_dir() else [path])]
+    files = [file for path in published_records() for file in files_in(path)]
     assert len(copies) == len(files) > 1
     assert {Path(copy).name for copy in copies} == {file.name for file in files}
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import pytest
 
+from bench.archive import ARCHIVE, matches
 from bench.gate import THRESHOLD, calibration_of, judge
 from bench.pairs import Kept, Pair
 from bench.record import RESULTS, Comparison, read_all
@@ -14,7 +15,7 @@ from bench.record import RESULTS, Comparison, read_all
 def rows(name):
     """Return how each gate of a published file judges its point; the names of its runs end in the side."""
     runs = defaultdict(dict)
-    for record in read_all((RESULTS / "comparisons").glob(f"*-{name}.jsonl")):
+    for record in read_all(matches(str(RESULTS / ARCHIVE / "comparisons" / f"*-{name}.jsonl"))):
         runs[record.run_id[:-2]][record.run_id[-1]] = record
     for a, b in (runs[each].values() for each in sorted(runs)):
         calibration, notes = calibration_of([b], RESULTS / "calibration")
@@ -52,8 +53,8 @@ GATES = {
 @pytest.mark.parametrize(("name", "n"), GATES.items(), ids=list(GATES))
 def test_published_gates_catch_3_percent_and_pass_the_same(name, n):
     """Each gate passes the same code and catches a delay of 3 %, where the load follows the episode and in training."""
-    folder = RESULTS / "comparisons"
-    (file,) = folder.glob(f"*-gates-{name}-comparisons.jsonl")
+    folder = RESULTS / ARCHIVE / "comparisons"
+    (file,) = matches(str(folder / f"*-gates-{name}-comparisons.jsonl"))
     found = defaultdict(list)
     for pair in Kept.of(folder, file.name.removesuffix("-comparisons.jsonl")).pairs():
         calibration, notes = calibration_of([pair.b], RESULTS / "calibration")

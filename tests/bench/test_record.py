@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import zipfile
 
 import pytest
 
+from bench.archive import matches, with_archived
 from bench.case import Job
 from bench.record import Comparison, Context, Record, RecordError, append, read_all, read_comparisons
 from bench.worker import PROCESSES
@@ -176,3 +179,28 @@ def test_two_sweeps_may_write_at_once(record, tmp_path):
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert read_all([file]) == [record] * 80
+
+
+def test_a_zip_archive_is_read_like_a_folder(tmp_path):
+    """A file, a folder, a pattern and the whole archive give the records that the files on disk give."""
+    a, b = plain_record(run_id="a"), plain_record(run_id="b")
+    for each in (a, b):
+        append(tmp_path / "results" / "sweeps" / f"{each.run_id}.jsonl", each)
+    shutil.make_archive(str(tmp_path / "results" / "archive"), "zip", tmp_path / "results")
+    archive = tmp_path / "results" / "archive.zip"
+    assert read_all([archive]) == read_all([archive / "sweeps"]) == [a, b]
+    assert read_all([archive / "sweeps" / "b.jsonl"]) == read_all(matches(f"{archive}/s*/b*.jsonl")) == [b]
+    assert with_archived(tmp_path / "results" / "sweeps") == [tmp_path / "results" / "sweeps", archive / "sweeps"]
+
+
+@pytest.mark.parametrize("inside", ["", "sweeps", "sweeps/a.jsonl"])
+def test_an_archive_that_is_damaged_or_lacks_a_file_is_named(tmp_path, inside):
+    """One line, with the path that was asked for."""
+    (tmp_path / "bad.zip").write_bytes(b"PK no zip")
+    with pytest.raises(RecordError, match=r"bad\.zip.*must be in a zip archive"):
+        read_all([tmp_path / "bad.zip" / inside])
+    with zipfile.ZipFile(tmp_path / "good.zip", "w") as archive:
+        archive.writestr("other.jsonl", "")
+    if inside:
+        with pytest.raises(RecordError, match=r"good\.zip.*no such file or folder"):
+            read_all([tmp_path / "good.zip" / inside])

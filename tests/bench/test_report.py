@@ -27,7 +27,7 @@ from bench.workloads.env_step import crossover, saturation
 from tests.bench.builders import bench, metric, point, record, two_backends
 from tests.support import Page
 
-SHIPPED = [Path(__file__).parents[2] / "results" / name for name in ("sweeps", "peers")]
+SHIPPED = [Path(__file__).parents[2] / "results" / "archive.zip" / name for name in ("sweeps", "peers")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 

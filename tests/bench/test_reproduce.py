@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import machine, reproduce, sweep
+from bench.archive import with_archived
 from bench.case import Skip
 from bench.measure import Curve
 from bench.point import Check
@@ -244,7 +245,7 @@ def test_record_cut_in_half_is_no_such_run(fake):
 
 def test_shipped_record_of_a_gpu_is_other_hardware_here():
     """A published H200 figure is measured here through its own case and preset, and told apart from a refutation."""
-    records = read_all([machine.ROOT / SWEEPS])
+    records = read_all(with_archived(machine.ROOT / SWEEPS))
     (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
     here = Context.here("smoke")
     got = reproduce.repeat(then.model_copy(update={"machine": {**then.machine, "cpu": "another"}}), here, 0.1)
@@ -258,7 +259,7 @@ def test_runs_are_looked_for_in_sets_and_in_the_archive(tmp_path):
     for folder, run_id in (("sets/a-set", "a-set"), ("sweeps", "run-a")):
         append(tmp_path / folder / "records.jsonl", record(run_id=run_id))
         assert find(read_all(reproduce.searched(tmp_path)), run_id, [])
-    assert {path.parent.name for path in reproduce.searched()} >= {"sets"}
+    assert {path.name for path in reproduce.searched(tmp_path)} == {"sets", "sweeps"}
 
 
 # ------------------------------------------------------------------ certificates

@@ -1,0 +1,62 @@
+"""Results on disk or in a zip archive, whose members have paths such as results/archive.zip/sweeps/RUN.jsonl."""
+
+from __future__ import annotations
+
+import glob
+import zipfile
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+File = Path | zipfile.Path
+ARCHIVE: Final = "archive.zip"
+"""Name of the archive in the folder of results."""
+
+
+def located(path: Path) -> File:
+    """Return a path, or the member of the archive that it leads into.
+
+    Raises:
+        zipfile.BadZipFile: A file on the way is named like an archive and is none.
+    """
+    for archive in (path, *path.parents):
+        if archive.suffix == ".zip" and archive.is_file():
+            return zipfile.Path(archive).joinpath(*path.relative_to(archive).parts)
+    return path
+
+
+def exists(path: Path) -> bool:
+    """True if a file or folder exists, on disk or in an archive."""
+    place = located(path)
+    return place.is_dir() or place.exists()
+
+
+def files_below(folder: Path) -> dict[str, File]:
+    """Return all files below a folder by their relative paths, sorted."""
+    place = located(folder)
+    if isinstance(place, zipfile.Path):
+        names = [name.removeprefix(place.at) for name in place.root.namelist() if name.startswith(place.at)]
+        return {name: place.joinpath(name) for name in sorted(names) if name and not name.endswith("/")}
+    files = sorted(path for path in place.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path for path in files}
+
+
+def with_archived(folder: Path) -> list[Path]:
+    """Return a folder of results and the folder of its name in the archive beside it, those that exist."""
+    folders = (folder, folder.parent / ARCHIVE / folder.name)
+    return [each for each in folders if located(each).is_dir()]
+
+
+def matches(pattern: str) -> list[Path]:
+    """Return the files and folders that match a shell pattern, sorted; its * enters no subfolder."""
+    path = Path(pattern)
+    for archive in path.parents:
+        if archive.suffix == ".zip" and archive.is_file():
+            inside = path.relative_to(archive)
+            names = {each for name in files_below(archive) for each in (Path(name), *Path(name).parents)}
+            return sorted(
+                archive / name
+                for name in names
+                if len(name.parts) == len(inside.parts) and all(map(fnmatchcase, name.parts, inside.parts))
+            )
+    return [Path(name) for name in sorted(glob.glob(pattern))]
