@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 
+from warpdrive_min.terminal import echo
+
 from . import sweep
 from .archive import with_archived
 from .case import Job
@@ -284,13 +286,13 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
     needed = [{str(job.point["backend"]) for job in jobs(*each.filters)} for each in queries]
     lacking = {name for each in needed for name in each if not states[name].available}
     for name in sorted(lacking):
-        typer.echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
+        echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
     here = [each for each, backends in zip(queries, needed, strict=True) if not backends & lacking]
     todo = jobs(*(points for each in here for points in each.filters))
     context = Context.here("default")
     file = out / f"{context.run_id}.jsonl"
-    measured = sweep.measured(todo, context, file, partial(typer.echo, err=True))
-    typer.echo(f"records: {file}" if measured else "nothing that these claims need can be measured here", err=True)
+    measured = sweep.measured(todo, context, file, partial(echo, err=True))
+    echo(f"records: {file}" if measured else "nothing that these claims need can be measured here", err=True)
     return measured
 
 
@@ -418,9 +420,9 @@ def claims(
         shown = [*shown, *measure_now(ledger, out)]
     judged = [judge(claim, shown, comparisons) for claim in ledger]
     if as_json:
-        typer.echo(json.dumps([to_dict(each) for each in judged], indent=2, allow_nan=False))
+        echo(json.dumps([to_dict(each) for each in judged], indent=2, allow_nan=False))
     elif markdown:
-        typer.echo(render.markdown(Table(columns=IN_A_DOCUMENT, rows=judged)))
+        echo(render.markdown(Table(columns=IN_A_DOCUMENT, rows=judged)))
     else:
         console = render.console()
         for name, rows in groups_of(judged, lambda each: each.subject.source).items():

@@ -15,6 +15,7 @@ import typer
 
 from warpdrive_min.backends import availability, cache, cuda_c
 from warpdrive_min.backends.host import openmp_flags
+from warpdrive_min.terminal import echo
 
 from . import machine, nvml
 from .cases import CASES
@@ -49,13 +50,13 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     """Report what this machine can measure, and what to do about problems; exits with 1 if there is one."""
     findings = examine()
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+        echo(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         for finding in findings:
             do = f"; {finding.do}" if finding.do else ""
-            typer.echo(f"{finding.level:<8}{finding.topic}: {finding.says}{do}")
+            echo(f"{finding.level:<8}{finding.topic}: {finding.says}{do}")
         counts = {level: sum(finding.level == level for finding in findings) for level in ("ok", "note", "problem")}
-        typer.echo(", ".join(f"{count} {level}" for level, count in counts.items()))
+        echo(", ".join(f"{count} {level}" for level, count in counts.items()))
     raise typer.Exit(int(any(finding.level == "problem" for finding in findings)))
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from warpdrive_min.errors import known
 from warpdrive_min.files import write_atomically
+from warpdrive_min.terminal import Console, echo
 
 from .archive import matches
 from .cases import CASES
@@ -49,19 +49,19 @@ def table(
 ) -> None:
     """Print the records of each case as a Markdown table, for documents."""
     with exiting(1, RecordError, ShowError, to_stderr=True):
-        print(printed(records, case or [], where or [], on, only_latest=only_latest))
+        echo(printed(records, case or [], where or [], on, only_latest=only_latest))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
     """Update the tables of documents: run the `python -m bench table ...` command above each."""
     with exiting(1, RecordError, ShowError, OSError, to_stderr=True):
         for document in documents:
-            typer.echo(f"{document}:")
+            echo(f"{document}:")
             text = document.read_text(encoding="utf-8")
-            new = refreshed(text, lambda command: typer.echo(f"  {command}"))
+            new = refreshed(text, lambda command: echo(f"  {command}"))
             if new != text:
                 write_atomically(document, new)
-            typer.echo(f"  {'written' if new != text else 'as its records are'}")
+            echo(f"  {'written' if new != text else 'as its records are'}")
 
 
 def show(records: Sequence[Record], console: Console) -> None:

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import typer
 
+from warpdrive_min.terminal import echo
+
 
 class CompareError(ValueError):
     """A point is wrong or breaks, or a command cannot do what it is told to."""
@@ -38,5 +40,5 @@ def exiting(code: int, *kinds: type[Exception], to_stderr: bool = False) -> Iter
     try:
         yield
     except kinds as error:
-        typer.echo(str(error), err=to_stderr)
+        echo(str(error), err=to_stderr)
         raise typer.Exit(getattr(error, "code", code)) from error

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from warpdrive_min.backends import Availability
@@ -233,7 +232,7 @@ def runnable(todo: Sequence[Job], states: Mapping[str, Availability], what: str 
 
 def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner) -> list[Record]:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("elapsed"),
@@ -248,7 +247,7 @@ def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner
         for record in run(todo, context, file, runner):
             records.append(record)
             name = name_of(record)
-            progress.update(task, advance=1, description=escape(name))
+            progress.update(task, advance=1, description=name)
             if not console.is_terminal:
                 left = (time.monotonic() - start) / len(records) * (len(todo) - len(records))
                 say(f"{len(records)}/{len(todo)} {name}: {record.status}, {left:.0f} s left")
@@ -259,4 +258,4 @@ def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner
 
 def say(text: str) -> None:
     """Print a line as it is: no markup, no colours, no breaks."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    console.say(text)

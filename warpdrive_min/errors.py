@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, Self
 
+from warpdrive_min.text import printable
+
 
 class WarpDriveError(Exception):
     """Base of every error that the project raises on purpose; one of a broken rule keeps its parts."""
@@ -27,6 +29,9 @@ class WarpDriveError(Exception):
         error = cls(f"{who} {what}".strip() + f": {rule}{shown}" + (f"; {do}" if do else ""))
         error.what, error.rule, error.got, error.do = what, rule, got, do
         return error
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # logs and warnings print it too
 
 
 class ConfigError(WarpDriveError, ValueError):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from warpdrive_min.text import one_line
+
 from ..measure import Metric
 from ..point import ORACLE, PLAIN, shared_axes
 from ..record import Record, are_on_two_cards
@@ -74,8 +76,8 @@ class Table(Generic[Row]):
 
     @property
     def cells(self) -> list[list[str]]:
-        """Texts, row by row."""
-        return [[column.text(row) for column in self.columns] for row in self.rows]
+        """Texts, row by row, each in one line."""
+        return [[one_line(column.text(row)) for column in self.columns] for row in self.rows]
 
 
 MakeTable: TypeAlias = Callable[[Sequence[Record]], Table[Any]]

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich import box
 from rich import table as rich_table
-from rich.console import Console
-from rich.markup import escape as escape_markup
+from rich.text import Text
+
+from warpdrive_min.terminal import Console
+from warpdrive_min.text import one_line, printable
 
 from .columns import Table
 
@@ -36,8 +38,8 @@ def console(width: int = 200) -> Console:
 def terminal(table: Table[Any]) -> rich_table.Table:
     """Return a table as rich prints it: words on the left, numbers on the right."""
     made = rich_table.Table(
-        title=escape_markup(table.title),
-        caption=escape_markup(table.caption) or None,
+        title=Text(table.title),
+        caption=Text(table.caption) if table.caption else None,
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
@@ -45,28 +47,37 @@ def terminal(table: Table[Any]) -> rich_table.Table:
     )
     for column in table.columns:
         made.add_column(
-            escape_markup(column.name),
+            Text(column.name),
             justify="right" if column.is_number else "left",
             width=column.width,
             overflow="fold" if column.width or column.is_long else "ellipsis",
             no_wrap=not (column.width or column.is_long),
         )
     for cells in table.cells:
-        made.add_row(*map(escape_markup, cells))
+        made.add_row(*map(Text, cells))
     return made
 
 
 def markdown(table: Table[Any]) -> str:
     """Return a table as Markdown, without a line break at its end."""
     head = [column.name.replace("\n", " ") for column in table.columns]
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *table.cells)]
+    lines = [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in (head, *table.cells)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+
+
+def escape_markdown(text: str) -> str:
+    """Return plain text as Markdown shows it: no line break, HTML, link, image or end of a table's cell."""
+    return re.sub(r"[\\|<]|(?<=\])\(", r"\\\g<0>", one_line(text))
 
 
 def template(name: str, **options: Any) -> Template:
     """Return a template of a page, whose macro `table` of ``table.html`` writes a table as HTML, or of LaTeX."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, **options
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # not what is HTML already
+        **options,
     )
     return environment.get_template(name)
 
@@ -83,6 +94,7 @@ SPECIAL: Final = {
     '"': "''",
     "\N{MINUS SIGN}": r"\ensuremath{-}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row they would belong to the end of the last
 }
 
 TYPESET: Final = (
@@ -102,7 +114,7 @@ def _power(digits: str, exponent: str) -> str:
 
 def escape(text: str) -> str:
     """Return plain text as LaTeX prints it, with its numbers set as such."""
-    text = "".join(SPECIAL.get(letter, letter) for letter in text)
+    text = "".join(SPECIAL.get(letter, letter) for letter in one_line(text))
     for pattern, put in TYPESET:
         text = re.sub(pattern, put, text)
     return text

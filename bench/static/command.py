@@ -9,6 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
+from warpdrive_min.terminal import echo
+
 from .. import counts
 from ..errors import CompareError, exiting
 from ..machine import ROOT
@@ -66,8 +68,8 @@ def static(
             console.print(render.terminal(show(of_case)))
     for record in records:
         if record.case == INSTRUCTIONS.name and record.reason:
-            typer.echo(f"{record.status}: {record.reason}", err=True)
-    typer.echo(f"records: {file}")
+            echo(f"{record.status}: {record.reason}", err=True)
+    echo(f"records: {file}")
     if any(record.status == "failed" for record in records):
         raise typer.Exit(1)
 
@@ -88,11 +90,11 @@ def taken(programs: Sequence[Program], archs: Sequence[str], context: Context, r
     for index, found in enumerate(records_of(programs, archs, context, root), start=1):
         records += found
         program = programs[index - 1]
-        typer.echo(
+        echo(
             f"{index}/{len(programs)} {program['name']} on {program['backend']}: "
             f"{sum(record.status == 'ok' for record in found)} kernels, {time.monotonic() - start:.0f} s",
             err=True,
         )
         for reason in dict.fromkeys(record.reason for record in found if record.reason):
-            typer.echo(f"  {found[0].status}: {reason}", err=True)
+            echo(f"  {found[0].status}: {reason}", err=True)
     return records

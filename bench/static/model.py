@@ -21,6 +21,7 @@ import numpy as np
 import typer
 
 from warpdrive_min.files import write_atomically
+from warpdrive_min.terminal import echo
 
 from ..errors import CompareError, exiting
 from ..pairs import checkouts
@@ -180,7 +181,7 @@ def measured_points(records: Sequence[Record], context: Context) -> list[Measure
         for (program, ran), found in zip(programs.values(), compiled, strict=True):
             if reasons := [each.reason for each in found if not each.is_evidence]:
                 raise CompareError(f"static-model: {program['name']} must compile (got {reasons[0]})")
-            typer.echo(f"{program['name']} on {program['backend']}: {len(found)} kernels", err=True)
+            echo(f"{program['name']} on {program['backend']}: {len(found)} kernels", err=True)
             for record in ran:
                 parts = [Launched.of(each) for each in found if each.point["part"] in PARTS[record.case]]
                 ns = median(record.unit_ns) * _units(record)
@@ -236,4 +237,4 @@ def static_model(
         "left_out": [asdict(each) for each in errors],
     }
     write_atomically(out, json.dumps(found, indent=1) + "\n")
-    print(render.markdown(Table(columns=COLUMNS, rows=errors)))
+    echo(render.markdown(Table(columns=COLUMNS, rows=errors)))

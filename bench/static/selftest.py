@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final
 from unittest import mock
 
-import typer
-
 from warpdrive_min.envs import ENVS
+from warpdrive_min.terminal import echo
 
 from .. import planted
 from ..errors import CompareError, NothingMeasured
@@ -96,13 +95,13 @@ def _told(kind: str, name: str, look: Callable[[], Sequence[Row]]) -> str:
     try:
         rows = look()
     except CompareError as error:
-        typer.echo(f"{kind}: {name}: broken, {error}")
+        echo(f"{kind}: {name}: broken, {error}")
         return "broken"
     if not rows:
         raise NothingMeasured(f"selftest: nothing shows {name!r} here; install what `docs/static.md` names")
     worst = min(rows, key=lambda row: (VERDICTS.index(row.verdict), -row.weight))
     where = "" if worst.verdict == "unchanged" else f", {worst.subject}: {worst.text}"
-    typer.echo(f"{kind}: {name}: {worst.verdict}{where}")
+    echo(f"{kind}: {name}: {worst.verdict}{where}")
     return worst.verdict
 
 

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final
 
 import torch
 import typer
-from rich.console import Console
 
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
 from warpdrive_min.errors import BackendUnavailable, WarpDriveError, known, require
+from warpdrive_min.terminal import Console, echo
 
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in the order in which the first available one is taken."""
@@ -121,7 +121,7 @@ def first_available(env: Environment, who: str) -> str:
 
 def say(text: str) -> None:
     """Print a line as it is: no markup, no colours, no breaks."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    console.say(text)
 
 
 @contextlib.contextmanager
@@ -130,5 +130,5 @@ def errors_told(exit_code: int = 1) -> Iterator[None]:
     try:
         yield
     except (WarpDriveError, OSError, torch.OutOfMemoryError) as error:
-        typer.echo(str(error), err=True)
+        echo(str(error), err=True)
         raise typer.Exit(exit_code) from error

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from warpdrive_min.commands.environments import Backend, console, environments, errors_told, first_available, say
+from warpdrive_min.terminal import echo
 from warpdrive_min.training import evaluation
 from warpdrive_min.training.members import Members
 from warpdrive_min.training.trained import TrainedPolicies, load_policies, load_population, population_size
@@ -48,7 +49,7 @@ def evaluate(
             return
         scores = evaluation.evaluate(wrapper, trained.models, *given)
     if as_json:
-        typer.echo(json.dumps(about | {"policies": {name: asdict(s) for name, s in scores.items()}}))
+        echo(json.dumps(about | {"policies": {name: asdict(s) for name, s in scores.items()}}))
         return
     say(", ".join(f"{key} {value}" for key, value in about.items()))
     console.print(_table("policy", {(name,): score for name, score in scores.items()}))
@@ -65,7 +66,7 @@ def _tell_members(
             {"member": index, "seed": member.seed, **member.setting, **asdict(score)}
             for index, (member, score) in enumerate(zip(members, scores, strict=True))
         ]
-        typer.echo(json.dumps({**about, "best_member": best, "members": rows}))
+        echo(json.dumps({**about, "best_member": best, "members": rows}))
         return
     say(", ".join(f"{key} {value}" for key, value in about.items()))
     keys = members[0].setting

@@ -14,6 +14,7 @@ import typer
 
 from warpdrive_min.commands.environments import errors_told
 from warpdrive_min.errors import require
+from warpdrive_min.terminal import echo
 
 TEMPLATE = Path(__file__).with_name("new_env_template")
 SUFFIX = ".template"
@@ -27,12 +28,12 @@ def new_env(
     with errors_told(exit_code=2):
         package = write_starter(name, folder)
     for path in sorted(package.iterdir()):
-        typer.echo(f"wrote {path}")
+        echo(f"wrote {path}")
     inside = "" if folder == Path() else f"cd {folder} && "
-    typer.echo("next:")
-    typer.echo(f"  {inside}pytest {name}")
-    typer.echo(f"  {inside}python -m warpdrive_min validate {name}")
-    typer.echo(f"  {inside}python -m bench run --env {name}")
+    echo("next:")
+    echo(f"  {inside}pytest {name}")
+    echo(f"  {inside}python -m warpdrive_min validate {name}")
+    echo(f"  {inside}python -m bench run --env {name}")
 
 
 def write_starter(name: str, folder: Path) -> Path:

@@ -10,16 +10,16 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
 from warpdrive_min import backends
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.commands.environments import read_settings
 from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import write_atomically
+from warpdrive_min.terminal import Console
 from warpdrive_min.validation.card import Speed, measure
 from warpdrive_min.validation.checks import CHECKS, Result, run_checks
 from warpdrive_min.validation.subject import Subject, load_class
@@ -69,7 +69,7 @@ def validate(
         first = Subject(target=path, cls=cls, backend="cpu", config=given, tolerance=tolerance, **asked)
         subjects = list(_subjects(first, configs, seed))
     except WarpDriveError as error:
-        console.print(str(error), soft_wrap=True, highlight=False, markup=False)
+        console.say(str(error))
         raise typer.Exit(2) from error
     findings: list[Finding] = []
     speeds: list[Speed] = []
@@ -141,13 +141,14 @@ def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Seq
     for backend, result, n_runs in _summary(findings):
         style = STYLES[result.status]
         count = f" ({n_runs} runs)" if n_runs > 1 else ""
-        table.add_row(backend, result.name, f"[{style}]{result.status}[/]{count}", escape(result.detail))
+        status = Text.assemble((result.status, style), count)
+        table.add_row(backend, result.name, status, result.detail)
     console.print(table)
     if any(_is_simulated(subject.backend) for subject, _ in findings):
         console.print("in Numba's simulator few environments take few steps: --envs and --steps ask for more")
     for name, state in backends.availability().items():
         if not state.available:
-            console.print(f"backend {name} is {state}", highlight=False, markup=False, soft_wrap=True)
+            console.say(f"backend {name} is {state}")
     if speeds:
         speed_table = Table("backend", "environments", "env-steps/s", "GB/s", title="speed", title_justify="left")
         for speed in speeds:
@@ -155,7 +156,7 @@ def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Seq
             speed_table.add_row(speed.backend, f"{speed.n_envs:,}", f"{speed.env_steps_per_s:,.0f}", rate)
         console.print(speed_table)
         command = f"`python -m bench run --env {findings[0][0].target}`"
-        console.print(f"a rough measure of one run; {command} gives numbers to publish", markup=False, soft_wrap=True)
+        console.say(f"a rough measure of one run; {command} gives numbers to publish")
 
 
 def _summary(findings: Sequence[Finding]) -> Iterator[tuple[str, Result, int]]:

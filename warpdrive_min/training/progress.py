@@ -9,9 +9,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from rich.console import Console
+from rich.console import Console  # noqa: TID251  (a caller's)
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from warpdrive_min import terminal
 from warpdrive_min.training.metrics import EPISODIC_RETURN, STEPS_PER_S, Row
 
 A_CENTURY_S: Final = 100 * 365.25 * 24 * 3600
@@ -39,7 +40,7 @@ class ProgressLine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._n_iterations, self._start, self._verbose = n_iterations, start, verbose
-        self._console, self._clock = console or Console(), clock
+        self._console, self._clock = console or terminal.Console(), clock
         self._started_s = clock()
         self._bar = Progress(
             BarColumn(),

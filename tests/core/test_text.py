@@ -1,0 +1,68 @@
+"""Text of strangers: what a terminal, a table and a file get of it."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import pytest
+from rich.table import Table
+
+from warpdrive_min.errors import CheckpointError
+from warpdrive_min.terminal import Console, echo
+from warpdrive_min.text import in_lines, one_line, printable
+
+HOSTILE = {
+    "title of the window": ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
+    "8-bit escape": ("\x9b2J", r"\x9b2J"),
+    "carriage return": ("good\rbad", r"good\rbad"),
+    "null": ("a\0b", r"a\x00b"),
+    "direction of text": ("\u202egnp", r"\u202egnp"),
+    "lone surrogate": ("\ud800", r"\ud800"),
+    "no character of XML": ("\uffff", r"\uffff"),
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
+def test_text_is_escaped_wherever_it_is_printed(text, shown, capsys):
+    """By `echo`, by a console alone and in a table, and in errors, which logs and warnings print."""
+    echo(text)
+    echo(text, err=True)
+    assert capsys.readouterr() == (f"{shown}\n", f"{shown}\n")
+    console = Console(file=io.StringIO(), width=60)
+    console.say(f"[red]:smile: {text}")
+    table = Table("a")
+    table.add_row(f"[b]{text}")
+    console.print(table)
+    printed = console.file.getvalue()
+    assert printed.startswith("[red]:smile: ")
+    assert "[b]" in printed
+    assert set(printed) - {"\n"} == {each for each in printed if each.isprintable()}
+    assert str(CheckpointError.of(text, "must be")) == f"{shown}: must be"
+
+
+def test_colours_of_our_own_stay():
+    """What rich writes itself is no text."""
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard")
+    console.print("x\x1b[8m", style="red")
+    assert console.file.getvalue() == "\x1b[31mx\\x1b[8m\x1b[0m\n"
+
+
+def test_usual_text_stays():
+    """Letters of all languages, line breaks and tabs; a line has none of the last two."""
+    assert printable("é 中 😀\n\t") == "é 中 😀\n\t"
+    assert one_line("a\n\tb") == r"a\n\tb"
+
+
+def test_all_texts_of_a_structure_are_lines():
+    """Values that are no text stay as they are."""
+
+    @dataclass(frozen=True)
+    class Part:
+        name: str
+        size: float
+
+    assert in_lines({"a\n": [Part("\x1b", 1.0), None], "b": (True, "\t")}) == {
+        r"a\n": [Part(r"\x1b", 1.0), None],
+        "b": (True, r"\t"),
+    }
