@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from warpdrive_min.files import write_atomically
+from warpdrive_min.terminal import echo
 
 from . import machine
 from .cases import CASES, is_present
@@ -50,19 +51,19 @@ def export(
     with exiting(1, RecordError, ShowError, OSError, to_stderr=True):
         shown, left_out = costs(read_all(records))
         for line in left_out:
-            typer.echo(f"left out: {line}", err=True)
+            echo(f"left out: {line}", err=True)
         if not shown:
             raise ShowError("export: no record is measured, right and of today's cases; run `python -m bench run`")
         if to is Format.asv:
             files = write_asv(shown, out)
             if n_changed := len(shown) - len(_committed(shown)):
-                typer.echo(f"left out: {n_changed} x of no commit, or changed after it", err=True)
+                echo(f"left out: {n_changed} x of no commit, or changed after it", err=True)
         else:
             make = {Format.github_action_benchmark: github_action_benchmark, Format.bencher: bencher}[to]
             write_atomically(out, json.dumps(make(shown), indent=2, allow_nan=False) + "\n")
             files = [out]
     for file in files:
-        typer.echo(f"written: {file}")
+        echo(f"written: {file}")
 
 
 # ------------------------------------------------------------------ what is exported
@@ -199,7 +200,7 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
         fields = asv_machine(name, of_machine[0].record)
         util.write_json(str(folder / name / "machine.json"), fields, Machine.api_version)
         written.append(folder / name / "machine.json")
-        for sha, of_commit in groups_of(of_machine, lambda each: str(each.record.git["sha"])).items():
+        for sha, of_commit in groups_of(of_machine, lambda each: str(machine.commit_of(each.record.git))).items():
             last = newest(of_commit)[-1].record
             file = results.Results(fields, {}, sha, commit_date(sha, last), last.machine["python"], "records", {})
             for key, rows in groups_of(newest(of_commit), asv_name).items():
@@ -227,7 +228,7 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
 
 
 def _committed(shown: Sequence[Cost]) -> list[Cost]:
-    return [each for each in shown if each.record.git.get("sha") and not each.record.git.get("dirty")]
+    return [each for each in shown if machine.commit_of(each.record.git) and not each.record.git.get("dirty")]
 
 
 def scale(each: Cost) -> float:

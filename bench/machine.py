@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import time
 import timeit
@@ -71,7 +72,18 @@ def card_hash(uuid: str) -> str:
 def kind(fingerprint: Mapping[str, Any]) -> str:
     """Name the kind of a machine by its GPU, else its CPU, and its cores."""
     name = f"{fingerprint.get('gpu') or fingerprint.get('cpu')} {fingerprint.get('cores')} cores"
-    return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
+    return slug(name.lower())
+
+
+def slug(text: str) -> str:
+    """Return a text as part of a file's name: at most 100 ASCII letters, digits and hyphens."""
+    return "-".join(re.findall("[A-Za-z0-9]+", text))[:100] or "unnamed"
+
+
+def commit_of(git: Mapping[str, Any]) -> str | None:
+    """Return the commit that a record names; None: it names none, or something else."""
+    sha = git.get("sha")
+    return sha if isinstance(sha, str) and re.fullmatch("[0-9a-f]{4,64}", sha) else None
 
 
 def settings() -> str | None:

@@ -12,9 +12,12 @@ from typing import Annotated, Any, Final
 import matplotlib as mpl
 import typer
 
+from warpdrive_min.terminal import echo
+
 from .archive import File
 from .documents import TABLES
 from .errors import ShowError, exiting
+from .machine import slug
 from .plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
 from .record import Record, RecordError, files_in, read_all
 from .sets import published_records
@@ -39,10 +42,10 @@ def paper(
         tex = pgf.engine()
     except pgf.NoTexError as error:
         tex = None
-        typer.echo(f"left out: PGF figures, whose texts a TeX measures; paper.tex shows the PDFs: {error}")
+        echo(f"left out: PGF figures, whose texts a TeX measures; paper.tex shows the PDFs: {error}")
     with exiting(1, RecordError, ShowError):
         written = write(records or published_records(), out, tex)
-    typer.echo(f"paper: {len(written)} files in {out}; paper.tex shows them all, `sha256sum -c {MANIFEST}` checks them")
+    echo(f"paper: {len(written)} files in {out}; paper.tex shows them all, `sha256sum -c {MANIFEST}` checks them")
 
 
 def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Path]:
@@ -160,7 +163,10 @@ def tables(records: Sequence[Record]) -> dict[str, Table[Any]]:
     best = replace(best, columns=[column for column in best.columns if column is not RUN])
     made: dict[str, Table[Any]] = {"hardware": hardware_table(records), **({"headline": best} if best.rows else {})}
     for case in sorted({record.case for record in records}):
-        made[case.replace("_", "-")] = TABLES.get(case, every_point)(latest(r for r in records if r.case == case))
+        name = slug(case)
+        while name in made:  # of another case
+            name += "-again"
+        made[name] = TABLES.get(case, every_point)(latest(r for r in records if r.case == case))
     return made
 
 

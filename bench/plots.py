@@ -20,9 +20,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from PIL import Image
 
 from warpdrive_min.files import replacing
+from warpdrive_min.terminal import echo
+from warpdrive_min.text import one_line
 
 from .cases import CASES
 from .errors import ShowError, exiting
+from .machine import slug
 from .record import RESULTS, Record, RecordError, read_all
 from .sets import past_records, published_records
 from .show import across, peers
@@ -85,14 +88,14 @@ def plot(
         found = read_all(records or published_records(), cut)
         past = [] if records else read_all(past_records(), cut)
         for line in cut:
-            typer.echo(f"left out: {line}")
+            echo(f"left out: {line}")
         groups = by_machine(evidence_of(found, "plot"))
         kinds = formats or [Format.png]
         paths = [
             path for name, group in groups.items() for path in draw(group, out, style, kinds, stem=name, past=past)
         ]
     for line in listed(paths):
-        typer.echo(line)
+        echo(line)
 
 
 def listed(paths: Iterable[Path]) -> list[str]:
@@ -159,7 +162,7 @@ def draw(
     if len(machines := by_machine(found)) > 1:
         raise ShowError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw them apart")
     runs = sorted({record.run_id for record in found})
-    name = stem or (runs[0] if len(runs) == 1 else "bench")
+    name = stem or (slug(runs[0]) if len(runs) == 1 else "bench")
     out.mkdir(parents=True, exist_ok=True)
     paths = []
     with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
@@ -402,7 +405,7 @@ def _footer(figure: Figure, chart: Chart) -> None:
         ]
     )
     letters = int(figure.get_figwidth() / (mpl.rcParams["font.size"] / PAPER_FONT) * FOOTER_LETTERS_AN_INCH)
-    figure.supxlabel(textwrap.fill(text, letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")
+    figure.supxlabel(textwrap.fill(one_line(text), letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from warpdrive_min.text import in_lines
+
 from ..measure import Metric
 from ..record import Record
 from .labels import backend_label, is_ours, maker
@@ -108,9 +110,10 @@ class Chart:
         return any("hatch" in series.style for panel in self.panels for series in panel.series)
 
     def with_points(self) -> Chart:
-        """Return it without series that have no point, and without panels that are left with no series."""
+        """Return it with texts in one line each, without empty series, and without panels that have no series."""
         full = [replace(panel, series=[each for each in panel.series if each.points]) for panel in self.panels]
-        return replace(self, panels=[panel for panel in full if panel.series])
+        shown = replace(self, panels=[panel for panel in full if panel.series], records=())
+        return replace(in_lines(shown), records=self.records)
 
 
 MakeChart: TypeAlias = Callable[[Sequence[Record]], Chart]

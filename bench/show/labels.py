@@ -89,7 +89,10 @@ def notes(records: Iterable[Record]) -> list[str]:
 
 def env_name(env: str) -> str:
     """Name an environment; one outside `envs/` by its class, or its path, and its config."""
-    target, config = class_and_config(env)
+    try:
+        target, config = class_and_config(env)
+    except (ValueError, RecursionError):  # a stranger's
+        target, config = env, {}
     name = ENV_NAME.get(target, target.rpartition(":")[2])
     return f"{name}({', '.join(f'{key}={value}' for key, value in config.items())})" if config else name
 

@@ -6,6 +6,7 @@ import dataclasses
 import html
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from warpdrive_min.rendering.scene import GROUND, OUTLINES, PALETTE, TINT, Layer, Scene
+from warpdrive_min.text import printable
 
 TEMPLATE: Final = Path(__file__).with_name("player.html")
 DIGITS: Final = 4
@@ -24,7 +26,8 @@ def write_html(scene: Scene, path: Path, fps: int, progress: Callable[[int, int]
     """Write the player with the scene's data in it."""
     # In a script element only "</" could end it, and nothing else needs an escape.
     data = json.dumps(player_data(scene, fps), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    text = TEMPLATE.read_text(encoding="utf-8").replace("{{title}}", html.escape(scene.title)).replace("{{data}}", data)
+    filled = {"title": html.escape(printable(scene.title)), "data": data}
+    text = re.sub(r"{{(title|data)}}", lambda found: filled[found[1]], TEMPLATE.read_text(encoding="utf-8"))
     path.write_text(text, encoding="utf-8")
     progress(scene.n_frames, scene.n_frames)
 

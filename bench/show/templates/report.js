@@ -12,7 +12,9 @@ const MARKS = {
 function element(name, attributes = {}, parent = null, text = "") {
   const made = name in { svg: 0, g: 0, path: 0, line: 0, text: 0, rect: 0 }
     ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  for (const [key, value] of Object.entries(attributes))
+    if (key === "hue") made.style.setProperty("--hue", value);  /* the page's policy forbids the attribute style */
+    else made.setAttribute(key, value);
   if (text) made.textContent = text;
   if (parent) parent.append(made);
   return made;
@@ -112,7 +114,7 @@ function drawPanel(holder, chart, panel, off) {
   }
   const targets = [], ends = new Map();
   for (const each of shown) {
-    const style = chart.styles[each.name], group = element("g", { class: "series", style: `--hue:${style.color}` }, svg);
+    const style = chart.styles[each.name], group = element("g", { class: "series", hue: style.color }, svg);
     if (!across && style.linestyle !== "none") {
       const path = list => list.map(([a, b]) => `${x.at(a).toFixed(1)} ${y.at(b).toFixed(1)}`).join("L");
       const band = [...each.points.map(d => [d[0], d[3]]), ...[...each.points].reverse().map(d => [d[0], d[2]])];
@@ -163,7 +165,7 @@ function drawChart(place) {
   for (const [name, style] of Object.entries(chart.styles)) {
     const button = element("button", { type: "button", "aria-pressed": "true" }, bar);
     const key = element("svg", { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" }, button);
-    const group = element("g", { class: "series", style: `--hue:${style.color}` }, key);
+    const group = element("g", { class: "series", hue: style.color }, key);
     if (bars) element("rect", { class: "mark", x: 4, y: 1, width: 22, height: 10, "fill-opacity": style.hatch ? 0.35 : 1 }, group);
     else {
       if (style.linestyle !== "none") element("path", { class: "line", d: "M0 6H30", "stroke-dasharray": DASHES[style.linestyle] }, group);
