@@ -118,6 +118,19 @@ def test_csv_grows_columns(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@a", "\t=a", "\r=a", "a\nb", "a\x1b[2Jb"])
+def test_csv_has_no_formulas(tmp_path, name):
+    """A spreadsheet takes a name for text, also after the run went on; numbers stay numbers."""
+    for iteration in (1, 2):
+        sink = Csv(tmp_path / "metrics.csv", iteration - 1)
+        sink.write({"iteration": iteration, name: -1.5})
+        sink.close()
+    header, *rows = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert rows == ["1,-1.5", "2,-1.5"]
+    assert header.removeprefix("iteration,")[0] not in "=+-@\t\r"
+    assert header.isprintable()
+
+
 @pytest.mark.parametrize(("sink", "name"), FILES)
 def test_file_resumes_at_a_checkpoint(tmp_path, sink, name):
     """Later rows and a cut last one go, even if what is left of it looks whole; the columns go on to grow."""

@@ -26,6 +26,7 @@ from torch import Tensor
 from warpdrive_min.errors import DataError, TrainingError, known, require
 from warpdrive_min.files import room_for, write_atomically
 from warpdrive_min.packages import optional_package
+from warpdrive_min.text import one_line
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import World
 from warpdrive_min.training.rollout import RolloutRecorder
@@ -349,6 +350,7 @@ class Csv(_RowFile):
     def write(self, *added: Row) -> None:
         """Append rows of the same names; if they have new columns, the file is written anew with them."""
         columns = self._columns
+        added = tuple({_csv_cell(name): value for name, value in row.items()} for row in added)
         if new := [name for name in added[0] if name not in columns]:
             rows = self._lines()[1:]
             columns += new
@@ -430,7 +432,14 @@ def _widened(line: str, n_new: int) -> str:
     return line.removesuffix("\n") + "," * n_new + "\n"
 
 
+def _csv_cell(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula."""
+    return f"'{one_line(text)}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else one_line(text)
+
+
 def _csv_line(cells: Sequence[Any]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(cells)
+    csv.writer(line, lineterminator="\n").writerow(
+        [_csv_cell(each) if isinstance(each, str) else each for each in cells]
+    )
     return line.getvalue()
