@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from torch.testing import assert_close
 
 from tests.training.models_support import BOX, DISCRETE, N_FEATURES, Bare, config, observations
 from warpdrive_min.dialect.weights import load_warpdrive_state_dict, to_warpdrive_state_dict
-from warpdrive_min.errors import ConfigError, DataError
+from warpdrive_min.errors import CheckpointError, ConfigError, DataError
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.build import load_weights
 from warpdrive_min.training.models import (
     FullyConnected,
     FullyConnectedActionValueCritic,
@@ -136,3 +138,28 @@ def test_what_warpdrives_weights_have_no_place_for_is_refused(convert, setting, 
     """Its models have one trunk and see observations as they are: the weights alone would make another policy."""
     with pytest.raises(ConfigError, match=match):
         convert(FullyConnected(N_FEATURES, DISCRETE, config(**setting)))
+
+
+class Executed:
+    """Leaves a trace where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return self.path.touch, ()
+
+
+@pytest.mark.parametrize(
+    "content", [Executed, lambda path: [1, 2], lambda path: {"a": 1}, lambda path: {1: torch.ones(1)}]
+)
+def test_a_file_of_weights_holds_tensors_alone(content, tmp_path):
+    """Whatever else is in it is refused in a line, and nothing runs."""
+    file, trace = tmp_path / "weights.pt", tmp_path / "trace"
+    torch.save(content(trace), file)
+    with pytest.raises(CheckpointError, match="must be a state_dict of tensors"):
+        load_weights(FullyConnected(N_FEATURES, DISCRETE, config()), str(file), "")
+    file.write_bytes(pickle.dumps(content(trace), protocol=4))
+    with pytest.raises(CheckpointError, match="must be a state_dict of tensors"):
+        load_weights(FullyConnected(N_FEATURES, DISCRETE, config()), str(file), "")
+    assert not trace.exists()

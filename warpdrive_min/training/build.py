@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
@@ -10,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from warpdrive_min.errors import require
+from warpdrive_min.errors import CheckpointError, require
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import AgentArrays
@@ -168,11 +169,21 @@ def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:
     """Fill a model from a checkpoint, of which it takes the tensors below ``prefix``, or from WarpDrive's state_dict.
 
     Raises:
-        CheckpointError: It has no such tensors, or of other shapes.
+        CheckpointError: It has no such tensors, or of other shapes, or is no file of tensors alone.
         DataError: A state_dict has no such tensors, or of other shapes.
     """
     if Path(file).is_file():
-        resolve_name(WARPDRIVE_WEIGHTS)(model, torch.load(file, map_location="cpu", weights_only=True))
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # noqa: BLE001  (of many kinds; torch's advice is to run what the file holds)
+            state = error
+        is_state = isinstance(state, Mapping) and all(
+            isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in state.items()
+        )
+        rule = "must be a state_dict of tensors that torch.load reads with weights_only=True"
+        require(is_state, f"model_ckpt_filepath {file}", rule, type(state).__name__, error=CheckpointError)
+        resolve_name(WARPDRIVE_WEIGHTS)(model, state)
         return
     tensors, _ = checkpoint.load(file)
     checkpoint.restore(model.state_dict(), checkpoint.below(prefix, tensors), file)
