@@ -287,9 +287,12 @@ def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, 
         (lambda text: "[]", "must be a JSON object with a schema_version"),
         (lambda text: text.replace('"seed": 3', '"seed": 4'), "is cut or altered: its SHA-256 must be "),
         (lambda text: text.replace('"schema_version": 1', '"schema_version": 2'), "schema_version must be 1 (got 2)"),
+        (lambda text: "[" * 200_000, "is cut or altered: it must be a whole JSON object"),
+        (lambda text: '{"schema_version": ' + 5_000 * "9" + "}", "is cut or altered: it must be a whole JSON object"),
+        (lambda text: text.replace('"seed": 3', '"seed": NaN'), "is cut or altered: it must be a whole JSON object"),
         (None, "must be a file that can be read, or a run's folder that has one"),
     ],
-    ids=["truncated", "no object", "altered", "another version", "missing"],
+    ids=["truncated", "no object", "altered", "another version", "deep", "long number", "no number", "missing"],
 )
 def test_damaged_certificates_are_refused(spoil, said, certified, tmp_path):
     """Each in its own words, with the exit code of what cannot be replayed."""
@@ -303,6 +306,10 @@ def test_damaged_certificates_are_refused(spoil, said, certified, tmp_path):
     assert f"certificate {path}: {said}" in result.output
 
 
+def _model(fields: dict) -> dict:
+    return fields["run_config"]["policy"]["shared"]["model"]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -312,8 +319,25 @@ def test_damaged_certificates_are_refused(spoil, said, certified, tmp_path):
         (lambda f: f.update(env="chess"), "unknown environment (got 'chess')"),
         (lambda f: f["run_config"]["trainer"].update(lr=1), "run config trainer.lr: is not a key"),
         (lambda f: f["environment"].update(n_agents=3), "this is not the same (got 'environment.n_agents')"),
+        (lambda f: f.update(threads=0), "threads: Input should be greater than or equal to 1 (got 0)"),
+        (lambda f: f.update(threads=10**9), "threads: Input should be less than or equal to 4096"),
+        (lambda f: f.update(points=[]), "points: iterations must increase, from 0 on (got '')"),
+        (lambda f: f["points"].pop(0), "points: iterations must increase, from 0 on (got '1, 2, 4, 8, 10')"),
+        (lambda f: f["points"].reverse(), "points: iterations must increase, from 0 on"),
+        (lambda f: f["curve"].reverse(), "curve: iterations must increase (got"),
+        (lambda f: f["points"][0].update(tensors={}), "points.0.tensors: Dictionary should have at least 1 item"),
+        (lambda f: f["points"][0]["tensors"].update({WEIGHT: "0"}), f"points.0.tensors.{WEIGHT}: String should match"),
+        (lambda f: f["points"][-1].update(iteration=10**400), "points.5.iteration: Input should be less than"),
+        (lambda f: f["points"][-1].update(env_steps=-1), "points.5.env_steps: Input should be greater than"),
+        (lambda f: f.update(run_config={}), "run config policy: must name at least one"),
+        (lambda f: f["run_config"].update(trainer=[]), "run config trainer: must be a valid dictionary"),
+        (lambda f: f["run_config"]["trainer"].update(seed=None), "run_config.trainer.seed must be a number"),
+        (lambda f: f["run_config"]["trainer"].update(num_gpus=8), "a certificate is of a run in one process (got 8)"),
+        (lambda f: f["run_config"].update(population={"size": 2}), "a certificate is of one run, no population"),
+        (lambda f: _model(f).update(model_ckpt_filepath=__file__), "a certified run starts from its seed alone"),
+        (lambda f: _model(f).update(fc_dims=[2**40, 2**40]), "its run must end without an error (got"),
+        (lambda f: f["run_config"]["env"].update(episode_length="1; exit"), "episode_length: must be a valid integer"),
     ],
-    ids=["field missing", "wrong type", "unknown field", "unknown environment", "unknown key", "another environment"],
 )
 def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
     """They say what this release does not know, or what the run config does not make."""

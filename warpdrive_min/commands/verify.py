@@ -23,7 +23,9 @@ from warpdrive_min.commands.environments import (
     say,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import BackendUnavailable
+from warpdrive_min.errors import BackendUnavailable, CertificateError, WarpDriveError
+from warpdrive_min.terminal import echo
+from warpdrive_min.text import one_line
 from warpdrive_min.training.certificate import Agreement, Certificate, Origin, replay, replay_config
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trainer import Trainer
@@ -81,10 +83,10 @@ def verify(
         verdict = replayed(Certificate.read(path), iterations, backend)
     if as_json:
         fields = {"verdict": verdict.name, **asdict(verdict.agreement)}
-        typer.echo(json.dumps(fields | {"hardware": verdict.hardware, "differs": verdict.differs}, indent=1))
+        echo(json.dumps(fields | {"hardware": verdict.hardware, "differs": verdict.differs}, indent=1))
     else:
         for line in verdict.lines():
-            say(line)
+            say(one_line(line))
     raise typer.Exit(EXIT[verdict.name])
 
 
@@ -92,11 +94,21 @@ def replayed(certificate: Certificate, iterations: int | None = None, backend: s
     """Replay a certificate here, up to an iteration, and return the verdict.
 
     Raises:
-        CertificateError: The run is of policies or arrays that were made in Python.
+        CertificateError: The run is of policies or arrays that were made in Python, or fails in any other way.
         ConfigError: The environment is unknown, or its run config breaks a rule of this release.
         BackendUnavailable: No backend here can run it.
     """
-    is_exact = certificate.run_config.get("trainer", {}).get("exact", False)
+    try:
+        return _replayed(certificate, iterations, backend)
+    except (WarpDriveError, OSError):
+        raise
+    except Exception as error:  # a run that breaks here is no run that differs
+        rule, do = "its run must end without an error", "look at its run config"
+        raise CertificateError.of("certificate", rule, f"{type(error).__name__}: {error}", do) from error
+
+
+def _replayed(certificate: Certificate, iterations: int | None, backend: str | None) -> Verdict:
+    is_exact = certificate.config.trainer.exact
     threads = torch.get_num_threads() if is_exact else certificate.threads  # exact bits are those of any number
     with tempfile.TemporaryDirectory() as folder, _threads(threads):
         trainer = _trainer(certificate, backend, folder)
@@ -122,7 +134,7 @@ def replayed(certificate: Certificate, iterations: int | None = None, backend: s
 def _trainer(certificate: Certificate, backend: str | None, folder: str) -> Trainer:
     """Return the run at its start, on the backend that was recorded, where it is available and none is given."""
     name = environment_name(certificate.env, "verify")
-    config = RunConfig.from_dict(certificate.run_config)
+    config = certificate.config
     env = make_environment(name, config.env, "verify")
     chosen = backend or config.trainer.env_backend
     if backend is None:

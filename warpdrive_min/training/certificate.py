@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.host import processor
 from warpdrive_min.errors import CertificateError, require
 from warpdrive_min.files import write_atomically
+from warpdrive_min.text import one_line
 from warpdrive_min.training.checkpoint import listed
+from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
 from warpdrive_min.training.ranks import as_bytes
 from warpdrive_min.training.trainer import Trainer
@@ -46,6 +48,10 @@ VARIABLES: Final = (
 """Variables of the process's environment that decide how the same code rounds."""
 CPU_FIELDS: Final = ("architecture", "cpu", "cpu_capability")
 """Fields of `Origin.machine` on which the bits of a run on a CPU may depend."""
+MOST_THREADS: Final = 4096
+"""Most threads of a run: more than any machine has cores."""
+SHOWN: Final = 80
+"""Letters of a wrong value that an error shows."""
 AGAIN: Final = "get it again from who wrote it, or train with --certify"
 
 
@@ -53,25 +59,29 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
 class Point(_Part):
     """A run after an iteration."""
 
-    iteration: int
+    iteration: Count
     """Iterations done; 0: as it starts."""
-    env_steps: int
+    env_steps: Count
     """Steps done, of all environments together."""
-    tensors: dict[str, str]
+    tensors: Annotated[dict[str, Hash], Field(min_length=1)]
     """Hash of each tensor that the run goes on from: weights, optimisers, environments, replay buffers, counters."""
 
 
 class CurvePoint(_Part):
     """A point of the learning curve."""
 
-    iteration: int
+    iteration: Count
     """Iterations done."""
-    env_steps: int
+    env_steps: Count
     """Steps done, of all environments together."""
-    mean_return: dict[str, float | None]
+    mean_return: dict[str, FiniteFloat | None]
     """Mean return of each policy over the episodes since the last point; None: none has ended."""
 
 
@@ -136,7 +146,7 @@ class Certificate(_Part):
     """Run config with the seed; of what is saved, only how often metrics are logged."""
     environment: dict[str, Any]
     """Sizes, and agents of each policy."""
-    threads: int
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     """Threads of torch, which decide the order of its sums on a CPU."""
     origin: Origin
     points: tuple[Point, ...]
@@ -163,25 +173,51 @@ class Certificate(_Part):
         path = Path(path) / NAME if Path(path).is_dir() else Path(path)
         who = f"certificate {path}"
         try:
-            fields = json.loads(path.read_bytes())
+            fields = json.loads(path.read_bytes(), parse_constant=_refused)
         except OSError as error:
             rule = "must be a file that can be read, or a run's folder that has one"
             raise CertificateError.of(who, rule, error, "train with --certify") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CertificateError.of(who, "is cut or altered: it must be a whole JSON object", error, AGAIN) from error
         has_version = isinstance(fields, dict) and "schema_version" in fields
         require(has_version, who, "must be a JSON object with a schema_version", do=AGAIN, error=CertificateError)
         rule, do = f"schema_version must be {SCHEMA}", "verify it by the release that wrote it"
         require(fields["schema_version"] == SCHEMA, who, rule, fields["schema_version"], do, CertificateError)
         told = fields.pop("sha256", None)
-        rule = f"is cut or altered: its SHA-256 must be {told}"
-        require(_digest(fields) == told, who, rule, _digest(fields), AGAIN, CertificateError)
         try:
-            return cls.model_validate_json(json.dumps(fields), strict=True)
+            digest = _digest(fields)
+        except (ValueError, RecursionError) as error:
+            raise CertificateError.of(
+                who, "is cut or altered: it must be JSON that can be written", error, AGAIN
+            ) from error
+        rule = f"is cut or altered: its SHA-256 must be {told!s:.64}"
+        require(digest == told, who, rule, digest, AGAIN, CertificateError)
+        try:
+            found = cls.model_validate_json(json.dumps(fields), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise CertificateError.of(who, f"{place}: {first['msg']}", first["input"], AGAIN) from error
+            place, got = ".".join(map(str, first["loc"])), f"{first['input']!r:.{SHOWN}}"
+            raise CertificateError(f"{who}: {one_line(place)}: {first['msg']} (got {got}); {AGAIN}") from error
+        for name, parts, starts in (("points", found.points, [0]), ("curve", found.curve, [])):
+            places = [each.iteration for each in parts]
+            is_whole = places == sorted({*places}) and places[: len(starts)] == starts
+            rule = f"{name}: iterations must increase{', from 0 on' if starts else ''}"
+            require(is_whole, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
+        return found
+
+    @property
+    def config(self) -> RunConfig:
+        """The run config, once a run of it can be replayed.
+
+        Raises:
+            ConfigError: It breaks a rule of this release.
+            CertificateError: It is of no run that can be certified, or has no seed.
+        """
+        config = RunConfig.from_dict(self.run_config)
+        require_replayable("certificate", config, config.trainer.num_gpus)
+        seed, rule = config.trainer.seed, "run_config.trainer.seed must be a number"
+        require(seed is not None, "certificate", rule, seed, AGAIN, CertificateError)
+        return config
 
     @property
     def iterations(self) -> int:
@@ -212,7 +248,7 @@ class Certifier:
     """
 
     def __init__(self, trainer: Trainer, env: str, resumed: Path | None = None) -> None:
-        _require_replayable(trainer)
+        require_replayable("train.certify", trainer.config, max(trainer.world.size, trainer.config.trainer.num_gpus))
         self._trainer = trainer
         self.path = trainer.folder / NAME
         """File of the certificate."""
@@ -280,17 +316,20 @@ def tensor_hash(tensor: torch.Tensor) -> str:
     return digest.hexdigest()
 
 
-def _require_replayable(trainer: Trainer) -> None:
+def require_replayable(who: str, config: RunConfig, n_processes: int) -> None:
+    """Raise `CertificateError`, which names who asks, for a run that cannot be replayed from its run config."""
     rule, do = "a certificate is of a run in one process", "train with trainer.num_gpus=1"
-    require(trainer.world.size == 1, "train.certify", rule, trainer.world.size, do, CertificateError)
-    size = trainer.config.population.size
-    require(
-        size is None, "train.certify", "a certificate is of one run, no population", size, "train one", CertificateError
-    )
-    for name, policy in trainer.config.policy.items():
+    require(n_processes == 1, who, rule, n_processes, do, CertificateError)
+    size, rule = config.population.size, "a certificate is of one run, no population"
+    require(size is None, who, rule, size, "train one", CertificateError)
+    for name, policy in config.policy.items():
         rule, do = "a certified run starts from its seed alone", f"leave policy.{name}'s model_ckpt_filepath out"
         files = policy.weight_files
-        require(not files, "train.certify", rule, ", ".join(files.values()), do, CertificateError)
+        require(not files, who, rule, ", ".join(files.values()), do, CertificateError)
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def _replayed_config(trainer: Trainer) -> dict[str, Any]:
