@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -20,15 +20,17 @@ import typer
 from typer.core import TyperCommand
 
 from warpdrive_min.files import write_atomically
+from warpdrive_min.terminal import echo
+from warpdrive_min.text import one_line, printable
 
 from . import calibrate, compare, sweep
 from .archive import exists
 from .calibrate import CALIBRATIONS, Calibration
-from .case import Job
 from .cases import CASES
 from .compare import paired_up
 from .errors import CompareError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
+from .outside import job_of, names_of
 from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, checkouts, measure_revisions
 from .point import PresetName, point_name
 from .record import Context, Record, RecordError
@@ -176,6 +178,8 @@ class Choice(compare.Choice):
     """Run of what is measured."""
     out: Path
     calibrations: Path
+    envs: Sequence[str] = ()
+    """Environments outside `envs/` that records may name."""
     static: Wanted | None = None
     """Machine code that is compared in place of times."""
 
@@ -197,7 +201,10 @@ def gate(
     at_once: AtOnce = 1,
     static: Annotated[bool, typer.Option("--static", help="Compare machine code, and run nothing.")] = False,
     arch: Archs = None,
-    env: Annotated[list[str] | None, typer.Option(help="With --static: environment, or module:Class.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="With --static: environment, or module:Class; else one that records may name."),
+    ] = None,
     config: Annotated[list[str] | None, typer.Option(help="With --static: its argument, as KEY=VALUE.")] = None,
 ) -> None:
     """Fail if something is slower than a baseline, or with --static if the machine code of kernels is worse.
@@ -215,13 +222,17 @@ def gate(
         run_id=run_of(resume, out),
         out=out,
         calibrations=calibrations,
+        envs=env or [],
         static=Wanted(cases=case or [], where=where or [], envs=env or [], archs=arch or [], config=config or [])
         if static
         else None,
     )
     try:
-        if not static and (arch or env or config):
-            raise CompareError("gate: --arch, --env and --config are of machine code (got one); add --static")
+        if not static and (arch or config):
+            raise CompareError("gate: --arch and --config are of machine code (got one); add --static")
+        if env and not static and (records is not None or not compare.is_file(report.baseline)):
+            rule = "is of machine code, or of records in --baseline that are measured again"
+            raise CompareError(f"--env: {rule} (got {env}); add --static, or leave it out")
         report.threshold = parse_threshold(threshold)
         if records is not None and not exists(records):
             raise CompareError(f"--records: must be there (got {records}); name a file or folder of records")
@@ -234,9 +245,9 @@ def gate(
         traceback.print_exc()
         report.add("broken", f"{type(error).__name__}: {error}")
     text = render_markdown(report)
-    print(text)
+    echo(text)
     if annotations:
-        print("\n".join(render_annotations(report)))
+        echo("\n".join(render_annotations(report)))
     try:
         for path, content in ((summary, text), (junit, render_junit(report))):
             if path:
@@ -287,16 +298,19 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
     else:
         file = choice.out / f"{choice.run_id}.jsonl"
         keeps(file, words=("--resume", choice.run_id))
-        now = measure_again(before, file, choice.allowed)
+        now = measure_again(before, file, choice.allowed, names_of(choice.envs))
         report.notes.append(f"records: {file}")
     return from_records(report, before, now, choice.calibrations, choice.allowed)
 
 
-def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]) -> list[Record]:
+def measure_again(
+    baseline: Sequence[Record], file: Path, allowed: Sequence[str], named: Collection[str] = ()
+) -> list[Record]:
     """Measure the points of a baseline on this machine, now, and return their records, which are in ``file`` too.
 
     Raises:
         NotComparable: The baseline is of another kind of machine, or of several presets.
+        CompareError: A record's environment is outside `envs/`, and not ``named``.
     """
     wanted = list(Evidence.of(baseline).kept.values())
     if not wanted:
@@ -308,7 +322,7 @@ def measure_again(baseline: Sequence[Record], file: Path, allowed: Sequence[str]
     here = wanted[0].model_copy(update={"machine": dict(context.machine)})
     if differ := mismatches(wanted[0], here, allowed):
         raise NotComparable(f"gate: {'; '.join(differ)}")
-    todo = [Job(CASES[record.case], record.point) for record in wanted if record.case in CASES]
+    todo = [job_of(record, named) for record in wanted if record.case in CASES]
     return sweep.measured(todo, context, file, say)
 
 
@@ -489,8 +503,8 @@ def render_markdown(report: Report) -> str:
         f"{len(report.rows)} {what} against `{report.baseline}` at a threshold of {report.threshold:.2%}: "
         f"{', '.join(counts)}.",
         "",
-        *(f"* {kind}: {text}" for kind, text in report.problems),
-        *(f"* {note}" for note in report.notes),
+        *(f"* {kind}: {render.escape_markdown(text)}" for kind, text in report.problems),
+        *(f"* {render.escape_markdown(note)}" for note in report.notes),
     ]
     if shown := [row for row in worst_first(report.rows) if row.verdict != "unchanged"]:
         columns: Sequence[Column[Any]] = verdict.COLUMNS if report.is_static else COLUMNS
@@ -515,14 +529,14 @@ def render_junit(report: Report) -> str:
     suite = ElementTree.Element("testsuite", name="bench gate")
 
     def add(outcome: str, text: str, **names: str) -> None:
-        element = ElementTree.SubElement(suite, "testcase", names)
+        element = ElementTree.SubElement(suite, "testcase", {key: one_line(name) for key, name in names.items()})
         if tag := OUTCOMES[outcome].junit:
-            ElementTree.SubElement(element, tag, message=text)
+            ElementTree.SubElement(element, tag, message=printable(text))
 
     for row in report.rows:
         add(row.verdict, row.text, classname=f"bench.{row.subject.partition('[')[0]}", name=row.subject)
     for kind, text in report.problems:
-        add(kind, text, classname=f"{__package__}.gate", name=f"{kind}: {text.splitlines()[0]}")
+        add(kind, text, classname=f"{__package__}.gate", name=f"{kind}: {text.partition(chr(10))[0]}")
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("tests", str(len(suite)))

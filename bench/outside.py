@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,8 @@ from .case import Job
 from .cases import CASES
 from .errors import CompareError
 from .point import ORACLE, Point, Preset, class_and_config
-from .workloads.env_step import environment_of, place
+from .record import Record
+from .workloads.env_step import environment_of, is_outside, place
 from .workloads.many_steps import modes
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
@@ -28,12 +30,6 @@ FEW_ENVS: Final = (64,)
 """Numbers of environments in preset smoke, unless others are asked for."""
 SOME_ENVS: Final = (100, 10_000)
 """The same in the other presets."""
-
-
-def is_outside(name: str) -> bool:
-    """Tell whether a name, which a config in JSON may follow, is a class, as ``module:Class``, or a path."""
-    target = name.partition("{")[0]
-    return target not in ENVS and (":" in target or Path(target).exists())
 
 
 def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[int]) -> list[str]:
@@ -66,6 +62,37 @@ def name_of(target: str, arguments: Mapping[str, Any]) -> str:
     is_here = ":" in target or Path(inspect.getfile(cls)).resolve() in places
     name = f"{cls.__module__}:{cls.__qualname__}" if is_here else str(Path(target).resolve())
     return name + (json.dumps(arguments, sort_keys=True) if arguments else "")
+
+
+def names_of(envs: Sequence[str]) -> set[str]:
+    """Return all names that records may have for environments outside `envs/` that a command line names.
+
+    Raises:
+        CompareError: One is of no environment.
+    """
+    targets = [name.partition("{")[0] for name in outside_of(envs, (), ())]
+    try:
+        return {name for each in targets for name in (each, str(Path(each).resolve()), name_of(each, {}))}
+    except ConfigError as error:
+        raise CompareError(str(error)) from error
+
+
+def job_of(record: Record, named: Collection[str] = ()) -> Job:
+    """Return the point of a record, which must not choose the code that is imported here.
+
+    Args:
+        record: Record of a case of today.
+        named: Names of environments outside `envs/`, see `names_of`.
+
+    Raises:
+        CompareError: The record's environment is outside `envs/`, and not named.
+    """
+    target = str(record.point.get("env", "")).partition("{")[0]
+    if "env" in record.point and is_outside(target) and target not in named:
+        rule = "must be in envs/ or named on the command line, as its code would run here"
+        do = f"read its code, then name it with --env {shlex.quote(target)}"
+        raise CompareError(f"record {record.run_id}: environment {rule} (got {target!r}); {do}")
+    return Job(CASES[record.case], record.point)
 
 
 def outside_jobs(

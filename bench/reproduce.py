@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,15 +15,18 @@ import typer
 
 from warpdrive_min.commands import verify
 from warpdrive_min.errors import WarpDriveError
+from warpdrive_min.terminal import echo
+from warpdrive_min.text import one_line
 from warpdrive_min.training.certificate import Certificate
 
 from . import machine
 from .archive import with_archived
-from .case import Job
 from .cases import CASES
+from .errors import CompareError
 from .judge import disturbed, name_of, position
 from .machine import CODE
 from .measure import Metric
+from .outside import job_of, names_of
 from .point import passes
 from .record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all
 from .sets import SETS
@@ -68,6 +71,10 @@ def reproduce(
     ],
     where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE, or case=NAME.")] = None,
     records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="Environment outside envs/ that records may name, and import: module:Class or a path."),
+    ] = None,
     tolerance: Annotated[
         float, typer.Option(min=0, help="Largest relative difference that counts as reproduced.")
     ] = TOLERANCE,
@@ -91,20 +98,21 @@ def reproduce(
         _end(repetitions, as_json)
     cut: list[str] = []
     try:
+        named = names_of(env or [])
         chosen = find(read_all(records or searched(), cut), run, where or [])
     except NoSuchRunError as error:
-        typer.echo("\n".join([str(error), *(f"left out: {line}" for line in cut)]))
+        echo("\n".join([str(error), *(f"left out: {line}" for line in cut)]))
         raise typer.Exit(NO_SUCH_RUN) from error
-    except (RecordError, OSError) as error:
-        typer.echo(str(error))
+    except (RecordError, OSError, CompareError) as error:
+        echo(str(error))
         raise typer.Exit(EXIT[BROKEN]) from error
     contexts = {preset: Context.here(preset) for preset in {record.preset for record in chosen}}
     repetitions = []
     keeps(*([out] if out else []), words=None)
     for record in chosen:
-        repetitions.append(repeat(record, contexts[record.preset], tolerance, out))
+        repetitions.append(repeat(record, contexts[record.preset], tolerance, out, named))
         if not as_json:
-            typer.echo("\n".join(lines(repetitions[-1])))
+            echo("\n".join(lines(repetitions[-1])))
     _end(repetitions, as_json)
 
 
@@ -115,7 +123,7 @@ def searched(root: Path = RESULTS) -> list[Path]:
 
 def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in repetitions], indent=1))
+        echo(json.dumps([asdict(each) for each in repetitions], indent=1))
     raise typer.Exit(EXIT[worst([each.verdict for each in repetitions])])
 
 
@@ -169,7 +177,7 @@ def certificates(path: Path) -> list[Path]:
     """
     found = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not found:
-        typer.echo(f"reproduce: {path} must hold certificates, *.json (got none); write one with train --certify")
+        echo(f"reproduce: {path} must hold certificates, *.json (got none); write one with train --certify")
         raise typer.Exit(NO_SUCH_RUN)
     return found
 
@@ -213,24 +221,38 @@ def certified(path: Path, is_quiet: bool = False) -> Repetition:
             differs={**verdict.hardware, **verdict.differs},
         )
     if not is_quiet:
-        typer.echo("\n".join(lines(repetition)))
+        echo("\n".join(lines(repetition)))
     return repetition
 
 
 # ------------------------------------------------------------------ one record
 
 
-def repeat(record: Record, context: Context, tolerance: float, out: Path | None = None) -> Repetition:
-    """Set up, check and measure a record's point here, and compare; the new record goes to ``out`` too."""
+def repeat(
+    record: Record, context: Context, tolerance: float, out: Path | None = None, named: Collection[str] = ()
+) -> Repetition:
+    """Set up, check and measure a record's point here, and compare.
+
+    Args:
+        record: Record.
+        context: Facts of the new record.
+        tolerance: Largest relative difference that counts as reproduced.
+        out: Gets the new record.
+        named: Environments outside `envs/` that may be imported, see `names_of`.
+    """
     case = CASES.get(record.case)
     if case is None or case.version != record.case_version:
         why_not = f"this checkout has no case {record.case!r}"
         if case is not None:
             why_not = f"what is timed changed: version {record.case_version} of the case then, {case.version} here"
-        commit = record.git.get("sha") or "of the record, which it does not name,"
+        commit = machine.commit_of(record.git) or "of the record, which it does not name,"
         reason = f"{why_not}; check out commit {commit} and run `{record.command}`"
         return Repetition(name=name_of(record), verdict=BROKEN, reasons=(reason,), differs={})
-    here = run_point(Job(case, record.point), context)
+    try:
+        job = job_of(record, named)
+    except CompareError as error:
+        return Repetition(name=name_of(record), verdict=BROKEN, reasons=(str(error),), differs={})
+    here = run_point(job, context)
     if out is not None:
         append(out, here)
     return compare(record, here, tolerance)
@@ -333,7 +355,7 @@ def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
     if here.status == "skipped":  # nothing ran
         new |= {name: old[name] for name in ("mode", "threads")}
     apart = {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
-    changed = changed_files(then.git.get("sha")) if "git.sha" in apart else None
+    changed = changed_files(machine.commit_of(then.git)) if "git.sha" in apart else None
     return apart if changed is None else {**apart, "files of the code that changed": (0, changed)}
 
 
@@ -359,7 +381,7 @@ def lines(repetition: Repetition) -> list[str]:
             values = " -> ".join("none or unknown" if value is None else str(value) for value in both)
             differs.append(f"  differs: {name}: {values}")
     differs += [f"  differs: {n} {KINDS[kind]} (--json names them)" for kind, n in many.items() if n > MOST_LISTED]
-    return [head, *(f"  {reason}" for reason in repetition.reasons), *differs]
+    return list(map(one_line, [head, *(f"  {reason}" for reason in repetition.reasons), *differs]))
 
 
 MOST_LISTED: Final = 3

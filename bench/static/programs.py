@@ -8,7 +8,8 @@ from typing import Any, Final
 from warpdrive_min.envs import ENVS
 
 from ..errors import CompareError
-from ..outside import config_of, is_outside
+from ..outside import config_of
+from ..workloads.env_step import is_outside
 from ..workloads.shared import EPISODE_LENGTHS, env_config
 
 Program = Mapping[str, Any]

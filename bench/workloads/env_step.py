@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -13,6 +14,7 @@ from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.consistency import Agreement, step_by_step
 from warpdrive_min.environment import CUDAEnvironmentContext, agent_sets
 from warpdrive_min.envs import ENVS
+from warpdrive_min.errors import known, require
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 from warpdrive_min.validation.subject import load_class
@@ -183,6 +185,12 @@ def build_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = Tru
     )
 
 
+def is_outside(name: str) -> bool:
+    """True if a name, which a config in JSON may follow, is ``module:Class`` or a path."""
+    target = name.partition("{")[0]
+    return target not in ENVS and (":" in target or os.path.exists(target))
+
+
 def environment_of(point: Point) -> CUDAEnvironmentContext:
     """Return the environment of a point: one of `ENVS`, or of a class outside, and its config in JSON.
 
@@ -190,8 +198,9 @@ def environment_of(point: Point) -> CUDAEnvironmentContext:
         ConfigError: There is no such class, or it does not take this config.
     """
     name, own = class_and_config(point["env"])
-    if name not in ENVS:
+    if is_outside(name):
         return load_class(name)(**own)
+    require(name in ENVS, "environment", f"must be one of {known(ENVS)}, module:Class, or an existing path", name)
     config = env_config(name, point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
     return ENVS[name](**config)
 

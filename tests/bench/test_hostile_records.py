@@ -1,0 +1,204 @@
+"""Records of strangers: they choose no code, write nothing outside `--out`, and their texts are escaped."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import xml.dom.minidom
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bench import reproduce
+from bench.errors import CompareError
+from bench.outside import job_of, names_of
+from bench.paper import write
+from bench.record import Context, append
+from bench.report import html
+from bench.show import render
+from bench.show.columns import Column, Table
+from tests.bench.builders import bench, in_this_process, record
+from warpdrive_min.terminal import Console
+
+EVIL = "\x1b]0;owned\x07 \n\\input{/etc/passwd} $\\frac$ <script>alert(1)</script> | ](http://a) {{x}} \ud800"
+ROOT = Path(__file__).parents[2]
+POINT = {"backend": "cpu", "n_envs": 100, "n_agents": 1, "exact": False}
+
+
+@pytest.fixture
+def stranger(tmp_path, monkeypatch):
+    """Return a function that writes a module which leaves a trace where it is imported, and returns its records."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    Path("stranger_coin.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+
+    def write_record(env: str, **changes) -> Path:
+        append(Path("r.jsonl"), record(point={"env": env, **POINT}, **changes))
+        return Path("r.jsonl")
+
+    yield write_record
+    sys.modules.pop("stranger_coin", None)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "stranger_coin",
+        "stranger_coin.py",
+        "./stranger_coin.py",
+        "stranger_coin:Coin",
+        'stranger_coin:Coin{"a": 1}',
+        "{tmp_path}/stranger_coin.py",
+        ".",
+    ],
+)
+@pytest.mark.parametrize("command", ["reproduce", "gate"])
+def test_a_record_does_not_choose_what_is_imported(command, env, stranger, tmp_path, monkeypatch):
+    """By path, class or bare name; the message names the option, unless there is nothing that could be named."""
+    monkeypatch.setattr(reproduce, "run_point", lambda job, context: next(in_this_process([job], context)))
+    monkeypatch.setattr("bench.sweep.run_points", in_this_process)
+    file = stranger(env.replace("{tmp_path}", str(tmp_path)), machine=dict(Context.here("default").machine))
+    words = ["run", "--records", file] if command == "reproduce" else ["--baseline", file, "--out", tmp_path / "out"]
+    shown = bench(command, *words, exits=5)
+    assert ("name it with --env " in shown) == (env != "stranger_coin")
+    assert not Path("imported").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "env"),
+    [
+        ("tests.environments.counter:Counter", 'tests.environments.counter:Counter{"a": 1}'),
+        ("tests/environments/recall.py", "tests.environments.recall:Recall"),
+        ("tests/environments/recall.py", str(ROOT / "tests/environments/recall.py")),
+    ],
+)
+def test_what_the_user_names_is_imported(named, env, monkeypatch):
+    """However it is spelt there and in the record, and with any config; nothing else is."""
+    monkeypatch.chdir(ROOT)
+    given = record(point={"env": env, **POINT})
+    assert job_of(given, names_of([named])).point is given.point
+    with pytest.raises(CompareError, match="name it with --env"):
+        job_of(given, names_of(["tests.environments.clock:Clock"]))
+
+
+def test_a_name_of_nothing_is_refused():
+    """In a line."""
+    assert "--env: must be one of" in bench("reproduce", "x", "--env", "no/such/thing.py", exits=5)
+
+
+COMMANDS = {
+    "table": [],
+    "paper": ["--out", "out/a/b"],
+    "report": ["--out", "out/r.html"],
+    "plot": ["--out", "out/figures"],
+    "export": ["--out", "out/asv"],
+    "gate": ["--junit", "out/r.xml", "--summary", "out/s.md", "--annotations"],
+    "reproduce": ["--out", "out/r.jsonl"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"case": "../../../esc", "git": {"sha": "--output=esc", "dirty": False}},
+        {"case": "/esc", "git": {"sha": "../../../esc", "dirty": False}},
+        {"case": EVIL, "status": "failed", "reason": EVIL},
+        {"point": {"env": EVIL, **POINT, EVIL: EVIL}},
+        {
+            "run_id": EVIL,
+            "machine": {"gpu": f"../../{EVIL}", "cpu": EVIL, "cores": EVIL, "python": EVIL},
+            "notes": {"note": EVIL},
+            "command": EVIL,
+        },
+    ],
+    ids=["case up", "case root", "case", "point", "rest"],
+)
+def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
+    """No command prints control characters, breaks XML, or writes a file outside of what it was told."""
+    (folder := tmp_path / "a/b/c").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    lines = [
+        record(point={"env": "cartpole", **POINT, "n_envs": n}).model_dump(mode="json", by_alias=True)
+        for n in (100, 200)
+    ]
+    Path("r.jsonl").write_text("".join(json.dumps(each | changes) + "\n" for each in lines))
+    words = {
+        "export": ["asv", "r.jsonl"],
+        "gate": ["--baseline", "r.jsonl", "--records", "r.jsonl"],
+        "reproduce": ["no such run", "--records", "r.jsonl"],
+    }.get(command, ["r.jsonl"])
+    shown = bench(command, *words, *COMMANDS[command], exits=(0, 1, 2, 3, 5))
+    assert {each for each in shown if not each.isprintable()} <= {"\n"}
+    assert "Traceback" not in shown
+    outside = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_relative_to(folder / "out")]
+    assert outside == [folder / "r.jsonl"]
+    assert not list(Path("/").glob("esc*"))
+    for path in [*folder.rglob("*.svg"), *folder.rglob("*.xml")]:
+        xml.dom.minidom.parseString(path.read_bytes())
+    for path in folder.rglob("*.tex"):
+        assert "\\input{/" not in path.read_text()
+        assert "\x1b" not in path.read_text()
+
+
+def test_two_cases_of_one_slug_have_two_files(tmp_path):
+    """Neither replaces the other."""
+    file = tmp_path / "r.jsonl"
+    for case in ("a/b", "a_b"):
+        append(file, record(case=case))
+    written = write([file], tmp_path / "out")
+    assert len(written) == len({*written})
+    assert {"a-b.tex", "a-b-again.tex"} <= {path.name for path in written}
+
+
+class Page(HTMLParser):
+    """The scripts of a page that run, and its policy."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: dict[str, list[str]] = {"script": [], "style": []}
+        self.policy, self.styled, self._inside = "", 0, ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self._inside = tag if tag in self.found and "type" not in given else ""
+        self.policy = given["content"] if "http-equiv" in given else self.policy
+        self.styled += "style" in given or any(name.startswith("on") for name in given)
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.found[self._inside].append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+
+def test_the_report_runs_its_own_script_alone():
+    """Its policy has the hash of the script and of the style, and nothing needs another one."""
+    page = Page(html([record(run_id=EVIL, notes={"note": EVIL})]))
+    assert "unsafe" not in page.policy
+    assert page.styled == 0
+    for tag, texts in page.found.items():
+        (text,) = texts
+        assert f"{tag}-src 'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'" in page.policy
+    assert ".style.setProperty(" in page.found["script"][0]
+    assert "{ style:" not in page.found["script"][0]
+
+
+def test_tables_are_escaped_in_every_format():
+    """A cell stays a cell, and its text is shown as it is."""
+    table = Table(columns=[Column("a|b", str), Column("c", lambda row: "z")], rows=["x | <b> [y](z) ![i](j) \\\n| q |"])
+    shown = "x \\| \\<b> [y]\\(z) ![i]\\(j) \\\\\\\\n\\| q \\|"
+    assert render.markdown(table).splitlines()[2] == f"| {shown} | z |"
+    assert len(render.markdown(table).splitlines()) == 3
+    hat = r"\textasciicircum{}"
+    assert render.escape("[1] *\n\\x^^41") == rf"{{[}}1] {{*}}\textbackslash{{}}n\textbackslash{{}}x{hat}{hat}41"
+    console = Console(width=200)
+    with console.capture() as got:
+        console.print(render.terminal(Table(columns=[Column("[b]", str)], rows=["[red]x\x1b[2J"])))
+    assert "[b]" in got.get()
+    assert r"[red]x\x1b[2J" in got.get()
