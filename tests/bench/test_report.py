@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -243,10 +245,15 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
 def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
     """No error or request; tables sort and filter, figures are drawn whole, series can be hidden, nothing overflows."""
-    watch = "<head><script>window.errors = []; onerror = (...all) => { errors.push(String(all[0])); };</script>"
+    watch = (
+        "<head><script>window.errors = []; onerror = (...all) => { errors.push(String(all[0])); };"
+        "addEventListener('securitypolicyviolation', event => { errors.push(event.violatedDirective); });</script>"
+    )
     page = tmp_path / "report.html"
     probe = Path(__file__).with_name("report_probe.js").read_text()
-    page.write_text(shipped.replace("<head>", watch, 1).replace("</body>", f"<script>{probe}</script></body>"))
+    allowed = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(probe.encode()).digest()).decode()}' "
+    text = shipped.replace("<head>", watch, 1).replace("script-src ", allowed, 1)
+    page.write_text(text.replace("</body>", f"<script>{probe}</script></body>"))
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     command = [str(CHROMIUM), *options, "--window-size=500,900", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
