@@ -74,7 +74,7 @@ class EnvWrapper:
         seed: Of random starts and reset pools.
         auto_reset: The step restarts finished copies itself; ``_done_`` still tells which.
         exact: Bit-identical floats on every backend, at some cost in speed.
-        debug: Check every action against its space before each step; synchronises.
+        debug: Check each draw of choices, and every action against its space before each step; synchronises.
 
     Raises:
         ConfigError: A rule about an argument or the environment is broken.
@@ -156,6 +156,7 @@ class EnvWrapper:
             spread=bool(sequences),
             fills=True,
         )
+        self.cuda_function_manager.debug = debug
         self._load(sources, testing_bin_filename)
         self._rollouts: Rollouts | None = None
         self._of_one_row: CUDAFunctionManager | None = None
@@ -502,7 +503,7 @@ class EnvWrapper:
             actions = self.cuda_data_manager.tensor(name)
             bounds = action_bounds([self.env.action_space[agent] for agent in agents])
             low, high = torch.from_numpy(bounds).to(actions.device)
-            wrong = ((actions < low) | (actions > high)).nonzero()
+            wrong = (~((actions >= low) & (actions <= high))).nonzero()  # NaN is neither
             if len(wrong):
                 env, agent, kind = wrong[0].tolist()
                 raise ActionError(

@@ -168,6 +168,8 @@ class CUDAFunctionManager:
             self.shape = LaunchShape.of(self.n_agents, shared, few, blocks_below, packed_threads)
         self.compiled_in: Sequence[str] = ()
         """Shared constants that users copy to symbols, and that the kernels have compiled in instead."""
+        self.debug = False
+        """Samplers check each draw, which synchronises."""
         self._kernels: dict[str, Kernel] = {}
         self._sequences: dict[str, Sequence[KernelCall]] = {}
         self._warned: set[str] = set()

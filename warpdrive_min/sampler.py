@@ -15,7 +15,7 @@ from warpdrive_min.backends.base import Argument, Constant, Launch
 from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import ConfigError, DataError, known, require
+from warpdrive_min.errors import ActionError, ConfigError, DataError, known, require
 from warpdrive_min.function_manager import CUDAFunctionManager, KernelCall, core_sources
 from warpdrive_min.rng import STREAM_ACTIONS, seed_words
 from warpdrive_min.spaces import action_bounds
@@ -64,6 +64,11 @@ class ActionArray:
     def draws(self) -> str:
         """Name of the draw counters, (n_envs,) int32."""
         return f"{self.name}_draws"
+
+    @property
+    def impossible(self) -> str:
+        """Name of the counts of impossible draws of choices, (n_envs, n_agents) int32."""
+        return f"{self.name}_impossible"
 
     @property
     def ou_state(self) -> str:
@@ -140,8 +145,8 @@ class CUDASampler:
     ) -> None:
         """Prepare actions ``(n_envs, n_agents, n_types)``, or of one type also ``(n_envs, n_agents)``, for `sample`.
 
-        Pushes ``<action_name>_draws`` and, for continuous actions, ``<action_name>_ou_state``, both 0; samplers of one
-        array share them.
+        Pushes ``<action_name>_draws``, and ``<action_name>_impossible`` for choices or ``<action_name>_ou_state`` for
+        continuous actions, all 0; samplers of one array share them.
 
         Args:
             data_manager: That holds the array.
@@ -169,13 +174,15 @@ class CUDASampler:
         if is_deterministic:
             feed.add_data(array.ou_state, np.zeros(shape, np.float32))
             feed.add_data(ONE, np.ones(1, np.float32))
+        else:
+            feed.add_data(array.impossible, np.zeros(shape[:2], np.int32), scratch=True)
         feed.add_data(SEED, np.zeros(2, np.int32))
         for name in [name for name in feed if data_manager.is_data_on_device(name)]:
             del feed[name]  # of another sampler
         data_manager.push_data_to_device(feed)
         if self._seed is not None:
             data_manager.tensor(SEED).copy_(torch.tensor(self._seed, dtype=torch.int32))
-        for name in (array.draws, *([array.ou_state] if is_deterministic else [])):
+        for name in (array.draws, array.ou_state if is_deterministic else array.impossible):
             data_manager.tensor(name).zero_()
         self._seeds.append(data_manager.tensor(SEED))
         self._draws.append(data_manager.tensor(array.draws))
@@ -193,8 +200,11 @@ class CUDASampler:
     ) -> None:
         """Enqueue one draw for every agent; does not synchronise.
 
-        Discrete actions. ``distribution`` is ``(n_envs, n_agents, sum of choices)`` float32: probabilities, which need
-        not sum to one, or logits. A choice of probability 0 is never drawn.
+        Discrete actions. ``distribution`` is ``(n_envs, n_agents, sum of choices)`` float32: probabilities, which are
+        divided by their sum, or logits. A choice of probability 0 is never drawn. A draw is impossible if the mask
+        allows no choice, no allowed one is probable, or the number of an allowed one is NaN, infinite or, of a
+        probability, negative. Its action is the first allowed choice, 0 if there is none, with log-probability and
+        entropy 0, on every backend; ``<action_name>_impossible`` counts it.
 
         Continuous actions. ``distribution`` is the mean, shaped as the actions, float32. An Ornstein-Uhlenbeck
         process goes around it: ``ou_state = (1 - damping) * ou_state + stddev * normal``, ``action = mean + scale *
@@ -221,6 +231,7 @@ class CUDASampler:
         Raises:
             ConfigError: Not seeded, the array is not registered, a keyword is unknown, or a float is not finite.
             DataError: A tensor has another shape, dtype or device.
+            ActionError: A draw is impossible (in debug mode, which synchronises).
         """
         self.bound(data_manager, distribution, action_name, use_argmax, **params)()
 
@@ -341,15 +352,19 @@ class CUDASampler:
         return self.bound_uniform(data_manager, low, high, action_name)
 
     def counters(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> dict[str, Argument]:
-        """Return what the next draw of an array follows from: ``draws`` (n_envs,), ``seed`` (2,) and ``stream``.
+        """Return what the next draw of choices follows from: ``draws`` (n_envs,), ``seed`` (2,) and ``stream``.
 
-        A kernel that draws the same actions itself takes them, and adds what it has drawn to ``draws``.
+        A kernel that draws the same actions itself takes them, adds what it has drawn to ``draws``, and counts
+        impossible draws in ``impossible`` (n_envs, n_agents).
 
         Raises:
             ConfigError: Not seeded, or the array is not registered.
         """
         array = self._seeded(action_name)
-        return {"draws": data_manager.tensor(array.draws), "seed": data_manager.tensor(SEED), "stream": array.stream}
+        counters = {"draws": data_manager.tensor(array.draws), "seed": data_manager.tensor(SEED)}
+        if array.categories:
+            counters["impossible"] = data_manager.tensor(array.impossible)
+        return {**counters, "stream": array.stream}
 
     def reset_noise(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> None:
         """Set the noise of continuous actions to 0; enqueues, does not synchronise.
@@ -400,7 +415,26 @@ class CUDASampler:
             log_prob=choice.log_prob is not None,
             entropy=choice.entropy is not None,
         )
-        return self._prepare(data, array, "draw", flags, arguments)
+        launch = self._prepare(data, array, "draw", flags, arguments)
+        return self._checked(data, array, launch) if self._functions.debug else launch
+
+    def _checked(self, data: CUDADataManager, array: ActionArray, draw: Launch) -> Launch:
+        """Return a draw that raises an error where it is impossible."""
+        counts = data.tensor(array.impossible)
+
+        def draw_and_check() -> None:
+            before = counts.clone()
+            draw()
+            wrong = (counts != before).nonzero()
+            if len(wrong):
+                env, agent = wrong[0].tolist()
+                raise ActionError(
+                    f"{array.name}[{env}, {agent}]: of environment {env}, agent {agent}, no choice can be drawn: "
+                    "probabilities must be finite and not negative, and one that the mask allows must be positive "
+                    f"({len(wrong)} of {counts.numel()} rows are so); mend the mask, or what gives the probabilities"
+                )
+
+        return draw_and_check
 
     def _add_noise(
         self, data: CUDADataManager, array: ActionArray, mean: torch.Tensor, use_argmax: bool, noise: Noise
@@ -437,6 +471,7 @@ class CUDASampler:
         given = tuple(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments.values())
         key = (data, array.name, kernel, flags)
         if key not in self._prepared or self._prepared[key][0] != given:
+            counts = {"impossible": data.tensor(array.impossible)} if array.categories else {}
             launch = self._manager(array, flags).bind(
                 kernel,
                 data,
@@ -444,6 +479,7 @@ class CUDASampler:
                 draws=data.tensor(array.draws),
                 seed=data.tensor(SEED),
                 stream=array.stream,
+                **counts,
                 **{name: _argument(name, value, data.device) for name, value in arguments.items()},
             )
             self._prepared[key] = (given, launch)

@@ -46,6 +46,7 @@ class Sampler:
         self.actions = np.full((self.n_envs, n_agents, len(categories)), -9, np.int32)
         self.draws = np.zeros(self.n_envs, np.int32)
         self.log_prob, self.entropy = untouched.copy(), untouched.copy()
+        self.impossible = np.zeros((self.n_envs, n_agents), np.int32)
 
     def draw(self) -> np.ndarray:
         """Run the kernel once; return a copy of the actions (n_envs, n_agents, n_types)."""
@@ -57,6 +58,7 @@ class Sampler:
             "seed": SEED,
             "log_prob": self.log_prob,
             "entropy": self.entropy,
+            "impossible": self.impossible,
             "stream": STREAM,
             "n_envs": self.n_envs,
         }
@@ -123,6 +125,84 @@ def test_argmax_takes_the_first_of_equal_maxima(backend: str) -> None:
     sampler = Sampler(backend, np.tile([1.0, 3.0, 3.0, 2.0], (1, 2, 1)), mask=mask, ARGMAX=True, LOG_PROB=True)
     assert sampler.draw().ravel().tolist() == [1, 2]
     np.testing.assert_allclose(sampler.log_prob, [[np.log(3 / 9), np.log(3 / 6)]], rtol=1e-6)
+
+
+NAN, INF = np.nan, np.inf
+IMPOSSIBLE = {
+    "nothing allowed": (False, [1, 1, 1], [0, 0, 0], 0),
+    "nothing allowed, logits": (True, [1, 1, 1], [0, 0, 0], 0),
+    "nothing probable": (False, [0, 0, 0], None, 0),
+    "nothing probable, logits": (True, [-INF, -INF, -INF], None, 0),
+    "nothing probable that is allowed": (False, [1, 0, 0], [0, 1, 1], 1),
+    "nothing normal": (False, [1e-40, 1e-40, 0], None, 0),
+    "infinite": (False, [0, INF, 1], None, 0),
+    "infinite first": (False, [INF, 0, 0], None, 0),
+    "infinite logit": (True, [0, INF, 1], None, 0),
+    "NaN": (False, [0, 1, NAN], None, 0),
+    "NaN, masked": (False, [0, 1, NAN], [0, 1, 1], 1),
+    "NaN logit": (True, [NAN, 1, 1], None, 0),
+    "last logit NaN": (True, [0, 1, NAN], None, 0),
+    "all logits NaN": (True, [NAN, NAN, NAN], None, 0),
+    "negative": (False, [0, 1, -0.5], None, 0),
+    "minus infinity": (False, [-INF, 1, 1], None, 0),
+    "too large a sum": (False, [3e38, 3e38, 0], None, 0),
+}
+"""Rows from which nothing can be drawn: whether they are logits, the row, its mask, and the action then."""
+POSSIBLE = {
+    "unnormalised": (False, [0, 7, 0], None, 1),
+    "negative zero": (False, [-0.0, 1, 0], None, 1),
+    "forbidden NaN": (False, [NAN, 2, -1], [0, 1, 0], 1),
+    "forbidden NaN, logits": (True, [NAN, 2, INF], [0, 1, 0], 1),
+    "minus infinity, logits": (True, [-INF, -1e30, -INF], None, 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of Numba's simulator
+@on_every_backend
+@pytest.mark.parametrize("is_argmax", [False, True])
+@pytest.mark.parametrize("case", [*IMPOSSIBLE, *POSSIBLE])
+def test_impossible_rows_are_alike_on_every_backend(backend: str, case: str, is_argmax: bool) -> None:
+    """The first allowed action, else 0, without probability or entropy, and a count; rows beside it stay as they are."""
+    is_logits, row, mask, action = (IMPOSSIBLE | POSSIBLE)[case]
+    distribution = np.tile(np.float32([0, 1, 0] if not is_logits else [-INF, 1, -INF]), (2, 3, 1))
+    masks = None if mask is None else np.ones((2, 3, 3), np.int32)
+    distribution[1, 1] = row
+    if masks is not None:
+        masks[1, 1] = mask
+    flags = {"LOGITS": is_logits, "LOG_PROB": True, "ENTROPY": True, "ARGMAX": is_argmax}
+    sampler = Sampler(backend, distribution, mask=masks, **flags)
+    want = np.ones((2, 3), np.int32)
+    want[1, 1] = action
+    assert sampler.draw()[..., 0].tolist() == want.tolist()
+    assert not sampler.log_prob.any()
+    assert not sampler.entropy.any()
+    counts = np.zeros((2, 3), np.int32)
+    counts[1, 1] = case in IMPOSSIBLE
+    assert sampler.impossible.tolist() == counts.tolist()
+
+
+@on_every_backend
+def test_impossible_types_of_a_row_are_counted_each(backend: str) -> None:
+    """Of a row with three types, two of them impossible, only the other one has a probability."""
+    distribution = np.tile(np.float32([NAN, 1, 1, 1, 0, 0]), (2, 3, 1))
+    sampler = Sampler(backend, distribution, (2, 2, 2), LOG_PROB=True, ENTROPY=True)
+    for _ in range(2):
+        assert (sampler.draw()[..., [0, 2]] == 0).all()
+    assert (sampler.impossible == 4).all()
+    np.testing.assert_allclose(sampler.log_prob, np.log(0.5), rtol=1e-6)
+    np.testing.assert_allclose(sampler.entropy, np.log(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("without_outputs", [False, True])
+@on_every_backend
+def test_argmax_alone_knows_impossible_rows(backend: str, without_outputs: bool) -> None:
+    """Also where neither log-probability nor entropy is asked for."""
+    rows = [each for each in IMPOSSIBLE.values() if each[0] and each[2] is None]
+    distribution = np.float32([[row for _, row, _, _ in rows]])
+    flags = {} if without_outputs else {"LOG_PROB": True}
+    sampler = Sampler(backend, distribution, LOGITS=True, ARGMAX=True, **flags)
+    assert not sampler.draw().any()
+    assert (sampler.impossible == 1).all()
 
 
 @on_every_backend

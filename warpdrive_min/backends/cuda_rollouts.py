@@ -237,7 +237,8 @@ class _WithPolicy(_Rollout):
     def _more(self) -> dict[str, str]:
         said = {name: f"float (*{name})[N_AGENTS]" for name in SAID}
         rows = {rows_of(name): f"bool* {rows_of(name)}" for name in FLAGS}
-        return {"weights": "const float* weights", **said, **super()._more(), **RECORDED, **rows}
+        of_policy = {"weights": "const float* weights", "impossible": "int* impossible"}
+        return {**of_policy, **said, **super()._more(), **RECORDED, **rows}
 
     def _of_environments(self) -> dict[str, tuple[Parameter, str]]:
         if not self._constants["RECORDS"]:
@@ -252,7 +253,8 @@ class _WithPolicy(_Rollout):
         written = self._at(Constants.OBSERVATIONS)
         seen = f"reinterpret_cast<const float*>({written.replace('wd_step + 1', 'wd_step')})"
         actions = f"reinterpret_cast<int*>({self._at(ACTIONS)})"
-        given = [seen, "weights", self._at("draws"), "seed", "stream", actions, *map(self._at, SAID), "n_envs"]
+        drawn = [self._at("draws"), "seed", "stream", "impossible", actions]
+        given = [seen, "weights", *drawn, *map(self._at, SAID), "n_envs"]
         act = f"wd_act(policy, {', '.join(given)});"
         return [act, *self._count_draw(), *self._take_step("true"), *self._record(), *self._copy_flags()]
 

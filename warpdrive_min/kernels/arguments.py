@@ -103,6 +103,7 @@ class Choices(NamedTuple):
     seed: int32[:]
     log_prob: Any
     entropy: Any
+    impossible: int32[:, :]
     stream: int32
 
 

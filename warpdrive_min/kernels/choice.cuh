@@ -1,18 +1,23 @@
 // A choice that is drawn from weights or logits, with its log-probability and the entropy.
 //
-// Rule: weight = p or wd_exp(logit - maximum); 0 where the mask is 0, for NaN, and for p that is negative or subnormal.
-// Action: the first whose running sum exceeds uniform * total, never one of weight 0; the first allowed one if every
-// weight is 0, then with log_prob and entropy 0. ARGMAX: the first allowed maximum. log_prob and entropy are sums over
-// the action types, in nats.
+// Rule: weight = p or wd_exp(logit - maximum); 0 where the mask is 0, and for subnormal p. Action: the first whose running
+// sum exceeds uniform * total, never one of weight 0. ARGMAX: the first allowed maximum. log_prob and entropy are sums
+// over the action types, in nats.
+//
+// Entries are impossible if none is allowed, every weight is 0, an allowed p is negative, or an allowed p or logit is NaN
+// or infinite (logits may be -infinity), or the total overflows. The action is then the first allowed one, 0 if none is,
+// with log_prob and entropy 0.
 //
 // Constants that come before this header: N_TYPES, N_CATEGORIES (of all types together), LOGITS, MASKED, ARGMAX, LOG_PROB
 // and ENTROPY.
 #pragma once
 
 constexpr float WD_SMALLEST = 1.17549435e-38f;  // the least normal float: smaller weights count as 0
-constexpr bool WD_WEIGHED = !ARGMAX || LOG_PROB || ENTROPY;
+constexpr float WD_LARGEST = 3.40282347e38f;    // the largest finite float
+constexpr bool WD_WEIGHED = !(ARGMAX && LOGITS) || LOG_PROB || ENTROPY;  // else the maximum alone is asked for
 
-WD_FN float wd_forbidden() { return wd_float(0xFF800000u); }  // -infinity: never a maximum, weight 0
+WD_FN float wd_minus_infinity() { return wd_float(0xFF800000u); }
+WD_FN float wd_forbidden() { return LOGITS ? wd_minus_infinity() : 0.f; }  // of weight 0
 
 WD_FN int wd_first_allowed(const int* const mask, const int n) {
   for (int k = 0; MASKED && k < n; ++k)
@@ -28,31 +33,38 @@ constexpr bool WD_IN_REGISTERS = N_TYPES == 1 && N_CATEGORIES <= 32;  // else we
 struct wd_drawn {
   int action;
   float log_prob, entropy;
+  bool is_impossible;
 };
 
 // Draws from the n entries at `row` and may leave their weights there; `mask` is that of the same entries.
 WD_FN wd_drawn wd_draw(float* const row, const int* const mask, const int n, const float uniform) {
-  wd_drawn drawn = {-1, 0.f, 0.f};
-  float best = wd_forbidden();
+  wd_drawn drawn = {0, 0.f, 0.f, false};
+  float best = wd_minus_infinity();
   if constexpr (LOGITS || ARGMAX)
     WD_UNROLL
-    for (int k = 0; k < n; ++k)
+    for (int k = 0; k < n; ++k) {
+      if (!WD_WEIGHED && row[k] != row[k]) drawn.is_impossible = true;
       if (row[k] > best) {
         best = row[k];
         drawn.action = k;
       }
+    }
+  if (!WD_WEIGHED && !(fabsf(best) <= WD_LARGEST)) drawn.is_impossible = true;
   if constexpr (WD_WEIGHED) {
     float registers[WD_IN_REGISTERS ? N_CATEGORIES : 1];
     float* const weights = WD_IN_REGISTERS ? registers : row;
     float total = 0.f, moment = 0.f;  // moment: sum of weight * log weight
+    float doubt = 0.f;  // of logits NaN, of p negative, if an entry is impossible
     WD_UNROLL
     for (int k = 0; k < n; ++k) {
       const float entry = LOGITS ? row[k] - best : row[k];
-      const float weight = LOGITS ? wd_exp(entry) : entry >= WD_SMALLEST ? entry : 0.f;
+      const float weight = LOGITS ? wd_exp(entry) : entry < WD_SMALLEST ? 0.f : entry;  // NaN stays NaN
+      doubt = LOGITS ? doubt + entry : entry < doubt ? entry : doubt;
       if (ENTROPY && weight > 0.f) moment += weight * (LOGITS ? entry : wd_log(weight));
       total += weight;
       weights[k] = weight;
     }
+    drawn.is_impossible = LOGITS ? doubt != doubt : !(total > 0.f && total <= WD_LARGEST && doubt >= 0.f);
     if constexpr (!ARGMAX) {
       const float threshold = uniform * total;
       float sum = 0.f;
@@ -66,7 +78,7 @@ WD_FN wd_drawn wd_draw(float* const row, const int* const mask, const int n, con
         is_found = is_found | (is_taken & (sum > threshold));
       }
     }
-    if (total > 0.f) {
+    if (!drawn.is_impossible) {
       const float log_total = wd_log(total);
       if (LOG_PROB) {
         float chosen = 0.f;
@@ -77,7 +89,7 @@ WD_FN wd_drawn wd_draw(float* const row, const int* const mask, const int n, con
       if (ENTROPY) drawn.entropy = log_total - moment / total;
     }
   }
-  if (drawn.action < 0) drawn.action = wd_first_allowed(mask, n);
+  if (drawn.is_impossible) drawn.action = wd_first_allowed(mask, n);
   return drawn;
 }
 
@@ -87,7 +99,8 @@ WD_FN wd_drawn wd_draw(float* const row, const int* const mask, const int n, con
 
 template <int ROWS>
 struct wd_drawn {
-  int action[ROWS];  // -1 where every weight is 0
+  int action[ROWS];  // nothing where the entries are impossible
+  int is_impossible[ROWS];
   float log_prob[ROWS], entropy[ROWS];
 };
 
@@ -98,8 +111,8 @@ WD_FN void wd_draw(wd_drawn<ROWS>& drawn, float (*const entries)[ROWS], const in
                    const unsigned* const words) {
   float best[ROWS];
   WD_EACH_ROW(r, n_rows) {
-    best[r] = wd_forbidden();
-    drawn.action[r] = -1;
+    best[r] = wd_minus_infinity();
+    drawn.action[r] = drawn.is_impossible[r] = 0;
   }
   if constexpr (LOGITS || ARGMAX)
     for (int k = 0; k < n; ++k)
@@ -107,18 +120,25 @@ WD_FN void wd_draw(wd_drawn<ROWS>& drawn, float (*const entries)[ROWS], const in
         const bool is_better = entries[k][r] > best[r];
         best[r] = is_better ? entries[k][r] : best[r];
         drawn.action[r] = is_better ? k : drawn.action[r];
+        if (!WD_WEIGHED) drawn.is_impossible[r] |= entries[k][r] != entries[k][r];
       }
+  if constexpr (!WD_WEIGHED) WD_EACH_ROW(r, n_rows) drawn.is_impossible[r] |= !(fabsf(best[r]) <= WD_LARGEST);
   if constexpr (WD_WEIGHED) {
-    float total[ROWS], moment[ROWS];  // moment: sum of weight * log weight
-    WD_EACH_ROW(r, n_rows) total[r] = moment[r] = 0.f;
+    float total[ROWS], moment[ROWS], doubt[ROWS];  // as above
+    WD_EACH_ROW(r, n_rows) total[r] = moment[r] = doubt[r] = 0.f;
     for (int k = 0; k < n; ++k)
       WD_EACH_ROW(r, n_rows) {
         const float entry = LOGITS ? entries[k][r] - best[r] : entries[k][r];
-        const float weight = LOGITS ? wd_exp(entry) : entry >= WD_SMALLEST ? entry : 0.f;
+        const float weight = LOGITS ? wd_exp(entry) : entry < WD_SMALLEST ? 0.f : entry;
+        doubt[r] = LOGITS ? doubt[r] + entry : entry < doubt[r] ? entry : doubt[r];
         if (ENTROPY) moment[r] += weight > 0.f ? weight * (LOGITS ? entry : wd_log(weight)) : 0.f;
         total[r] += weight;
         entries[k][r] = weight;
       }
+    WD_EACH_ROW(r, n_rows) {
+      const bool is_fine = (total[r] > 0.f) & (total[r] <= WD_LARGEST) & (doubt[r] >= 0.f);
+      drawn.is_impossible[r] = LOGITS ? doubt[r] != doubt[r] : !is_fine;
+    }
     if constexpr (!ARGMAX) {
       float threshold[ROWS], sum[ROWS];
       int is_found[ROWS];
@@ -143,8 +163,8 @@ WD_FN void wd_draw(wd_drawn<ROWS>& drawn, float (*const entries)[ROWS], const in
         WD_EACH_ROW(r, n_rows) chosen[r] = k == drawn.action[r] ? entries[k][r] : chosen[r];
       WD_EACH_ROW(r, n_rows) {
         const float log_total = wd_log(total[r]);
-        drawn.log_prob[r] = total[r] > 0.f ? wd_log(chosen[r]) - log_total : 0.f;
-        drawn.entropy[r] = total[r] > 0.f ? log_total - moment[r] / total[r] : 0.f;
+        drawn.log_prob[r] = drawn.is_impossible[r] ? 0.f : wd_log(chosen[r]) - log_total;
+        drawn.entropy[r] = drawn.is_impossible[r] ? 0.f : log_total - moment[r] / total[r];
       }
     }
   }

@@ -81,11 +81,11 @@ struct WD_ALIGN(16) wd_policy_of {
 using wd_policy = wd_policy_of<THREADS / 32, 32, WD_SHARED_BYTES>;                         // a thread acts for its environment
 using wd_policy_of_block = wd_policy_of<WD_ACTING_WARPS, WD_WARP_ROWS, WD_SHARED_BYTES * 5 / 8>;  // for all of a block
 
-// Draws the actions of this block's agents from what they see, (n_envs, N_AGENTS, N_SEEN). Afterwards the block waits, and
-// then counts the draw.
+// Draws the actions of this block's agents from what they see, (n_envs, N_AGENTS, N_SEEN), and counts the rows that are
+// impossible. Afterwards the block waits, and then counts the draw.
 WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const float* const weights, const int* const draws,
-                  const int* const seed, const int stream, int* const actions, float (*const log_probs)[N_AGENTS],
-                  float (*const values)[N_AGENTS], const int n_envs) {
+                  const int* const seed, const int stream, int* const impossible, int* const actions,
+                  float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS], const int n_envs) {
   const int warp = WD_THREAD / 32, lane = WD_THREAD % 32;
   const int n_rows = wd_min(ENVS_PER_BLOCK, n_envs - WD_FIRST_ENV) * N_AGENTS;
   const long long first_row = static_cast<long long>(WD_FIRST_ENV) * N_AGENTS;
@@ -103,6 +103,7 @@ WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const flo
     if (HAS_VALUE) values[env][agent] = out[VALUE_COLUMN];
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
     actions[first_row + row] = drawn.action;
+    if (drawn.is_impossible) impossible[first_row + row] += 1;
     log_probs[env][agent] = drawn.log_prob;
   }
 }
@@ -172,7 +173,7 @@ struct wd_policy {
 
   // Draws the actions of up to WD_ROWS agents from what they observe, by a uniform word of each.
   void act(const float (*const observations)[N_SEEN], const float* const weights, const unsigned* const words,
-           int* const actions, float* const log_probs, float* const values, const int n) {
+           int* const impossible, int* const actions, float* const log_probs, float* const values, const int n) {
     for (int row = 0; row < WD_ROWS; ++row)
       for (int i = 0; i < N_SEEN; ++i) seen[i][row] = observations[wd_min(row, n - 1)][i];
     const float* const of_critic = pass<N_HEAD>(out, weights);
@@ -180,8 +181,10 @@ struct wd_policy {
     const float* const valued = HAS_CRITIC ? value[0] : out[N_HEAD - 1];
     wd_drawn<WD_ROWS> drawn;
     wd_draw(drawn, out, N_CATEGORIES, WD_ROWS, words);
+    for (int row = 0; row < n; ++row)
+      if (drawn.is_impossible[row]) impossible[row] += 1;
     WD_EACH_ROW(row, n) {
-      actions[row] = drawn.action[row] < 0 ? 0 : drawn.action[row];
+      actions[row] = drawn.is_impossible[row] ? 0 : drawn.action[row];
       log_probs[row] = drawn.log_prob[row];
       if (HAS_VALUE) values[row] = valued[row];
     }
@@ -191,15 +194,15 @@ struct wd_policy {
 typedef wd_policy wd_policy_of_block;
 
 WD_FN void wd_act(wd_policy& policy, const float* const seen, const float* const weights, const int* const draws,
-                  const int* const seed, const int stream, int* const actions, float (*const log_probs)[N_AGENTS],
-                  float (*const values)[N_AGENTS], const int n_envs) {
+                  const int* const seed, const int stream, int* const impossible, int* const actions,
+                  float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS], const int n_envs) {
   const int end_row = wd_min(WD_FIRST_ENV + ENVS_PER_BLOCK, n_envs) * N_AGENTS;
   for (int row = WD_FIRST_ENV * N_AGENTS; row < end_row; row += WD_ROWS) {
     const int n = wd_min(WD_ROWS, end_row - row);
     wd_drawn_words<1> words;
     words.draw(row / WD_ROWS, row, n, draws, stream, seed);
-    policy.act(reinterpret_cast<const float (*)[N_SEEN]>(seen) + row, weights, words.of[0], actions + row,
-               &log_probs[0][0] + row, &values[0][0] + (HAS_VALUE ? row : 0), n);
+    policy.act(reinterpret_cast<const float (*)[N_SEEN]>(seen) + row, weights, words.of[0],
+               impossible + row, actions + row, &log_probs[0][0] + row, &values[0][0] + (HAS_VALUE ? row : 0), n);
   }
 }
 

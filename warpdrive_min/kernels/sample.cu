@@ -1,7 +1,8 @@
 // Sampler: draws one action per action type for every agent, from probabilities or logits.
 //
 // Reads distribution, draws, seed, and mask if MASKED; writes actions, log_prob if LOG_PROB, entropy if ENTROPY, and
-// adds 1 to the draws of each environment unless ARGMAX. Arrays whose flag is false are never touched.
+// adds 1 to the draws of each environment unless ARGMAX, and to the count of a row for each type of it that is
+// impossible. Arrays whose flag is false are never touched.
 //
 // `choice.cuh` has the rule.
 //
@@ -26,7 +27,7 @@ constexpr int TILES = (WD_ITEMS_OF_A_PART + TILE_ROWS - 1) / TILE_ROWS;  // of a
 #endif
 
 WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_AGENTS][N_TYPES], int* draws,
-                  const int* seed, float* log_prob, float* entropy, int stream, int n_envs) {
+                  const int* seed, float* log_prob, float* entropy, int* impossible, int stream, int n_envs) {
   const int first_row = WD_FIRST_ENV * N_AGENTS + WD_FIRST_ITEM;
   const int n_block_rows = wd_min(WD_END_ITEM, (n_envs - WD_FIRST_ENV) * N_AGENTS) - WD_FIRST_ITEM;
 #if defined(__CUDACC__)
@@ -52,6 +53,7 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
         const wd_drawn drawn = wd_draw(tile + r * ROW_STRIDE + offset, mask + start + r * N_CATEGORIES + offset,
                                        N_TYPES == 1 ? N_CATEGORIES : CATEGORIES[type], uniform);
         actions[env][agent][type] = drawn.action;
+        if (drawn.is_impossible) impossible[row] += 1;
         row_log_prob += drawn.log_prob;
         row_entropy += drawn.entropy;
       }
@@ -77,13 +79,19 @@ WD_KERNEL(sample)(const float* distribution, const int* mask, int (*actions)[N_A
     for (int type = 0, offset = 0; type < N_TYPES; offset += CATEGORIES[type++]) {
       wd_drawn<TILE_ROWS> drawn;
       wd_draw(drawn, tile + offset, CATEGORIES[type], n_filled, words.of[type]);
+      int n_impossible = 0;
       WD_EACH_ROW(r, n_rows) {
-        const int* const row_mask = mask + start + r * N_CATEGORIES + offset;
-        const int action = drawn.action[r];
-        row_actions[r * N_TYPES + type] = action < 0 ? wd_first_allowed(row_mask, CATEGORIES[type]) : action;
+        row_actions[r * N_TYPES + type] = drawn.action[r];
+        n_impossible += drawn.is_impossible[r];
         if (LOG_PROB) log_prob[row + r] = (type == 0 ? 0.f : log_prob[row + r]) + drawn.log_prob[r];
         if (ENTROPY) entropy[row + r] = (type == 0 ? 0.f : entropy[row + r]) + drawn.entropy[r];
       }
+      for (int r = 0; n_impossible > 0 && r < n_rows; ++r)
+        if (drawn.is_impossible[r]) {
+          const int* const row_mask = mask + start + r * N_CATEGORIES + offset;
+          row_actions[r * N_TYPES + type] = wd_first_allowed(row_mask, CATEGORIES[type]);
+          impossible[row + r] += 1;
+        }
     }
   }
 #endif

@@ -28,13 +28,16 @@ def build(c: Any) -> dict[str, Any]:
     SHARE = -(-ENVS_PER_BLOCK * N_AGENTS // BLOCKS_PER_ENV)  # rows of a block
     LOGITS, MASKED, ARGMAX, LOG_PROB, ENTROPY = c.LOGITS, c.MASKED, c.ARGMAX, c.LOG_PROB, c.ENTROPY
     CATEGORIES = np.array(c.CATEGORIES, np.int32)
-    WEIGHED = not ARGMAX or LOG_PROB or ENTROPY
+    WEIGHED = not (ARGMAX and LOGITS) or LOG_PROB or ENTROPY
     ROW_STRIDE = N_CATEGORIES | 1  # odd: threads on neighbouring rows hit different banks
     if ROW_STRIDE > TILE_FLOATS:
         raise ValueError(f"sample: N_CATEGORIES must be below 8192 (got {N_CATEGORIES}); split the action space")
     TILE_ROWS = min(THREADS, TILE_FLOATS // ROW_STRIDE)
-    FORBIDDEN = np.float32(-math.inf)
+    MINUS_INFINITY = np.float32(-math.inf)
+    FORBIDDEN = MINUS_INFINITY if LOGITS else np.float32(0)  # of weight 0
+    NAN = np.float32(math.nan)
     SMALLEST = np.finfo(np.float32).tiny  # the least normal float: smaller weights count as 0
+    LARGEST = np.finfo(np.float32).max
 
     @cuda.jit(device=True)
     def place(first_env, row):
@@ -71,28 +74,41 @@ def build(c: Any) -> dict[str, Any]:
                 start = 0
                 for action_type in range(N_TYPES):
                     end = N_CATEGORIES if N_TYPES == 1 else start + CATEGORIES[action_type]
-                    drawn = -1
-                    best = FORBIDDEN
+                    drawn = 0
+                    is_impossible = False
+                    best = MINUS_INFINITY
                     if LOGITS or ARGMAX:
                         for k in range(start, end):
-                            if tile[r, natural(k)] > best:
-                                best = tile[r, natural(k)]
+                            entry = tile[r, natural(k)]
+                            if LOGITS:
+                                if entry != entry:
+                                    is_impossible = True
+                            if entry > best:
+                                best = entry
                                 drawn = k - start
+                    if LOGITS:
+                        if not (best >= -LARGEST and best <= LARGEST):
+                            is_impossible = True
                     if WEIGHED:
                         total = float32(0)
                         moment = float32(0)  # sum of weight * log weight
                         for k in range(start, end):
                             entry = tile[r, natural(k)]
                             if LOGITS:
-                                entry = FORBIDDEN if entry == FORBIDDEN else entry - best
+                                entry = MINUS_INFINITY if is_impossible or entry == MINUS_INFINITY else entry - best
                                 weight = exp(entry)
-                            else:
-                                weight = entry if entry >= SMALLEST else float32(0)
+                            elif entry >= SMALLEST:
+                                weight = entry
+                            else:  # NaN, which makes the total NaN, for one that is negative or NaN
+                                weight = float32(0) if entry >= float32(0) else NAN
                             if ENTROPY:
                                 if weight > float32(0):
                                     moment += weight * (entry if LOGITS else log(weight))
                             total += weight
                             tile[r, natural(k)] = weight
+                        if not LOGITS:
+                            if not (total > float32(0) and total <= LARGEST):
+                                is_impossible = True
                         if not ARGMAX:
                             # uint32 of each step: the count of words wraps as in the other languages.
                             number = uint32(uint32(uint32(given.draws[env]) * uint32(N_TYPES)) + uint32(action_type))
@@ -103,19 +119,20 @@ def build(c: Any) -> dict[str, Any]:
                             threshold = uniform(word(words, number & uint32(3))) * total
                             running = float32(0)
                             is_found = False
-                            drawn = -1
+                            drawn = 0
                             for k in range(start, end):
                                 running += tile[r, natural(k)]
                                 if not is_found and tile[r, natural(k)] > float32(0):
                                     drawn = k - start
                                     is_found = running > threshold
-                        if total > float32(0):
+                        if not is_impossible:
                             log_total = log(total)
                             if LOG_PROB:
                                 row_log_prob += log(tile[r, start + drawn]) - log_total
                             if ENTROPY:
                                 row_entropy += log_total - moment / total
-                    if drawn < 0:
+                    if is_impossible:
+                        given.impossible[env, agent] += 1
                         drawn = 0
                         if MASKED:
                             for k in range(end - 1, start - 1, -1):

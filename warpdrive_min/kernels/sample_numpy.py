@@ -15,15 +15,15 @@ from warpdrive_min.kernels.arguments import Choices
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 
-FORBIDDEN = np.float32(-np.inf)
-SMALLEST = np.finfo(np.float32).tiny
+MINUS_INFINITY = np.float32(-np.inf)
+SMALLEST, LARGEST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
     """Return the kernel ``sample``."""
     words = _Words(c.N_AGENTS)
     sizes = [int(size) for size in c.CATEGORIES]
-    weighed = not c.ARGMAX or c.LOG_PROB or c.ENTROPY
+    forbidden = MINUS_INFINITY if c.LOGITS else np.float32(0)  # of weight 0
     starts = np.cumsum([0, *sizes[:-1]])
 
     def sample(given: Choices, n_envs: int) -> None:
@@ -36,23 +36,24 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
             # Categories first, so that the sums over them run along whole arrays.
             rows = np.moveaxis(given.distribution[..., part], -1, 0)
             allowed = np.moveaxis(given.mask[..., part], -1, 0) != 0 if c.MASKED else None
-            rows = rows if allowed is None else np.where(allowed, rows, FORBIDDEN)
-            fallback = (
-                np.zeros(rows.shape[1:], np.int32) if allowed is None else allowed.argmax(axis=0).astype(np.int32)
-            )
+            rows = rows if allowed is None else np.where(allowed, rows, forbidden)
+            is_impossible = _impossible(rows, is_logits=c.LOGITS)
+            if is_impossible.any():
+                given.impossible[...] += is_impossible
+                first = 0 if allowed is None else allowed.argmax(axis=0)
+                certain = np.where(np.arange(size)[:, None, None] == first, np.float32(1), forbidden)
+                rows = np.where(is_impossible, certain, rows)
             if c.LOGITS:
-                with np.errstate(invalid="ignore"):  # -inf - -inf: every logit is -inf
-                    logs = rows - _maximum(rows)
-                weights = maths_numpy.exp(logs) if weighed else rows
+                logs = rows - rows.max(axis=0)
+                weights = maths_numpy.exp(logs)
             else:
                 weights = np.where(rows >= SMALLEST, rows, np.float32(0))
                 logs = maths_numpy.log(np.maximum(weights, SMALLEST)) if c.ENTROPY else rows
             if c.ARGMAX:
-                best = _maximum(rows)
-                action = np.where(best > FORBIDDEN, (rows == best).argmax(axis=0).astype(np.int32), fallback)
+                action = rows.argmax(axis=0).astype(np.int32)
             else:
                 word = given.draws.view(np.uint32) * np.uint32(c.N_TYPES) + np.uint32(action_type)
-                action = _draw(weights, rng.uniform(words.select(word, given.stream, given.seed)), fallback)
+                action = _draw(weights, rng.uniform(words.select(word, given.stream, given.seed)))
             given.actions[..., action_type] = action
             if c.LOG_PROB or c.ENTROPY:
                 targets = given.log_prob if c.LOG_PROB else None, given.entropy if c.ENTROPY else None
@@ -85,19 +86,26 @@ class _Words:
         return chosen
 
 
-def _maximum(rows: FloatArray) -> FloatArray:
-    maximum: FloatArray = np.fmax.reduce(rows, axis=0, initial=FORBIDDEN)
-    return maximum
+def _impossible(rows: FloatArray, *, is_logits: bool) -> NDArray[np.bool_]:
+    """Return the rows from which nothing can be drawn, (n_envs, n_agents), from entries with categories first."""
+    if is_logits:
+        best = rows.max(axis=0)  # NaN if one is
+        return ~(np.abs(best) <= LARGEST)
+    total = np.zeros_like(rows[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for entry in rows:
+            total += np.where(entry >= SMALLEST, entry, np.where(entry >= 0, np.float32(0), np.float32(np.nan)))
+    return ~((total > 0) & (total <= LARGEST))
 
 
-def _draw(weights: FloatArray, uniform: FloatArray, fallback: IntArray) -> IntArray:
+def _draw(weights: FloatArray, uniform: FloatArray) -> IntArray:
     sums = np.empty_like(weights)
     total = np.zeros_like(uniform)
     for weight, running in zip(weights, sums, strict=True):
         total += weight
         running[...] = total
     threshold = uniform * total
-    action = fallback
+    action = np.zeros(uniform.shape, np.int32)
     is_found = np.zeros(uniform.shape, bool)
     for k, (weight, running) in enumerate(zip(weights, sums, strict=True)):
         is_candidate = ~is_found & (weight > 0)
@@ -114,11 +122,9 @@ def _add_statistics(
         total += weight
         if entropy is not None:
             np.add(moment, weight * np.where(weight > 0, log, np.float32(0)), out=moment)
-    is_drawn = total > 0
-    total = np.where(is_drawn, total, np.float32(1))
     log_total = maths_numpy.log(total)
     if log_prob is not None:
         chosen = np.take_along_axis(weights, action[None].astype(np.int64), axis=0)[0]
-        log_prob += np.where(is_drawn, maths_numpy.log(np.maximum(chosen, SMALLEST)) - log_total, np.float32(0))
+        log_prob += maths_numpy.log(np.maximum(chosen, SMALLEST)) - log_total
     if entropy is not None:
-        entropy += np.where(is_drawn, log_total - moment / total, np.float32(0))
+        entropy += log_total - moment / total

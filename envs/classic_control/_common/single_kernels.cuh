@@ -361,7 +361,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
                                int* successes, float (*running_return)[N_AGENTS], int* running_steps,
                                float (*finished_return)[N_AGENTS], int* finished_steps, int* finished_episodes,
                                float (*cuts)[N_FEATURES], int* n_cut, int n_cuts, int* draws, const int* seed,
-                               int stream, int n_steps, int n_envs) {
+                               int stream, int* impossible, int n_steps, int n_envs) {
   constexpr bool KEEPS_ENDS = KEEP_ALL && !RECORDS;  // last observations, and flags of a byte, of each step
   const Recorder recorder = {running_return, running_steps, finished_return, finished_steps, finished_episodes,
                              cuts,           n_cut,         n_cuts,          n_envs};
@@ -389,6 +389,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
     float* const out = policy.out[WD_THREAD];
     const wd_drawn drawn = wd_draw(out, nullptr, N_CATEGORIES, wd_uniform(wd_word(words, static_cast<int>(word % 4u))));
     action = drawn.action;
+    if (drawn.is_impossible && is_own) impossible[env] += 1;
     float* const ended = KEEPS_ENDS || !is_own ? nullptr : final_observations[env][0];
     const Seen led_to = play(at, action, env, ended, start_seed, state_reset_pool);
     const bool is_done = at.is_terminal | at.out_of_time;
@@ -423,7 +424,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
       const int n = wd_min(WD_ROWS, end - env);
       wd_drawn_words<1> words;
       words.draw(env / WD_ROWS, env, n, draws, stream, seed);
-      policy.act(observations[kept + env], weights, words.of[0], &sampled_actions[kept + env][0][0],
+      policy.act(observations[kept + env], weights, words.of[0], impossible + env, &sampled_actions[kept + env][0][0],
                  log_probs[kept + env], values[HAS_VALUE ? kept + env : 0], n);
     }
     for (int env = WD_FIRST_ENV; env < end; ++env) draws[env] += 1;
