@@ -21,6 +21,7 @@ from warpdrive_min.environment import (
     Observations,
     PythonEnvironment,
     agent_sets,
+    earliest_truncation,
     environment_constants,
     push_environment,
     seed_resets,
@@ -575,6 +576,8 @@ def check_environment(env: Any) -> None:
     for attribute in ("num_agents", "episode_length"):
         value = getattr(env, attribute)
         require(value >= 1, f"environment {env.name!r}", f"{attribute} must be at least 1", value)
+    earliest, rule = earliest_truncation(env), f"earliest_truncation must be from 1 to {env.episode_length} steps"
+    require(1 <= earliest <= env.episode_length, f"environment {env.name!r}", rule, earliest)
     members = [agent for agents in getattr(env, "roles", {}).values() for agent in agents]
     is_each_once = len(members) == len(set(members)) and set(members) in (set(), set(env.action_space))
     require(is_each_once, f"environment {env.name!r}", "roles must hold each agent of action_space once", members)

@@ -65,6 +65,9 @@ class CUDAEnvironmentContext:
     masks_actions: bool = False
     """Training and bridges take the array ``action_mask`` for what agents may do, where observations have no such key.
     """
+    earliest_truncation: int | None = None
+    """Fewest steps after which an episode may be truncated, of environments that do so before ``episode_length``. A
+    trainer keeps as many last observations as follow from it."""
     tolerance: ClassVar[float] = 1e-5
     """Largest error of a step from the same state that rounding explains, in the unit of each array."""
     num_agents: int
@@ -306,6 +309,11 @@ def agent_sets(env: Any) -> dict[str, list[Hashable]]:
     """Return the agents of each set of arrays by the end of its arrays' names: "", or ``_<role>`` of roles."""
     roles: Mapping[str, Sequence[Hashable]] = getattr(env, "roles", {})
     return {f"_{role}": list(agents) for role, agents in roles.items()} or {"": list(env.action_space)}
+
+
+def earliest_truncation(env: Any) -> int:
+    """Return the fewest steps after which an environment may truncate an episode."""
+    return int(getattr(env, "earliest_truncation", None) or env.episode_length)
 
 
 def sources_in(package: str, stem: str = "kernel") -> dict[Language, Source]:

@@ -357,6 +357,7 @@ class Rollouts:
             **dict.fromkeys(("running_return", "finished_return", "values"), of_agents),
             "cuts": torch.zeros(1, n_features, device=data.device),
             "n_cuts": 0,
+            "faults": torch.zeros(1, 2, device=data.device, dtype=torch.int32),
             **rows,
             **recorder,
             **sampler.counters(data),

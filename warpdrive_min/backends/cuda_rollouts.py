@@ -198,6 +198,7 @@ RECORDED: Final = {
     "cuts": "float* cuts",
     "n_cut": "int* n_cut",
     "n_cuts": "int n_cuts",
+    "faults": "int (*faults)[2]",
 }
 """Declarations of what ``record`` takes beside what a step writes; the first has a row of each step."""
 RECORD: Final = (

@@ -32,6 +32,7 @@ class Recording(NamedTuple):
     cuts: float32[:, :, :]
     n_cut: int32[:]
     n_cuts: int32
+    faults: int32[:, :]
 
 
 class Scan(NamedTuple):

@@ -5,6 +5,9 @@
 // its end moves them to finished_return and finished_steps and counts it in finished_episodes. If CUTS, the final
 // observation of a truncated episode, N_WORDS floats of all agents, goes to slot n_cut[env] of cuts, which counts on.
 //
+// Of an environment that breaks its contract `faults` keeps the largest n_cut that passed n_cuts, and counts the steps at
+// which HAS_FLAGS and _done_ is not set exactly where one of the flags is.
+//
 // Without HAS_FLAGS every end is by the dynamics. A success is such an end that the flags tell, or _done_ == 2.
 //
 // A sum belongs to one thread, so nothing is atomic and the order of additions is that of the steps.
@@ -13,7 +16,7 @@ WD_KERNEL(record)(const float (*rewards)[N_AGENTS], const int* _done_, const int
                   const float* final_observations, float (*reward_row)[N_AGENTS], int* terminated_row,
                   int* truncated_row, int* success_row, float (*running_return)[N_AGENTS], int* running_steps,
                   float (*finished_return)[N_AGENTS], int* finished_steps, int* finished_episodes, float* cuts,
-                  int* n_cut, int n_cuts, int n_envs) {
+                  int* n_cut, int n_cuts, int (*faults)[2], int n_envs) {
   WD_EACH_AGENT(local, env, agent) {
     const float reward = rewards[env][agent];
     const float sum = running_return[env][agent] + reward;
@@ -45,6 +48,10 @@ WD_KERNEL(record)(const float (*rewards)[N_AGENTS], const int* _done_, const int
       finished_episodes[env] += 1;
     }
     running_steps[env] = is_done ? 0 : steps;
-    if (CUTS && is_truncated) n_cut[env] += 1;
+    if (CUTS && is_truncated) {
+      const int n = n_cut[env] += 1;
+      if (n > n_cuts && n > faults[env][0]) faults[env][0] = n;
+    }
+    if (HAS_FLAGS && is_done != (is_terminated || is_truncated)) faults[env][1] += 1;
   }
 }

@@ -54,5 +54,10 @@ def build(c: Any) -> dict[str, Any]:
                 if CUTS:
                     if is_truncated:
                         given.n_cut[env] += 1
+                        if given.n_cut[env] > given.n_cuts:
+                            given.faults[env, 0] = max(given.faults[env, 0], given.n_cut[env])
+                if HAS_FLAGS:
+                    if is_done != (is_terminated or is_truncated):
+                        given.faults[env, 1] += 1
 
     return {"record": record}

@@ -35,5 +35,9 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
             kept = envs[given.n_cut[envs] < given.n_cuts]
             given.cuts[given.n_cut[kept], kept] = given.final_observations[kept]
             given.n_cut[envs] += 1
+            lost = np.flatnonzero(given.n_cut > given.n_cuts)
+            given.faults[lost, 0] = np.maximum(given.faults[lost, 0], given.n_cut[lost])
+        if c.HAS_FLAGS:
+            given.faults[:, 1] += is_done != ((given.terminated != 0) | (given.truncated != 0))
 
     return {"record": record}

@@ -10,6 +10,7 @@ import torch
 from warpdrive_min.backends.base import Argument, Launch
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TERMINATED, TRUNCATED
 from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import earliest_truncation
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.arrays import AgentArrays, flat_entries
@@ -61,7 +62,10 @@ class RolloutRecorder:
         self.truncated_observations: torch.Tensor | None = None
         """Last observations of these, (n_truncated, n_envs, n_rows, n_features) float32, those of an environment in
         the order of time; None where nothing tells of time limits or of last observations."""
-        n_kept = (n_steps - 1) // wrapper.episode_length + 1
+        self.faults = zeros(n_envs, 2)
+        """Breaches of contract since training began, (n_envs, 2) int32: the most truncated episodes of a rollout for
+        which there was no room, and steps at which ``_done_`` contradicted the flags; 0: none."""
+        n_kept = (n_steps - 1) // earliest_truncation(wrapper.env) + 1
         observations = zeros(1, 1, dtype=torch.float32)  # stands in, as does what is kept: never touched
         kept = zeros(1, 1, 1, dtype=torch.float32)
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -95,6 +99,7 @@ class RolloutRecorder:
             "cuts": kept,
             "n_cut": self.n_truncated,
             "n_cuts": n_kept,
+            "faults": self.faults,
             **self._sums,
         }
         self._launches: dict[int, Launch] = {}
@@ -129,7 +134,7 @@ class RolloutRecorder:
             return None
         cuts = self.truncated_observations.flatten(0, -2)
         n_cuts = len(self.truncated_observations)
-        more = {"cuts": cuts, "n_cut": self.n_truncated, "successes": self.successes.flatten()}
+        more = {"cuts": cuts, "n_cut": self.n_truncated, "faults": self.faults, "successes": self.successes.flatten()}
         return {**self._sums, **more, "n_cuts": n_cuts}
 
     def _prepare(self, step: int) -> Launch:
@@ -160,6 +165,16 @@ class RolloutRecorder:
         """Forget the episodes that have ended; those that run go on. Enqueues."""
         for name in FINISHED:
             self._sums[name].zero_()
+
+    @property
+    def paid(self) -> torch.Tensor:
+        """Rewards since `clear_statistics`, and before it in the episodes that run, (n_envs, n_agents)."""
+        return self._sums["running_return"] + self._sums["finished_return"]
+
+    @property
+    def steps_of_episode(self) -> torch.Tensor:
+        """Steps done in the episodes that run, (n_envs,) int32."""
+        return self._sums["running_steps"]
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the live accumulators, which go on over rollouts, by name."""

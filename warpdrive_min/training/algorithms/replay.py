@@ -136,9 +136,8 @@ class ReplayBuffer:
         sources, places = buffer.observations, last + 1
         if buffer.truncated_observations is not None:
             sources = torch.cat([sources, buffer.truncated_observations])
-            slots = n_steps + buffer.truncated.cumsum(
-                0
-            )  # the first truncated one lies behind the n_steps + 1 observations
+            # The first truncated one lies behind the n_steps + 1 observations; for one without room training stops
+            slots = (n_steps + buffer.truncated.cumsum(0)).clamp(max=len(sources) - 1)
             is_truncated = buffer.truncated.gather(0, last) != 0
             places = torch.where(is_truncated, slots.gather(0, last), places)
         return Transitions(
