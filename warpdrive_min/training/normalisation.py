@@ -67,15 +67,19 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def merge(self, new: Moments, stopped: Tensor | None = None) -> None:
-        """Take further rows into account, but for members of a population that have stopped; enqueues."""
+        """Take further rows into account, unless one is not finite or its member has stopped; enqueues."""
         n_rows: int | Tensor = new.n_rows if stopped is None else new.n_rows * ~stopped
         total = self.count + n_rows
-        share, distance = n_rows / total, new.mean - self.mean
-        share = share.view(share.shape + (1,) * (distance.dim() - share.dim()))
-        spread = self.variance * (1 - share) + new.variance * share + distance**2 * share * (1 - share)
+        is_taken = (new.mean + new.variance).isfinite().view(*total.shape, -1).all(-1)
+        share = torch.where(is_taken, n_rows / total, 0.0)
+        self.count.copy_(torch.where(is_taken, total, self.count))
+        axes = share.shape + (1,) * (new.mean.dim() - share.dim())
+        share, is_taken = share.view(axes), is_taken.view(axes)
+        distance = torch.where(is_taken, new.mean - self.mean, 0.0)
+        variance = torch.where(is_taken, new.variance, 0.0)
+        spread = self.variance * (1 - share) + variance * share + distance**2 * share * (1 - share)
         self.variance.copy_(spread)
         self.mean.add_(distance * share)
-        self.count.copy_(total)
 
     @property
     def scale(self) -> Tensor:
@@ -102,7 +106,7 @@ class Normaliser(RunningMoments):
 
     @torch.no_grad()
     def merge(self, new: Moments, stopped: Tensor | None = None) -> None:
-        """Take further rows into account; enqueues."""
+        """As `RunningMoments.merge`; enqueues."""
         super().merge(new, stopped)
         self.centre.copy_(self.mean)
         self.factor.copy_(self.scale)
