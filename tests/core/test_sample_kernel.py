@@ -162,7 +162,7 @@ POSSIBLE = {
 @pytest.mark.parametrize("is_argmax", [False, True])
 @pytest.mark.parametrize("case", [*IMPOSSIBLE, *POSSIBLE])
 def test_impossible_rows_are_alike_on_every_backend(backend: str, case: str, is_argmax: bool) -> None:
-    """The first allowed action, else 0, without probability or entropy, and a count; rows beside it stay as they are."""
+    """The first allowed action, else 0, without probability or entropy, and a count; other rows stay as they are."""
     is_logits, row, mask, action = (IMPOSSIBLE | POSSIBLE)[case]
     distribution = np.tile(np.float32([0, 1, 0] if not is_logits else [-INF, 1, -INF]), (2, 3, 1))
     masks = None if mask is None else np.ones((2, 3, 3), np.int32)

@@ -58,6 +58,8 @@ class AgentArrays:
     rewards: torch.Tensor = field(repr=False)
     timestep: torch.Tensor = field(repr=False)
     """Steps done in the episode, (n_envs,) int32: 0 where one begins."""
+    keys: tuple[Hashable, ...] = ("",)
+    """Keys of a Dict in the order of `observations`; "" of what is none."""
     own_columns: int | None = None
     """First of the columns in which agents mark themselves, where a rollout keeps the one row of observations that is
     otherwise that of all agents of an environment; None: it keeps the row of each agent."""
@@ -71,6 +73,12 @@ class AgentArrays:
     def n_rows(self) -> int:
         """Rows of an environment's observations that a rollout keeps."""
         return self.n_agents if self.own_columns is None else 1
+
+    def names_of_features(self, name: str) -> list[str]:
+        """Return the array that each entry of an observation lies in, where ``name`` is that of the first part."""
+        names = part_names(name + self.suffix, [key for key in self.keys if key]).values()
+        widths = [flat_entries(part).shape[2] for part in self.observations]
+        return [name for name, width in zip(names, widths, strict=True) for _ in range(width)]
 
     def restore(self, kept: torch.Tensor) -> None:
         """Write the last observations that a rollout kept, (n_envs, n_rows, n_features), as a whole; enqueues."""
@@ -229,6 +237,7 @@ class SharedLayout:
                 observations=tuple(observed.values()),
                 mask=mask,
                 last_observations=self._last_observations(wrapper, suffix, list(observed), len(place)),
+                keys=tuple(observed),
                 actions=by_type(_tensor(wrapper, Constants.ACTIONS + suffix)),
                 rewards=_tensor(wrapper, Constants.REWARDS + suffix),
                 timestep=_tensor(wrapper, TIMESTEP),

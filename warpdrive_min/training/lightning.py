@@ -158,7 +158,7 @@ class Iterations:
 
 def pack(run: Trainer) -> dict[str, Any]:
     """Return all that a run goes on from, copied to the CPU, in plain containers; synchronises."""
-    state = run.state()
+    state = run.sound_state()
     assert state is not None, "the run is the only one"
     tensors, header = state
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

@@ -41,6 +41,8 @@ GRADIENT_NORM: Final = "gradient_norm"
 """Norm of a policy's gradient before it is clipped; DDPG has one of each network, with its name after this."""
 SKIPPED_STEPS: Final = "n_skipped_steps"
 """Metric of a policy: steps of its optimisers that were not taken since the gradient was not finite."""
+IMPOSSIBLE_ROWS: Final = "n_impossible_rows"
+"""Metric of a policy of choices: draws since the last row for which its mask or its numbers left no choice."""
 ADVICE: Final = "lower lr or max_grad_norm, or scale down rewards and observations"
 MAX_GRADIENT_NORM: Final = 1e8
 """A longer gradient means that training diverges: the next numbers are not finite any more."""
@@ -74,6 +76,8 @@ def read(
         sums[f"{group.name}/returns"] = (returns if rows is None else returns[rows]).sum()
         sums[f"{group.name}/steps"] = statistics["finished_steps"]
         sums[f"{group.name}/episodes"] = statistics["finished_episodes"]
+        if (impossible := _impossible(group)) is not None:
+            sums[f"{group.name}/impossible"] = impossible
         if group.algorithm is not None:
             updates |= {f"{group.name}/{key}": value for key, value in group.algorithm.metrics.items()}
     numbers = fetch(world.averaged(updates) | world.summed(sums))
@@ -86,6 +90,8 @@ def read(
     for group in groups:
         of_group = (numbers[f"{group.name}/{key}"] for key in ("returns", "steps", "episodes"))
         episodes[group.name] = {key: float(mean) for key, mean in _means(group, *of_group).items()}
+        if f"{group.name}/impossible" in numbers:
+            episodes[group.name][IMPOSSIBLE_ROWS] = numbers[f"{group.name}/impossible"]
     return metrics, episodes
 
 
@@ -94,10 +100,23 @@ def read_members(group: PolicyGroup, recorder: RolloutRecorder) -> Arrays:
     assert group.algorithm is not None, "a population learns"
     sums = recorder.statistics(*group.shape)
     tensors = [sums["finished_return"].sum(1), sums["finished_steps"], sums["finished_episodes"]]
+    names, impossible = list(group.algorithm.metrics), _impossible(group, *group.shape)
     tensors += group.algorithm.metrics.values()
-    returns, steps, episodes, *updates = torch.stack([tensor.double() for tensor in tensors]).cpu().numpy()
+    if impossible is not None:
+        names.append(IMPOSSIBLE_ROWS)
+        tensors.append(impossible)
+    returns, steps, episodes, *numbers = torch.stack([tensor.double() for tensor in tensors]).cpu().numpy()
     means = _means(group, returns, steps, episodes)
-    return means | dict(zip(group.algorithm.metrics, updates, strict=True))
+    return means | dict(zip(names, numbers, strict=True))
+
+
+def _impossible(group: PolicyGroup, *members: int) -> Tensor | None:
+    """Return how often nothing could be drawn for a policy's agents, 0-d or (members,); None: it has no choices."""
+    counts = group.actions.impossible
+    if counts is None:
+        return None
+    own = counts if group.arrays.rows is None else counts[:, group.arrays.rows]
+    return own.view(*members, -1).sum(-1)
 
 
 def fetch(numbers: Mapping[str, Tensor]) -> dict[str, float]:

@@ -269,10 +269,14 @@ class ActionSampler:
         is_masked = any(group.arrays.mask is not None for group in groups)
         self._mask = torch.ones(self._head.shape, dtype=torch.int32, device=device) if is_masked else None
         self._bounds = torch.tensor([self.space.low, self.space.high], device=device)
+        self.impossible: torch.Tensor | None = None
+        """Counts of draws from rows that allow nothing, (n_envs, agents of the array) int32; None of a Box."""
         self._draws: dict[bool, Launch] = {}
         """Draws of discrete actions, greedy or not, once they are prepared."""
         categories = self.space.categories
         sampler.register_actions(self._data, self._name, categories or n_types, is_deterministic=not categories)
+        if categories:
+            self.impossible = self._data.tensor(f"{self._name}_impossible")
         for group in groups:
             group.actions = self
 

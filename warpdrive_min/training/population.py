@@ -90,6 +90,7 @@ class PopulationTrainer(Trainer):
         assert self.group.algorithm is not None
         recorder = self.recorders[self.group.arrays.suffix]
         columns = metrics.read_members(self.group, recorder)
+        self._require_sound()
         updates = {name: columns[name] for name in self.group.algorithm.metrics}
         logged, rates = self._last_log[1], self._rates()
         for key, tensor in self.group.algorithm.scheduled.items():
@@ -98,7 +99,7 @@ class PopulationTrainer(Trainer):
             columns["evaluated_return"] = np.array([score.mean_return for score in self.evaluate().values()])
         before = self._has_stopped()
         self._note_failures(updates, logged)
-        recorder.clear_statistics()
+        self._clear_statistics()
         self._judge_members(columns)
         seconds = time.perf_counter() - self._started
         row = metrics.make_row(
@@ -111,6 +112,11 @@ class PopulationTrainer(Trainer):
             raise TrainingError(f"population: {self._failure}; so has every other member failed before")
         return row
 
+    def _require_sound(self, *, is_first: bool = False) -> None:
+        """Make sure that the environments have kept their contract; members whose numbers are not finite just stop."""
+        if self.check.is_suspect():
+            self.check.require_contract()
+
     def _note_failures(self, updates: Arrays, last_iteration: int) -> None:
         """Let members whose numbers are not finite learn no more."""
         numbers = np.stack(list(updates.values()))
@@ -120,12 +126,14 @@ class PopulationTrainer(Trainer):
         )
         for member in np.flatnonzero(is_suspect & ~self._has_stopped()).tolist():
             own = {name: float(values[member]) for name, values in updates.items()}
+            n_envs = self.config.trainer.num_envs
+            broken = self.check.broken(self.iteration, slice(member * n_envs, (member + 1) * n_envs))
             try:
                 who = f"{self.group.name}/member {member}"
                 metrics.check_finite(who, own, self.iteration, self.env_steps, last_iteration)
             except TrainingError as error:
-                self._failure = str(error)
-                log.warning("%s; it learns no more", error)
+                self._failure = f"{who}: {broken}" if broken else str(error)
+                log.warning("%s; it learns no more", self._failure)
                 self._has_failed[member] = True
         self._tell_stopped()
 

@@ -167,9 +167,9 @@ class RolloutRecorder:
             self._sums[name].zero_()
 
     @property
-    def paid(self) -> torch.Tensor:
-        """Rewards since `clear_statistics`, and before it in the episodes that run, (n_envs, n_agents)."""
-        return self._sums["running_return"] + self._sums["finished_return"]
+    def paid(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rewards in the episodes that run, and in those that ended since `clear_statistics`, (n_envs, n_agents)."""
+        return self._sums["running_return"], self._sums["finished_return"]
 
     @property
     def steps_of_episode(self) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -38,6 +39,7 @@ from warpdrive_min.training.policies import (
 )
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
+from warpdrive_min.training.rollout_check import RolloutCheck, require_finite_state
 from warpdrive_min.training.sharing import shared_arrays
 
 log = logging.getLogger(__name__)
@@ -139,7 +141,8 @@ class Trainer:
         """Train to the end of the run config, or for some iterations; returns the last row of metrics.
 
         Raises:
-            TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
+            TrainingError: A loss or a gradient is not finite, which names the policy and the iteration; or the
+                environment gave a number that is not, or broke its contract. Nothing of that is saved.
         """
         last = self.n_iterations if n_iterations is None else min(self.n_iterations, self.iteration + n_iterations)
         row: Row = {}
@@ -156,10 +159,24 @@ class Trainer:
     def iterate(self) -> None:
         """Collect a rollout, update every policy; enqueues. Each half is one CUDA graph from its second run on."""
         self.schedules.write(self.env_steps + self.steps_per_iteration)
-        self._collect()
+        is_first, self._is_first_rollout = self._is_first_rollout, False
+        with self.check.nothing_written() if is_first else contextlib.nullcontext():
+            self._collect()
         self._update()
         self.iteration += 1
         self.env_steps += self.steps_per_iteration
+        if is_first or self.wrapper.backend.device.type == "cpu":  # where nothing waits
+            self._require_sound(is_first=is_first)
+
+    def _require_sound(self, *, is_first: bool = False) -> None:
+        """Make sure that the environments gave what training can go on from; synchronises.
+
+        Raises:
+            TrainingError: A number is not finite, or they broke their contract.
+        """
+        if is_first or self.check.is_suspect():
+            self.check.require_finite(self.iteration)
+            self.check.require_contract()
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -290,6 +307,11 @@ class Trainer:
         for key, schedule in build.noise_schedules(config).items():
             self.exploration[key] = torch.zeros((), device=device)
             self.schedules.add([schedule], self.exploration[key])
+        self.check = RolloutCheck(
+            wrapper, list(self.groups.values()), self.recorders, has_cuts=config.trainer.compat is None
+        )
+        """Checks what the environments gave."""
+        self._is_first_rollout = True
         direct = steps_into_buffer(wrapper, list(self.groups.values()))
         self.step_into: Sequence[Launch] = direct or [wrapper.step] * self.n_steps
         """Steps of the environments, one for each of a rollout."""
@@ -305,7 +327,7 @@ class Trainer:
             log.info("rollouts are played step by step: %s", self.rollout_at_once)
         self.keeping = keep_passes(config, self.groups, is_at_once=callable(self.rollout_at_once))
         """Why learning makes a forward pass of its own, by policy; empty: it goes back from what acting computed."""
-        as_graph = backend.captures_graphs and config.trainer.mode != "eager"
+        as_graph = backend.captures_graphs and config.trainer.mode != "eager" and not wrapper.debug
         self._collect = Captured(backend, self.collect, as_graph=as_graph)
         self._update = Captured(backend, self.update, as_graph=as_graph)
 
@@ -379,17 +401,25 @@ class Trainer:
             **rates,
             **best,
         )
+        self._require_sound()
         for name, numbers in updates.items():
             metrics.check_finite(name, numbers, self.iteration, self.env_steps, logged)
         if self.world.size > 1:
             self.world.check_equal(self._shared_state())
-        for recorder in self.recorders.values():
-            recorder.clear_statistics()
+        self._clear_statistics()
         if self.world.is_first:
             for sink in self._open_sinks():
                 sink.write(row)
         self._judge(row)
         return row
+
+    def _clear_statistics(self) -> None:
+        """Forget the episodes that have ended, and the draws that were impossible; enqueues."""
+        for recorder in self.recorders.values():
+            recorder.clear_statistics()
+        for actions in self.action_samplers:
+            if actions.impossible is not None:
+                actions.impossible.zero_()
 
     def _rates(self) -> dict[str, float]:
         """Return speed and times since the last call; waits for the device."""
@@ -440,9 +470,10 @@ class Trainer:
 
         Raises:
             ConfigError: safetensors is not installed.
+            TrainingError: A number of the environments or the policies is not finite.
         """
         is_best = self._is_best()
-        state = self.state()
+        state = self.sound_state()
         if state is None:
             return None
         saving = self.config.saving
@@ -488,6 +519,19 @@ class Trainer:
             best_return=self.best_return,
         )
         return self._shared_state() | own, header
+
+    def sound_state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
+        """Return `state`, which is to be saved; synchronises.
+
+        Raises:
+            TrainingError: A number of the environments or the policies is not finite.
+        """
+        if not self._is_first_rollout:
+            self._require_sound()
+        state = self.state()
+        if state is not None and not self.has_members:  # of whom one may have failed
+            require_finite_state(state[0])
+        return state
 
     def load_checkpoint(self, path: str | Path | None = None, *, weights_only: bool = False) -> None:
         """Go on from a checkpoint, exactly as if training had not stopped there; synchronises.
@@ -542,6 +586,9 @@ class Trainer:
         checkpoint.restore(shared | own, mine, found)
         self.iteration, self.env_steps, self.seed = header.iteration, header.env_steps, header.seed
         self.best_return = header.best_return
+        self._is_first_rollout = True
+        for recorder in self.recorders.values():
+            recorder.faults.zero_()
         self._resumed_from, self.has_reached_return = self.iteration, False
         self._recent.restart(self.env_steps)
         self._close_sinks()  # opened again, they drop the rows that will come again
