@@ -175,7 +175,9 @@ class CUDADataManager:
         save = save and not is_pool
         row = torch.from_numpy(array)
         rows = (self.episode_length + 1, *shape[1:])
-        with self._memory(name, row.nbytes * (n_copies or 1) * (1 + save) + log * _nbytes(rows, row)):
+        n_bytes = row.nbytes * (n_copies or 1) * (1 + save) + log * _nbytes(rows, row)
+        # Tensors of inference mode could not be written to outside it.
+        with self._memory(name, n_bytes), torch.inference_mode(False):
             tensor = row.to(self.device, copy=True)
             if n_copies:
                 tensor = tensor.expand(shape).clone(memory_format=torch.contiguous_format)

@@ -394,7 +394,7 @@ def seed_resets(data_manager: CUDADataManager, seed: int) -> None:
     Raises:
         ValueError: The seed is negative or has more than 64 bits.
     """
-    data_manager.tensor(RESET_SEED).copy_(torch.tensor(seed_words(seed), dtype=torch.int32))
+    data_manager.tensor(RESET_SEED).copy_(torch.tensor(seed_words(seed), dtype=torch.int32, device="cpu"))
 
 
 def supports(env: Any, backend: Backend, sources: Mapping[Language, Source]) -> bool:

@@ -132,8 +132,11 @@ class Packed:
         self._parameters = parameters
         device, n = parameters[0].device, sum(each.numel() for each in parameters)
         self._order = torch.from_numpy(order).to(device)
-        self._flat, self._zero = torch.zeros(n + 1, device=device), torch.zeros(1, device=device)
-        self.numbers = torch.zeros(len(self._order), device=device)
+        self._flat, self._zero = (
+            torch.zeros(n + 1, device=device, dtype=torch.float32),
+            torch.zeros(1, device=device, dtype=torch.float32),
+        )
+        self.numbers = torch.zeros(len(self._order), device=device, dtype=torch.float32)
         """(n,) float32."""
 
     @torch.no_grad()

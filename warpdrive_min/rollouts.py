@@ -208,7 +208,10 @@ class Rollouts:
         arrays = {name: data.tensor(name) for name in (ACTIONS, *KEPT)}
         observations = arrays[Constants.OBSERVATIONS]
         n_rows = n_steps if keeps_all else 1
-        said = {name: torch.zeros(n_rows, *arrays[Constants.REWARDS].shape, device=data.device) for name in SAID}
+        said = {
+            name: torch.zeros(n_rows, *arrays[Constants.REWARDS].shape, device=data.device, dtype=torch.float32)
+            for name in SAID
+        }
         seen = observations.new_zeros((n_rows + 1, *observations.shape))
         given = {name: _zeros(n_steps, name, array) for name, array in arrays.items() if keeps_all}
         if keeps_all:
@@ -348,14 +351,14 @@ class Rollouts:
             rows[Constants.OBSERVATIONS] = seen.flatten(0, 1)
         n_features, n_agents = data.tensor(Constants.OBSERVATIONS).shape[2], self._subject.n_agents
         counts = torch.zeros(1, device=data.device, dtype=torch.int32)
-        of_agents = torch.zeros(1, n_agents, device=data.device)
+        of_agents = torch.zeros(1, n_agents, device=data.device, dtype=torch.float32)
         untouched = dict.fromkeys(
             ("successes", "running_steps", "finished_steps", "finished_episodes", "n_cut"), counts
         )
         arguments: dict[str, Argument] = {
             **untouched,
             **dict.fromkeys(("running_return", "finished_return", "values"), of_agents),
-            "cuts": torch.zeros(1, n_features, device=data.device),
+            "cuts": torch.zeros(1, n_features, device=data.device, dtype=torch.float32),
             "n_cuts": 0,
             "faults": torch.zeros(1, 2, device=data.device, dtype=torch.int32),
             **rows,
@@ -384,7 +387,7 @@ class Rollouts:
         data, step = self._subject.data, self._subject.step
         act_alone = None if getattr(policy, "has_value", True) else getattr(policy, "act", None)
         n_outputs = sum(category_counts(self._subject.spaces[0]))
-        head = torch.zeros(data.n_envs, self._subject.n_agents, n_outputs, device=data.device)
+        head = torch.zeros(data.n_envs, self._subject.n_agents, n_outputs, device=data.device, dtype=torch.float32)
         log_prob = said["log_probs"].new_zeros(head.shape[:2])
         mask = data.tensor(Constants.ACTION_MASK) if getattr(self._subject.env, "masks_actions", False) else None
         draw = sampler.bound(data, head, logits=True, log_prob=log_prob, mask=mask)

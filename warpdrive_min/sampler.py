@@ -130,7 +130,7 @@ class CUDASampler:
             seed = time.time_ns()
         self._seed = seed_words(seed)
         for seeds in self._seeds:
-            seeds.copy_(torch.tensor(self._seed, dtype=torch.int32))
+            seeds.copy_(torch.tensor(self._seed, dtype=torch.int32, device="cpu"))
         for draws in self._draws:
             draws.zero_()
 
@@ -181,7 +181,7 @@ class CUDASampler:
             del feed[name]  # of another sampler
         data_manager.push_data_to_device(feed)
         if self._seed is not None:
-            data_manager.tensor(SEED).copy_(torch.tensor(self._seed, dtype=torch.int32))
+            data_manager.tensor(SEED).copy_(torch.tensor(self._seed, dtype=torch.int32, device="cpu"))
         for name in (array.draws, array.ou_state if is_deterministic else array.impossible):
             data_manager.tensor(name).zero_()
         self._seeds.append(data_manager.tensor(SEED))
@@ -346,7 +346,11 @@ class CUDASampler:
         """
         array = self._seeded(action_name)
         if array.categories:
-            rows = torch.ones((data_manager.n_envs, array.n_agents, sum(array.categories)), device=data_manager.device)
+            rows = torch.ones(
+                (data_manager.n_envs, array.n_agents, sum(array.categories)),
+                device=data_manager.device,
+                dtype=torch.float32,
+            )
             return self.bound(data_manager, rows, action_name)
         low, high = torch.from_numpy(finite_bounds(spaces)).to(data_manager.device)
         return self.bound_uniform(data_manager, low, high, action_name)
@@ -383,7 +387,7 @@ class CUDASampler:
             DataError: Shape or dtype differ from the array's.
         """
         target = data_manager.tensor(action_name)
-        given = torch.as_tensor(actions)
+        given = actions if isinstance(actions, torch.Tensor) else torch.from_numpy(np.asarray(actions))
         got, want = ((each.dtype, tuple(each.shape)) for each in (given, target))
         require(got == want, "assign", f"actions must be {want[0]} of shape {want[1]}", got, error=DataError)
         target.copy_(given)
@@ -559,4 +563,4 @@ def _argument(name: str, value: torch.Tensor | float | None, device: torch.devic
         return value.detach() if isinstance(value, torch.Tensor) else value  # kernels are no part of torch's graph
     if name == "mask":
         return torch.zeros((1, 1, 1), dtype=torch.int32, device=device)
-    return torch.zeros((1, 1), device=device)
+    return torch.zeros((1, 1), device=device, dtype=torch.float32)

@@ -63,7 +63,7 @@ class BatchedEnvironment:
         self._actions = [self.data.tensor(Constants.ACTIONS + each) for each in self._sets]
         self.rows = {each: [self.agents.index(agent) for agent in members] for each, members in self._sets.items()}
         """Places of the agents of each set among all agents, by the end of their arrays' names."""
-        self._rows = [torch.tensor(rows, device=self.device) for rows in self.rows.values()]
+        self._rows = [torch.tensor(rows, device=self.device, dtype=torch.int64) for rows in self.rows.values()]
         self._suffixes: dict[str, dict[Hashable, str]] = {each: {} for each in self._sets}
         self.observation_spaces: Mapping[Hashable, Any] = {
             agent: self._observation_space(agent, space) for agent, space in self.wrapper.env.observation_space.items()

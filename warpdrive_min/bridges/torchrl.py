@@ -240,6 +240,7 @@ def spec_of(space: Any, rows: torch.Size, device: torch.device) -> Any:
         return Categorical(int(space.n), rows, device)
     if hasattr(space, "low"):
         shape = torch.Size((*rows, *space.shape))
-        low, high = (torch.as_tensor(bound, dtype=torch.float32).expand(shape) for bound in (space.low, space.high))
+        bounds = (torch.as_tensor(bound, dtype=torch.float32, device="cpu") for bound in (space.low, space.high))
+        low, high = (bound.expand(shape) for bound in bounds)
         return Bounded(low, high, shape, device, torch.float32)
     raise ConfigError(f"TorchRLEnv: actions must be Discrete, MultiDiscrete or Box (got {type(space).__name__})")

@@ -128,7 +128,7 @@ class A2C:
     def _returns_and_advantages(self, rewards: Tensor, dones: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         _, n_envs, n_agents = rewards.shape
         ends = (dones > 0).int().contiguous()
-        returns, advantages = torch.zeros(2, *rewards.shape, device=rewards.device)
+        returns, advantages = torch.zeros(2, *rewards.shape, device=rewards.device, dtype=torch.float32)
         scan = ReturnScan(_backend(rewards.device), n_envs, n_agents, self.discount_factor_gamma, compat=True)
         scan.scan(
             rewards.float().contiguous(),

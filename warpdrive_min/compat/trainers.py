@@ -234,7 +234,7 @@ class TrainerBase(trainer.Trainer):
                 load_weights(parts[part], str(file), f"policy/{policy}/{part}/")
                 files.append(str(file))
             if isinstance(group.algorithm, DDPG):
-                at_once = torch.ones((), device=self.wrapper.cuda_data_manager.device)
+                at_once = torch.ones((), device=self.wrapper.cuda_data_manager.device, dtype=torch.float32)
                 group.algorithm.target_actor.follow(at_once)
                 group.algorithm.target_critic.follow(at_once)
         self._set_timestep(files)

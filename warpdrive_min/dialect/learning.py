@@ -68,7 +68,8 @@ class WarpDriveDDPG(DDPG):
         rule = "WarpDrive's rule needs 2 rows, steps of a rollout + n_step - 1"
         require(n_rows >= 2, f"policy.{self.policy}", rule, n_rows, "raise train_batch_size or n_step")
         self._rows = {
-            name: torch.zeros(n_rows, *array.shape[1:], device=self._device) for name, array in _new(buffer).items()
+            name: torch.zeros(n_rows, *array.shape[1:], device=self._device, dtype=torch.float32)
+            for name, array in _new(buffer).items()
         }
         self._size = torch.zeros((), dtype=torch.int64, device=self._device)
 

@@ -89,13 +89,14 @@ class _Words:
 def _impossible(rows: FloatArray, *, is_logits: bool) -> NDArray[np.bool_]:
     """Return the rows from which nothing can be drawn, (n_envs, n_agents), from entries with categories first."""
     if is_logits:
-        best = rows.max(axis=0)  # NaN if one is
-        return ~(np.abs(best) <= LARGEST)
-    total = np.zeros_like(rows[0])
-    with np.errstate(over="ignore", invalid="ignore"):
-        for entry in rows:
-            total += np.where(entry >= SMALLEST, entry, np.where(entry >= 0, np.float32(0), np.float32(np.nan)))
-    return ~((total > 0) & (total <= LARGEST))
+        total = np.abs(rows.max(axis=0)) + np.float32(1)  # NaN if one is
+    else:
+        total = np.zeros_like(rows[0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            for entry in rows:
+                total += np.where(entry >= SMALLEST, entry, np.where(entry >= 0, np.float32(0), np.float32(np.nan)))
+    is_fine: NDArray[np.bool_] = (total > 0) & (total <= LARGEST)
+    return ~is_fine
 
 
 def _draw(weights: FloatArray, uniform: FloatArray) -> IntArray:

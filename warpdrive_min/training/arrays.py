@@ -231,7 +231,9 @@ class SharedLayout:
                 policy=policy,
                 agents=agents,
                 suffix=suffix,
-                rows=None if places == list(range(len(place))) else torch.tensor(places, device=device),
+                rows=None
+                if places == list(range(len(place)))
+                else torch.tensor(places, device=device, dtype=torch.int64),
                 space=spaces[agents[0]],
                 n_features=get_flattened_obs_size(env.observation_space[agents[0]]),
                 observations=tuple(observed.values()),

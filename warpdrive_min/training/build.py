@@ -25,6 +25,7 @@ from warpdrive_min.training.config import (
     RunConfig,
     Schedule,
 )
+from warpdrive_min.training.defaults import own_defaults, own_draws
 from warpdrive_min.training.fused import is_supported, missing
 from warpdrive_min.training.members import Members
 from warpdrive_min.training.models import create_actor, create_actor_critic, create_critic
@@ -95,8 +96,7 @@ def make_groups(
     """
     groups = {}
     members = () if config.population.size is None else config.population.members(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(seed, MODEL_SEED))
+    with own_defaults(), own_draws(derived_seed(seed, MODEL_SEED)):
         for name, of_agents in arrays.items():
             policy = config.policy[name]
             if members:
@@ -134,8 +134,8 @@ def make_members(
     """
     networks = []
     for member in members:
-        torch.manual_seed(derived_seed(member.seed, MODEL_SEED))
-        models = make_models(name, policy, arrays.n_features, arrays.space)
+        with own_draws(derived_seed(member.seed, MODEL_SEED)):
+            models = make_models(name, policy, arrays.n_features, arrays.space)
         for part, file in policy.weight_files.items():
             load_weights(models[part], file, f"policy/{name}/{part}/")
         networks.append(models["model"])
@@ -223,7 +223,10 @@ class ScheduledTensors:
                     tensor.fill_(values[0])
                 else:
                     # Pinned, so that the host does not wait for the copy
-                    tensor.copy_(torch.tensor(values, pin_memory=tensor.is_cuda), non_blocking=True)
+                    tensor.copy_(
+                        torch.tensor(values, pin_memory=tensor.is_cuda, dtype=torch.float32, device="cpu"),
+                        non_blocking=True,
+                    )
                 self._written[id(tensor)] = values
 
     def values(self, tensor: torch.Tensor) -> list[float]:

@@ -138,7 +138,7 @@ class GlobalStates:
         n_steps, n_envs, _ = recorders[sets[0].suffix].rewards.shape
         shapes = [(len(each.rewards[0]), each.n_features) for each in sets]
         widths = [n_agents * n_features for n_agents, n_features in shapes]
-        self.states = torch.zeros(n_steps + 1, n_envs, sum(widths), device=sets[0].rewards.device)
+        self.states = torch.zeros(n_steps + 1, n_envs, sum(widths), device=sets[0].rewards.device, dtype=torch.float32)
         """(n_steps + 1, n_envs, n_features) float32: before each step, and after all."""
         parts = zip(sets, self.states.split(widths, -1), shapes, strict=True)
         self._parts = [(each, states.unflatten(-1, shape)) for each, states, shape in parts]

@@ -14,6 +14,7 @@ from warpdrive_min.errors import require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import PolicyMap, SharedLayout
 from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.members import Members
 from warpdrive_min.training.policies import PolicyGroup, action_samplers
 
@@ -114,10 +115,10 @@ class EvaluationEnvs:
 
     def _play(self, greedy: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         data = self.wrapper.cuda_data_manager
-        playing = torch.ones(self.wrapper.n_envs, device=data.device)
+        playing = torch.ones(self.wrapper.n_envs, device=data.device, dtype=torch.float32)
         steps = torch.zeros_like(playing)
         returns = {
-            name: torch.zeros(self.wrapper.n_envs, group.arrays.n_agents, device=data.device)
+            name: torch.zeros(self.wrapper.n_envs, group.arrays.n_agents, device=data.device, dtype=torch.float32)
             for name, group in self.groups.items()
         }
         rewards = {name: torch.zeros_like(total) for name, total in returns.items()}
@@ -133,6 +134,7 @@ class EvaluationEnvs:
         return returns, steps
 
 
+@own_defaults()
 def evaluate(
     wrapper: EnvWrapper,
     models: Mapping[str, Any],
@@ -162,6 +164,7 @@ def evaluate(
     return {name: _score(total, steps) for name, total in returns.items()}
 
 
+@own_defaults()
 def evaluate_members(
     wrapper: EnvWrapper,
     model: Members,

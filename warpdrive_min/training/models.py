@@ -179,7 +179,7 @@ def probe(module: nn.Module, n_features: int) -> Iterator[Tensor]:
     was_training = module.training
     module.eval()
     with torch.no_grad():
-        yield torch.zeros(2, 3, n_features)
+        yield torch.zeros(2, 3, n_features, dtype=torch.float32, device="cpu")
     module.train(was_training)
 
 
@@ -206,7 +206,11 @@ class Stochastic(nn.Module):
 
     def __init__(self, space: ActionSpace, config: ModelConfig) -> None:
         super().__init__()
-        log_std = torch.full((space.n_types,), float(config.log_std_init)) if space.is_continuous else None
+        log_std = (
+            torch.full((space.n_types,), float(config.log_std_init), dtype=torch.float32, device="cpu")
+            if space.is_continuous
+            else None
+        )
         if config.learn_log_std and log_std is not None:
             self.log_std = nn.Parameter(log_std)
         else:

@@ -61,9 +61,9 @@ class RunningMoments(nn.Module):
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("variance", torch.ones(shape, dtype=torch.float64))
-        self.register_buffer("count", torch.tensor(FIRST_COUNT, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64, device="cpu"))
+        self.register_buffer("variance", torch.ones(shape, dtype=torch.float64, device="cpu"))
+        self.register_buffer("count", torch.tensor(FIRST_COUNT, dtype=torch.float64, device="cpu"))
 
     @torch.no_grad()
     def merge(self, new: Moments, stopped: Tensor | None = None) -> None:

@@ -262,13 +262,13 @@ class ActionSampler:
         self._name, self._actions = Constants.ACTIONS + first.suffix, first.actions
         n_envs, n_agents, n_types = first.actions.shape
         device = self._data.device
-        self._head = torch.zeros(n_envs, n_agents, self.space.n_outputs, device=device)
-        self.log_prob = torch.zeros(n_envs, n_agents, device=device)
+        self._head = torch.zeros(n_envs, n_agents, self.space.n_outputs, device=device, dtype=torch.float32)
+        self.log_prob = torch.zeros(n_envs, n_agents, device=device, dtype=torch.float32)
         """Log-probability of what was drawn last, (n_envs, agents of the array)."""
-        self._log_std = torch.zeros(n_agents, n_types, device=device)
+        self._log_std = torch.zeros(n_agents, n_types, device=device, dtype=torch.float32)
         is_masked = any(group.arrays.mask is not None for group in groups)
         self._mask = torch.ones(self._head.shape, dtype=torch.int32, device=device) if is_masked else None
-        self._bounds = torch.tensor([self.space.low, self.space.high], device=device)
+        self._bounds = torch.tensor([self.space.low, self.space.high], device=device, dtype=torch.float32)
         self.impossible: torch.Tensor | None = None
         """Counts of draws from rows that allow nothing, (n_envs, agents of the array) int32; None of a Box."""
         self._draws: dict[bool, Launch] = {}

@@ -15,6 +15,7 @@ import torch
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.training import build, checkpoint, evaluation, metrics
 from warpdrive_min.training.config import Member
+from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.members import BEST, BEST_RETURNS, Members
 from warpdrive_min.training.metrics import EPISODIC_RETURN, Arrays, Row
 from warpdrive_min.training.policies import Tensors
@@ -46,6 +47,7 @@ class PopulationTrainer(Trainer):
 
     has_members: ClassVar[bool] = True
 
+    @own_defaults()
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         do = "start one process for each population"
@@ -56,11 +58,11 @@ class PopulationTrainer(Trainer):
         n_members = len(self.members)
         self.recent_returns: list[float | None] = [None] * n_members
         """Mean return of each member, as `recent_return`."""
-        self._reached_at = torch.full((n_members,), NEVER)
-        self._has_failed = torch.zeros(n_members, dtype=torch.bool)
+        self._reached_at = torch.full((n_members,), NEVER, dtype=torch.int64, device="cpu")
+        self._has_failed = torch.zeros(n_members, dtype=torch.bool, device="cpu")
         keeps = self.config.saving.keep_best
         self._best = {name: tensor.clone() for name, tensor in self.group.weights().items()} if keeps else {}
-        self._best_returns = torch.full((n_members,), -math.inf)
+        self._best_returns = torch.full((n_members,), -math.inf, dtype=torch.float32, device="cpu")
         self._table: metrics.Csv | None = None
 
     @property
@@ -81,6 +83,7 @@ class PopulationTrainer(Trainer):
 
     # -------------------------------------------------------------- log
 
+    @own_defaults()
     def log_metrics(self) -> Row:
         """Copy the metrics of all members to the host, once, and write them where they go; synchronises.
 
@@ -212,7 +215,7 @@ class PopulationTrainer(Trainer):
         if self._best:
             seed = build.derived_seed(self.seed, build.BEST_SEED)
             scores = self.evaluate(min(self.config.trainer.num_envs, BEST_EPISODES), seed=seed)
-            returns = torch.tensor([score.mean_return for score in scores.values()])
+            returns = torch.tensor([score.mean_return for score in scores.values()], dtype=torch.float32, device="cpu")
             is_better = (returns >= self._best_returns) & returns.isfinite()
             self._best_returns[is_better] = returns[is_better]
             self.best_return = float(self._best_returns.max())

@@ -169,7 +169,7 @@ class Memory:
     def __init__(self, model: Recurrent, arrays: AgentArrays) -> None:
         self._model, self._timestep = model, arrays.timestep
         rows = (len(arrays.rewards), arrays.n_agents)
-        self.state = torch.zeros(*rows, model.state_size, device=arrays.rewards.device)
+        self.state = torch.zeros(*rows, model.state_size, device=arrays.rewards.device, dtype=torch.float32)
         """Before the next step, (n_envs, n_agents, state_size)."""
 
     def forget(self) -> None:

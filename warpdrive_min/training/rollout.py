@@ -45,6 +45,8 @@ class RolloutRecorder:
         data = self._data
         n_envs, n_agents = arrays.rewards.shape
         has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
+        self.loses_truncations = has_flags and not arrays.last_observations
+        """Episodes are truncated, and nothing tells what was seen last of them."""
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=data.device)
@@ -231,15 +233,15 @@ class RolloutBuffer:
         rows, device = (n_steps, n_envs, arrays.n_agents), recorder.rewards.device
         is_all, last = arrays.rows is None, recorder.truncated_observations
         if last is not None and not is_all:
-            last = torch.zeros(len(last), *rows[1:], arrays.n_features, device=device)
+            last = torch.zeros(len(last), *rows[1:], arrays.n_features, device=device, dtype=torch.float32)
         observations, masks = empty_observation(arrays, (n_steps + 1, n_envs, arrays.n_rows))
         dtype = torch.float32 if arrays.space.is_continuous else torch.int32
         return cls(
             observations=observations,
             masks=masks,
             actions=torch.zeros(*rows, arrays.space.n_types, dtype=dtype, device=device),
-            log_probs=torch.zeros(rows, device=device),
-            rewards=recorder.rewards if is_all else torch.zeros(rows, device=device),
+            log_probs=torch.zeros(rows, device=device, dtype=torch.float32),
+            rewards=recorder.rewards if is_all else torch.zeros(rows, device=device, dtype=torch.float32),
             terminated=recorder.terminated,
             truncated=recorder.truncated,
             successes=recorder.successes,
@@ -277,7 +279,7 @@ class RolloutBuffer:
 def empty_observation(arrays: AgentArrays, rows: tuple[int, ...]) -> Observation:
     """Allocate observations (*rows, n_features), and masks that forbid nothing."""
     device = arrays.rewards.device
-    observations = torch.zeros(*rows, arrays.n_features, device=device)
+    observations = torch.zeros(*rows, arrays.n_features, device=device, dtype=torch.float32)
     if arrays.mask is None:
         return observations, None
     return observations, torch.ones(*rows, arrays.space.n_outputs, dtype=torch.int32, device=device)

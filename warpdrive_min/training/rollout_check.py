@@ -167,7 +167,7 @@ class RolloutCheck:
 
         Last observations of environments in which no episode ends are put back; enqueues.
         """
-        last = {}
+        last: dict[int, Tensor] = {}
         for group, _ in self._parts:
             if group.buffer is not None and group.is_direct:
                 group.buffer.observations[1:].fill_(torch.nan)

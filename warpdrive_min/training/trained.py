@@ -18,6 +18,7 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import SharedLayout, get_flattened_obs_size, saved_layout
 from warpdrive_min.training.build import make_models
 from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.defaults import own_defaults, own_draws
 from warpdrive_min.training.evaluation import EvaluationEnvs
 from warpdrive_min.training.members import BEST, BEST_RETURNS, Members, weights_of
 from warpdrive_min.training.policies import acting_part
@@ -154,7 +155,7 @@ def _load(path: str | Path, env: Any) -> tuple[TrainedPolicies, dict[str, torch.
     policies = {policy: [agents[agent] for agent in members] for policy, members in trained.items()}
     observations = env.reset()
     models = {}
-    with torch.random.fork_rng(devices=[]):  # what weights start from is drawn, and then overwritten
+    with own_defaults(), own_draws(0):  # of weights that are then overwritten
         for policy, members in policies.items():
             n_features = get_flattened_obs_size(space_of(observations[members[0]]))
             networks = make_models(policy, run.policy[policy], n_features, ActionSpace.of(env.action_space[members[0]]))

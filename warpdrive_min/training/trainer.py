@@ -28,6 +28,7 @@ from warpdrive_min.training.arrays import AgentArrays, Agents, PolicyMap, Shared
 from warpdrive_min.training.captured import Captured
 from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
+from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.keeping import keep_passes
 from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.policies import (
@@ -76,7 +77,9 @@ class Trainer:
 
     has_members: ClassVar[bool] = False
     """Trains a population."""
+    _is_first_rollout: bool
 
+    @own_defaults()
     def __init__(
         self,
         env_wrapper: EnvWrapper,
@@ -137,6 +140,7 @@ class Trainer:
 
     # -------------------------------------------------------------- the loop
 
+    @own_defaults()
     def train(self, n_iterations: int | None = None) -> Row:
         """Train to the end of the run config, or for some iterations; returns the last row of metrics.
 
@@ -156,10 +160,12 @@ class Trainer:
                     self.save_checkpoint()
         return row
 
+    @own_defaults()
     def iterate(self) -> None:
         """Collect a rollout, update every policy; enqueues. Each half is one CUDA graph from its second run on."""
         self.schedules.write(self.env_steps + self.steps_per_iteration)
-        is_first, self._is_first_rollout = self._is_first_rollout, False
+        is_first = self._is_first_rollout
+        self._is_first_rollout = False
         with self.check.nothing_written() if is_first else contextlib.nullcontext():
             self._collect()
         self._update()
@@ -178,6 +184,7 @@ class Trainer:
             self.check.require_finite(self.iteration)
             self.check.require_contract()
 
+    @own_defaults()
     @torch.no_grad()
     def collect(self) -> None:
         """Play T steps of all environments into the rollout buffers; no branch on what is on the device."""
@@ -211,6 +218,7 @@ class Trainer:
             if not self.wrapper.auto_reset:
                 self.wrapper.reset_only_done_envs()
 
+    @own_defaults()
     def update(self) -> None:
         """Compute returns, take the optimiser's steps and note what was seen, for each policy that learns."""
         for group in self.groups.values():
@@ -289,6 +297,10 @@ class Trainer:
             for each in {each.suffix: each for each in arrays.values()}.values()
         }
         """Recorders of the rewards, by the suffix of their array's name."""
+        for suffix, recorder in self.recorders.items():
+            if recorder.loses_truncations:
+                missing = f"has no array final_observations{suffix}: an episode that is truncated counts as over"
+                log.warning("environment %r %s", wrapper.name, missing)
         self.schedules = build.ScheduledTensors()
         for index, (name, group) in enumerate(self.groups.items()):
             if group.config.to_train:
@@ -305,7 +317,7 @@ class Trainer:
         """Gathers what centralised critics see; None where that needs no gathering."""
         self.exploration: dict[str, Any] = {"greedy": config.sampler.params.use_argmax}
         for key, schedule in build.noise_schedules(config).items():
-            self.exploration[key] = torch.zeros((), device=device)
+            self.exploration[key] = torch.zeros((), device=device, dtype=torch.float32)
             self.schedules.add([schedule], self.exploration[key])
         self.check = RolloutCheck(
             wrapper, list(self.groups.values()), self.recorders, has_cuts=config.trainer.compat is None
@@ -328,8 +340,8 @@ class Trainer:
         self.keeping = keep_passes(config, self.groups, is_at_once=callable(self.rollout_at_once))
         """Why learning makes a forward pass of its own, by policy; empty: it goes back from what acting computed."""
         as_graph = backend.captures_graphs and config.trainer.mode != "eager" and not wrapper.debug
-        self._collect = Captured(backend, self.collect, as_graph=as_graph)
-        self._update = Captured(backend, self.update, as_graph=as_graph)
+        self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
+        self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
 
     def _share_observations(self, arrays: dict[str, AgentArrays]) -> str:
         """Replace the arrays of the policy by those of one row an environment; returns why not, empty if so."""
@@ -382,6 +394,7 @@ class Trainer:
 
     # -------------------------------------------------------------- log
 
+    @own_defaults()
     def log_metrics(self) -> Row:
         """Copy the metrics since the last call to the host, once, and write them where they go; synchronises.
 
@@ -463,6 +476,7 @@ class Trainer:
 
     # -------------------------------------------------------------- checkpoints
 
+    @own_defaults()
     def save_checkpoint(self) -> Path | None:
         """Write all of the run's state; returns where, on the first rank; synchronises.
 
@@ -533,6 +547,7 @@ class Trainer:
             require_finite_state(state[0])
         return state
 
+    @own_defaults()
     def load_checkpoint(self, path: str | Path | None = None, *, weights_only: bool = False) -> None:
         """Go on from a checkpoint, exactly as if training had not stopped there; synchronises.
 
@@ -557,6 +572,7 @@ class Trainer:
         if self.world.is_first and found.resolve().parent == own_folder.resolve():
             checkpoint.discard_after(own_folder, header.iteration)
 
+    @own_defaults()
     def load_state(self, saved: Mapping[str, torch.Tensor], header: checkpoint.Header, found: str | Path) -> None:
         """Go on from what `state` returned, exactly as if training had not stopped there; synchronises.
 

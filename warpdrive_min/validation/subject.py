@@ -150,7 +150,7 @@ class Subject:
         wrapper = self.wrapper(**options)
         wrapper.reset()
         timestep = wrapper.cuda_data_manager.tensor(TIMESTEP)
-        timestep.copy_((-1 - STAGGER * torch.arange(wrapper.n_envs)) % wrapper.episode_length)
+        timestep.copy_((-1 - STAGGER * torch.arange(wrapper.n_envs, device="cpu")) % wrapper.episode_length)
         return wrapper
 
     @functools.cached_property

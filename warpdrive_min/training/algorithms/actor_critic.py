@@ -90,7 +90,7 @@ class ActorCriticAlgorithm:
         self._is_fused = self._has_kernels and not self.shape
         """The loss is a kernel, or the whole of a minibatch is."""
         keys = ("lr", "vf_loss_coeff", "entropy_coeff")
-        self.scheduled = {name: torch.zeros(self.shape, device=device) for name in keys}
+        self.scheduled = {name: torch.zeros(self.shape, device=device, dtype=torch.float32) for name in keys}
         """Numbers that may change with time; written before each update."""
         self._clip_param: float | Tensor = config.clip_param
         self.optimiser = self.make_optimiser(
@@ -103,17 +103,19 @@ class ActorCriticAlgorithm:
             self.is_clipped,
             config.value_clip if self.is_clipped else None,
         )
-        self._numbers = torch.zeros(len(METRICS), *self.shape, device=device)
+        self._numbers = torch.zeros(len(METRICS), *self.shape, device=device, dtype=torch.float32)
         self.metrics = dict(zip(METRICS, self._numbers, strict=True))
         """Numbers of the last minibatch of the last update."""
         self.metrics["gradient_norm"] = self.optimiser.norm
         self.metrics["n_skipped_steps"] = self.optimiser.n_skipped
-        self.values = torch.zeros(n_steps + 1, n_envs, n_agents, device=device)
-        self.returns = torch.zeros(n_steps, n_envs, n_agents, device=device)
+        self.values = torch.zeros(n_steps + 1, n_envs, n_agents, device=device, dtype=torch.float32)
+        self.returns = torch.zeros(n_steps, n_envs, n_agents, device=device, dtype=torch.float32)
         self.advantages = torch.zeros_like(self.returns)
         last = buffer.truncated_observations
-        self._truncated_values = None if last is None else torch.zeros(*last.shape[:2], n_agents, device=device)
-        self.weights = torch.ones(n_steps, n_envs, 1, device=device) if self._ratio > 0 else None
+        self._truncated_values = (
+            None if last is None else torch.zeros(*last.shape[:2], n_agents, device=device, dtype=torch.float32)
+        )
+        self.weights = torch.ones(n_steps, n_envs, 1, device=device, dtype=torch.float32) if self._ratio > 0 else None
         """(n_steps, n_envs, 1): 0 where an environment does not count; None: all do."""
         self._scan = self.return_scan(backend, n_envs, n_agents)
         self._reward_scale = (
@@ -331,7 +333,7 @@ class ActorCriticAlgorithm:
             given = {"advantages": advantages} if self._values_come_first else {}
             self._learning.find(_numbers(rows), self._values_of_rows, weights=weights, total=total, **given)
             return self._learning.terms, n_counted
-        sums = torch.zeros(N_TERMS, *self.shape, device=total.device)
+        sums = torch.zeros(N_TERMS, *self.shape, device=total.device, dtype=torch.float32)
         for index, (part, within) in enumerate(self._parts(rows)):
             head, values = self.evaluate(buffer, part)
             if not self._values_come_first:
@@ -445,7 +447,7 @@ class ActorCriticAlgorithm:
     def _count(self, rows: Tensor, weights: Tensor | None) -> Tensor:
         """Return how many of (rows, n_agents) count, 0-d."""
         if weights is None:
-            return torch.full((), float(rows.numel()), device=rows.device)
+            return torch.full((), float(rows.numel()), device=rows.device, dtype=torch.float32)
         return weights.sum() * rows.shape[1]
 
     # -------------------------------------------------------------- metrics and state

@@ -81,7 +81,9 @@ class DDPG:
         self.policy, self.config = group.name, config
         self.actor, self.critic = group.models["actor"], group.models["critic"]
         self._tau, self._precision, self._device = config.tau, trainer.precision, buffer.rewards.device
-        self.scheduled = {name: torch.zeros((), device=self._device) for name in ("lr/actor", "lr/critic")}
+        self.scheduled = {
+            name: torch.zeros((), device=self._device, dtype=torch.float32) for name in ("lr/actor", "lr/critic")
+        }
         """Learning rates, 0-d; written before each update."""
         self._exact: Exact | None = group.exact
         """Kernels with one order of operations; None: torch's."""
@@ -93,7 +95,7 @@ class DDPG:
         )
         self.target_actor = Target(self.actor, self.actor_optimiser)
         self.target_critic = Target(self.critic, self.critic_optimiser)
-        self.metrics = {name: torch.zeros((), device=self._device) for name in METRICS}
+        self.metrics = {name: torch.zeros((), device=self._device, dtype=torch.float32) for name in METRICS}
         """Numbers of the last step of the last update, 0-d; ``n_skipped_steps`` of all."""
         self.metrics["gradient_norm_actor"] = self.actor_optimiser.norm
         self.metrics["gradient_norm_critic"] = self.critic_optimiser.norm

@@ -248,7 +248,7 @@ class Exact:
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean of all numbers and their variance, 0-d each."""
         total, _, sum_of_squares = self._deviations(x)
-        n = torch.full((), float(x.numel()), device=x.device)
+        n = torch.full((), float(x.numel()), device=x.device, dtype=torch.float32)
         return total[0] / n, sum_of_squares[0] / n
 
     def _deviations(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -438,7 +438,7 @@ class _Mean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, exact: Exact, x: Tensor) -> Tensor:
         # A number of the device's: torch multiplies by the reciprocal of one of the host's there.
-        n = torch.full((), float(x.numel()), device=x.device)
+        n = torch.full((), float(x.numel()), device=x.device, dtype=torch.float32)
         ctx.shape = x.shape
         ctx.save_for_backward(n)
         return exact.total(x.contiguous().view(-1, 1))[0] / n

@@ -81,9 +81,12 @@ class ExactLearning:
         self._exact, self._gradient = exact, gradient
         self._n_items, self._at_once = n_rows * n_agents, at_once * n_agents
         self._own_advantages = rollout["advantages"]
-        self._total = torch.full((), float(self._n_items), device=device)
-        self._none, self._no_ints = torch.zeros(1, device=device), torch.zeros(1, dtype=torch.int32, device=device)
-        self.terms = torch.zeros(N_TERMS, device=device)
+        self._total = torch.full((), float(self._n_items), device=device, dtype=torch.float32)
+        self._none, self._no_ints = (
+            torch.zeros(1, device=device, dtype=torch.float32),
+            torch.zeros(1, dtype=torch.int32, device=device),
+        )
+        self.terms = torch.zeros(N_TERMS, device=device, dtype=torch.float32)
         self._passes = [
             (each.constants(parameters), Packed([parameters], each.order(parameters))) for each in _passes(network)
         ]

@@ -80,14 +80,14 @@ class FlatAdam(_Flat):
         flat = self._flat
         self.vector = torch.nn.Parameter(flat)
         """All parameters, (n,) float32."""
-        self.norm = torch.zeros((), device=flat.device)
+        self.norm = torch.zeros((), device=flat.device, dtype=torch.float32)
         """Norm of the last gradient before it was clipped, 0-d."""
-        self.n_skipped = torch.zeros((), device=flat.device)
+        self.n_skipped = torch.zeros((), device=flat.device, dtype=torch.float32)
         """Steps not taken because the gradient was not finite, 0-d."""
         self._max_norm = max_norm
         self.vector.grad = self.gradient
         self._moments = {
-            "step": torch.zeros((), device=flat.device),
+            "step": torch.zeros((), device=flat.device, dtype=torch.float32),
             "exp_avg": torch.zeros_like(flat),
             "exp_avg_sq": torch.zeros_like(flat),
         }

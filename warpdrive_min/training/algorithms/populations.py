@@ -30,7 +30,7 @@ class _OfMembers(ActorCriticAlgorithm):
 
         def column(key: str) -> Tensor | float:
             values: list[float] = group.settings(key)
-            return torch.tensor(values, device=rates.device) if len(set(values)) > 1 else values[0]
+            return torch.tensor(values, device=rates.device, dtype=torch.float32) if len(set(values)) > 1 else values[0]
 
         norms, clips = column("max_grad_norm"), column("clip_param")
         self._clip_param = clips[:, None, None] if isinstance(clips, Tensor) else clips
@@ -95,7 +95,7 @@ class _OfMembers(ActorCriticAlgorithm):
         return term.flatten(1).sum(1)
 
     def _count(self, rows: Tensor, weights: Tensor | None) -> Tensor:
-        return torch.full((), float(rows[0].numel()), device=rows.device)
+        return torch.full((), float(rows[0].numel()), device=rows.device, dtype=torch.float32)
 
     def _figures(self) -> tuple[Tensor, ...]:
         arrays = (self.values[:-1], self.returns, self.advantages)

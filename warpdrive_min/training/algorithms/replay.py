@@ -81,7 +81,7 @@ class ReplayBuffer:
         """Transitions that it holds when full."""
         self._n_step, self._gamma = n_step, gamma
         device, n_features = buffer.rewards.device, buffer.observations.shape[-1]
-        self._low, self._high = torch.tensor([space.low, space.high], device=device)
+        self._low, self._high = torch.tensor([space.low, space.high], device=device, dtype=torch.float32)
         self._steps = torch.arange(n_steps, device=device)
         self._envs = torch.arange(n_envs, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
@@ -89,7 +89,7 @@ class ReplayBuffer:
         """Transitions in it, (1,) int32."""
         widths = (n_features,), (space.n_types,), (), (), (n_features,)
         self._stored, self._drawn = (
-            Transitions(*(torch.zeros(n_rows, *width, device=device) for width in widths))
+            Transitions(*(torch.zeros(n_rows, *width, device=device, dtype=torch.float32) for width in widths))
             for n_rows in (self.capacity, n_drawn)
         )
         self._draw = RowDraw(backend, n_drawn, seed)

@@ -136,7 +136,7 @@ class ReturnScan:
 
     def _unused(self, name: str) -> torch.Tensor:
         """Return what stands in for an argument that the flags switch off: right rank and type, never touched."""
-        return torch.zeros(1 if name == "last_values" else (1, 1), device=self._backend.device)
+        return torch.zeros(1 if name == "last_values" else (1, 1), device=self._backend.device, dtype=torch.float32)
 
 
 def _by_row(array: torch.Tensor) -> torch.Tensor:
@@ -179,7 +179,7 @@ class RewardScale:
         self._scaled, self._returns = torch.zeros_like(rewards), torch.zeros_like(rewards)
         self._ends = torch.zeros(n_steps, n_envs, dtype=torch.int32, device=rewards.device)
         self._never = torch.zeros_like(self._ends)
-        self._carried = torch.zeros(n_envs, n_agents, device=rewards.device)
+        self._carried = torch.zeros(n_envs, n_agents, device=rewards.device, dtype=torch.float32)
         """Return before the first step of the next rollout."""
         self.moments = RunningMoments(*members)
         self.moments.count = self.moments.count.expand(members).clone()

@@ -44,7 +44,9 @@ class _OfSequences(ActorCriticAlgorithm):
         below = next(n for n in range(min(self.n_minibatches, n_sequences), 0, -1) if n_sequences % n == 0)
         require(is_even, f"{self._who}.n_minibatches", rule, self.n_minibatches, f"take {below}, or shorter sequences")
         self._values_come_first = True  # a time limit's value needs the state of all steps before
-        buffer.states = torch.zeros(n_parts + 1, n_envs, n_agents, self.model.state_size, device=device)
+        buffer.states = torch.zeros(
+            n_parts + 1, n_envs, n_agents, self.model.state_size, device=device, dtype=torch.float32
+        )
         rows = torch.arange(n_steps * n_envs, dtype=torch.int32, device=device)
         self._rows = rows.view(n_parts, length, n_envs).transpose(1, 2).reshape(n_sequences, length)
         """Row (step, environment) of the rollout by sequence and step in it; sequences go by part, then environment."""

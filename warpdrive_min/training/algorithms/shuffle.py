@@ -38,7 +38,7 @@ class RandomIndices:
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
         """Draws so far, (1,) int32."""
         words = list(itertools.chain.from_iterable(map(seed_words, seeds)))
-        self.seed = torch.tensor(words, dtype=torch.int32).to(device)
+        self.seed = torch.tensor(words, dtype=torch.int32, device="cpu").to(device)
         """Low and high word of each seed, (2 * seeds,) int32."""
 
     def state(self) -> dict[str, torch.Tensor]:

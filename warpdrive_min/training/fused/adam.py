@@ -41,7 +41,7 @@ def adam(
     n = parameters.numel() // n_vectors
     block = power_of_two(-(-n // MOST_PROGRAMS), LEAST)
     n_programs = -(-n // block)
-    partial = torch.empty(n_vectors, n_programs + 1, device=parameters.device)
+    partial = torch.empty(n_vectors, n_programs + 1, device=parameters.device, dtype=torch.float32)
     vectors, numbers = (parameters, gradient, exp_avg, exp_avg_sq), (step, norm, n_skipped, lr, skip)
     norms = max_norm if isinstance(max_norm, Tensor) else None
     constants = {

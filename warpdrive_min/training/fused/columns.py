@@ -17,7 +17,7 @@ def joined(head: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
     """Return the array (..., n + 1) whose columns ``head`` (..., n) and ``values`` (...) are, or None."""
     n_columns = head.shape[-1] + 1
     is_next = values.data_ptr() == head.data_ptr() + (n_columns - 1) * head.element_size()
-    whole = torch.empty((*values.shape, n_columns), device="meta")
+    whole = torch.empty((*values.shape, n_columns), device="meta", dtype=torch.float32)
     if not is_next or head.stride() != whole.stride() or values.stride() != whole.stride()[:-1]:
         return None
     return head.as_strided(whole.shape, whole.stride())

@@ -164,9 +164,12 @@ class Learning:
         actions = rollout["actions"]
         assert actions is not None
         n_agents = actions.shape[-2]
-        self.terms = torch.zeros(N_TERMS)
-        self._taken, self._weights = torch.zeros(n_rows, n_agents), torch.zeros(n_rows, 1)
-        self._total = torch.full((), float(n_rows * n_agents))
+        self.terms = torch.zeros(N_TERMS, dtype=torch.float32, device="cpu")
+        self._taken, self._weights = (
+            torch.zeros(n_rows, n_agents, dtype=torch.float32, device="cpu"),
+            torch.zeros(n_rows, 1, dtype=torch.float32, device="cpu"),
+        )
+        self._total = torch.full((), float(n_rows * n_agents), dtype=torch.float32, device="cpu")
         is_shared = network.policy[0] is network.value[0]
         is_learned = network.log_std is not None and network.log_std.requires_grad
         own = () if network.log_std is None or not is_learned else (network.log_std,)
@@ -188,10 +191,10 @@ class Learning:
             "taken": self._taken,
             "normalises": normalises,
             "parameters": parameters,
-            "offsets": torch.tensor(offsets, dtype=torch.int32),
-            "categories": torch.tensor(space.categories, dtype=torch.int32) if space.categories else None,
+            "offsets": torch.tensor(offsets, dtype=torch.int32, device="cpu"),
+            "categories": torch.tensor(space.categories, dtype=torch.int32, device="cpu") if space.categories else None,
             "log_std": network.log_std,
-            "partial": torch.zeros(MOST_BLOCKS, n_sums),
+            "partial": torch.zeros(MOST_BLOCKS, n_sums, dtype=torch.float32, device="cpu"),
             "gradient": gradient,
             "means": self.terms,
             "old_values": None if rule.value_clip is None else rollout["old_values"],

@@ -32,7 +32,7 @@ class KeptPasses(ABC):
     """
 
     def __init__(self, shape: tuple[int, int, int], n_outputs: int, device: torch.device) -> None:
-        self.outputs = torch.zeros(*shape, n_outputs, device=device)
+        self.outputs = torch.zeros(*shape, n_outputs, device=device, dtype=torch.float32)
         """(n_steps, n_envs, n_agents, n_outputs) float32."""
         self.layers: Sequence[Tensor] = ()
         """Arrays of what is kept besides, each with an axis of rows."""
@@ -125,7 +125,7 @@ class TorchPasses(KeptPasses):
         n_steps, n_envs, n_agents, _ = observations.shape
         super().__init__((n_steps, n_envs, n_agents), n_outputs, observations.device)
         self._x = observations.flatten(0, 2)
-        self.layers = [torch.zeros(len(self._x), n, device=observations.device) for n in units]
+        self.layers = [torch.zeros(len(self._x), n, device=observations.device, dtype=torch.float32) for n in units]
 
     def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
         """Write outputs and layers of a step, layer by layer."""

@@ -91,10 +91,10 @@ class Learning:
         device, n_agents = observations.device, actions.shape[-2]
         *members, n_parameters = parameters.shape
         self._n_networks = math.prod(members)
-        self.terms = torch.zeros(N_TERMS, *members, device=device)
+        self.terms = torch.zeros(N_TERMS, *members, device=device, dtype=torch.float32)
         n_items = n_rows * n_agents
         self._gradient, self._n_rows = gradient, n_items if own_columns is None else n_rows
-        self._total = torch.full((), float(n_items), device=device)
+        self._total = torch.full((), float(n_items), device=device, dtype=torch.float32)
         sizes = network.sizes
         heads: list[Sequence[Tensor | None]] = [(*network.value[:4], None, None, *network.value[4:])]
         heads.append((*network.policy, None, None))  # after the value, which its advantages may be of
@@ -112,7 +112,7 @@ class Learning:
         ]
         places = [each.places for each in self._passes]
         self._places = torch.cat(places).to(device)
-        partial = torch.zeros(self._n_networks, n_programs, len(self._places), device=device)
+        partial = torch.zeros(self._n_networks, n_programs, len(self._places), device=device, dtype=torch.float32)
         self._parts = partial.split([len(each) for each in places], -1)
         self._partial = partial
         self._arrays = {name: rollout[name] for name in ("observations", "actions", "log_probs", "returns", "masks")}
@@ -229,9 +229,9 @@ class _Pass:
         self.arguments["BLOCK_O"] = narrow.block_of(self.arguments["N_OUTPUTS"] + self.has_value)
         in_order = (0, 1, 2, 3, 4, 6, 5, 7) if first_layer is None else (1, 2, 3, 4, 6, 5, 7)
         parts = [part for part in (layers[k] for k in in_order) if part is not None]
-        ranges = [torch.arange(part.numel()) + offset_of(part, parameters) for part in parts]
+        ranges = [torch.arange(part.numel(), device="cpu") + offset_of(part, parameters) for part in parts]
         terms = [parameters.numel() + k if (self.has_value if k == 1 else has_policy) else -1 for k in range(N_TERMS)]
-        self.places = torch.cat([*ranges, torch.tensor(terms)]).int()
+        self.places = torch.cat([*ranges, torch.tensor(terms, dtype=torch.int64, device="cpu")]).int()
         """Places of a program's numbers, (n,) int32: in the gradient, behind it in the terms; -1: in neither."""
 
     def begin(self, indices: Tensor | None) -> dict[str, Tensor | None]:
@@ -277,9 +277,11 @@ class _SharedLayer:
         self._observed = seen.rows.flatten(0, -2)
         self._rows = self._observed[:n_rows]
         n_blocks, device = shared.n_blocks(seen.n_agents), seen.rows.device
-        self._sums = torch.empty(n_rows, n_units, device=device)
-        self._slopes = torch.empty(n_rows, n_blocks, n_units, device=device)
-        self._of_agents = torch.empty(n_programs // n_blocks, n_blocks * shared.ROWS, n_units, device=device)
+        self._sums = torch.empty(n_rows, n_units, device=device, dtype=torch.float32)
+        self._slopes = torch.empty(n_rows, n_blocks, n_units, device=device, dtype=torch.float32)
+        self._of_agents = torch.empty(
+            n_programs // n_blocks, n_blocks * shared.ROWS, n_units, device=device, dtype=torch.float32
+        )
 
     def forward(self, indices: Tensor | None) -> dict[str, Tensor | None]:
         """Return what the kernel reads, and where it writes gradients of the sums over agents and over rows."""

@@ -102,8 +102,8 @@ class _Narrow(torch.autograd.Function):
         (*networks, n_rows, _), (n_units, n_outputs) = x.shape, (weights[0].shape[-2], weights[-1].shape[-1])
         is_streamed = _is_streamed(weights)
         keeps = keeps and is_streamed
-        kept = torch.empty(*networks, n_rows if keeps else 0, n_units, device=x.device)
-        out = torch.empty(*networks, n_rows, n_outputs, device=x.device)
+        kept = torch.empty(*networks, n_rows if keeps else 0, n_units, device=x.device, dtype=torch.float32)
+        out = torch.empty(*networks, n_rows, n_outputs, device=x.device, dtype=torch.float32)
         constants, n_programs = _constants(x, weights, activation, precision), 4
         if is_streamed:
             tile = FORWARD[precision]
@@ -146,7 +146,7 @@ class _Narrow(torch.autograd.Function):
         d_seen = torch.empty_like(seen) if needs_x or is_streamed else seen
         n_programs = _n_programs(x, _rows(weights), PROGRAMS_PER_PROCESSOR)
         sizes = [weight.numel() // _n_networks(x) for weight in weights][is_streamed:]
-        partial = torch.empty(*networks, n_programs, sum(sizes), device=x.device)
+        partial = torch.empty(*networks, n_programs, sum(sizes), device=x.device, dtype=torch.float32)
         d_out = d_out if d_out.stride(-1) == 1 and not networks else d_out.contiguous()
         narrow_kernels.backward[(n_programs, _n_networks(x))](
             seen,
@@ -176,7 +176,7 @@ def _first_layer(
     tile = FIRST_LAYER[precision]
     (*networks, n_units, n_features), n_chunks = weights[0].shape, -(-x.shape[-1] // tile.features)
     n_parts = _n_programs(x, tile.rows, tile.n_programs / n_chunks)
-    partial = torch.empty(*networks, n_parts, n_units, n_features, device=x.device)
+    partial = torch.empty(*networks, n_parts, n_units, n_features, device=x.device, dtype=torch.float32)
     narrow_kernels.first_layer[(n_chunks, n_parts, _n_networks(x))](
         x,
         slopes,

@@ -76,7 +76,7 @@ def outputs(seen: SharedRows, sums: Tensor, weights: Sequence[Tensor], activatio
 
     w1, w2, _, w3, _ = weights
     n_envs, n_outputs = sums.shape[:-1].numel(), len(w3)
-    out = torch.empty(*sums.shape[:-2], seen.n_agents, n_outputs, device=sums.device)
+    out = torch.empty(*sums.shape[:-2], seen.n_agents, n_outputs, device=sums.device, dtype=torch.float32)
     shared_kernels.forward[(n_programs(seen.n_agents, n_envs, PROGRAMS_PER_PROCESSOR, sums.device),)](
         sums.contiguous(),
         *weights,

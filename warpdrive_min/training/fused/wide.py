@@ -107,7 +107,7 @@ def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precisio
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights)):
         outputs: torch.Tensor = _Wide.apply(x, activation, precision, *weights)  # type: ignore[no-untyped-call]
         return outputs
-    out = torch.empty(len(x), len(weights[4]), device=x.device)
+    out = torch.empty(len(x), len(weights[4]), device=x.device, dtype=torch.float32)
     evaluate(x, padded(weights, precision), activation, precision, out)
     return out
 
@@ -115,7 +115,7 @@ def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precisio
 class _Wide(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, activation: str, precision: Precision, *weights: Any) -> torch.Tensor:
-        out = torch.empty(len(x), len(weights[4]), device=x.device)
+        out = torch.empty(len(x), len(weights[4]), device=x.device, dtype=torch.float32)
         sizes = (x.shape[1], len(weights[0]), len(weights[2]))
         layers = Layers.empty(n_padded(len(x), sizes, precision), sizes, precision, x.device)
         evaluate(x, padded(weights, precision), activation, precision, out, layers)
@@ -256,7 +256,7 @@ def _slopes(
     kept_widths = (width_1, width_2, _multiple(n_outputs, 8))
     slopes = [_kept(n_kept, width, plan, dtype, slope.device) for width in kept_widths]
     n_programs = n_kept // plan.backward.rows
-    sums = torch.empty(n_programs, width_1 + width_2 + block, device=slope.device)
+    sums = torch.empty(n_programs, width_1 + width_2 + block, device=slope.device, dtype=torch.float32)
     wide_kernels.backward[(n_programs,)](
         slope.contiguous(),
         _padded(w3.T, (width_2, block), dtype),

@@ -1,0 +1,180 @@
+"""What a caller has set in torch and NumPy changes nothing of a run, and is still set after it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import warpdrive_min
+from envs import ENVS
+from tests.training.builders import CLASSIC, NORMALISED, PPO, differences, everything, make_run
+from warpdrive_min import EnvWrapper
+from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.population import PopulationTrainer
+
+GRU = {**PPO, "n_minibatches": 1, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
+RUNS = {
+    "PPO": ("cpu", "PPO", {}),
+    "PPO on torch alone": ("cpu", ("cartpole", CLASSIC, {"shared": {**PPO, "model": NORMALISED}}), {}),
+    "PPO, continuous": ("host", "PPO, continuous", {}),
+    "DDPG": ("cpu", "DDPG", {}),
+    "recurrent": ("cpu", ("cartpole", CLASSIC, {"shared": GRU}), {}),
+    "exact": ("host", "A2C", {"wrapper": {"exact": True}, "trainer": {"exact": True}}),
+    "at once": ("host", "PPO", {"trainer": {"fused_rollout": True}}),
+    "without auto-reset": ("host", "two policies", {"wrapper": {"auto_reset": False}}),
+    "captured": ("pycuda", "PPO", {}),
+    "captured, two policies": ("pycuda", "two policies", {}),
+}
+ON_GPU = [name for name, (backend, *_) in RUNS.items() if backend == "pycuda"]
+
+
+@contextlib.contextmanager
+def default(setter, before, value):
+    """Set a default within the block."""
+    setter(value)
+    try:
+        yield
+    finally:
+        setter(before)
+
+
+DEFAULTS = {
+    "dtype": lambda: default(torch.set_default_dtype, torch.float32, torch.float64),
+    "half": lambda: default(torch.set_default_dtype, torch.float32, torch.bfloat16),
+    "device": lambda: default(torch.set_default_device, None, "meta"),
+    "context of a device": lambda: torch.device("meta"),
+    "threads": lambda: default(torch.set_num_threads, torch.get_num_threads(), 2),
+    "deterministic": lambda: default(torch.use_deterministic_algorithms, False, True),
+    "gradients": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "products": lambda: default(torch.set_float32_matmul_precision, "highest", "medium"),
+    "errors": lambda: np.errstate(all="raise"),
+    "random numbers": lambda: default(torch.manual_seed, 0, 99),
+}
+
+
+def state_of_caller():
+    """Return what a caller may have set."""
+    return [
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_float32_matmul_precision(),
+        np.geterr(),
+        torch.get_rng_state().tolist(),
+        [torch.cuda.get_rng_state(each).tolist() for each in range(torch.cuda.device_count())],
+        np.random.get_state(legacy=False)["state"]["key"].tolist(),  # noqa: NPY002  (the caller's)
+    ]
+
+
+def run(name, folder):
+    """Train, log, save, evaluate and resume; return all bits."""
+    backend, which, given = RUNS[name]
+    trainer = make_run(which, backend, basedir=folder, metrics_log_freq=2, **given)
+    trainer.train(2)
+    trainer.save_checkpoint()
+    scores = trainer.evaluate(5, seed=1)
+    again = make_run(which, backend, basedir=folder, folder="again", **given)
+    again.load_checkpoint(trainer.folder / "checkpoints")
+    again.train(1)
+    return everything(again), scores
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """Return what each run comes to without changes."""
+    found = {}
+
+    def of(name):
+        if name not in found:
+            found[name] = run(name, tmp_path_factory.mktemp("plain"))
+        return found[name]
+
+    return of
+
+
+def cases():
+    """Return each run with each change; most pairs are for the night."""
+    for name in RUNS:
+        for changed in DEFAULTS:
+            is_quick = changed == "dtype" or name == "recurrent" or (name, changed) == ("DDPG", "device")
+            marks = [pytest.mark.gpu] if name in ON_GPU else [] if is_quick else [pytest.mark.nightly]
+            yield pytest.param(name, changed, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "changed"), list(cases()))
+def test_callers_defaults_change_nothing(name, changed, expected, tmp_path):
+    """Training, evaluation and a resumed run come to the same bits; what was set stays."""
+    want, scores = expected(name)
+    with DEFAULTS[changed]():
+        before = state_of_caller()
+        got, same_scores = run(name, tmp_path)
+        assert state_of_caller() == before
+    assert differences(want, got) == []
+    assert same_scores == scores
+
+
+@pytest.mark.parametrize("changed", ["dtype", "device", "errors"])
+def test_callers_defaults_change_no_population(changed, tmp_path):
+    """Nor do the networks of members depend on them."""
+    config = {
+        "trainer": {"num_envs": 4, "num_episodes": 1000, "train_batch_size": 24, "env_backend": "cpu", "seed": 1},
+        "population": {"size": 4, "clip_param": [0.1, 0.2]},
+        "policy": {"shared": PPO},
+        "saving": {"basedir": str(tmp_path), "metrics_log_freq": 1},
+    }
+
+    def trained(folder):
+        wrapper = EnvWrapper(ENVS["cartpole"](**CLASSIC), num_envs=16, auto_reset=True)
+        trainer = PopulationTrainer(wrapper, RunConfig.of(config), folder=folder, verbose=False)
+        trainer.train(2)
+        trainer.save_checkpoint()
+        trainer.graceful_close()
+        return everything(trainer)
+
+    want = trained("plain")
+    with DEFAULTS[changed]():
+        got = trained("changed")
+    assert differences(want, got) == []
+
+
+FACTORIES = {
+    "empty",
+    "eye",
+    "full",
+    "linspace",
+    "logspace",
+    "ones",
+    "rand",
+    "randn",
+    "scalar_tensor",
+    "tensor",
+    "zeros",
+}
+PLACED = {"arange", "as_tensor", "asarray", "randint", "randperm"}
+"""Those whose type follows from what they are given."""
+
+
+@pytest.mark.parametrize("path", sorted(Path(warpdrive_min.__file__).parent.rglob("*.py")), ids=lambda path: path.stem)
+def test_allocations_name_type_and_device(path):
+    """Else they would be of the caller's default type, or on the caller's default device."""
+    missing = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch.")):
+            continue
+        name, given = ast.unparse(node.func).removeprefix("torch."), {each.arg for each in node.keywords}
+        wanted = {"dtype", "device"} if name in FACTORIES else {"device"} if name in PLACED else set()
+        if None not in given and wanted - given:
+            missing.append(f"{path.name}:{node.lineno}: {ast.unparse(node)} needs {', '.join(sorted(wanted - given))}")
+    assert missing == []

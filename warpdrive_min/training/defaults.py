@@ -1,0 +1,67 @@
+"""Defaults of torch and NumPy with which a trainer computes, whatever the caller has set."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final, Literal, TypedDict
+
+import numpy as np
+import torch
+
+Answer = Literal["ignore", "warn"]
+
+
+class _Errors(TypedDict):
+    divide: Answer
+    over: Answer
+    under: Answer
+    invalid: Answer
+
+
+ERRORS: Final[_Errors] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+"""NumPy's answers to floating-point errors, as it has them by default."""
+DEVICES: Final = ("cpu", "cuda")
+
+
+@contextlib.contextmanager
+def own_defaults() -> Iterator[None]:
+    """Compute with the defaults of torch and NumPy within the block; the caller's are back after it.
+
+    Those are dtype, device, deterministic algorithms, gradients, inference mode, autocast, precision of products, and
+    NumPy's answers to floating-point errors. The number of threads stays.
+    """
+    with contextlib.ExitStack() as stack:
+        if (dtype := torch.get_default_dtype()) != torch.float32:
+            torch.set_default_dtype(torch.float32)
+            stack.callback(torch.set_default_dtype, dtype)
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        if torch.are_deterministic_algorithms_enabled():
+            warns = torch.is_deterministic_algorithms_warn_only_enabled()
+            torch.use_deterministic_algorithms(False)
+            stack.callback(torch.use_deterministic_algorithms, True, warn_only=warns)
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        if not torch.is_grad_enabled():
+            stack.enter_context(torch.enable_grad())
+        for device in DEVICES:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if (products := torch.get_float32_matmul_precision()) != "highest":
+            torch.set_float32_matmul_precision("highest")
+            stack.callback(torch.set_float32_matmul_precision, products)
+        if np.geterr() != ERRORS:
+            stack.enter_context(np.errstate(**ERRORS))
+        yield
+
+
+@contextlib.contextmanager
+def own_draws(seed: int) -> Iterator[None]:
+    """Draw from torch's numbers on the CPU by a seed within the block; the caller's go on after it.
+
+    Unlike `torch.manual_seed` it leaves the numbers of GPUs alone.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
