@@ -8,10 +8,13 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from warpdrive_min.errors import DiskFullError
 
@@ -138,17 +141,80 @@ def lock_of(path: Path, *, wait: bool = False) -> int | None:
         path: File or folder.
         wait: Wait for who has it.
     """
+    with suppress(OSError):
+        return _lock(path, wait)
+    return None
+
+
+def _lock(path: Path, wait: bool) -> int | None:
+    """Lock as `lock_of` does; raises BlockingIOError if another process has the lock."""
     if sys.platform == "win32":
         return None
     import fcntl  # noqa: PLC0415  (not on Windows)
 
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return None
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        return None
+        raise
     return descriptor
+
+
+def new_folder(parent: Path, names: Iterable[str]) -> Path:
+    """Make a folder under the first of some names that is free, and return it.
+
+    Of several processes that do so at once each gets another one.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        with suppress(FileExistsError):
+            (parent / name).mkdir()
+            return parent / name
+    raise FileExistsError(errno.EEXIST, "all names are taken", str(parent))
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove a folder in which nothing was written; another one stays."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+class Hold:
+    """Lock of a folder that one process at a time writes to; ends with its last user, or with the process."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        if descriptor is not None:
+            weakref.finalize(self, os.close, descriptor)
+
+
+_HELD: Final[WeakValueDictionary[tuple[int, int], Hold]] = WeakValueDictionary()
+
+
+def hold(folder: Path, wait_s: float = 0.0) -> Hold:
+    """Lock a folder for this process, all of whose users share the lock.
+
+    Where the system has no such locks (see `lock_of`), nobody is refused.
+
+    Args:
+        folder: Folder, which must be there.
+        wait_s: Longest wait for another process, which may be ending, s.
+
+    Raises:
+        BlockingIOError: Another process has it.
+    """
+    state, until = os.stat(folder), time.monotonic() + wait_s
+    place = (state.st_dev, state.st_ino)
+    while (held := _HELD.get(place)) is None:
+        try:
+            held = _HELD[place] = Hold(_lock(folder.resolve(), wait=False))
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.05)
+        except OSError:  # no locks of folders here
+            held = _HELD[place] = Hold(None)
+    return held

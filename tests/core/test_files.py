@@ -1,8 +1,10 @@
 """Files are written whole or not at all."""
 
+import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,29 @@ def test_own_folder_comes_back_that_another_process_took_away_as_it_was_made(tmp
         assert folder.is_dir()
         assert real(folder) is None, "it is locked"
     assert not list(tmp_path.iterdir())
+
+
+def test_new_folders_are_of_one_process_each(tmp_path: Path) -> None:
+    """Of many that ask for the same names at once, each gets a folder of its own."""
+    names = [str(number) for number in range(32)]
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: files.new_folder(tmp_path / "runs", names), range(32)))
+    assert sorted(path.name for path in made) == sorted(names)
+    with pytest.raises(FileExistsError):
+        files.new_folder(tmp_path / "runs", names)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no locks of folders")
+def test_held_folder_is_of_one_process(tmp_path: Path) -> None:
+    """All of a process share the lock, another process is refused, and the last user gives it back."""
+    first, second = files.hold(tmp_path), files.hold(tmp_path)
+    assert first is second
+    del first
+    assert files.lock_of(tmp_path) is None, "another descriptor is as another process"
+    del second
+    other = files.lock_of(tmp_path)
+    assert other is not None
+    with pytest.raises(BlockingIOError):
+        files.hold(tmp_path)
+    os.close(other)
+    assert files.hold(tmp_path, wait_s=1) is not None

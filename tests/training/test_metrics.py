@@ -261,13 +261,23 @@ def test_weights_and_biases_continues_its_run(tmp_path, monkeypatch):
     ],
 )
 def test_missing_package_names_the_install_line(tmp_path, monkeypatch, sink, module, install):
-    """A sink without its package is an error that says how to install it, and those opened before it are closed."""
+    """A sink without its package is an error that says how to install it, and nothing is written."""
     monkeypatch.setitem(sys.modules, module, None)
-    closed = []
-    monkeypatch.setattr(JsonLines, "close", lambda self: closed.append(self._file.close()))
     with pytest.raises(ConfigError, match=f"metrics: needs the package {install}"):
-        open_sinks(["jsonl", sink], tmp_path, "run", CONFIG)
-    assert len(closed) == 1
+        open_sinks(["jsonl", sink], tmp_path / "run", "run", CONFIG)
+    assert not (tmp_path / "run").exists()
+
+
+def test_refused_sink_leaves_the_rows_of_the_others(tmp_path, monkeypatch):
+    """Where one sink of a resumed run is refused, no other one has dropped its later rows."""
+    sink = JsonLines(tmp_path / "metrics.jsonl")
+    for iteration in range(4):
+        sink.write(row(iteration))
+    sink.close()
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError):
+        open_sinks(["jsonl", "wandb"], tmp_path, "run", CONFIG, resume_iteration=1)
+    assert len(rows_in(tmp_path / "metrics.jsonl")) == 4
 
 
 # ------------------------------------------------------------------ all of them

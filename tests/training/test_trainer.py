@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+import time
 
 import pytest
 import torch
@@ -328,9 +330,40 @@ def test_trainer_refuses_an_environment_without_kernels(tmp_path):
 def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
     """Metrics of a run that is there are not added to."""
     make_run("A2C", basedir=tmp_path).train(1)
-    other = make_run("A2C", basedir=tmp_path)
+    other = make_run("A2C", basedir=tmp_path, trainer={"seed": 8})
+    before = {path: path.read_bytes() for path in other.folder.iterdir()}
     with refused("metrics", f"{other.folder / 'metrics.jsonl'}, which has rows already"):
         other.train(1)
+    assert {path: path.read_bytes() for path in other.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("sinks", [(), ("csv",)], ids=str)
+@pytest.mark.parametrize("starts", ["new", "from a checkpoint of another folder"])
+def test_run_does_not_share_the_folder_of_another_one(starts, sinks, tmp_path):
+    """A folder with checkpoints or rows of a run is refused whatever the sinks, and stays as it is."""
+    first = make_run("A2C", basedir=tmp_path)
+    first.train(1)
+    first.save_checkpoint()
+    other = make_run("A2C", basedir=tmp_path, sinks=sinks)
+    if starts != "new":
+        shutil.copytree(first.folder, tmp_path / "elsewhere")
+        other.load_checkpoint(tmp_path / "elsewhere" / "checkpoints")
+    before = {path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()}
+    for write in (lambda: other.train(1), other.save_checkpoint):
+        with refused(f"run {first.folder}", "its checkpoints"):
+            write()
+    assert {path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()} == before
+
+
+def test_runs_without_a_name_get_a_folder_each(tmp_path, monkeypatch):
+    """Runs that start in the same second write to folders of their own; one that writes nothing leaves none."""
+    monkeypatch.setattr(time, "time", lambda: 12.5)
+    runs = [make_run("A2C", basedir=tmp_path, folder=None) for _ in range(3)]
+    assert [run.folder.name for run in runs] == ["12", "13", "14"]
+    runs[0].train(1)
+    for run in runs:
+        run.graceful_close()
+    assert [path.name for path in runs[0].folder.parent.iterdir()] == ["12"]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from warpdrive_min.commands.environments import (
 )
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CheckpointError, require
+from warpdrive_min.files import remove_unused
 from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import SIGNALS, Stopped
 from warpdrive_min.training import checkpoint
@@ -40,7 +41,7 @@ from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.population import PopulationTrainer
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.trained import find_checkpoint
-from warpdrive_min.training.trainer import Trainer, runs_of, unused_number
+from warpdrive_min.training.trainer import Trainer, reserve, runs_of
 
 LATEST: Final = "latest"
 PROGRAM: Final = "python -m warpdrive_min"
@@ -112,10 +113,13 @@ def train(
             require(size is None, "run config population.size", rule, size, do)
             _scale(run, make_wrapper)
         elif run.trainer.num_gpus > 1 and not is_rank():
-            runs = runs_of(run)
-            folder = plan.folder or str(unused_number(runs))
-            with _what_is_kept(runs / folder):
-                launch(run.trainer.num_gpus, [*sys.argv[1:], "--results-dir", folder], chosen)
+            folder = runs_of(run) / plan.folder if plan.folder else reserve(runs_of(run))
+            words = [*sys.argv[1:], "--results-dir", plan.folder or folder.name]
+            try:
+                with _what_is_kept(folder):
+                    launch(run.trainer.num_gpus, words, chosen)
+            finally:
+                remove_unused(folder)
         else:
             with joined(chosen):
                 wrapper = make_wrapper(run.trainer.num_envs * (size or 1))

@@ -75,6 +75,8 @@ class TrainerBase(trainer.Trainer):
             methods that are not called.
     """
 
+    adds_to_folders = True
+
     def __init__(
         self,
         env_wrapper: EnvWrapper | None = None,

@@ -43,6 +43,8 @@ SKIPPED_STEPS: Final = "n_skipped_steps"
 """Metric of a policy: steps of its optimisers that were not taken since the gradient was not finite."""
 IMPOSSIBLE_ROWS: Final = "n_impossible_rows"
 """Metric of a policy of choices: draws since the last row for which its mask or its numbers left no choice."""
+JSONL, CSV = "metrics.jsonl", "metrics.csv"
+"""Files of rows in the folder of a run."""
 ADVICE: Final = "lower lr or max_grad_norm, or scale down rewards and observations"
 MAX_GRADIENT_NORM: Final = 1e8
 """A longer gradient means that training diverges: the next numbers are not finite any more."""
@@ -230,7 +232,11 @@ def make_row(
 
 
 class Sink(Protocol):
-    """Takes the rows of a run."""
+    """Takes the rows of a run; making one checks all that it needs, and writes nothing."""
+
+    def open(self) -> None:
+        """Open its files; the first `write` does it too."""
+        ...
 
     def write(self, row: Row) -> None:
         """Add a row; a process that is killed later does not lose it."""
@@ -248,7 +254,7 @@ def open_sinks(
     config: Mapping[str, Any],
     resume_iteration: int | None = None,
 ) -> list[Sink]:
-    """Open the named sinks of a run.
+    """Open the named sinks of a run; where one is refused, no file has changed.
 
     Args:
         names: ``jsonl``, ``csv``, ``tensorboard``, ``wandb``.
@@ -264,21 +270,37 @@ def open_sinks(
     """
     folder = Path(folder)
     makers: dict[str, Callable[[], Sink]] = {
-        "jsonl": lambda: JsonLines(folder / "metrics.jsonl", resume_iteration),
-        "csv": lambda: Csv(folder / "metrics.csv", resume_iteration),
+        "jsonl": lambda: JsonLines(folder / JSONL, resume_iteration),
+        "csv": lambda: Csv(folder / CSV, resume_iteration),
         "tensorboard": lambda: TensorBoard(folder / "tensorboard", config, resume_iteration),
         "wandb": lambda: WeightsAndBiases(folder, run_name, config, resume_iteration),
     }
     for name in names:
         require(name in makers, "saving.sinks", "unknown sink", name, f"known are {known(makers)}")
+    sinks = [makers[name]() for name in names]
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as opened:
-        sinks = []
-        for name in names:
-            sinks.append(makers[name]())
-            opened.callback(sinks[-1].close)
+        for sink in sinks:
+            opened.callback(sink.close)
+            sink.open()
         opened.pop_all()  # all are open: they stay so
     return sinks
+
+
+def require_new(folder: Path) -> None:
+    """Make sure that a folder has no rows of another run.
+
+    Raises:
+        ConfigError: It has.
+    """
+    for name in (JSONL, CSV):
+        _require_empty(folder / name)
+
+
+def _require_empty(path: Path) -> None:
+    is_empty = not path.exists() or not path.stat().st_size
+    do = "resume that run or choose another folder"
+    require(is_empty, "metrics", "a new run needs a file of its own", f"{path}, which has rows already", do)
 
 
 class _RowFile(abc.ABC):
@@ -293,16 +315,31 @@ class _RowFile(abc.ABC):
 
     def __init__(self, path: Path, resume_iteration: int | None = None) -> None:
         self._path = path
-        if resume_iteration is not None:
-            self.truncate_after(resume_iteration)
-        is_new = resume_iteration is not None or not path.exists() or not path.stat().st_size
-        do = "resume that run or choose another folder"
-        require(is_new, "metrics", "a new run needs a file of its own", f"{path}, which has rows already", do)
-        self._file = path.open("ab", buffering=0)  # a line is one write: a kill cuts at most the last one
+        self._kept = None if resume_iteration is None else self._lines_until(resume_iteration)
+        if resume_iteration is None:
+            _require_empty(path)
+        self._opened: io.FileIO | None = None
+
+    def open(self) -> None:
+        """Open the file; of a run that resumes, first drop the later rows."""
+        if self._opened is None:
+            if self._kept is not None:
+                write_atomically(self._path, "".join(self._kept))
+                self._kept = None
+            # A line is one write: a kill cuts at most the last one
+            self._opened = self._path.open("ab", buffering=0)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._opened is not None:
+            self._opened.close()
+        self._opened = None
+
+    @property
+    def _file(self) -> io.FileIO:
+        self.open()
+        assert self._opened is not None
+        return self._opened
 
     def append(self, line: str) -> None:
         """Add a line, whole or not at all.
@@ -319,8 +356,8 @@ class _RowFile(abc.ABC):
                 self._file.truncate(end)
                 raise
 
-    def truncate_after(self, iteration: int) -> None:
-        """Drop the rows of later iterations, and a last line that a kill cut short.
+    def _lines_until(self, iteration: int) -> list[str]:
+        """Return the lines without later iterations, and without a last line that a kill cut short.
 
         Raises:
             DataError: Another line is not a row.
@@ -330,19 +367,23 @@ class _RowFile(abc.ABC):
         for number, line in enumerate(lines[self.n_header :], start=1 + self.n_header):
             try:
                 is_kept = self._iteration(line) <= iteration
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 what, rule = f"{self._path}, line {number}", "must be a row with its iteration"
                 raise DataError.of(what, rule, line.strip()[:80], "delete the line") from error
             if is_kept:
                 kept.append(line)
-        write_atomically(self._path, "".join(kept))
+        return kept
 
     def _lines(self) -> list[str]:
         """Return the lines that end, with their ends; a kill may have cut the one that does not."""
         if not self._path.exists():
             return []
         with self._path.open(encoding="utf-8", newline="") as file:
-            return [line for line in file if line.endswith("\n")]
+            try:
+                return [line for line in file if line.endswith("\n")]
+            except UnicodeDecodeError as error:
+                do = "resume that run in another folder"
+                raise DataError.of(str(self._path), "must be text in UTF-8", f"byte {error.start}", do) from error
 
     @abc.abstractmethod
     def _iteration(self, line: str) -> int:
@@ -368,14 +409,14 @@ class Csv(_RowFile):
 
     def write(self, *added: Row) -> None:
         """Append rows of the same names; if they have new columns, the file is written anew with them."""
+        self.open()
         columns = self._columns
         added = tuple({_csv_cell(name): value for name, value in row.items()} for row in added)
         if new := [name for name in added[0] if name not in columns]:
             rows = self._lines()[1:]
             columns += new
-            self._file.close()
+            self.close()
             write_atomically(self._path, "".join([_csv_line(columns), *(_widened(line, len(new)) for line in rows)]))
-            self._file = self._path.open("ab", buffering=0)
         self.append("".join(_csv_line([row.get(name, "") for name in columns]) for row in added))
 
     @functools.cached_property
@@ -396,14 +437,23 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resume_iteration: int | None = None) -> None:
-        tensorboard = optional_package(
+        self._tensorboard = optional_package(
             "torch.utils.tensorboard", "metrics", 'pip install "warpdrive-min[train]"', "tensorboard"
         )
-        self._folder = folder
-        purge_step = None if resume_iteration is None else resume_iteration + 1
-        self._writer = tensorboard.SummaryWriter(str(folder), purge_step=purge_step)
-        if resume_iteration is None:
-            self._writer.add_text("run config", f"```json\n{json.dumps(config, indent=1)}\n```")
+        self._folder, self._config, self._resume_iteration = folder, config, resume_iteration
+
+    @functools.cached_property
+    def _writer(self) -> Any:
+        purge_step = None if self._resume_iteration is None else self._resume_iteration + 1
+        writer = self._tensorboard.SummaryWriter(str(self._folder), purge_step=purge_step)
+        if self._resume_iteration is None:
+            writer.add_text("run config", f"```json\n{json.dumps(self._config, indent=1)}\n```")
+        return writer
+
+    def open(self) -> None:
+        """Open the file of events."""
+        with room_for(self._folder):
+            self._writer  # noqa: B018  (made when it is first asked for)
 
     def write(self, row: Row) -> None:
         """Add an event for each number."""
@@ -415,7 +465,8 @@ class TensorBoard:
     def close(self) -> None:
         """Close the file of events."""
         with room_for(self._folder):
-            self._writer.close()
+            if "_writer" in vars(self):
+                self._writer.close()
 
 
 class WeightsAndBiases:
@@ -431,11 +482,21 @@ class WeightsAndBiases:
     def __init__(
         self, folder: Path, run_name: str, config: Mapping[str, Any], resume_iteration: int | None = None
     ) -> None:
-        wandb = optional_package("wandb", "metrics", "pip install wandb")
-        id_file = folder / "wandb_id"
-        known_id = id_file.read_text().strip() if resume_iteration is not None and id_file.exists() else None
-        self._run = wandb.init(id=known_id, resume="allow", name=run_name, config=dict(config), dir=str(folder))
-        id_file.write_text(f"{self._run.id}\n")
+        self._wandb = optional_package("wandb", "metrics", "pip install wandb")
+        self._id_file = folder / "wandb_id"
+        is_known = resume_iteration is not None and self._id_file.exists()
+        known_id = self._id_file.read_text().strip() if is_known else None
+        self._options = {"id": known_id, "name": run_name, "config": dict(config), "dir": str(folder)}
+
+    @functools.cached_property
+    def _run(self) -> Any:
+        run = self._wandb.init(resume="allow", **self._options)
+        write_atomically(self._id_file, f"{run.id}\n")
+        return run
+
+    def open(self) -> None:
+        """Start or continue the run."""
+        self._run  # noqa: B018  (made when it is first asked for)
 
     def write(self, row: Row) -> None:
         """Log the row as the step of its iteration."""
@@ -443,7 +504,8 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         """Finish the run."""
-        self._run.finish()
+        if "_run" in vars(self):
+            self._run.finish()
 
 
 def _widened(line: str, n_new: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import logging
 import math
@@ -19,8 +21,8 @@ from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import CheckpointError, known, require
-from warpdrive_min.files import remove_left, write_atomically
+from warpdrive_min.errors import CheckpointError, ConfigError, known, require
+from warpdrive_min.files import Hold, hold, new_folder, remove_left, remove_unused, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
 from warpdrive_min.training.algorithms.exact import make_exact
@@ -49,6 +51,10 @@ WARPDRIVE_ARGUMENTS: Final = "warpdrive_min.dialect.layout:trainer_arguments"
 """Function that returns our arguments for WarpDrive's keywords."""
 BEST_EPISODES: Final = 100
 """Episodes that a checkpoint is judged by, at most; fewer where there are fewer environments."""
+RUN_CONFIG: Final = "run_config.json"
+"""File of a run's folder with its settings."""
+ENDING_S: Final = 5.0
+"""Longest wait for another process to leave the run's folder, s: one that was killed may still be ending."""
 EPISODE_STATES: Final = "warpdrive_min.dialect.episodes:episode_states"
 
 
@@ -78,6 +84,8 @@ class Trainer:
     has_members: ClassVar[bool] = False
     """Trains a population."""
     _is_first_rollout: bool
+    adds_to_folders: ClassVar[bool] = False
+    """Writes beside the checkpoints of an earlier run, as WarpDrive does."""
 
     @own_defaults()
     def __init__(
@@ -128,15 +136,26 @@ class Trainer:
         self._start_environments()
         self._build()
         self.schedules.write(self.steps_per_iteration)  # so that `collect` and `update` by hand learn, too
-        runs = runs_of(self.config)
-        self.folder = runs / (str(folder) if folder else str(self.world.agreed(unused_number(runs))))
-        """Folder of the run's settings, metrics and checkpoints."""
+        self._name = None if folder is None else str(folder)
+        self._hold: Hold | None = None
+        if self.world.size > 1:
+            self.folder  # noqa: B018  (the ranks agree on it, and all are here)
         self._verbose = verbose and self.world.is_first
         self._sinks: list[metrics.Sink] | None = None
         self._started = time.perf_counter()
         """Time at which the run began, if it had never been stopped."""
         self._last_log = (self._started, 0)
         self._resumed_from: int | None = None
+        self._has_folder = False
+        """The run's folder holds this run: it has written there, or goes on from there."""
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """Folder of the run's settings, metrics and checkpoints; one without a name is made when it is asked for."""
+        runs = runs_of(self.config)
+        if self._name:
+            return runs / self._name
+        return runs / self.world.agreed(reserve(runs).name if self.world.is_first else "")
 
     # -------------------------------------------------------------- the loop
 
@@ -463,11 +482,34 @@ class Trainer:
 
     def _open_sinks(self) -> list[metrics.Sink]:
         if self._sinks is None:
+            self._take_folder()
             saving, settings = self.config.saving, self.config.to_dict() | {"seed": self.seed}
-            remove_left(self.folder)
-            write_atomically(self.folder / "run_config.json", json.dumps(settings, indent=1) + "\n")
             self._sinks = metrics.open_sinks(saving.sinks, self.folder, saving.name, settings, self._resumed_from)
+            write_atomically(self.folder / RUN_CONFIG, json.dumps(settings, indent=1) + "\n")
         return self._sinks
+
+    def _take_folder(self) -> None:
+        """Lock the run's folder before anything is written there.
+
+        Raises:
+            ConfigError: Another process writes to it, or it holds another run.
+        """
+        if self._hold is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        what, do = f"run {self.folder}", "resume that run, or choose another folder"
+        try:
+            held = hold(self.folder, ENDING_S)
+        except BlockingIOError as error:
+            do = "wait for it, or choose another folder"
+            raise ConfigError.of(what, "must not be written by another process", "one that runs", do) from error
+        if not (self._has_folder or self.adds_to_folders):
+            checkpoints = self.folder / checkpoint.FOLDER
+            is_free = not checkpoints.is_dir() or not any(checkpoints.iterdir())
+            require(is_free, what, "must not hold another run", "its checkpoints", do)
+            metrics.require_new(self.folder)
+        remove_left(self.folder)
+        self._hold, self._has_folder = held, True
 
     def _close_sinks(self) -> None:
         for sink in self._sinks or []:
@@ -490,6 +532,7 @@ class Trainer:
         state = self.sound_state()
         if state is None:
             return None
+        self._take_folder()
         saving = self.config.saving
         return checkpoint.save(self.folder / checkpoint.FOLDER, *state, saving.keep_last, is_best)
 
@@ -566,10 +609,14 @@ class Trainer:
             )
             checkpoint.restore(live, own, found)
             return
+        had_folder = self._has_folder
         self.load_state(saved, header, found)
         own_folder = self.folder / checkpoint.FOLDER
+        is_own = found.resolve().parent == own_folder.resolve()
+        self._has_folder = had_folder or is_own
         # Those that are gone back behind would count as the latest.
-        if self.world.is_first and found.resolve().parent == own_folder.resolve():
+        if self.world.is_first and is_own:
+            self._take_folder()
             checkpoint.discard_after(own_folder, header.iteration)
 
     @own_defaults()
@@ -606,6 +653,7 @@ class Trainer:
         for recorder in self.recorders.values():
             recorder.faults.zero_()
         self._resumed_from, self.has_reached_return = self.iteration, False
+        self._has_folder = True  # of a state that came otherwise than as a checkpoint
         self._recent.restart(self.env_steps)
         self._close_sinks()  # opened again, they drop the rows that will come again
         now = time.perf_counter()
@@ -675,6 +723,9 @@ class Trainer:
     def graceful_close(self) -> None:
         """Close the files of metrics and let go of what was captured."""
         self._close_sinks()
+        self._hold = None
+        if self.world.is_first and "folder" in vars(self):
+            remove_unused(self.folder)
         self._collect.forget()
         self._update.forget()
 
@@ -684,12 +735,9 @@ def runs_of(config: RunConfig) -> Path:
     return Path(config.saving.basedir, config.saving.name, config.saving.tag)
 
 
-def unused_number(runs: Path) -> int:
-    """Return the time in seconds, or what follows it, so that no run has a folder of that name yet."""
-    number = int(time.time())
-    while (runs / str(number)).exists():
-        number += 1
-    return number
+def reserve(runs: Path) -> Path:
+    """Make and return a run's folder, named after the time in seconds or the next number that is free."""
+    return new_folder(runs, map(str, itertools.count(int(time.time()))))
 
 
 def policy_map(
