@@ -16,7 +16,7 @@ import numpy as np
 import typer
 from pydantic import ValidationError
 
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import locked, write_atomically
 
 from . import compare
 from .case import Job
@@ -171,18 +171,19 @@ def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Pat
 
     Points that were calibrated before, on the same machine with the same versions, stay.
     """
-    before = read(record.machine, folder)
-    kept: Iterable[NoiseFloor] = before.noise if before and before.fits(record.machine) else ()
-    merged = {(each.preset, *point_key(each.case, each.point)): each for each in [*kept, *found]}
-    made = Calibration(
-        machine=record.machine,
-        git=record.git,
-        made_at=record.started_at,
-        command=command,
-        noise=list(merged.values()),
-    )
-    path = folder / f"{kind(record.machine)}.json"
-    write_atomically(path, made.model_dump_json(indent=1) + "\n")
+    with locked(folder):
+        before = read(record.machine, folder)
+        kept: Iterable[NoiseFloor] = before.noise if before and before.fits(record.machine) else ()
+        merged = {(each.preset, *point_key(each.case, each.point)): each for each in [*kept, *found]}
+        made = Calibration(
+            machine=record.machine,
+            git=record.git,
+            made_at=record.started_at,
+            command=command,
+            noise=list(merged.values()),
+        )
+        path = folder / f"{kind(record.machine)}.json"
+        write_atomically(path, made.model_dump_json(indent=1) + "\n")
     return path
 
 
@@ -221,7 +222,7 @@ def calibrate(
     """
     choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
     with exiting(5, CompareError):
-        points, run_id = compare.gated(choice), run_of(resume, out)
+        points, run_id = compare.gated(choice), run_of(resume, records, "--records")
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
     keeps(kept.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()

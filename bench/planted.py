@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import locked, write_atomically
 
 from .case import Job
 from .cases import CASES
@@ -239,6 +239,6 @@ def costs(file: Path) -> dict[str, Cost]:
 
 def keep(found: Mapping[str, Cost], file: Path) -> None:
     """Put costs into a file, in place of older ones of the same changes; it is replaced whole."""
-    both = {**costs(file), **found}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, json.dumps([asdict(cost) for cost in both.values()], indent=1) + "\n")
+    with locked(file.parent):
+        both = {**costs(file), **found}
+        write_atomically(file, json.dumps([asdict(cost) for cost in both.values()], indent=1) + "\n")

@@ -143,9 +143,9 @@ class Context:
 
 
 def new_run_id() -> str:
-    """Name a run by its start, the commit of this checkout, and four random digits."""
+    """Name a run by its start, the commit of this checkout, and eight random digits."""
     sha = str(machine.git_state(machine.ROOT)["sha"] or "nogit")[:7]
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{sha}-{uuid.uuid4().hex[:4]}"
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{sha}-{uuid.uuid4().hex[:8]}"
 
 
 class Record(_Line):

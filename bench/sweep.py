@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -100,15 +100,24 @@ Gated = Annotated[list[str] | None, typer.Option(help="Only these; without it th
 Counts = Annotated[list[int] | None, typer.Option(min=1, help="Only these; may be repeated.")]
 Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
 AtOnce = Annotated[int, typer.Option(min=1, help="Set up this many points or rounds at once; each is timed alone.")]
+RUN_ID: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
 
 
-def run_of(resume: str | None, out: Path) -> str:
-    """Return the id of the run to go on with, of which a folder must have files; None: that of a new one."""
-    if resume is not None and not any(out.glob(f"{glob.escape(resume)}*.jsonl")):
-        do = "give --out its folder, or leave --resume out"
+def run_of(resume: str | None, out: Path, option: str = "--out") -> str:
+    """Return the id of the run to resume, which has records in a folder; None: the id of a new run.
+
+    Raises:
+        BadParameter: It is no run id, or the folder has no records of it.
+    """
+    if resume is None:
+        return new_run_id()
+    if not RUN_ID.fullmatch(resume):
+        raise typer.BadParameter(f"--resume {resume!r:.80}: must be a run id, of letters, digits, '-', '_' and '.'")
+    if not any(out.glob(f"{resume}*.jsonl")):
+        do = f"give {option} its folder, or leave --resume out"
         raise typer.BadParameter(f"--resume {resume}: must be a run that {out} has records of (got none); {do}")
-    return resume or new_run_id()
+    return resume
 
 
 def command(

@@ -161,6 +161,18 @@ def _lock(path: Path, wait: bool) -> int | None:
     return descriptor
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time read the files of a folder and replace them; the folder is made if missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = lock_of(folder, wait=True)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
 def new_folder(parent: Path, names: Iterable[str]) -> Path:
     """Make a folder under the first of some names that is free, and return it.
 
