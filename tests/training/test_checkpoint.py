@@ -31,7 +31,15 @@ def header(iteration: int, **changes) -> Header:
         "env_steps": 1000 * iteration,
         "seconds": 0.5 * iteration,
         "run_config": {"name": "tag_continuous", "policy": {"tagger": {"lr": [[0, 0.1], [10, 0.01]]}}},
-        "environment": {"name": "TagContinuous", "n_envs": 4, "n_agents": 5, "episode_length": 7},
+        "environment": {
+            "name": "TagContinuous",
+            "n_envs": 4,
+            "n_agents": 2,
+            "episode_length": 7,
+            "arrays": [False, "first"],
+            "ranks": 1,
+            "policies": {"tagger": ["0", "1"]},
+        },
         "seed": 11,
         "best_return": None,
     }
@@ -229,6 +237,136 @@ def test_damaged_checkpoint_is_refused_and_passed_over(tmp_path, damage, caplog)
     hurt(first)
     with pytest.raises(CheckpointError, match=message):
         latest(tmp_path)
+
+
+def nested(key: str, value):
+    """Set a field of the environment, as `key`."""
+    return lambda fields: fields["environment"].update({key: value})
+
+
+BROKEN = {
+    **{
+        f"{name} {value!r:.20}": (name, lambda fields, name=name, value=value: fields.update({name: value}))
+        for name, values in {
+            "iteration": (-5, 1.5, "7", True, None, 2**63, 10**300),
+            "env_steps": (-1, float("nan"), []),
+            "seconds": (-0.5, float("inf"), "1"),
+            "seed": (-1, 2**63, 0.5),
+            "best_return": (float("nan"), float("-inf"), "3"),
+            "environment": ([], None, "CartPole", {}),
+            "run_config": ([], {}, {"policy": 3}, {"policy": {"tagger": {"model": {"fc_dims": [10**9]}}}}),
+            "versions": ([], {"torch": 2}),
+            "created": (7,),
+        }.items()
+        for value in values
+    },
+    **{
+        f"environment.{name} {value!r}": ("environment", nested(name, value))
+        for name, values in {
+            "name": (7, ""),
+            "n_envs": (0, -1, 2**31, "4"),
+            "ranks": (0, 1.5),
+            "arrays": ([], [False, "middle"], "first"),
+            "policies": ([], {}, {"other": ["0", "1"]}, {"tagger": "01"}),
+            "wings": (2,),
+        }.items()
+        for value in values
+    },
+}
+"""Fields of a header that break a rule, and the word that the error has."""
+
+
+def rewrite(file: Path, change, keeps_hash: bool = False) -> None:
+    """Change the fields of a header, and its hash with them."""
+    fields = json.loads(file.read_text())
+    known = fields.pop("header_sha256")
+    change(fields)
+    fields["header_sha256"] = known if keeps_hash else checkpoint._hash_of(fields)
+    file.write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_header_that_breaks_a_rule_is_refused(tmp_path, broken):
+    """Whoever has made its hash fit: the error is one line that names the file and the field."""
+    name, change = BROKEN[broken]
+    path = save(tmp_path, state(1), header(1))
+    rewrite(path / "state.json", change)
+    with pytest.raises(CheckpointError, match=name) as caught:
+        load(path)
+    assert str(path / "state.json") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_altered_header_is_refused(tmp_path):
+    """A header with other values, all of them legal, has another hash; the order of its fields does not matter."""
+    path = save(tmp_path, state(1), header(1))
+    rewrite(path / "state.json", lambda fields: fields.update(iteration=2), keeps_hash=True)
+    with pytest.raises(CheckpointError, match=r"state\.json: is altered"):
+        load(path)
+    rewrite(path / "state.json", lambda fields: fields.update(sorted({**fields, "iteration": 1}.items())))
+    assert iteration_of(path) == 1
+
+
+def write(name: str, content: bytes):
+    return lambda path: (path / name).write_bytes(content)
+
+
+def with_header(n_bytes: int, header: bytes = b"{}"):
+    """Replace the tensors by a file whose header names a length, and let the hash fit."""
+
+    def change(path: Path) -> None:
+        (path / "state.safetensors").write_bytes(n_bytes.to_bytes(8, "little") + header)
+        rewrite(path / "state.json", lambda fields: fields.update(sha256=checkpoint._hash(path / "state.safetensors")))
+
+    return change
+
+
+def to_folder(name: str):
+    def change(path: Path) -> None:
+        (path / name).unlink()
+        (path / name).mkdir()
+
+    return change
+
+
+UNREADABLE = {
+    "nested header": write("state.json", b"[" * 200_000),
+    "nested field": write("state.json", b'{"schema":' + b"[" * 200_000),
+    "long number": write("state.json", b'{"schema": 1, "sha256": "", "iteration": ' + b"1" * 5_000 + b"}"),
+    "no UTF-8": write("state.json", b'{"schema": "\xff\xfe"}'),
+    "empty header": write("state.json", b""),
+    "header is a folder": to_folder("state.json"),
+    "tensors are a folder": to_folder("state.safetensors"),
+    "header of 1e15 bytes": with_header(10**15),
+    "header of 2**64 - 1 bytes": with_header(2**64 - 1),
+    "header is no JSON": with_header(3, b"abc"),
+    "a dtype of nobody": with_header(56, b'{"a":{"dtype":"Q9","shape":[1],"data_offsets":[0,4]}}   1234'),
+    "offsets beyond the end": with_header(57, b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}  1234'),
+    "no tensors": write("state.safetensors", b""),
+}
+
+
+@pytest.mark.parametrize("damage", UNREADABLE)
+def test_unreadable_checkpoint_is_refused(tmp_path, damage):
+    """Whatever its two files hold, the error is one line that names the checkpoint."""
+    path = save(tmp_path, state(1), header(1))
+    UNREADABLE[damage](path)
+    with pytest.raises(CheckpointError) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1_000
+
+
+def test_header_has_a_limit(tmp_path, monkeypatch):
+    """A longer header is neither written nor read."""
+    path = save(tmp_path, state(1), header(1))
+    monkeypatch.setattr(checkpoint, "MAX_HEADER", 100)
+    with pytest.raises(CheckpointError, match=r"at most 100 bytes.*\(got 'more'\)"):
+        load(path)
+    with pytest.raises(ConfigError, match=r"header must have at most 100 bytes \(got \d+\)"):
+        save(tmp_path, state(2), header(2))
+    assert saved(tmp_path) == [1]
 
 
 def test_damaged_checkpoint_is_replaced(tmp_path):

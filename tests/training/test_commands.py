@@ -234,6 +234,47 @@ def test_train_keeps_what_a_resumed_run_is_of(trained):
         assert message in result.output
 
 
+# ------------------------------------------------------------------ checkpoints of others
+
+OLD = Path(__file__).with_name("checkpoints")
+"""Checkpoints that an earlier release has written, whose headers have no hash."""
+READERS = {
+    "resume": lambda path, out: ("train", "--resume", path, "--results-dir", out / "run", "--iterations", "1"),
+    "evaluate": lambda path, out: ("evaluate", path, "--backend", "cpu", "--episodes", "4"),
+    "render": lambda path, out: ("render", "--policy", path, "--backend", "cpu", "--out", out / "episode.npz"),
+}
+
+
+@pytest.mark.parametrize("kind", ["run", "population"])
+@pytest.mark.parametrize("reader", READERS)
+def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
+    """A run and a population go on, and their policies play."""
+    path = OLD / kind / "checkpoint_000000004"
+    more = ("--set", "trainer.num_episodes=20") if reader == "resume" else ()
+    result = run(*READERS[reader](path, tmp_path), *more)
+    assert result.exit_code == 0, result.output
+    if reader == "resume":
+        _, header = checkpoint.load(tmp_path / "run" / "checkpoints")
+        assert (header.iteration, header.seed) == (5, 3)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("change", [{"iteration": -5}, {"environment": []}, {"run_config": {"policy": {}}}], ids=str)
+def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
+    """Every command that reads a checkpoint names the file and the field, and writes nothing."""
+    path = tmp_path / "checkpoint_000000004"
+    shutil.copytree(OLD / "run" / path.name, path)
+    fields = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps({**fields, **change}))
+    result = run(*READERS[reader](path, tmp_path))
+    assert result.exit_code == 1
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert len(result.output.splitlines()) == 1
+    assert str(path / "state.json") in result.output
+    assert next(iter(change)) in result.output
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
 # ------------------------------------------------------------------ evaluate
 
 

@@ -106,4 +106,4 @@ def _environment(
     require(Path(policy).exists(), "render.policy", "unknown policy", policy, do)
     found = find_policies(policy)
     _, header = checkpoint.load(found)
-    return env or header.environment["name"], header.run_config["env"], found
+    return env or header.environment["name"], header.config.env, found

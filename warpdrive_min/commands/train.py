@@ -185,9 +185,9 @@ def _plan(
     rule = f"{found} was trained in {trained_in}"
     require(name in (None, trained_in), "train.resume", rule, name, "leave -e out", CheckpointError)
     if config is None:
-        run = RunConfig.from_dict(header.run_config)
+        run = header.config
     else:  # a run keeps its own backend: that of a file may not run here
-        given = {"trainer.env_backend": header.run_config["trainer"]["env_backend"], **given}
+        given = {"trainer.env_backend": header.config.trainer.env_backend, **given}
     folder = str(found.parent.parent.resolve()) if found.parent.name == checkpoint.FOLDER else None
     return Plan(trained_in, _with(run, given), found, results_dir if resume != LATEST and results_dir else folder)
 

@@ -19,18 +19,23 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Self
 
 import torch
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
+from typing_extensions import TypedDict  # that of typing is enough from Python 3.12 on
 
-from warpdrive_min.errors import CheckpointError, require
+from warpdrive_min.config import NonNegativeFloat
+from warpdrive_min.errors import CheckpointError, known, require
 from warpdrive_min.files import room_for
 from warpdrive_min.packages import optional_package
+from warpdrive_min.training.config import MAX_SEED, RunConfig
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +43,10 @@ SCHEMA: Final = 1
 """Raised when a field of `Header` or the name of a tensor changes its meaning or goes."""
 TENSORS: Final = "state.safetensors"
 HEADER: Final = "state.json"
+HASH: Final = "header_sha256"
+"""Field of the header's file: the SHA-256 of all others."""
+MAX_HEADER: Final = 2**26
+"""Longest header, bytes."""
 BEST: Final = "best"
 FOLDER: Final = "checkpoints"
 """Folder of a run that holds its checkpoints."""
@@ -49,26 +58,84 @@ UNFINISHED, REPLACED, REMOVED = ".unfinished-", ".replaced-", ".removed-"
 PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """All of a checkpoint but its tensors, as plain JSON."""
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
+STRICT: Final = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    iteration: int
+
+class TrainedIn(TypedDict):
+    """Environment of a checkpoint: its name, its sizes, and the agents of each policy."""
+
+    __pydantic_config__ = STRICT  # type: ignore[misc]  # pydantic reads it
+
+    name: Annotated[str, Field(min_length=1)]
+    n_envs: Size
+    n_agents: Size
+    episode_length: Size
+    arrays: Annotated[list[bool | Literal["first", "last"]], Field(min_length=2, max_length=2)]
+    """`SharedLayout.saved`."""
+    ranks: Size
+    policies: dict[str, list[str]]
+
+
+@pydantic_dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Header:
+    """All of a checkpoint but its tensors, as plain JSON.
+
+    Raises:
+        ValidationError: A field has another type, or breaks a rule.
+    """
+
+    iteration: Count
     """Iterations done."""
-    env_steps: int
+    env_steps: Count
     """Steps done, of all environments together."""
-    seconds: float
+    seconds: NonNegativeFloat
     """Time spent on training, s."""
-    run_config: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    run_config: dict[str, Any]
+    environment: TrainedIn
     """Name and sizes."""
-    seed: int
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     best_return: float | None
     """Mean return of the best checkpoint up to now, finite; None: there is none."""
-    versions: Mapping[str, str] = field(default_factory=lambda: _versions())
+    versions: dict[str, str] = field(default_factory=lambda: _versions())
     """Versions of Python and the packages that wrote it."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     """When, in UTC."""
+
+    @property
+    def config(self) -> RunConfig:
+        """Run config, with the defaults of keys that its release did not have."""
+        return RunConfig.from_dict(self.run_config)
+
+    @field_validator("run_config")
+    @classmethod
+    def _is_a_run_config(cls, given: dict[str, Any]) -> dict[str, Any]:
+        RunConfig.from_dict(given)
+        return given
+
+    @model_validator(mode="after")
+    def _names_its_policies(self) -> Self:
+        policies, trained = self.config.policy.keys(), self.environment["policies"].keys()
+        if policies != trained:
+            raise ValueError(f"environment.policies must be those of run_config, {known(policies)}")
+        return self
+
+
+def read_header(what: str | Path, fields: Mapping[str, Any]) -> Header:
+    """Make a header of fields that were saved.
+
+    Raises:
+        CheckpointError: One is missing, unknown, or breaks a rule.
+    """
+    try:
+        return Header(**fields)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        got: object = listed([f"{'.'.join(map(str, each['loc'])) or 'header'}: {each['msg']}" for each in faults])
+    except TypeError as error:  # a name that is no string
+        got = error
+    raise _damaged(what, f"must have the fields of schema {SCHEMA}", got)
 
 
 def save(
@@ -118,7 +185,11 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], Header]:
     """
     checkpoint = find(path)
     header = _verified(checkpoint)
-    tensors: dict[str, Tensor] = _safetensors().load_file(checkpoint / TENSORS)
+    load_file = _safetensors().load_file
+    try:
+        tensors: dict[str, Tensor] = load_file(checkpoint / TENSORS)
+    except Exception as error:  # whatever it raises of a file that it did not write
+        raise _damaged(checkpoint / TENSORS, "must be a file of safetensors", error) from error
     return tensors, header
 
 
@@ -235,7 +306,13 @@ def _write(folder: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     _safetensors().save_file(copies, folder / TENSORS)
     fields = {"schema": SCHEMA, **asdict(header), "sha256": _hash(folder / TENSORS)}
-    (folder / HEADER).write_text(json.dumps(fields, indent=1, allow_nan=False) + "\n")
+    text = json.dumps({**fields, HASH: _hash_of(fields)}, indent=1, allow_nan=False) + "\n"
+    rule, do = (
+        f"its header must have at most {MAX_HEADER:,} bytes",
+        "give the environment a smaller config",
+    )
+    require(len(text) <= MAX_HEADER, "checkpoint", rule, len(text), do)
+    (folder / HEADER).write_text(text)
     shutil.copymode(folder / HEADER, folder / TENSORS)  # safetensors lets nobody else read it
 
 
@@ -247,18 +324,24 @@ def _verified(path: Path) -> Header:
     """Return the header once both files are found whole."""
     header_file, tensor_file = path / HEADER, path / TENSORS
     for file in (header_file, tensor_file):
-        if not file.exists():
+        if not file.is_file():
             raise _damaged(f"checkpoint {path}", f"needs {file.name}")
+    rule = f"must be a whole JSON object of at most {MAX_HEADER:,} bytes, with schema and sha256"
     try:
-        fields = json.loads(header_file.read_text())
+        with header_file.open("rb") as opened:
+            text = opened.read(MAX_HEADER + 1)
+        if len(text) > MAX_HEADER:
+            raise _damaged(header_file, rule, "more")
+        fields = json.loads(text)
+        own_hash = fields.pop(HASH, None)  # earlier releases wrote none
+        is_whole = own_hash in (None, _hash_of(fields))
         schema, sha256 = fields.pop("schema"), fields.pop("sha256")
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise _damaged(header_file, "must be a whole JSON object with schema and sha256", error) from error
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(header_file, rule, error) from error
     check_schema(header_file, schema, fields)
-    try:
-        header = Header(**fields)
-    except TypeError as error:
-        raise _damaged(header_file, f"must have the fields of schema {SCHEMA}", error) from error
+    header = read_header(header_file, fields)
+    if not is_whole:
+        raise _damaged(header_file, "is altered: its fields must have the SHA-256 that it names", own_hash)
     if (actual := _hash(tensor_file)) != sha256:
         raise _damaged(tensor_file, f"is cut or altered: its SHA-256 must be {sha256}", actual)
     return header
@@ -277,6 +360,11 @@ def check_schema(what: str | Path, schema: object, header: Mapping[str, Any]) ->
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hash_of(fields: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the fields of a header, whatever their order in the file."""
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(fields)), sort_keys=True).encode()).hexdigest()
 
 
 def _safetensors() -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -173,6 +173,8 @@ def unpack(run: Trainer, found: dict[str, Any]) -> None:
     """
     rule, do = f"a checkpoint must have the entry {STATE!r}", "name one that was saved while a WarpDriveModule trained"
     require(STATE in found, "lightning", rule, [*found], do, CheckpointError)
-    saved = found[STATE]
+    saved, entries = found[STATE], ("header", "schema", "tensors")
+    is_whole = isinstance(saved, Mapping) and saved.keys() >= {*entries} and isinstance(saved["header"], Mapping)
+    require(is_whole, "lightning", f"the entry {STATE!r} must have {known(entries)}", saved, do, CheckpointError)
     checkpoint.check_schema("lightning", saved["schema"], saved["header"])
-    run.load_state(saved["tensors"], checkpoint.Header(**saved["header"]), "of Lightning")
+    run.load_state(saved["tensors"], checkpoint.read_header("lightning", saved["header"]), "of Lightning")

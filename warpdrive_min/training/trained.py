@@ -127,8 +127,7 @@ def population_size(path: str | Path) -> int | None:
         CheckpointError: There is none, or it is damaged.
     """
     _, header = checkpoint.load(find_policies(path))
-    size: int | None = header.run_config.get("population", {}).get("size")
-    return size
+    return header.config.population.size
 
 
 def _weights(trained: TrainedPolicies, tensors: Mapping[str, torch.Tensor], policy: str) -> dict[str, torch.Tensor]:
@@ -142,7 +141,7 @@ def _load(path: str | Path, env: Any) -> tuple[TrainedPolicies, dict[str, torch.
     """Return policies whose weights are still to be filled, and the tensors of the checkpoint."""
     found = find_policies(path)
     tensors, header = checkpoint.load(found)
-    run = RunConfig.from_dict(header.run_config)
+    run = header.config
     name = header.environment["name"]
     if env is None:
         env = env_registrar.get(name)(**run.env)
