@@ -1,17 +1,19 @@
 """Base of all configs, of runs and of environments: frozen pydantic models whose errors name the key.
 
-A field's annotation says what it takes. Types are strict: no string is a number, and true is none. Taken beside the
+A field's annotation says what it takes, in bounds that all numbers have: integers of 64 bits, and floats in the range
+of float32, in which kernels compute. Types are strict: no string is a number, and true is none. Taken beside the
 type itself: NumPy's scalars and arrays, 1e6 for an integer, a list for a tuple, null for a section with its defaults.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from warpdrive_min.errors import ConfigError, known, meant
 
@@ -20,9 +22,26 @@ def _whole(given: Any) -> Any:
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
+MAX_SIZE: Final = 2**31 - 1
+"""Largest size of an array, which kernels count in int32."""
+MAX_SEED: Final = 2**63 - 1
+MAX_FLOAT, MIN_FLOAT = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
+"""Largest and smallest size of a float other than 0."""
+MAX_DEPTH: Final = 100
+"""Deepest nesting of lists and mappings."""
+
 Int = Annotated[int, BeforeValidator(_whole)]
-PositiveInt = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
-NonNegativeInt = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_SIZE), BeforeValidator(_whole)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1, le=2**63 - 1), BeforeValidator(_whole)]
+"""Number of steps, episodes or iterations, which no array has as its size."""
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_whole)]
+AgentCount = Annotated[PositiveInt, Field(le=100_000)]
+"""Agents of an environment."""
+Levels = Annotated[NonNegativeInt, Field(le=1_000)]
+"""Choices of an action besides the one that changes nothing."""
+PoolSize = Annotated[NonNegativeInt, Field(le=10_000_000)]
+"""Rows of a reset pool."""
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 NonPositiveFloat = Annotated[float, Field(le=0)]
@@ -59,6 +78,8 @@ class Config(BaseModel):
             self.__pydantic_validator__.validate_python(given, self_instance=self)
         except ValidationError as error:
             raise _config_error(error, given, self.WHO, self.PLACE) from None
+        except RecursionError:
+            raise _too_deep(self.WHO, self.PLACE) from None
 
     # As pydantic's own: sections within others are then made without a call of it, and all errors reach the outermost.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -74,6 +95,8 @@ class Config(BaseModel):
             return cls.model_validate(given)
         except ValidationError as error:
             raise _config_error(error, given, cls.WHO, "") from None
+        except RecursionError:
+            raise _too_deep(cls.WHO, "") from None
 
     def replace(self, **changes: Any) -> Self:
         """Return a config with some keys changed, checked as any.
@@ -109,6 +132,18 @@ class Config(BaseModel):
                 raise ConfigError.of(str(key), f"is not a key (known are {known(cls.model_fields)})", do=do)
         return {key: plain(value) for key, value in given.items()}
 
+    @field_validator("*")
+    @classmethod
+    def _in_range(cls, value: Any) -> Any:
+        """Check the numbers of every field, also those in lists and mappings."""
+        for number in _numbers(value):
+            if isinstance(number, int) and not -MAX_SEED <= number <= MAX_SEED:
+                raise PydanticCustomError("integer_range", "must be an integer of 64 bits")
+            if isinstance(number, float) and number and not MIN_FLOAT <= abs(number) <= MAX_FLOAT:
+                rule = f"must be 0, or from {MIN_FLOAT:.3g} to {MAX_FLOAT:.3g} in size, the range of float32"
+                raise PydanticCustomError("float_range", rule)
+        return value
+
     @model_validator(mode="after")
     def _checked(self) -> Self:
         self._check()
@@ -122,6 +157,21 @@ def plain(given: Any) -> Any:
     if isinstance(given, list | tuple):
         return [plain(value) for value in given]
     return given.tolist() if isinstance(given, np.ndarray | np.generic) else given
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _numbers(each)
+    elif isinstance(value, Mapping):
+        yield from _numbers([*value.values()])
+
+
+def _too_deep(who: str, place: str) -> ConfigError:
+    rule = f"must not be nested deeper than {MAX_DEPTH} levels, nor contain itself"
+    return ConfigError.of(place or "mapping", rule, who=who)
 
 
 def _config_error(error: ValidationError, given: Any, who: str, place: str) -> ConfigError:

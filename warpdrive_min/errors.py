@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Final, Self
+
+MAX_SHOWN: Final = 2_000
+"""Longest value that an error shows, characters."""
 
 from warpdrive_min.text import printable
 
@@ -24,14 +28,22 @@ class WarpDriveError(Exception):
     @classmethod
     def of(cls, what: str, rule: str, got: Any = ..., do: str = "", who: str = "") -> Self:
         """Make the error of a broken rule: ``who what: rule (got value); what to do``."""
-        value = repr(got) if isinstance(got, str) else str(got)
-        shown = "" if got is ... else f" (got {value})"
+        shown = "" if got is ... else f" (got {_shown(got)})"
         error = cls(f"{who} {what}".strip() + f": {rule}{shown}" + (f"; {do}" if do else ""))
         error.what, error.rule, error.got, error.do = what, rule, got, do
         return error
 
     def __str__(self) -> str:
         return printable(super().__str__())  # logs and warnings print it too
+
+
+def _shown(got: Any) -> str:
+    """Return a value in one line of limited length; Python writes out neither long integers nor deep lists."""
+    try:
+        text = repr(got) if isinstance(got, str) else re.sub(r"\s*\n\s*", " ", str(got))
+    except (ValueError, RecursionError):
+        text = f"a value of type {type(got).__name__} that is too long to show"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 class ConfigError(WarpDriveError, ValueError):

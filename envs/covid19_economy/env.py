@@ -9,7 +9,14 @@ import numpy as np
 from pydantic import Field
 
 from warpdrive_min.backends.base import Constant
-from warpdrive_min.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
+from warpdrive_min.config import (
+    Config,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UnitFloat,
+)
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in
 from warpdrive_min.rendering import Episode, Scene
@@ -42,7 +49,7 @@ class Covid19EconomyConfig(Config):
     """Days for which a governor's choice holds."""
     subsidy_days: PositiveInt = 90
     """Days for which the government's choice holds."""
-    num_subsidy_levels: PositiveInt = 20
+    num_subsidy_levels: Annotated[PositiveInt, Field(le=1_000)] = 20
     """Levels of the subsidy above none."""
     max_annual_subsidy: NonNegativeFloat = 20_000.0
     """Subsidy of the highest level, USD a year for each person."""

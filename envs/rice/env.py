@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from warpdrive_min.backends.base import Constant
-from warpdrive_min.config import Config, NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
+from warpdrive_min.config import Config, PoolSize, PositiveFloat, PositiveInt, Seed, UnitFloat
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import ConfigError, known
@@ -61,11 +61,11 @@ class RiceConfig(Config):
     """Least consumption whose utility is told apart, 1,000 USD a year for each person."""
     parameters: Mapping[str, float] = Field(default_factory=dict)
     """Values of parameters of the world in place of those in `parameters.json`, by name."""
-    reset_pool_size: NonNegativeInt = 0
+    reset_pool_size: PoolSize = 0
     """Starts: 0, always that of 2015; from 2 on, a row of a pool of that size for each environment and episode."""
     capital_spread: UnitFloat = 0.5
     """Largest share by which the capital of a region differs in a start of the pool from that of 2015."""
-    seed: NonNegativeInt | None = None
+    seed: Seed | None = None
     """Seed of the pool; None: 0."""
 
     def _check(self) -> None:

@@ -11,7 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from warpdrive_min.backends.base import Constant, Language
-from warpdrive_min.config import Config, Int, NonNegativeFloat, NonNegativeInt, NonPositiveFloat, PositiveInt, UnitFloat
+from warpdrive_min.config import (
+    AgentCount,
+    Config,
+    Int,
+    Levels,
+    NonNegativeFloat,
+    NonPositiveFloat,
+    PositiveInt,
+    UnitFloat,
+)
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Array, Arrays, Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import require
@@ -56,9 +65,9 @@ class TagContinuousConfig(Config):
 
     PLACE: ClassVar[str] = "tag_continuous"
 
-    num_taggers: PositiveInt = 1
+    num_taggers: AgentCount = 1
     """Agents that tag."""
-    num_runners: PositiveInt = 10
+    num_runners: AgentCount = 10
     """Agents that are tagged."""
     grid_length: Annotated[float, Field(gt=0, le=MAX_GRID_LENGTH)] = 10.0
     """Side of the square, length."""
@@ -88,9 +97,9 @@ class TagContinuousConfig(Config):
     """Largest turn in a step, rad."""
     min_turn: float = -math.pi / 2
     """Smallest turn in a step, rad."""
-    num_acceleration_levels: NonNegativeInt = 10
+    num_acceleration_levels: Levels = 10
     """Choices of acceleration besides none."""
-    num_turn_levels: NonNegativeInt = 10
+    num_turn_levels: Levels = 10
     """Choices of turn besides none."""
     edge_hit_penalty: NonPositiveFloat = -0.0
     """Reward for running into the edge, a step."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from warpdrive_min.backends.base import Constant, Language
-from warpdrive_min.config import Config, NonNegativeFloat, NonNegativeInt, PositiveInt
+from warpdrive_min.config import AgentCount, Config, NonNegativeFloat, PoolSize, PositiveInt, Seed
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Environment, sources_in, trainer_arrays
 from warpdrive_min.errors import require
@@ -33,7 +33,7 @@ class TagGridWorldConfig(Config):
 
     PLACE: ClassVar[str] = "tag_gridworld"
 
-    num_taggers: PositiveInt = 10
+    num_taggers: AgentCount = 10
     """Agents that tag; one more agent, the last one, runs."""
     grid_length: Annotated[PositiveInt, Field(le=MAX_GRID_LENGTH)] = 10
     """Last cell along x and along y."""
@@ -43,9 +43,9 @@ class TagGridWorldConfig(Config):
     """Cell along x where each agent starts; None: taggers at half of ``grid_length``, rounded down, the runner at 0."""
     starting_location_y: Sequence[int] | None = None
     """Cell along y where each agent starts; None: as along x."""
-    reset_pool_size: NonNegativeInt = 0
+    reset_pool_size: PoolSize = 0
     """Starts: 0, always the same one; from 2 on, a row of a pool of that size for each environment and episode."""
-    seed: NonNegativeInt | None = None
+    seed: Seed | None = None
     """Seed of the pool; None: 0."""
     wall_hit_penalty: NonNegativeFloat = 0.1
     """Penalty of who runs into the wall, subtracted from the reward."""

@@ -32,6 +32,7 @@ from warpdrive_min.training.config import (
     SamplerParams,
     SavingConfig,
     TrainerConfig,
+    divisors_around,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -412,3 +413,140 @@ def test_page_has_every_key_with_its_default():
             want = TABLES[heading]().to_dict()[key] if heading != "Top level" else {"name": "", "env": {}}[key]
             assert json.loads(default) == want, f"{heading} {key}"
     assert sum(default is None for *_, default in rows) == 6, "only sections have no default"
+
+
+# ------------------------------------------------------------------ bounds
+
+EXTREMES = (2**31, 2**63, 10**400, 1e308, 5e-324, -(2**63), math.inf)
+NUMBERS = {**SECTIONS, "sampler.params": SamplerParams, "population": PopulationConfig}
+"""Sections with numbers."""
+
+
+def within(section: str, value):
+    """Return a mapping with a value at a section, in a run of PPO."""
+    for name in reversed(section.split(".")):
+        value = {name: value}
+    return {"policy": {"p": {"algorithm": "PPO"}}} | value
+
+
+def outcome(mapping) -> str:
+    """Return what a mapping is read as, as JSON, or the error that it gets."""
+    try:
+        return json.dumps(RunConfig.from_dict(mapping).to_dict(), allow_nan=False)
+    except ConfigError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("value", EXTREMES, ids=lambda value: repr(value)[:12])
+@pytest.mark.parametrize("section", NUMBERS)
+def test_extreme_number_is_refused_or_read(section, value):
+    """It is refused at once and in one short line, but where a count of steps or a time may be as large."""
+    for key in NUMBERS[section].model_fields:
+        for given_value in (value, [value], [[0, value]], {"p": value}):
+            said = outcome(within(section, {key: given_value}))
+            assert "\n" not in said
+            if said.startswith("{"):
+                assert value in (2**31, 2**63, -(2**63)), (key, given_value)
+                assert key not in ("n_epochs", "n_minibatches", "fc_dims", "size", "num_envs"), key
+            else:
+                assert len(said) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("given_config", "key"),
+    [
+        (run({"algorithm": "PPO", "n_minibatches": 2**31 - 1}), "policy.p.n_minibatches"),
+        (run({"algorithm": "PPO", "n_minibatches": 2**31}), "policy.p.n_minibatches"),
+        (run({"n_epochs": 1e308}), "policy.p.n_epochs"),
+        (
+            run(
+                {"algorithm": "PPO", "n_epochs": 1_000, "n_minibatches": 10_000},
+                trainer={"num_envs": 10, "train_batch_size": 10_000},
+            ),
+            "policy.p.n_epochs",
+        ),
+        (run({"model": {"fc_dims": [10**9]}}), "policy.p.model.fc_dims"),
+        (run({"model": {"fc_dims": [1] * 101}}), "policy.p.model.fc_dims"),
+        (run(population={"size": 2**31 - 1}), "population.size"),
+        (run({"lr": 1e30}), "policy.p.lr"),
+        (run({"lr": 10**400}), "policy.p.lr"),
+        (run({"max_grad_norm": 1e-320}), "policy.p.max_grad_norm"),
+        (run(trainer={"stop_return": {"p": 1e300}}), "trainer.stop_return"),
+        (run(saving={"basedir": "a\0b"}), "saving.basedir"),
+    ],
+    ids=str,
+)
+def test_bound_is_named(given_config, key):
+    """What would loop, allocate or overflow is refused by its key, at once."""
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_dict(given_config)
+    assert caught.value.what == key
+
+
+@pytest.mark.parametrize(("number", "near"), [(10_000, 7), (10_000, 10_001), (1, 5), (2**31 - 1, 3), (12, 12)])
+def test_divisors_around_a_number(number, near):
+    """The nearest below and above; above the number itself there is none but itself."""
+    divisors = [n for n in range(1, min(number, 20_000) + 1) if number % n == 0] + [number]
+    below, above = divisors_around(number, near)
+    assert below == max(n for n in divisors if n <= near)
+    assert above == min((n for n in divisors if n >= near), default=number)
+
+
+def recursive_list() -> list:
+    inside: list = []
+    inside.append(inside)
+    return inside
+
+
+@pytest.mark.parametrize("key", ["env", "trainer", "policy"])
+def test_mapping_that_contains_itself_is_refused(key):
+    """Python can make what no file says."""
+    with pytest.raises(ConfigError, match="nested"):
+        RunConfig.from_dict(run() | {key: {"x": recursive_list()}})
+
+
+UNREADABLE = {
+    "deep list": "env: {x: " + "[" * 5_000 + "]" * 5_000 + "}",
+    "deep flow": "env: " + "{a: " * 5_000 + "1" + "}" * 5_000,
+    "deep block": "\n".join("  " * depth + "a:" for depth in range(300)),
+    "recursive alias": "env: &a {x: *a}",
+    "recursive list": "env: {x: &a [*a]}",
+    "many laughs": "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 1}]" for n in range(12)),
+    "merged laughs": "\n".join(
+        f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" if n else "a0: &a0 {x: 1}" for n in range(12)
+    ),
+    "long integer": "trainer: {seed: " + "1" * 5_000 + "}",
+    "long float": "trainer: {stop_return: " + "1" * 5_000 + ".5}",
+    "long base 60": "trainer: {stop_return: " + "1:" * 500 + "1.5}",
+    "no date": "name: 2024-13-45",
+    "bad tags": "trainer: {num_envs: !!int ''}",
+    "bad bool": "trainer: {exact: !!bool maybe}",
+    "python tag": "name: !!python/object/apply:os.system ['true']",
+    "no UTF-8": b"name: \xff\xfe\xfa",
+    "null bytes": b"name: \0",
+    "two documents": "a: 1\n---\nb: 2",
+    "unhashable key": "? [1]\n: 2",
+    "a list": "[1, 2]",
+    "nothing": "",
+    "a word": "words",
+    "too long": b"#" * (2**22 + 1),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_unreadable_file_is_told_in_a_line(name, tmp_path):
+    """Whatever a file says, it is a config or there is one line of error."""
+    path, content = tmp_path / "run.yaml", UNREADABLE[name]
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 3_000
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", ".", "/dev/zero", "x" * 5_000])
+def test_path_that_is_no_file_is_told_in_a_line(path):
+    """A folder, an endless file, names that no system has."""
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load(path)
+    assert "\n" not in str(caught.value)

@@ -28,6 +28,7 @@ from warpdrive_min.commands.environments import (
     run_config_path,
     say,
 )
+from warpdrive_min.config import MAX_SEED
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CheckpointError, require
 from warpdrive_min.files import remove_unused
@@ -36,7 +37,7 @@ from warpdrive_min.stopping import SIGNALS, Stopped
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.autoscale import auto_scale as scale
 from warpdrive_min.training.certificate import Certifier
-from warpdrive_min.training.config import MAX_SEED, RunConfig
+from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.population import PopulationTrainer
 from warpdrive_min.training.progress import ProgressLine

@@ -31,11 +31,11 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from typing_extensions import TypedDict  # that of typing is enough from Python 3.12 on
 
-from warpdrive_min.config import NonNegativeFloat
+from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
 from warpdrive_min.errors import CheckpointError, known, require
 from warpdrive_min.files import room_for
 from warpdrive_min.packages import optional_package
-from warpdrive_min.training.config import MAX_SEED, RunConfig
+from warpdrive_min.training.config import RunConfig
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 STRICT: Final = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 

@@ -24,11 +24,14 @@ from pydantic_core import PydanticCustomError
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.config import (
     AS_TUPLE,
+    MAX_DEPTH,
     NULL_IS_EMPTY,
     Config,
+    Count,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Seed,
     UnitFloat,
 )
 from warpdrive_min.errors import ConfigError, known, require
@@ -43,7 +46,14 @@ Sink = Literal["jsonl", "csv", "tensorboard", "wandb"]
 
 OFF: Final = -1
 """Value of `TrainerConfig.neg_pos_env_ratio` that turns it off."""
-MAX_SEED: Final = 2**63 - 1
+MAX_UNITS, MAX_LAYERS = 2**16, 100
+"""Largest layer of a network, and most layers."""
+MAX_STEPS: Final = 1_000_000
+"""Most steps of an optimiser in an iteration, each a launch."""
+MAX_FILE: Final = 2**22
+"""Longest file of a run config, bytes."""
+MAX_NODES: Final = 1_000_000
+"""Most values of a run config."""
 NAME: Final = re.compile(r"\w[\w.-]*")
 """Name of a policy; files and metrics are named after it."""
 EXPONENT: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
@@ -60,7 +70,10 @@ SCHEDULE_RULE: Final = "must be a number, or a list of [timestep, value] in the 
 def is_number(value: Any) -> bool:
     """Tell whether a value is an integer or float, of Python's or NumPy's, and finite; true and false are none."""
     is_real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
+    try:
+        return is_real and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def is_schedule(value: Any) -> bool:
@@ -111,7 +124,9 @@ def _schedule(given: Any, low: float = -math.inf, high: float = math.inf) -> Any
 
 Schedule = Annotated[float | Points, PlainValidator(_schedule)]
 """Constant, or points between which the value is linear."""
-NonNegativeSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0))]
+NonNegativeSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0, high=1e6))]
+Rate = Annotated[float | Points, PlainValidator(partial(_schedule, low=0, high=100))]
+"""Schedule of a learning rate."""
 UnitSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0, high=1))]
 
 # ------------------------------------------------------------------ precision
@@ -146,7 +161,8 @@ def precision(name: Precision, device: torch.device) -> Iterator[None]:
 # ------------------------------------------------------------------ sections
 
 
-Name = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
+Units = Annotated[PositiveInt, Field(le=MAX_UNITS)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -166,19 +182,19 @@ class TrainerConfig(_Section):
 
     PLACE: ClassVar[str] = "trainer"
 
-    num_gpus: PositiveInt = 1
+    num_gpus: Annotated[PositiveInt, Field(le=1024)] = 1
     """Processes that train together, each with environments of its own on a GPU of its own."""
     num_envs: PositiveInt = 10
     """Environments."""
-    num_episodes: PositiveInt = 10_000
+    num_episodes: Count = 10_000
     """Episodes of full length, over all environments, after which training ends."""
     train_batch_size: PositiveInt = 10_000
     """Steps, over all environments, from which a policy learns at a time; a multiple of ``num_envs``."""
     env_backend: str = "pycuda"
     """Backend of the environments."""
-    seed: Annotated[NonNegativeInt, Field(le=MAX_SEED)] | None = None
+    seed: Seed | None = None
     """Seed of starts, actions, weights and minibatches; None: from the clock."""
-    n_step: PositiveInt = 1
+    n_step: Annotated[PositiveInt, Field(le=10_000)] = 1
     """Rewards, steps, that DDPG sums before it asks the critic."""
     neg_pos_env_ratio: float = OFF
     """Environments without a success that A2C and PPO learn from, for each one with; -1: all."""
@@ -222,11 +238,11 @@ class ModelConfig(_Section):
 
     type: str = "fully_connected"
     """Name of the model in the model factory."""
-    fc_dims: Annotated[tuple[PositiveInt, ...], Field(min_length=1), AS_TUPLE] = (64, 64)
+    fc_dims: Annotated[tuple[Units, ...], Field(min_length=1, max_length=MAX_LAYERS), AS_TUPLE] = (64, 64)
     """Units of each hidden layer."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
-    hidden_size: PositiveInt = 64
+    hidden_size: Units = 64
     """Numbers that a "gru" remembers of each agent."""
     sequence_length: PositiveInt | None = None
     """Steps through which the gradient of a "gru" goes back, a divisor of a rollout's; None: all of a rollout."""
@@ -240,7 +256,7 @@ class ModelConfig(_Section):
     """Factor of continuous actions, which are ``output_w * tanh(head) + output_b``."""
     output_b: float = 0.0
     """Centre of continuous actions, in their unit."""
-    log_std_init: float = 0.0
+    log_std_init: Annotated[float, Field(ge=-50, le=50)] = 0.0
     """Logarithm of the spread of continuous actions at the start; of A2C and PPO."""
     learn_log_std: bool = True
     """Learn that spread; False: it stays."""
@@ -311,9 +327,9 @@ class LearningRates(_Section):
 
     PLACE: ClassVar[str] = "policy.lr"
 
-    actor: NonNegativeSchedule = 1e-4
+    actor: Rate = 1e-4
     """Rate of the actor."""
-    critic: NonNegativeSchedule = 1e-4
+    critic: Rate = 1e-4
     """Rate of the critic."""
 
 
@@ -344,13 +360,13 @@ class PolicyConfig(_Section):
     """Distance to which PPO lets the probability of an action change in ratio before its gradient stops."""
     gamma: UnitFloat = 0.98
     """Weight of the next step's reward, relative to that of this one."""
-    lr: NonNegativeSchedule | LearningRates = 1e-4
+    lr: Rate | LearningRates = 1e-4
     """Learning rate of Adam; DDPG may have one for each network."""
     tau: PositiveShare | None = None
     """Share of the online networks that DDPG's targets take over with each update; DDPG needs it."""
     gae_lambda: UnitFloat | None = None
     """Decay of temporal differences in the advantage; None: 1 (returns alone) for A2C, 0.95 for PPO."""
-    n_epochs: PositiveInt = 4
+    n_epochs: Annotated[PositiveInt, Field(le=1_000)] = 4
     """Times that PPO goes through a batch."""
     n_minibatches: PositiveInt = 4
     """Parts that PPO cuts a batch into, an update each; divides ``train_batch_size``."""
@@ -358,13 +374,13 @@ class PolicyConfig(_Section):
     """Distance to which PPO lets a value move before its gradient stops; None: any way."""
     target_kl: PositiveFloat | None = None
     """Divergence from the policy that played, nats, at 1.5 times which PPO leaves a batch; None: never."""
-    adam_eps: PositiveFloat = 1e-8
+    adam_eps: PositiveShare = 1e-8
     """Added to the root of Adam's second moment."""
     buffer_size: PositiveInt = 1_000_000
     """Transitions that DDPG remembers, of environments and agents; a rollout must fit."""
     batch_size: PositiveInt = 256
     """Transitions of an update of DDPG."""
-    updates_per_iteration: PositiveInt = 1
+    updates_per_iteration: Annotated[PositiveInt, Field(le=MAX_STEPS)] = 1
     """Updates of DDPG after each rollout."""
     learning_starts: NonNegativeInt = 0
     """Transitions that DDPG remembers before its first update."""
@@ -463,9 +479,9 @@ class SavingConfig(_Section):
 
     PLACE: ClassVar[str] = "saving"
 
-    metrics_log_freq: PositiveInt = 100
+    metrics_log_freq: Count = 100
     """Iterations from one line of metrics to the next."""
-    model_params_save_freq: PositiveInt = 1_000
+    model_params_save_freq: Count = 1_000
     """Iterations from one checkpoint to the next."""
     basedir: Name = "/tmp"
     """Folder of all runs."""
@@ -473,7 +489,7 @@ class SavingConfig(_Section):
     """Folder in it, of runs of one kind."""
     tag: Name = "experiment"
     """Folder in that, of runs of one purpose."""
-    keep_last: PositiveInt = 3
+    keep_last: Count = 3
     """Checkpoints that are kept, the latest ones."""
     keep_best: bool = True
     """Keep also the best checkpoint, by greedy episodes played when it is saved; where one policy learns."""
@@ -494,7 +510,6 @@ class Member:
     """Values of the table by key of the policy, which go before the policy's own."""
 
 
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Wanted = list[tuple[str, Any, tuple[Any, ...]]]
 """Settings: key, value and the values that are allowed."""
 
@@ -507,12 +522,12 @@ class PopulationConfig(_Section):
 
     PLACE: ClassVar[str] = "population"
 
-    size: PositiveInt | None = None
+    size: Annotated[PositiveInt, Field(le=2**16)] | None = None
     """Agents, a multiple of the settings; each has environments, batches and steps as the run config says of one.
     None: an ordinary run."""
     seeds: Annotated[tuple[Seed, ...], AS_TUPLE] = ()
     """Seeds of weights and minibatches, ``size / settings`` of them; none: those from ``trainer.seed`` on."""
-    lr: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
+    lr: Annotated[tuple[Rate, ...], AS_TUPLE] = ()
     """Column of learning rates, schedules; empty: that of the policy, as of the other columns."""
     vf_loss_coeff: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
     """Column of weights of the value's error, schedules."""
@@ -604,16 +619,7 @@ class RunConfig(_Section):
         Raises:
             ConfigError: The file is missing or no YAML, PyYAML is not installed, or as `from_dict`.
         """
-        yaml = optional_package("yaml", "run config", INSTALL, "pyyaml")
-        # PyYAML reads YAML 1.1, where a number with an exponent needs a point and the exponent's sign.
-        loader: Any = type("Loader", (yaml.SafeLoader,), {})
-        loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
-        try:
-            return cls.from_dict(yaml.load(Path(path).read_bytes(), loader))
-        except OSError as error:
-            raise ConfigError(f"run config: must be a file that can be read (got {error}); give its path") from error
-        except yaml.YAMLError as error:
-            raise ConfigError(f"run config: {path} must be YAML (got {error}); correct it there") from error
+        return cls.from_dict(_read_yaml(path))
 
     def n_iterations(self, episode_length: int) -> int:
         """Return how many batches all episodes make together, of ``episode_length`` steps each; a rest is not played.
@@ -706,11 +712,74 @@ class RunConfig(_Section):
         is_ours = self.trainer.compat is None or not is_normalised
         require(is_ours, "trainer.compat", rule, self.trainer.compat, "leave one of them out")
         size, n_parts = self.trainer.train_batch_size, policy.n_minibatches
-        if policy.algorithm == "PPO" and self.trainer.compat is None and size % n_parts:
-            below = next(n for n in range(n_parts, 0, -1) if size % n == 0)
-            above = next((n for n in range(n_parts, size) if size % n == 0), size)
+        if policy.algorithm != "PPO" or self.trainer.compat is not None:
+            return
+        if size % n_parts:
+            below, above = divisors_around(size, n_parts)
             rule, do = f"must divide train_batch_size = {size}", f"take {below} or {above}"
             raise ConfigError.of(f"policy.{name}.n_minibatches", rule, n_parts, do)
+        rule = f"must make at most {MAX_STEPS:,} updates with n_minibatches = {n_parts}"
+        require(policy.n_epochs * n_parts <= MAX_STEPS, f"policy.{name}.n_epochs", rule, policy.n_epochs)
+
+
+def divisors_around(number: int, near: int) -> tuple[int, int]:
+    """Return the divisors of a number that are next to another one, at most and at least as large as that."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    all_of_them = [*small, *(number // n for n in small)]
+    return max(n for n in all_of_them if n <= near), min((n for n in all_of_them if n >= near), default=number)
+
+
+def _read_yaml(path: str | Path) -> Any:
+    """Return what a YAML file says.
+
+    Raises:
+        ConfigError: It cannot be read, is no YAML, or is too long or nested too deeply.
+    """
+    yaml = optional_package("yaml", "run config", INSTALL, "pyyaml")
+    # PyYAML reads YAML 1.1, where a number with an exponent needs a point and the exponent's sign.
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_FILE + 1)
+    except (OSError, ValueError) as error:  # the latter: a path with a null byte
+        raise ConfigError.of("run config", "must be a file that can be read", error, "give its path") from error
+    what, do = "run config", "correct it there"
+    require(len(content) <= MAX_FILE, what, f"{path} must have at most {MAX_FILE:,} bytes", "more")
+    try:
+        reader = loader(content)
+        if (node := reader.get_single_node()) is None:
+            return None
+        _, size = _extent(node, {})
+        require(size <= MAX_NODES, what, f"{path} must have at most {MAX_NODES:,} values, with those of aliases", size)
+        return reader.construct_document(node)
+    except RecursionError as error:
+        rule = f"{path} must not be nested deeper than {MAX_DEPTH} levels, nor contain itself"
+        raise ConfigError.of(what, rule, do=do) from error
+    except ConfigError:
+        raise
+    except Exception as error:  # of malformed scalars PyYAML raises any kind
+        raise ConfigError.of(what, f"{path} must be YAML", error, do) from error
+
+
+def _extent(node: Any, known_extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
+    """Return the depth and the size of a node of YAML, in which an alias counts as what it stands for.
+
+    Raises:
+        RecursionError: It is nested too deeply, or contains itself.
+    """
+    if id(node) not in known_extents:
+        below = [node.value] if isinstance(node.value, str) else node.value
+        parts = [part for each in below for part in (each if isinstance(each, tuple) else (each,))]
+        if depth > MAX_DEPTH:
+            raise RecursionError
+        extents = [_extent(part, known_extents, depth + 1) for part in parts if not isinstance(part, str)]
+        heights, sizes = zip((0, 0), *extents, strict=True)
+        known_extents[id(node)] = (1 + max(heights), 1 + sum(sizes))
+    height, size = known_extents[id(node)]
+    if depth + height > MAX_DEPTH:
+        raise RecursionError
+    return height, size
 
 
 def _require_all(wanted: Wanted, where: str, do: str) -> None:

@@ -7,7 +7,7 @@ synchronises, so it can be captured.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from torch import nn
 from warpdrive_min.errors import require
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.arrays import AgentArrays
+from warpdrive_min.training.config import ModelConfig, divisors_around
 from warpdrive_min.training.models import (
     ModelFactory,
     PolicyHead,
@@ -24,9 +25,6 @@ from warpdrive_min.training.models import (
     initialise,
     probe,
 )
-
-if TYPE_CHECKING:
-    from warpdrive_min.training.config import ModelConfig
 
 Tensor = torch.Tensor
 
@@ -229,6 +227,6 @@ def steps_together(config: ModelConfig, n_steps: int, who: str) -> int:
         return 1
     length = config.sequence_length or n_steps
     rule = f"must divide the steps of a rollout, train_batch_size / num_envs = {n_steps}"
-    below = next(n for n in range(min(length, n_steps), 0, -1) if n_steps % n == 0)
+    below, _ = divisors_around(n_steps, length)
     require(n_steps % length == 0, f"{who}.model.sequence_length", rule, length, f"take {below}, or leave it out")
     return length

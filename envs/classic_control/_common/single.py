@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from warpdrive_min.backends.base import Constant
-from warpdrive_min.config import Config, NonNegativeInt, PositiveInt
+from warpdrive_min.config import Config, PoolSize, PositiveInt, Seed
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.environment import Array, Arrays, Environment, trainer_arrays
 from warpdrive_min.spaces import Box, Discrete
@@ -19,9 +19,9 @@ class SingleConfig(Config):
 
     episode_length: PositiveInt
     """Steps after which an episode is cut off."""
-    reset_pool_size: NonNegativeInt = 0
+    reset_pool_size: PoolSize = 0
     """Starts: 0, a new one for each environment and episode; 1, always the same; more, a row of a pool of that size."""
-    seed: NonNegativeInt | None = None
+    seed: Seed | None = None
     """Seed of the pool; None: 0."""
 
     def physics(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ import torch
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.errors import require
 from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCriticAlgorithm, Rows
-from warpdrive_min.training.config import ModelConfig, TrainerConfig
+from warpdrive_min.training.config import ModelConfig, TrainerConfig, divisors_around
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.recurrent import Recurrent, steps_together
 from warpdrive_min.training.rollout import RolloutBuffer
@@ -41,7 +41,7 @@ class _OfSequences(ActorCriticAlgorithm):
         n_sequences = n_parts * n_envs
         rule = f"must divide the sequences of a rollout, num_envs * rollout steps / sequence_length = {n_sequences}"
         is_even = n_sequences % self.n_minibatches == 0
-        below = next(n for n in range(min(self.n_minibatches, n_sequences), 0, -1) if n_sequences % n == 0)
+        below, _ = divisors_around(n_sequences, self.n_minibatches)
         require(is_even, f"{self._who}.n_minibatches", rule, self.n_minibatches, f"take {below}, or shorter sequences")
         self._values_come_first = True  # a time limit's value needs the state of all steps before
         buffer.states = torch.zeros(
