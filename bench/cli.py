@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from warpdrive_min.backends import availability
+from warpdrive_min.commands.strict import Strict
 
 from . import documents, plots, sweep
 from .calibrate import calibrate
@@ -24,7 +25,7 @@ from .selftest import selftest
 from .static.command import static
 from .static.model import static_model
 
-app = typer.Typer(help="Run, record, compare and plot benchmarks.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(cls=Strict, help="Run, record, compare and plot benchmarks.", no_args_is_help=True, add_completion=False)
 app.command("claims")(claims)
 app.command("paper")(paper)
 app.command("table")(documents.table)

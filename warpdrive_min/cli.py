@@ -7,11 +7,13 @@ import typer
 from warpdrive_min.commands.evaluate import evaluate
 from warpdrive_min.commands.new_env import new_env
 from warpdrive_min.commands.render import render
+from warpdrive_min.commands.strict import Strict
 from warpdrive_min.commands.train import train
 from warpdrive_min.commands.validate import validate
 from warpdrive_min.commands.verify import verify
 
 app = typer.Typer(
+    cls=Strict,
     help="Create and check environments; train, evaluate and render policies.",
     no_args_is_help=True,
     add_completion=False,
