@@ -25,7 +25,9 @@ from .selftest import selftest
 from .static.command import static
 from .static.model import static_model
 
-app = typer.Typer(cls=Strict, help="Run, record, compare and plot benchmarks.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    cls=Strict, help="Run, record, compare and plot benchmarks.", no_args_is_help=True, add_completion=False
+)
 app.command("claims")(claims)
 app.command("paper")(paper)
 app.command("table")(documents.table)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from warpdrive_min import backends, constants
+from warpdrive_min import backends, constants, memory
 from warpdrive_min.backends.base import Argument, Backend, dtype_name
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.errors import DataError, DeviceMemoryError, known, require
+from warpdrive_min.errors import DataError, DeviceMemoryError, known, require, whole
 
 Array = npt.NDArray[Any]
 Scalar = np.int32 | np.float32
@@ -213,6 +211,7 @@ class CUDADataManager:
 
     @contextlib.contextmanager
     def _memory(self, name: str, asked: int) -> Iterator[None]:
+        memory.require_room(f"data {name!r}", asked, self.device, "use fewer environments")
         try:
             yield
         except torch.cuda.OutOfMemoryError as error:
@@ -222,19 +221,8 @@ class CUDADataManager:
             ) from error
 
     def free_bytes(self) -> int:
-        """Return the free memory of the device, in bytes.
-
-        On a GPU what the driver and torch's own cache have; on a CPU what Linux can give without swapping.
-        """
-        if self.device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self.device)
-            cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            return int(free + cached)
-        meminfo = Path("/proc/meminfo")
-        if meminfo.exists():
-            fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
-            return int(fields["MemAvailable"].split()[0]) * 1024
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # no system but Linux tells more
+        """Return the free memory of the device, in bytes; see `memory.free_bytes`."""
+        return memory.free_bytes(self.device)
 
     def pull_data_from_device(self, name: str) -> Array | Scalar:
         """Return a scalar, or a fresh host copy of an array; synchronises."""
@@ -329,9 +317,7 @@ def _get(table: Mapping[str, Value], name: str, what: str) -> Value:
 
 
 def _size(name: str, value: Any) -> int:
-    is_fine = isinstance(value, int | np.integer) and value >= 1
-    _require(is_fine, "data manager", f"{name} must be a positive integer", value)
-    return int(value)
+    return whole(f"data manager: {name}", value, error=DataError)
 
 
 def _scalar(name: str, value: Any) -> Scalar:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Self, overload
 
@@ -26,7 +27,7 @@ from warpdrive_min.environment import (
     push_environment,
     seed_resets,
 )
-from warpdrive_min.errors import ActionError, CompileError, ConfigError, require
+from warpdrive_min.errors import ActionError, CompileError, ConfigError, require, whole
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
@@ -118,9 +119,9 @@ class EnvWrapper:
         self._registrar = env_registrar or default_registrar
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
         check_environment(self.env)
-        require(num_envs >= 1, "num_envs", "must be at least 1", num_envs)
-        is_positive = blocks_per_env is None or blocks_per_env >= 1
-        require(is_positive, "blocks_per_env", "must be positive", blocks_per_env, "leave it out to have it chosen")
+        num_envs, seed = whole("num_envs", num_envs), whole("seed", seed, 0, 2**64 - 1)
+        if blocks_per_env is not None:
+            blocks_per_env = whole("blocks_per_env", blocks_per_env, do="leave it out to have it chosen")
         self.name: str = self.env.name
         self.n_agents: int = self.env.num_agents
         self.episode_length: int = self.env.episode_length
@@ -575,7 +576,8 @@ def check_environment(env: Any) -> None:
         require(hasattr(env, attribute), f"environment {type(env).__name__}", f"needs the attribute {attribute!r}")
     for attribute in ("num_agents", "episode_length"):
         value = getattr(env, attribute)
-        require(value >= 1, f"environment {env.name!r}", f"{attribute} must be at least 1", value)
+        is_fine = isinstance(value, Real) and value >= 1
+        require(is_fine, f"environment {env.name!r}", f"{attribute} must be at least 1", value)
     earliest, rule = earliest_truncation(env), f"earliest_truncation must be from 1 to {env.episode_length} steps"
     require(1 <= earliest <= env.episode_length, f"environment {env.name!r}", rule, earliest)
     members = [agent for agents in getattr(env, "roles", {}).values() for agent in agents]

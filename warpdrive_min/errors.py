@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterable
 from typing import Any, Final, Self
@@ -107,6 +108,21 @@ def meant(name: str, names: Iterable[str]) -> str:
     """Ask, for errors about an unknown name, whether the nearest known one was meant; "": none is near."""
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {near[0]}?" if near else ""
+
+
+def whole(
+    what: str, value: Any, low: int = 1, high: int = 2**31 - 1, do: str = "", error: type[WarpDriveError] = ConfigError
+) -> int:
+    """Return an integer argument, of Python or NumPy; raise an error unless it lies within bounds. True is none."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise error.of(what, "must be an integer", value, do)
+    require(number >= low, what, f"must be at least {low}", number, do, error)
+    require(number <= high, what, f"must be at most {high}", number, do, error)
+    return number
 
 
 def require(

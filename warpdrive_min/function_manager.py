@@ -23,7 +23,7 @@ from warpdrive_min.backends.base import (
     in_order,
 )
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, TypeMismatch, known, require
+from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, TypeMismatch, known, require, whole
 
 KERNELS: Final = Path(__file__).parent / "kernels"
 
@@ -87,7 +87,8 @@ class LaunchShape:
             packed_threads: Threads of a block of environments of one agent, at most; None: PACKED_THREADS.
         """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
-            require(value is None or value >= 1, name, "must be positive", value)
+            if value is not None:
+                whole(name, value)
         if blocks_per_env is not None:
             share = -(-n_agents // blocks_per_env)
             return cls(min(SPREAD_THREADS, -(-share // 32) * 32), envs_per_block=1, blocks_per_env=blocks_per_env)
@@ -156,10 +157,9 @@ class CUDAFunctionManager:
         blocks_below: int = FILLING_BLOCKS,
         packed_threads: int | None = None,
     ) -> None:
-        for name, value in (("num_agents", num_agents), ("num_envs", num_envs), ("blocks_per_env", blocks_per_env)):
-            require(value >= 1, "function manager", f"{name} must be positive", value)
+        self.n_agents, self.n_envs = whole("num_agents", num_agents), whole("num_envs", num_envs)
+        self.blocks_per_env = whole("blocks_per_env", blocks_per_env)
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
-        self.n_agents, self.n_envs, self.blocks_per_env = int(num_agents), int(num_envs), int(blocks_per_env)
         self.process_id = process_id
         if fills and not spread and (n_workers := self.backend.threads):
             self.shape = LaunchShape.on_cpu(self.n_agents, self.n_envs, n_workers)

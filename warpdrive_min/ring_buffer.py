@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import DataError, known, require
+from warpdrive_min.errors import DataError, known, require, whole
 
 
 class RingBuffer:
@@ -24,10 +24,9 @@ class RingBuffer:
         if data_manager is None:
             raise DataError(f"ring buffer {name!r}: needs the data manager that holds the array")
         container = data_manager.tensor(name)
-        rows = container.shape[0] if size is None else size
-        what, rule = f"ring buffer {name!r}", f"size must be from 1 to {container.shape[0]}"
-        require(1 <= rows <= container.shape[0], what, rule, size, error=DataError)
-        self.size = rows
+        length = container.shape[0]
+        given, do = length if size is None else size, f"its array has {length} rows"
+        self.size = rows = whole(f"ring buffer {name!r}: size", given, 1, length, do, DataError)
         self._rows = container[:rows]
         self._front = 0
         self._count = 0

@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from warpdrive_min.errors import whole
+
 STREAM_START: Final = 1
 """Random starts of episodes."""
 STREAM_POOL: Final = 2
@@ -76,11 +78,10 @@ def seed_words(seed: int) -> tuple[int, int]:
     """Split a 64-bit seed into a low and a high word that fit int32 arrays; kernels read them as uint32.
 
     Raises:
-        ValueError: The seed is negative or has more than 64 bits.
+        ConfigError: The seed is no integer, is negative or has more than 64 bits.
     """
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed: must be in [0, 2^64) (got {seed}); take another one")
-    low, high = np.array([int(seed) & 0xFFFFFFFF, int(seed) >> 32], np.uint32).view(np.int32)
+    seed = whole("seed", seed, 0, 2**64 - 1, "take another one")
+    low, high = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32).view(np.int32)
     return int(low), int(high)
 
 

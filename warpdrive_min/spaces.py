@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min.errors import ConfigError, require
+from warpdrive_min.errors import ConfigError, require, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Discrete:
     n: int
 
     def __post_init__(self) -> None:
-        require(self.n >= 1, "Discrete", "n must be at least 1", self.n)
+        whole("Discrete: n", self.n)
 
     @property
     def shape(self) -> tuple[int, ...]:

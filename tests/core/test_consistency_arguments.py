@@ -16,7 +16,7 @@ from warpdrive_min.errors import ConfigError
         ({"dual_mode_env_class": None}, "needs dual_mode_env_class, or cpu_env_class and cuda_env_class"),
         ({"dual_mode_env_class": None, "cpu_env_class": Counter}, "needs dual_mode_env_class"),
         ({"env_configs": {}}, "env_configs must have at least one scenario"),
-        ({"env_configs": draw_config, "num_configs": 0}, r"num_configs must be at least 1 \(got 0\)"),
+        ({"env_configs": draw_config, "num_configs": 0}, r"num_configs: must be at least 1 \(got 0\)"),
         (
             {"create_separate_placeholders_for_each_policy": True},
             r"of more than one policy \(got None\); leave them off",

@@ -22,11 +22,11 @@ def data() -> CUDADataManager:
 
 
 @pytest.mark.parametrize("name", ["num_agents", "num_envs", "blocks_per_env", "episode_length"])
-@pytest.mark.parametrize("value", [0, -1, None, 2.5])
+@pytest.mark.parametrize("value", [0, -1, None, 2.5, "4", True, 2**31])
 def test_sizes_must_be_positive_integers(name, value):
     """No size may be missing, zero, negative or a fraction."""
     sizes = {"num_agents": 1, "num_envs": 1, "blocks_per_env": 1, "episode_length": 1, name: value}
-    with pytest.raises(DataError, match=f"{name} must be a positive integer .got {value}"):
+    with pytest.raises(DataError, match=f"data manager: {name}: must be .*got .?{value}"):
         CUDADataManager(**sizes)
 
 

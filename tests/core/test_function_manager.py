@@ -91,14 +91,14 @@ def test_launch_shape_packs_small_environments(n_agents, threads, envs_per_block
 
 def test_no_agents_raises():
     """An environment without agents has no shape."""
-    with pytest.raises(ConfigError, match=r"n_agents: must be positive .got 0"):
+    with pytest.raises(ConfigError, match=r"n_agents: must be at least 1 .got 0"):
         LaunchShape.of(0)
 
 
 @pytest.mark.parametrize("name", ["num_agents", "num_envs", "blocks_per_env"])
 def test_sizes_must_be_positive(name):
     """The error names the size."""
-    with pytest.raises(ConfigError, match=f"{name} must be positive .got 0"):
+    with pytest.raises(ConfigError, match=f"{name}: must be at least 1 .got 0"):
         CUDAFunctionManager(**{name: 0})
     with pytest.raises(BackendUnavailable, match="unknown backend"):
         CUDAFunctionManager(backend="gpu")

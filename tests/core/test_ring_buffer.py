@@ -52,7 +52,7 @@ def test_size_must_fit_the_array(size):
     """The rows must exist."""
     data, _ = managers("cpu")
     push(data, "x", np.zeros((3, 1), np.float32))
-    with pytest.raises(DataError, match=f"'x': size must be from 1 to 3 .got {size}"):
+    with pytest.raises(DataError, match=rf"'x': size: must be at (least 1|most 3) .got {size}.; its array has 3 rows"):
         RingBuffer("x", size, data)
 
 

@@ -128,7 +128,7 @@ def test_rollout_refuses_what_it_cannot_do():
     """Each error names the rule and what to do."""
     wrapper = made("cartpole", "host", 4)
     for match, arguments, kind in (
-        (r"n_steps must be at least 1 .got 0", {"n_steps": 0}, ConfigError),
+        (r"n_steps: must be at least 1 .got 0", {"n_steps": 0}, ConfigError),
         (r"keep must be 'last' or 'all' .got 'none'", {"n_steps": 2, "keep": "none"}, ConfigError),
         (
             r"policy must be 'random', a tensor of actions or a model .got 'greedy'",

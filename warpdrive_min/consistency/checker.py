@@ -16,7 +16,7 @@ from warpdrive_min.consistency.arrays import Array, Comparison, Tolerance
 from warpdrive_min.consistency.steps import Agreement, step_from_same_state
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, require
+from warpdrive_min.errors import ConfigError, require, whole
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.spaces import action_bounds, category_counts
 
@@ -89,7 +89,8 @@ class EnvironmentCPUvsGPU:
         self._cpu_class = dual_mode_env_class or cpu_env_class
         self._gpu_class = dual_mode_env_class or cuda_env_class
         _require(self._cpu_class and self._gpu_class, "needs dual_mode_env_class, or cpu_env_class and cuda_env_class")
-        _require(num_configs >= 1, "num_configs must be at least 1", num_configs)
+        for name, size in (("num_configs", num_configs), ("num_envs", num_envs), ("num_episodes", num_episodes)):
+            whole(f"consistency: {name}", size)
         is_fine = not create_separate_placeholders_for_each_policy or len(policy_tag_to_agent_id_map or ()) > 1
         rule = "separate placeholders need a policy_tag_to_agent_id_map of more than one policy"
         _require(is_fine, rule, policy_tag_to_agent_id_map, "leave them off")

@@ -21,7 +21,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import DeviceMemoryError, require
+from warpdrive_min.errors import DeviceMemoryError, require, whole
 from warpdrive_min.training.arrays import PolicyMap
 from warpdrive_min.training.build import algorithm_class
 from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
@@ -265,7 +265,7 @@ def auto_scale(
         DeviceMemoryError: Memory runs out at the first trial, or in a probe.
     """
     for name, number in (("start", start), ("n_iterations", n_iterations)):
-        require(number >= 1, f"auto_scale.{name}", "must be at least 1", number)
+        whole(f"auto_scale.{name}", number)
     try:
         model = MemoryModel(config, make_wrapper, policies)
     except torch.OutOfMemoryError as error:

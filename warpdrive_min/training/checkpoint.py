@@ -32,7 +32,7 @@ from torch import Tensor
 from typing_extensions import TypedDict  # that of typing is enough from Python 3.12 on
 
 from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
-from warpdrive_min.errors import CheckpointError, known, require
+from warpdrive_min.errors import CheckpointError, known, require, whole
 from warpdrive_min.files import room_for
 from warpdrive_min.packages import optional_package
 from warpdrive_min.training.config import RunConfig
@@ -156,7 +156,7 @@ def save(
         ConfigError: ``keep_last`` is below 1, or safetensors is not installed.
         DiskFullError: There is no room for it; the checkpoints that are there stay.
     """
-    require(keep_last >= 1, "checkpoint.keep_last", "must be at least 1", keep_last)
+    whole("checkpoint.keep_last", keep_last, high=2**63 - 1)
     folder = Path(folder)
     target = folder / f"checkpoint_{header.iteration:09d}"
     n_bytes = (1 + is_best) * sum(tensor.nbytes for tensor in tensors.values())

@@ -10,7 +10,7 @@ import torch
 
 from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import EnvWrapper, Lent
-from warpdrive_min.errors import require
+from warpdrive_min.errors import require, whole
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.arrays import PolicyMap, SharedLayout
 from warpdrive_min.training.config import PolicyConfig
@@ -158,7 +158,7 @@ def evaluate(
     Raises:
         ConfigError: ``n_episodes`` is below 1.
     """
-    require(n_episodes >= 1, "evaluate.n_episodes", "must be at least 1", n_episodes)
+    n_episodes = whole("evaluate.n_episodes", n_episodes)
     with EvaluationEnvs(wrapper, models, policies, layout, n_episodes, seed) as envs:
         returns, steps = envs.play(greedy)
     return {name: _score(total, steps) for name, total in returns.items()}
@@ -181,7 +181,7 @@ def evaluate_members(
     Raises:
         ConfigError: ``n_episodes`` is below 1, or the wrapper cannot make environments like its own.
     """
-    require(n_episodes >= 1, "evaluate.n_episodes", "must be at least 1", n_episodes)
+    n_episodes = whole("evaluate.n_episodes", n_episodes)
     do = "give its wrapper an environment that can be made again from its config"
     require(wrapper.can_be_repeated, "evaluate", "a population plays in environments of its own", wrapper.name, do)
     (policy,) = policies

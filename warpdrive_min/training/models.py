@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.memory import require_room
 from warpdrive_min.perceptron import ACTIVATIONS as KERNEL_ACTIVATIONS
 from warpdrive_min.perceptron import Perceptron
 from warpdrive_min.training.actions import ActionSpace
@@ -447,7 +448,9 @@ class Trunk(nn.Sequential):
     normaliser: Normaliser
 
     def __init__(self, n_inputs: int, config: ModelConfig, n_observed: int | None = None) -> None:
-        sizes = itertools.pairwise([n_inputs, *config.fc_dims])
+        sizes = list(itertools.pairwise([n_inputs, *config.fc_dims]))
+        n_bytes, do = 4 * sum(before * after for before, after in sizes), "use smaller layers"
+        require_room(f"run config {config.PLACE}.fc_dims", n_bytes, torch.device("cpu"), do)
         act = ACTIVATIONS[config.activation]
         layers = [nn.Sequential(nn.Linear(before, after), act()) for before, after in sizes]
         first = {"normaliser": Normaliser(n_observed or n_inputs)} if config.normalize_observations else {}

@@ -21,7 +21,7 @@ from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import CheckpointError, ConfigError, known, require
+from warpdrive_min.errors import CheckpointError, ConfigError, known, require, whole
 from warpdrive_min.files import Hold, hold, new_folder, remove_left, remove_unused, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
@@ -167,7 +167,8 @@ class Trainer:
             TrainingError: A loss or a gradient is not finite, which names the policy and the iteration; or the
                 environment gave a number that is not, or broke its contract. Nothing of that is saved.
         """
-        last = self.n_iterations if n_iterations is None else min(self.n_iterations, self.iteration + n_iterations)
+        n_iterations = self.n_iterations if n_iterations is None else whole("n_iterations", n_iterations, 0, 2**63 - 1)
+        last = min(self.n_iterations, self.iteration + n_iterations)
         row: Row = {}
         with ProgressLine(self.n_iterations, self.iteration, self._verbose) as progress:
             while self.iteration < last and not self.has_reached_return:
