@@ -16,6 +16,7 @@ import typer
 from warpdrive_min.backends import availability, cache, cuda_c
 from warpdrive_min.backends.host import openmp_flags
 from warpdrive_min.terminal import echo
+from warpdrive_min.errors import ConfigError
 
 from . import machine, nvml
 from .cases import CASES
@@ -149,15 +150,18 @@ def _git() -> Iterator[Finding]:
 
 
 def _disk() -> Iterator[Finding]:
-    for topic, folder, elsewhere in (
-        ("cache of kernels", cache.folder(), "set $WARPDRIVE_MIN_CACHE"),
-        ("folder of records", SWEEPS, "name another one with --out"),
-    ):
+    places = {}
+    try:
+        places["cache of kernels"] = (cache.folder(), f"set ${cache.VARIABLE}")
+    except ConfigError as error:
+        yield Finding("cache of kernels", "problem", f"{error.rule} (got {error.got})", error.do)
+    places["folder of records"] = (SWEEPS, "name another one with --out")
+    for topic, (folder, elsewhere) in places.items():
         there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
         free = shutil.disk_usage(there).free
         yield first(
             topic,
-            (not os.access(there, os.W_OK), "problem", "cannot be written to", elsewhere),
+            (cache.obstacle(there), "problem", f"{folder} cannot be written to", elsewhere),
             (free < CACHE_BYTES, "note", f"{free / 2**30:.2f} GiB free", "make room"),
             (True, "ok", f"{free / 2**30:.0f} GiB free"),
         )

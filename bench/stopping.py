@@ -114,10 +114,12 @@ def tidy() -> Iterator[None]:
     from multiprocessing import util  # noqa: PLC0415  (this takes seconds)
 
     from warpdrive_min.backends import cache  # noqa: PLC0415
+    from warpdrive_min.errors import ConfigError  # noqa: PLC0415
     from warpdrive_min.files import own_folder, remove_left  # noqa: PLC0415
 
     _on_signals(_unwind)
-    remove_left(cache.folder())
+    with suppress(ConfigError):  # what compiles says that there is no such folder
+        remove_left(cache.folder())
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     place = Path(tempfile.gettempdir())
     os.environ.setdefault("RAY_TMPDIR", str(place))  # clusters are found there, and their sockets' paths are long

@@ -8,11 +8,20 @@ type itself: NumPy's scalars and arrays, 1e6 for an integer, a list for a tuple,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from warpdrive_min.errors import ConfigError, known, meant
@@ -72,6 +81,8 @@ class Config(BaseModel):
     """Word before the place in errors."""
     PLACE: ClassVar[str] = ""
     """Place of a section that is made by itself, for errors."""
+    OF_OTHERS: ClassVar[Sequence[str]] = ()
+    """Fields whose numbers another config checks."""
 
     def __init__(self, /, **given: Any) -> None:
         try:
@@ -134,9 +145,9 @@ class Config(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _in_range(cls, value: Any) -> Any:
+    def _in_range(cls, value: Any, info: ValidationInfo) -> Any:
         """Check the numbers of every field, also those in lists and mappings."""
-        for number in _numbers(value):
+        for number in _numbers(value) if info.field_name not in cls.OF_OTHERS else ():
             if isinstance(number, int) and not -MAX_SEED <= number <= MAX_SEED:
                 raise PydanticCustomError("integer_range", "must be an integer of 64 bits")
             if isinstance(number, float) and number and not MIN_FLOAT <= abs(number) <= MAX_FLOAT:

@@ -576,7 +576,7 @@ def check_environment(env: Any) -> None:
         require(hasattr(env, attribute), f"environment {type(env).__name__}", f"needs the attribute {attribute!r}")
     for attribute in ("num_agents", "episode_length"):
         value = getattr(env, attribute)
-        is_fine = isinstance(value, Real) and value >= 1
+        is_fine = isinstance(value, Real) and float(value) >= 1
         require(is_fine, f"environment {env.name!r}", f"{attribute} must be at least 1", value)
     earliest, rule = earliest_truncation(env), f"earliest_truncation must be from 1 to {env.episode_length} steps"
     require(1 <= earliest <= env.episode_length, f"environment {env.name!r}", rule, earliest)

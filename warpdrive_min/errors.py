@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, Self
 
-MAX_SHOWN: Final = 2_000
+MAX_SHOWN: Final = 1_000
 """Longest value that an error shows, characters."""
 
 from warpdrive_min.text import printable

@@ -35,7 +35,7 @@ from warpdrive_min.backends.base import (
     Symbol,
 )
 from warpdrive_min.backends.cache import cached
-from warpdrive_min.errors import BindingError, CompileError, KernelError, require
+from warpdrive_min.errors import BindingError, CompileError, ConfigError, KernelError, require
 
 OPTIMISATION = "-O3"
 """Flag of the C++ compiler; tests that compile much take less."""
@@ -383,8 +383,16 @@ def openmp_flags(compiler: str) -> tuple[str, ...]:
 def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[str, ...]:
     """Return the flags if the compiler can build a program with them, which is cached, else nothing."""
     key = {"text": program, "flags": flags, "compiler": cuda_c.compiler_version(compiler)}
+
+    def make(path: Path) -> None:
+        cuda_c.compile_shared_library(program, path, compiler, flags, "probe")
+
     try:
-        cached(key, ".so", lambda path: cuda_c.compile_shared_library(program, path, compiler, flags, "probe"))
+        try:
+            cached(key, ".so", make)
+        except ConfigError:  # there is no cache folder; whoever compiles kernels says so
+            with tempfile.TemporaryDirectory(prefix="warpdrive-probe-") as folder:
+                make(Path(folder, "probe.so"))
     except CompileError:
         return ()
     return flags

@@ -22,6 +22,8 @@ from warpdrive_min.terminal import Console, echo
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in the order in which the first available one is taken."""
 PYTHON: Final = {"True": True, "False": False, "None": None}
+FULL: Final = "DefaultCPUAllocator"
+"""Word of torch's error where a CPU's memory ends."""
 PREFIX: Final = "single_"
 """Prefix of the names of environments of one agent in WarpDrive's run configs."""
 
@@ -99,7 +101,7 @@ def _value(text: str) -> Any:
         return PYTHON[text]
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, an integer of thousands of digits, or nested too deeply
         return text
 
 
@@ -129,6 +131,11 @@ def errors_told(exit_code: int = 1) -> Iterator[None]:
     """Turn an error that can be expected into its message, on standard error, and an exit code."""
     try:
         yield
-    except (WarpDriveError, OSError, torch.OutOfMemoryError) as error:
+    except (WarpDriveError, OSError, MemoryError, torch.OutOfMemoryError) as error:
         echo(str(error), err=True)
+        raise typer.Exit(exit_code) from error
+    except RuntimeError as error:
+        if FULL not in str(error):
+            raise
+        echo(f"cpu is full ({str(error).splitlines()[0]}); use fewer environments, or smaller layers", err=True)
         raise typer.Exit(exit_code) from error

@@ -22,7 +22,9 @@ def evaluate(
     path: Annotated[
         Path, typer.Argument(help="Checkpoint, or a run: its best checkpoint if it keeps one, else the latest.")
     ],
-    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes, each in its own environment.")] = 100,
+    episodes: Annotated[
+        int, typer.Option(min=1, max=2**31 - 1, help="Number of episodes, each in its own environment.")
+    ] = 100,
     backend: Backend = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of initial states and sampled actions.")] = 0,
     member: Annotated[int | None, typer.Option(min=0, help="Only this member of a population.")] = None,

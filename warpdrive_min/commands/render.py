@@ -25,7 +25,7 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.policies import random_policy
 from warpdrive_min.rendering.recording import record
-from warpdrive_min.rendering.writing import FORMATS, require_format, scene_of, write
+from warpdrive_min.rendering.writing import FORMATS, MAX_FPS, require_format, scene_of, write
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.trained import find_policies, load_policies
 
@@ -49,9 +49,9 @@ def render(
         int | None, typer.Option(min=1, help="Largest number of steps; by default the whole episode.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of initial states and actions.")] = 0,
-    n_envs: Annotated[int, typer.Option(min=1, help="Number of environments.")] = 1,
+    n_envs: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of environments.")] = 1,
     env_id: Annotated[int, typer.Option(min=0, help="Which of them is drawn.")] = 0,
-    fps: Annotated[int, typer.Option(help="Frames per second.")] = 20,
+    fps: Annotated[int, typer.Option(min=1, max=MAX_FPS, help="Frames per second.")] = 20,
     config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of the environment's config.")] = None,
     member: Annotated[int | None, typer.Option(min=0, help="Member of a population; by default the best.")] = None,
     sampled: Annotated[bool, typer.Option("--sampled", help="Sample a trained policy's actions; else greedy.")] = False,

@@ -110,6 +110,9 @@ def train(
 
         size = run.population.size
         if auto_scale:
+            for option, value in (("resume", resume), ("results-dir", results_dir), ("iterations", iterations)):
+                rule = "means nothing with --auto-scale, which trains nothing"
+                require(value is None, f"train.{option}", rule, value, "leave it out")
             rule, do = "must be null with --auto-scale, which is for one agent", "leave one of them out"
             require(size is None, "run config population.size", rule, size, do)
             _scale(run, make_wrapper)

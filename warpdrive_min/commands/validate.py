@@ -16,7 +16,8 @@ from rich.text import Text
 
 from warpdrive_min import backends
 from warpdrive_min.backends.numba_cuda import simulated
-from warpdrive_min.commands.environments import read_settings
+from warpdrive_min.commands.environments import errors_told, read_settings
+from warpdrive_min.config import MAX_SEED
 from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.terminal import Console
@@ -42,11 +43,17 @@ def validate(
     backend: Annotated[list[str] | None, typer.Option(help="Only these backends; may be repeated.")] = None,
     config: Annotated[list[str] | None, typer.Option(help="Argument of the class, KEY=VALUE; VALUE is JSON.")] = None,
     class_name: Annotated[str | None, typer.Option("--class", help="Name of the class, if there are several.")] = None,
-    envs: Annotated[int | None, typer.Option(min=2, help=_size_help("environments", "n_envs"))] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help=_size_help("steps", "n_steps"))] = None,
-    configs: Annotated[int, typer.Option(min=1, help="Repetitions, each with its own seed and random config.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of initial states, actions and random configs.")] = 0,
-    tolerance: Annotated[float, typer.Option(help="Largest difference from the reference if not exact.")] = 1e-4,
+    envs: Annotated[int | None, typer.Option(min=2, max=2**31 - 1, help=_size_help("environments", "n_envs"))] = None,
+    steps: Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help=_size_help("steps", "n_steps"))] = None,
+    configs: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Repetitions, each with its own seed and random config.")
+    ] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Seed of initial states, actions and random configs.")
+    ] = 0,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=1e6, help="Largest difference from the reference if not exact.")
+    ] = 1e-4,
     check: Annotated[list[str] | None, typer.Option(help="Only these checks; may be repeated.")] = None,
     card: Annotated[bool, typer.Option(help="Also measure speed.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
@@ -83,7 +90,8 @@ def validate(
     _show(console, cls.__name__, findings, speeds)
     if json_file is not None:
         report = _report(path, cls.__name__, findings, speeds)
-        write_atomically(json_file, json.dumps(report, indent=1, default=str))
+        with errors_told(exit_code=2):
+            write_atomically(json_file, json.dumps(report, indent=1, default=str))
     statuses = {result.status for _, result in findings}
     if "passed" not in statuses or "failed" in statuses:
         raise typer.Exit(1 if "failed" in statuses else 2)

@@ -23,10 +23,10 @@ from dataclasses import asdict, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Self
 
 import torch
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator, with_config
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from typing_extensions import TypedDict  # that of typing is enough from Python 3.12 on
@@ -60,19 +60,19 @@ PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+Axis = Annotated[str, Field(pattern="^(first|last)$")]
 STRICT: Final = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
+@with_config(STRICT)
 class TrainedIn(TypedDict):
     """Environment of a checkpoint: its name, its sizes, and the agents of each policy."""
-
-    __pydantic_config__ = STRICT  # type: ignore[misc]  # pydantic reads it
 
     name: Annotated[str, Field(min_length=1)]
     n_envs: Size
     n_agents: Size
     episode_length: Size
-    arrays: Annotated[list[bool | Literal["first", "last"]], Field(min_length=2, max_length=2)]
+    arrays: Annotated[list[bool | Axis], Field(min_length=2, max_length=2)]
     """`SharedLayout.saved`."""
     ranks: Size
     policies: dict[str, list[str]]

@@ -575,6 +575,8 @@ class PopulationConfig(_Section):
 class RunConfig(_Section):
     """A run: the environment, the trainer, the policies, how actions are drawn and what is saved."""
 
+    OF_OTHERS: ClassVar[Sequence[str]] = ("env",)
+
     name: str = ""
     """Name of the environment, by which the command line finds it; "": it is given otherwise."""
     env: Annotated[dict[str, Any], NULL_IS_EMPTY] = Field(default_factory=dict)

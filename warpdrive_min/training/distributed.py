@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = timedelta(minutes=10)
 """Longest wait of a rank for the others at one point; the first waits are for kernels to be compiled."""
+FEW: Final = 8
+"""Processes that any machine may start."""
 THREADS: Final = "OMP_NUM_THREADS"
 LEFT_TO_IT: Final = "signals_to_handle"
 """Setting of torch's launcher: signals that it passes on to the ranks by itself."""
@@ -141,7 +143,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
         module: Run as a script; calls `joined`.
 
     Raises:
-        ConfigError: There are fewer GPUs than processes.
+        ConfigError: There are fewer GPUs, or, above `FEW` processes, fewer cores than processes.
         BackendUnavailable: The backend is unknown or cannot run here.
         TrainingError: A process has failed, or was killed; says with which error.
         Stopped: A signal has ended them all: SIGINT or SIGTERM, which the processes get as SIGINT and have half a
@@ -149,6 +151,8 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
     """
     if env_backend is not None and on_gpu(env_backend):
         _require_gpus(n)
+    most = max(FEW, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    require(n <= most, "training", f"must have at most {most} processes on this machine, a core each", n, "start fewer")
     from torch.distributed.elastic.multiprocessing.api import (  # noqa: PLC0415  (slow to import)
         DefaultLogsSpecs,
         SignalException,

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Final
@@ -497,7 +497,8 @@ class Trainer:
         """
         if self._hold is not None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with _folder_can_be_made(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         what, do = f"run {self.folder}", "resume that run, or choose another folder"
         try:
             held = hold(self.folder, ENDING_S)
@@ -675,7 +676,7 @@ class Trainer:
             state |= group.own_state()
         return state
 
-    def _environment(self) -> dict[str, Any]:
+    def _environment(self) -> checkpoint.TrainedIn:
         wrapper = self.wrapper
         return {
             "name": wrapper.name,
@@ -737,8 +738,22 @@ def runs_of(config: RunConfig) -> Path:
 
 
 def reserve(runs: Path) -> Path:
-    """Make and return a run's folder, named after the time in seconds or the next number that is free."""
-    return new_folder(runs, map(str, itertools.count(int(time.time()))))
+    """Make and return a run's folder, named after the time in seconds or the next number that is free.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+    with _folder_can_be_made(runs):
+        return new_folder(runs, map(str, itertools.count(int(time.time()))))
+
+
+@contextlib.contextmanager
+def _folder_can_be_made(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        rule = f"must be where folders can be made, as {folder}"
+        raise ConfigError.of("run config saving.basedir", rule, error.strerror, "name another one") from error
 
 
 def policy_map(

@@ -10,9 +10,11 @@ import os
 import shutil
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import torch
 
+from warpdrive_min.backends.cache import obstacle as obstacle_of_folder
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.perceptron import ACTIVATIONS
 from warpdrive_min.training.config import present
@@ -85,4 +87,10 @@ def missing() -> str:
         "Triton": importlib.util.find_spec("triton") is not None,
         "a C compiler": any(map(shutil.which, compilers)),
     }
+    if all(wanted.values()):
+        # Triton's own default, which would fail at the first launch; without a home there is no error here
+        home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+        folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+        name = f"a cache folder that can be written ({folder}; $TRITON_CACHE_DIR or $HOME)"
+        wanted[name] = obstacle_of_folder(folder) is None
     return " and ".join(name for name, is_there in wanted.items() if not is_there)
