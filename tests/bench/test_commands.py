@@ -9,7 +9,9 @@ import pytest
 import typer
 
 from bench import cli, machine
+from bench.sweep import run_of
 from tests.bench.builders import bench
+from warpdrive_min import cli as core_cli
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text())["command"]
 
@@ -28,3 +30,35 @@ def test_command_says_what_is_wrong_and_measures_nothing(row, tmp_path, monkeypa
 
 
 COMMAND_LINE = typer.main.get_command(cli.app)
+
+
+def parameters():
+    """Return the words that give each command of both programs an empty argument or option."""
+    found = []
+    for program, line in (("bench", COMMAND_LINE), ("warpdrive_min", typer.main.get_command(core_cli.app))):
+        for name, command in line.commands.items():
+            for each in command.params:
+                takes_value = each.name != "help" and not getattr(each, "is_flag", False)
+                if takes_value:
+                    words = [each.opts[0], ""] if each.param_type_name == "option" else [""]
+                    found.append(pytest.param(line, [name, *words], id=f"{program} {name} {each.name}"))
+    return found
+
+
+@pytest.mark.parametrize(("line", "words"), parameters())
+def test_empty_argument_is_refused(line, words, tmp_path, monkeypatch):
+    """It would stand for the current folder, for everything, or for nothing."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        line.main(words, prog_name="program")
+    assert caught.value.code in (2, 5)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "resume", ["/abs/path", "../x", "*", "a/b", "\0", "a" * 5_000, "[", "none"], ids=lambda each: each[:9]
+)
+def test_run_to_resume_is_a_run_id(resume, tmp_path):
+    """A path, a pattern and an unknown id are usage errors."""
+    with pytest.raises(typer.BadParameter, match="must be a run"):
+        run_of(resume, tmp_path)

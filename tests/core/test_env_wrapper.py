@@ -12,7 +12,17 @@ from envs import ENVS, CartPole
 from tests.environments.counter import Counter, PlainCounter, PythonCounter
 from tests.support import BACKENDS_HERE, on_every_backend, on_every_other_backend
 from warpdrive_min import EnvironmentRegistrar, EnvWrapper
-from warpdrive_min.errors import ActionError, BackendUnavailable, CompileError, ConfigError, DeviceMemoryError
+from warpdrive_min.bridges.batched import BatchedEnvironment
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.errors import (
+    ActionError,
+    BackendUnavailable,
+    CompileError,
+    ConfigError,
+    DataError,
+    DeviceMemoryError,
+)
+from warpdrive_min.function_manager import CUDAFunctionManager
 from warpdrive_min.spaces import Discrete
 
 
@@ -305,3 +315,37 @@ def test_environments_that_do_not_fit_raise_at_reset(monkeypatch):
     ):
         wrapper.reset()
     assert not wrapper.cuda_data_manager.is_data_on_device("state")
+
+
+# ------------------------------------------------------------------ arguments
+
+
+def rolling() -> EnvWrapper:
+    wrapper = EnvWrapper(CartPole(), auto_reset=True)
+    wrapper.reset()
+    return wrapper
+
+
+BAD_COUNTS = ("4", None, True, 0, -1, 2**31, 2.5)
+COUNTS = {
+    "num_envs": lambda value: EnvWrapper(CartPole(), num_envs=value),
+    "blocks_per_env": lambda value: EnvWrapper(CartPole(), blocks_per_env=value),
+    "seed": lambda value: EnvWrapper(CartPole(), seed=value),
+    "bridge's num_envs": lambda value: BatchedEnvironment("Bridge", CartPole(), {"num_envs": value}),
+    "num_agents": lambda value: CUDAFunctionManager(num_agents=value),
+    "data manager's num_envs": lambda value: CUDADataManager(1, value, 1, 5),
+    "n_steps": lambda value: rolling().rollout(value),
+}
+"""Constructors and methods by the argument that they are given."""
+
+
+@pytest.mark.parametrize("argument", COUNTS)
+@pytest.mark.parametrize("value", BAD_COUNTS, ids=repr)
+def test_argument_that_is_no_count_is_refused(argument, value):
+    """Everywhere by its name; before anything is compiled or allocated."""
+    may_be = {"blocks_per_env": (None,), "seed": (0, 2**31)}
+    if value in may_be.get(argument, ()) and value is not True:
+        return
+    name = argument.split()[-1]
+    with pytest.raises((ConfigError, DataError), match=rf"{name}: must be (an integer|at least|at most) .*got"):
+        COUNTS[argument](value)

@@ -1,10 +1,12 @@
 """Errors say what broke which rule, and keep the parts of that sentence."""
 
 import pickle
+import re
 
+import numpy as np
 import pytest
 
-from warpdrive_min.errors import ConfigError, DataError, require
+from warpdrive_min.errors import ConfigError, DataError, require, whole
 
 
 def test_broken_rule_keeps_its_parts() -> None:
@@ -24,3 +26,37 @@ def test_text_leaves_out_what_is_not_given() -> None:
         str(ConfigError.of("x", "must be a number", "1", who="run config"))
         == "run config x: must be a number (got '1')"
     )
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["4", None, True, False, 2.0, "", [4], 0, -1, 2**31, 10**5_000, float("nan")],
+    ids=lambda each: repr(type(each)),
+)
+def test_argument_that_is_no_count_is_named(value):
+    """The name, the rule and the value, in one short line."""
+    with pytest.raises(ConfigError) as caught:
+        whole("num_envs", value)
+    said = str(caught.value)
+    assert re.match(r"num_envs: must be (an integer|at least 1|at most 2147483647) \(got ", said)
+    assert "\n" not in said
+    assert len(said) < 1_200
+
+
+@pytest.mark.parametrize("value", [1, 2**31 - 1, np.int64(7), np.uint8(3)], ids=str)
+def test_count_of_python_or_numpy_is_one(value):
+    """It comes back as Python's."""
+    assert whole("num_envs", value) == value
+    assert type(whole("num_envs", value)) is int
+
+
+@pytest.mark.parametrize(
+    "got",
+    [10**5_000, "x" * 10_000, "a\nb", ValueError("a\n  b\nc"), [[1] * 5_000]],
+    ids=lambda each: type(each).__name__,
+)
+def test_value_is_shown_in_one_line(got):
+    """However long it is, and whatever it holds."""
+    said = str(ConfigError.of("x", "must be y", got))
+    assert "\n" not in said
+    assert len(said) < 1_200

@@ -163,3 +163,23 @@ def test_a_file_of_weights_holds_tensors_alone(content, tmp_path):
     with pytest.raises(CheckpointError, match="must be a state_dict of tensors"):
         load_weights(FullyConnected(N_FEATURES, DISCRETE, config()), str(file), "")
     assert not trace.exists()
+
+
+class Bomb:
+    """Runs code when a pickle of it is read."""
+
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('executed')",))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"words", b"PK\x03\x04", pickle.dumps(Bomb()), pickle.dumps([1]), b"[" * 200_000],
+    ids=["empty", "text", "half a zip", "pickle that runs code", "pickle of a list", "brackets"],
+)
+def test_file_that_is_no_weights_is_told_in_a_line(content, tmp_path):
+    """Nothing of it runs."""
+    file = tmp_path / "weights.state_dict"
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"weights .*: must be a state_dict of tensors alone \(got '\w+'\)"):
+        load_weights(torch.nn.Linear(1, 1), str(file), "")

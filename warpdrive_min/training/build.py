@@ -169,20 +169,21 @@ def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:
     """Fill a model from a checkpoint, of which it takes the tensors below ``prefix``, or from WarpDrive's state_dict.
 
     Raises:
-        CheckpointError: It has no such tensors, or of other shapes, or is no file of tensors alone.
+        CheckpointError: It has no such tensors, or of other shapes, or is no file of weights.
         DataError: A state_dict has no such tensors, or of other shapes.
     """
     if Path(file).is_file():
+        what, rule = f"weights {file}", "must be a state_dict of tensors alone"
+        do = "name WarpDrive's file or a checkpoint"
         try:
             with warnings.catch_warnings(action="ignore"):
                 state = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # noqa: BLE001  (of many kinds; torch's advice is to run what the file holds)
-            state = error
-        is_state = isinstance(state, Mapping) and all(
-            isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in state.items()
+        except Exception as error:  # whatever it raises of a file that it did not write
+            raise CheckpointError.of(what, rule, type(error).__name__, do) from error
+        is_one = isinstance(state, Mapping) and all(
+            isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
         )
-        rule = "must be a state_dict of tensors that torch.load reads with weights_only=True"
-        require(is_state, f"model_ckpt_filepath {file}", rule, type(state).__name__, error=CheckpointError)
+        require(is_one, what, rule, type(state).__name__, do, CheckpointError)
         resolve_name(WARPDRIVE_WEIGHTS)(model, state)
         return
     tensors, _ = checkpoint.load(file)
