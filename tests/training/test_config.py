@@ -468,7 +468,7 @@ def test_extreme_number_is_refused_or_read(section, value):
         (run({"model": {"fc_dims": [10**9]}}), "policy.p.model.fc_dims"),
         (run({"model": {"fc_dims": [1] * 101}}), "policy.p.model.fc_dims"),
         (run(population={"size": 2**31 - 1}), "population.size"),
-        (run({"lr": 1e30}), "policy.p.lr"),
+        (run({"lr": 1e39}), "policy.p.lr"),
         (run({"lr": 10**400}), "policy.p.lr"),
         (run({"max_grad_norm": 1e-320}), "policy.p.max_grad_norm"),
         (run(trainer={"stop_return": {"p": 1e300}}), "trainer.stop_return"),

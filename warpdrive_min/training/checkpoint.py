@@ -44,7 +44,7 @@ SCHEMA: Final = 1
 TENSORS: Final = "state.safetensors"
 HEADER: Final = "state.json"
 HASH: Final = "header_sha256"
-"""Field of the header's file: the SHA-256 of all others."""
+"""Field of the header's file: the SHA-256 of all others but that of the tensors."""
 MAX_HEADER: Final = 2**26
 """Longest header, bytes."""
 BEST: Final = "best"
@@ -363,8 +363,9 @@ def _hash(path: Path) -> str:
 
 
 def _hash_of(fields: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the fields of a header, whatever their order in the file."""
-    return hashlib.sha256(json.dumps(json.loads(json.dumps(fields)), sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 of the fields of a header, whatever their order, without that of the tensors."""
+    as_read = json.loads(json.dumps({name: value for name, value in fields.items() if name != "sha256"}))
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
 def _safetensors() -> Any:

@@ -124,9 +124,7 @@ def _schedule(given: Any, low: float = -math.inf, high: float = math.inf) -> Any
 
 Schedule = Annotated[float | Points, PlainValidator(_schedule)]
 """Constant, or points between which the value is linear."""
-NonNegativeSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0, high=1e6))]
-Rate = Annotated[float | Points, PlainValidator(partial(_schedule, low=0, high=100))]
-"""Schedule of a learning rate."""
+NonNegativeSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0))]
 UnitSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0, high=1))]
 
 # ------------------------------------------------------------------ precision
@@ -327,9 +325,9 @@ class LearningRates(_Section):
 
     PLACE: ClassVar[str] = "policy.lr"
 
-    actor: Rate = 1e-4
+    actor: NonNegativeSchedule = 1e-4
     """Rate of the actor."""
-    critic: Rate = 1e-4
+    critic: NonNegativeSchedule = 1e-4
     """Rate of the critic."""
 
 
@@ -360,7 +358,7 @@ class PolicyConfig(_Section):
     """Distance to which PPO lets the probability of an action change in ratio before its gradient stops."""
     gamma: UnitFloat = 0.98
     """Weight of the next step's reward, relative to that of this one."""
-    lr: Rate | LearningRates = 1e-4
+    lr: NonNegativeSchedule | LearningRates = 1e-4
     """Learning rate of Adam; DDPG may have one for each network."""
     tau: PositiveShare | None = None
     """Share of the online networks that DDPG's targets take over with each update; DDPG needs it."""
@@ -527,7 +525,7 @@ class PopulationConfig(_Section):
     None: an ordinary run."""
     seeds: Annotated[tuple[Seed, ...], AS_TUPLE] = ()
     """Seeds of weights and minibatches, ``size / settings`` of them; none: those from ``trainer.seed`` on."""
-    lr: Annotated[tuple[Rate, ...], AS_TUPLE] = ()
+    lr: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
     """Column of learning rates, schedules; empty: that of the policy, as of the other columns."""
     vf_loss_coeff: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
     """Column of weights of the value's error, schedules."""
