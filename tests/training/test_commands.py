@@ -207,6 +207,19 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
         (["-e", "cartpole", "--set", "env.cart_mass=-1"], 1, "cartpole.cart_mass: must be greater than 0 (got -1"),
         (["--config", "missing.yaml"], 1, "must be a file that can be read"),
         (["--resume", "missing"], 1, "nothing there"),
+        (
+            ["-e", "cartpole", "--auto-scale", "--iterations", "3"],
+            1,
+            "train.iterations: means nothing with --auto-scale",
+        ),
+        (["-e", "cartpole", "--set", f"trainer.seed={'1' * 5_000}"], 1, "trainer.seed: must be a valid integer"),
+        (["-e", "cartpole", "--set", f"trainer.seed={'[' * 20_000}"], 1, "trainer.seed: must be a valid integer"),
+        (
+            ["-e", "cartpole", "--set", "saving.basedir=/proc/none", "--iterations", "1"],
+            1,
+            "saving.basedir: must be where",
+        ),
+        (["-e", "cartpole", "--gpus", "1000", "--backend", "cpu"], 1, "must have at most"),
         (["-e", "cartpole", "--set", "saving.basedir=missing", "--resume", "latest"], 1, "a run with a checkpoint in"),
     ],
 )

@@ -38,7 +38,7 @@ from warpdrive_min.training import checkpoint
 from warpdrive_min.training.autoscale import auto_scale as scale
 from warpdrive_min.training.certificate import Certifier
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.distributed import joined, launch
+from warpdrive_min.training.distributed import joined, launch, require_processes
 from warpdrive_min.training.population import PopulationTrainer
 from warpdrive_min.training.progress import ProgressLine
 from warpdrive_min.training.trained import find_checkpoint
@@ -110,13 +110,14 @@ def train(
 
         size = run.population.size
         if auto_scale:
-            for option, value in (("resume", resume), ("results-dir", results_dir), ("iterations", iterations)):
+            for option, value in (("results-dir", results_dir), ("iterations", iterations)):
                 rule = "means nothing with --auto-scale, which trains nothing"
                 require(value is None, f"train.{option}", rule, value, "leave it out")
             rule, do = "must be null with --auto-scale, which is for one agent", "leave one of them out"
             require(size is None, "run config population.size", rule, size, do)
             _scale(run, make_wrapper)
         elif run.trainer.num_gpus > 1 and not is_rank():
+            require_processes(run.trainer.num_gpus, chosen)  # before a folder is made
             folder = runs_of(run) / plan.folder if plan.folder else reserve(runs_of(run))
             words = [*sys.argv[1:], "--results-dir", plan.folder or folder.name]
             try:

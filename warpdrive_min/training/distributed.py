@@ -129,6 +129,19 @@ def own_gpu(local_rank: int) -> torch.device:
     return device
 
 
+def require_processes(n: int, env_backend: str | None = None) -> None:
+    """Make sure that this machine can run n processes that train together; arguments as of `launch`.
+
+    Raises:
+        ConfigError: There are fewer GPUs, or, above `FEW` processes, fewer cores than processes.
+        BackendUnavailable: The backend is unknown or cannot run here.
+    """
+    if env_backend is not None and on_gpu(env_backend):
+        _require_gpus(n)
+    most = max(FEW, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    require(n <= most, "training", f"must have at most {most} processes on this machine, a core each", n, "start fewer")
+
+
 def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: str = "warpdrive_min") -> None:
     """Run ``python -m module *argv`` in n processes of this machine, as torchrun does, and wait for them.
 
@@ -143,16 +156,13 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
         module: Run as a script; calls `joined`.
 
     Raises:
-        ConfigError: There are fewer GPUs, or, above `FEW` processes, fewer cores than processes.
-        BackendUnavailable: The backend is unknown or cannot run here.
+        ConfigError: As `require_processes`.
+        BackendUnavailable: Likewise.
         TrainingError: A process has failed, or was killed; says with which error.
         Stopped: A signal has ended them all: SIGINT or SIGTERM, which the processes get as SIGINT and have half a
             minute to end by; the code is 128 + its number.
     """
-    if env_backend is not None and on_gpu(env_backend):
-        _require_gpus(n)
-    most = max(FEW, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    require(n <= most, "training", f"must have at most {most} processes on this machine, a core each", n, "start fewer")
+    require_processes(n, env_backend)
     from torch.distributed.elastic.multiprocessing.api import (  # noqa: PLC0415  (slow to import)
         DefaultLogsSpecs,
         SignalException,
