@@ -21,7 +21,7 @@ from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import CheckpointError, ConfigError, known, require, whole
+from warpdrive_min.errors import CheckpointError, ConfigError, WarpDriveError, known, require, whole
 from warpdrive_min.files import Hold, hold, new_folder, remove_left, remove_unused, write_atomically
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
@@ -146,6 +146,7 @@ class Trainer:
         """Time at which the run began, if it had never been stopped."""
         self._last_log = (self._started, 0)
         self._resumed_from: int | None = None
+        self._has_begun = False
         self._has_folder = False
         """The run's folder holds this run: it has written there, or goes on from there."""
 
@@ -170,6 +171,7 @@ class Trainer:
         n_iterations = self.n_iterations if n_iterations is None else whole("n_iterations", n_iterations, 0, 2**63 - 1)
         last = min(self.n_iterations, self.iteration + n_iterations)
         row: Row = {}
+        self._begin()
         with ProgressLine(self.n_iterations, self.iteration, self._verbose) as progress:
             while self.iteration < last and not self.has_reached_return:
                 self.iterate()
@@ -179,6 +181,20 @@ class Trainer:
                 if self.is_due(self.config.saving.model_params_save_freq):
                     self.save_checkpoint()
         return row
+
+    def _begin(self) -> None:
+        """Open the sinks where ranks train together: all of them raise the error that the first one gets."""
+        if self.world.size == 1 or self._has_begun:
+            return
+        error: Exception | None = None
+        if self.world.is_first:
+            try:
+                self._open_sinks()
+            except (WarpDriveError, OSError) as caught:
+                error = caught
+        if (error := self.world.agreed(error)) is not None:
+            raise error
+        self._has_begun = True
 
     @own_defaults()
     def iterate(self) -> None:
@@ -516,7 +532,7 @@ class Trainer:
     def _close_sinks(self) -> None:
         for sink in self._sinks or []:
             sink.close()
-        self._sinks = None
+        self._sinks, self._has_begun = None, False
 
     # -------------------------------------------------------------- checkpoints
 
