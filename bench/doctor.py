@@ -15,8 +15,8 @@ import typer
 
 from warpdrive_min.backends import availability, cache, cuda_c
 from warpdrive_min.backends.host import openmp_flags
-from warpdrive_min.terminal import echo
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.terminal import echo
 
 from . import machine, nvml
 from .cases import CASES

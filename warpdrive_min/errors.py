@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, Self
 
+from warpdrive_min.text import printable
+
 MAX_SHOWN: Final = 1_000
 """Longest value that an error shows, characters."""
-
-from warpdrive_min.text import printable
 
 
 class WarpDriveError(Exception):
