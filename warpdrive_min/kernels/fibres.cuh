@@ -45,7 +45,7 @@ constexpr int warpSize = 32;
 
 // Functions whose writes are none of a kernel's.
 #if defined(__clang__)
-#define WD_UNSEEN __attribute__((disable_sanitizer_instrumentation))
+#define WD_UNSEEN __attribute__((disable_sanitizer_instrumentation, noinline))  // inlined, clang shows them
 #else
 #define WD_UNSEEN __attribute__((no_sanitize("thread")))
 #endif
@@ -643,8 +643,8 @@ static inline void wd_yield(const char* what, const char* file, int line) {
 
 #if defined(__GLIBC__)
 // What `assert` calls: ours ends the launch with an error, where the C library's would end the process.
-extern "C" [[noreturn]] __attribute__((visibility("hidden"))) void __assert_fail(const char* rule, const char* file,
-                                                                                 unsigned line, const char*) noexcept {
+extern "C" __attribute__((noreturn, visibility("hidden"))) void __assert_fail(const char* rule, const char* file,
+                                                                             unsigned line, const char*) noexcept {
   wd_stop(std::string("assert(") + rule + ") does not hold (" + file + ":" + std::to_string(line) + ")");
 }
 #endif
