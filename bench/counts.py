@@ -271,7 +271,7 @@ def availability() -> Availability:
         return Availability(False, "found no Valgrind", INSTALL)
     compiler = cuda_c.cpu_compiler()
     if compiler is None:
-        return Availability(False, "found no C++ compiler", "install g++ or clang++, or name one in $CXX")
+        return Availability(False, cuda_c.no_cpu_compiler(), "install g++ or clang++, or name one in $CXX")
     return Availability(True, program)
 
 

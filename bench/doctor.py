@@ -103,7 +103,7 @@ def _compilers() -> Iterator[Finding]:
     version = cuda_c.compiler_version(compiler) if compiler else ""
     yield first(
         "C++ compiler",
-        (compiler is None, "note", "found none, so no compiled baseline", "install g++ or clang++"),
+        (compiler is None, "note", f"{cuda_c.no_cpu_compiler()}, so no compiled baseline", "install g++ or clang++"),
         (compiler and openmp_flags(compiler), "ok", version),
         (True, "note", f"{version} builds without OpenMP: `host` has one thread", "install g++"),
     )

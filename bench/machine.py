@@ -107,7 +107,7 @@ def _driver() -> str:
 def _cpp_compiler() -> str:
     compiler = cuda_c.cpu_compiler()
     if compiler is None:
-        raise RuntimeError("found no C++ compiler")
+        raise RuntimeError(cuda_c.no_cpu_compiler())
     return cuda_c.compiler_version(compiler)
 
 

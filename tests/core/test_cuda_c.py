@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_prelude_defines_each_constant_before_the_vocabulary_or_the_tables_after
         "constexpr float HALF = 0.5f;",
         "constexpr int N = 3;",
         "constexpr float RATE = 0.10000000149011612f;",
-        f'#include "{cuda_source.HEADERS}/core.cuh"',
+        "#include <warpdrive_min/kernels/core.cuh>",
         "WD_TABLE float ANGLES[2] = {0.5f, 2.0f};",
         "WD_TABLE int TABLE[2] = {1, 2};",
     ]
@@ -184,13 +185,40 @@ def test_no_cuda_compiler_says_what_to_install(monkeypatch):
         cuda_c.compile_cubin(FILL["cuda_c"], CONSTANTS, "sm_90")
 
 
-def test_no_cpp_compiler_says_so(monkeypatch):
-    """$CXX goes before the PATH, and a compiler that is not there is none."""
-    monkeypatch.setenv("CXX", "no-such-compiler")
+@pytest.mark.parametrize("chosen", ["no-such-compiler", "/no/such -O2", "'", " ", "/", "/bin/false", __file__])
+def test_no_cpp_compiler_names_the_variable(monkeypatch, chosen):
+    """$CXX goes before the PATH; what is no program, or does not answer, is named."""
+    monkeypatch.setenv("CXX", chosen)
     assert cuda_c.cpu_compiler() is None
     state = BACKENDS["host"].availability()
-    assert (state.available, state.reason) == (False, "found no C++ compiler")
+    rule = f"found no C++ compiler: $CXX must name one that answers --version (got {chosen!r})"
+    assert (state.available, state.reason) == (False, rule)
     assert "install g++ or clang++" in state.install
+
+
+def test_program_that_builds_nothing_is_no_compiler(monkeypatch):
+    """A program that answers, and writes no library."""
+    monkeypatch.setenv("CXX", "/bin/true")
+    assert BACKENDS["host"].availability().reason == "/bin/true builds no C++17 library"
+
+
+@needs_compiler
+def test_arguments_of_the_compiler_are_passed_on_and_recorded(tmp_path, monkeypatch, cache_folder):
+    """$CXX is split as a shell does; its path may have spaces, and its arguments are part of its version."""
+    compiler = tmp_path / "a compiler"
+    compiler.symlink_to(shlex.split(cuda_c.cpu_compiler())[0])
+    source = write(tmp_path, "WD_KERNEL(k)(int* x, int n_envs) { x[0] = GIVEN; }\n")
+    for chosen, version in ((f"{compiler}", None), (f"'{compiler}' -DGIVEN=7 -g0", " -DGIVEN=7 -g0")):
+        monkeypatch.setenv("CXX", chosen)
+        assert BACKENDS["host"].availability().available
+        if version is None:
+            with pytest.raises(CompileError, match="GIVEN"):
+                BACKENDS["host"].compile(source, CONSTANTS)
+        else:
+            assert cuda_c.compiler_version(cuda_c.cpu_compiler()).endswith(version)
+            x = torch.zeros(1, dtype=torch.int32)
+            BACKENDS["host"].compile(source, CONSTANTS)["k"].prepare([x, 1], 1, 128)()
+            assert x.item() == 7
 
 
 # ------------------------------------------------------------------ cache

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, WarpDriveError
 from warpdrive_min.files import UNFINISHED, replacing
 
 SCHEMA = 1
@@ -62,7 +62,24 @@ def obstacle(path: Path) -> str | None:
     return None
 
 
-def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], None]) -> Path:
+def excerpt(text: str, most: int = 2000) -> str:
+    """Shorten what a program printed to its head and tail; the cache keeps the whole, in a file that is named.
+
+    Args:
+        text: Output of a compiler or another program.
+        most: Characters of a text that is returned as it is.
+    """
+    if len(text) <= most:
+        return text
+    try:
+        where = cached({"output": text}, ".txt", lambda path: path.write_bytes(text.encode(errors="surrogateescape")))
+    except (OSError, WarpDriveError) as error:
+        where = f"no file ({error})"
+    head, tail = most // 2, most // 4
+    return f"{text[:head]}\n[... {len(text) - head - tail:,} characters; all are in {where} ...]\n{text[-tail:]}"
+
+
+def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], object]) -> Path:
     """Return the file of ``key``, made by ``make(path)`` unless it is there.
 
     ``make`` writes to a temporary file that is renamed when it is whole, so that processes that build

@@ -5,34 +5,41 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from warpdrive_min.backends.base import Constant
-from warpdrive_min.backends.cache import cached
+from warpdrive_min.backends.cache import cached, excerpt
 from warpdrive_min.backends.cuda_rollouts import BODY, ROLLOUT, ROLLOUT_WITH_POLICY, entries_of, kernel_of, made
 from warpdrive_min.backends.cuda_source import (
     CUDA_HEADERS,
     CURAND,
     HEADERS,
     HOST_HEADERS,
+    ROOT,
     WORDS,
     Signature,
     blocks_per_env,
     defines,
     headers,
     is_for_nvcc,
+    literal,
     needs_nvcc,
     needs_states,
+    read,
     signatures,
     speaks_warp_drive,
     whole_text,
+    write,
 )
 from warpdrive_min.constants import FINAL_OBSERVATIONS
 from warpdrive_min.errors import CompileError, require
@@ -53,8 +60,8 @@ def prelude(constants: Mapping[str, Constant]) -> str:
 
 
 def _own_headers(*names: str) -> list[str]:
-    """Return the lines that include headers of the core's by whole paths: a source may have its own of such a name."""
-    return [f'#include "{HEADERS / name}"' for name in names]
+    """Return the lines that include headers of the core's from `ROOT`: a source may have its own of such a name."""
+    return [f"#include <{(HEADERS / name).relative_to(ROOT).as_posix()}>" for name in names]
 
 
 def _definition(name: str, value: Constant) -> str:
@@ -132,7 +139,7 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
 
 
 def _unit(constants: Mapping[str, Constant], before: Sequence[str], source: Path, *after: str) -> str:
-    return "\n".join([prelude(constants), *before, f'#line 1 "{source}"', source.read_text(), *after])
+    return "\n".join([prelude(constants), *before, f"#line 1 {literal(str(source))}", read(source), *after])
 
 
 def _unit_of_many_steps(source: Path, whole: str, constants: Mapping[str, Constant], name: str, after: str) -> str:
@@ -157,7 +164,7 @@ def _unit_of_many_steps(source: Path, whole: str, constants: Mapping[str, Consta
 
 def key(text: str, source: Path, **more: object) -> dict[str, object]:
     """Return the cache key of a unit: its text, the headers that it includes, and what else may change the code."""
-    return {"text": text, "headers": [(path.name, path.read_text()) for path in headers(text, source.parent)], **more}
+    return {"text": text, "headers": [(path.name, read(path)) for path in headers(text, source.parent)], **more}
 
 
 def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture: str) -> Path:
@@ -204,7 +211,10 @@ def gpu_compiler() -> str | None:
 
 def _nvcc_version() -> str | None:
     nvcc = shutil.which("nvcc")
-    return nvcc and "nvcc " + _run([nvcc, "--version"], "nvcc").splitlines()[-1]
+    try:
+        return nvcc and "nvcc " + _run([nvcc, "--version"], "nvcc").splitlines()[-1]
+    except (CompileError, IndexError):  # none that works
+        return None
 
 
 def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
@@ -215,14 +225,15 @@ def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) 
             std="c++17",
             arch=architecture,
             fma=not exact,
-            include_path=[*map(str, (source.parent, HEADERS, CURAND, folder, *_toolkit_headers()))],
+            include_path=[*map(str, (source.parent, HEADERS, CURAND, folder, *_toolkit_headers(), ROOT))],
             device_as_default_execution_space=True,  # constexpr functions need no annotation, as with nvcc
             name=str(source),
         )
         try:
             path.write_bytes(bytes(Program(text, "c++", options).compile("cubin").code))
         except Exception as error:
-            raise CompileError(f"{source}: does not compile (NVRTC, {architecture}):\n{error}") from error
+            what = f"{source}: does not compile (NVRTC, {architecture})"
+            raise CompileError(f"{what}: {excerpt(errors_first(str(error), source.parent))}") from error
 
 
 @contextlib.contextmanager
@@ -245,31 +256,62 @@ def _toolkit_headers() -> list[Path]:
 
 
 def _nvcc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
-    unit_path = path.with_suffix(".cu")
-    unit_path.write_text(text)
-    command = [
-        "nvcc",
-        "-cubin",
-        f"-arch={architecture}",
-        "-std=c++17",
-        f"-I{source.parent}",
-        f"-I{HEADERS}",
-        f"-I{CURAND}",
-    ]
-    command += [f"--fmad={str(not exact).lower()}", "-o", str(path), str(unit_path)]
-    _run(command, f"{source}: does not compile (nvcc, {architecture})")
+    flags = ["-cubin", f"-arch={architecture}", "-std=c++17", f"--fmad={str(not exact).lower()}"]
+    included = {"source": source.parent, "kernels": HEADERS, "curand": CURAND, "root": ROOT}
+    # nvcc starts its parts through a shell, so it gets names of a folder of its own only.
+    with tempfile.TemporaryDirectory() as folder:
+        for name, target in included.items():
+            (Path(folder) / name).symlink_to(target.resolve())
+        write(Path(folder) / "unit.cu", text)
+        command = ["nvcc", *flags, *(f"-I{name}" for name in included), "-o", "unit.cubin", "unit.cu"]
+        _run(command, f"{source}: does not compile (nvcc, {architecture})", source.parent, Path(folder))
+        shutil.move(Path(folder) / "unit.cubin", path)
 
 
 def cpu_compiler() -> str | None:
-    """Return the path of the C++ compiler: $CXX, else g++, clang++ or c++ on the PATH; None if there is none."""
-    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
-    return next((path for name in candidates if (path := shutil.which(name))), None)
+    """Return the command of the C++ compiler: $CXX, else g++, clang++ or c++ on the PATH; None if none works.
+
+    It is quoted as for a shell: $CXX may have arguments.
+    """
+    return _cpu_compiler(os.environ.get("CXX"), os.environ.get("PATH"))[0]
+
+
+def no_cpu_compiler() -> str:
+    """Return why there is no C++ compiler."""
+    return _cpu_compiler(os.environ.get("CXX"), os.environ.get("PATH"))[1]
+
+
+@functools.cache
+def _cpu_compiler(chosen: str | None, _path: str | None) -> tuple[str | None, str]:
+    """Return the command, or None and the reason; looked for once for each environment."""
+    reason = "found no C++ compiler"
+    candidates = [["g++"], ["clang++"], ["c++"]]
+    if chosen:
+        reason += f": $CXX must name one that answers --version (got {chosen!r})"
+        try:
+            candidates = [[chosen] if shutil.which(chosen) else shlex.split(chosen)]  # a path may have spaces
+        except ValueError:
+            return None, reason
+    for words in candidates:
+        if words and (program := shutil.which(words[0])):
+            command = shlex.join([program, *words[1:]])
+            with contextlib.suppress(CompileError):
+                compiler_version(command)
+                return command, ""
+    return None, reason
 
 
 @functools.cache
 def compiler_version(compiler: str) -> str:
-    """Return the first line of ``compiler --version``."""
-    return _run([compiler, "--version"], compiler).splitlines()[0]
+    """Return the first line of ``compiler --version``, and the arguments that $CXX gives it.
+
+    Raises:
+        CompileError: It cannot be run, or does not answer.
+    """
+    program, *arguments = shlex.split(compiler)
+    lines = _run([program, *arguments, "--version"], compiler).splitlines()
+    require(lines, program, "must answer --version", do="name a C++ compiler in $CXX", error=CompileError)
+    return " ".join([lines[0], *arguments])
 
 
 def compile_shared_library(
@@ -280,13 +322,15 @@ def compile_shared_library(
     Raises:
         CompileError: With the compiler's message.
     """
-    unit_path, what = path.with_suffix(".cpp"), f"{where}: does not compile ({compiler})"
-    unit_path.write_text(text)
+    unit_path, what, near = path.with_suffix(".cpp"), f"{where}: does not compile ({compiler})", Path(where).parent
+    write(unit_path, text)
+    command = [*shlex.split(compiler), *flags]
     if unit_flags:
         object_path = path.with_suffix(".o")
-        _run([compiler, *flags, *unit_flags, "-fPIC", "-c", "-o", str(object_path), str(unit_path)], what)
+        _run([*command, *unit_flags, "-fPIC", "-c", "-o", str(object_path), str(unit_path)], what, near)
         unit_path = object_path
-    _run([compiler, *flags, "-shared", "-fPIC", "-o", str(path), str(unit_path)], what)
+    _run([*command, "-shared", "-fPIC", "-o", str(path), str(unit_path)], what, near)
+    require(path.exists(), what, "the compiler has written no file", error=CompileError)
 
 
 def preprocessed(text: str, source: Path, compiler: str, flags: Sequence[str]) -> str:
@@ -299,15 +343,56 @@ def preprocessed(text: str, source: Path, compiler: str, flags: Sequence[str]) -
     def make(path: Path) -> None:
         with empty_headers(CUDA_HEADERS) as folder:
             unit_path = folder / "unit.cpp"
-            unit_path.write_text(text)
-            command = [compiler, *flags, f"-I{folder}", "-E", "-P", "-o", str(path), str(unit_path)]
-            _run(command, f"{source}: does not compile ({compiler})")
+            write(unit_path, text)
+            command = [*shlex.split(compiler), *flags, f"-I{folder}", "-E", "-P", "-o", str(path), str(unit_path)]
+            _run(command, f"{source}: does not compile ({compiler})", source.parent)
 
-    return cached(key(text, source, flags=flags, compiler=compiler_version(compiler)), ".ii", make).read_text()
+    return read(cached(key(text, source, flags=flags, compiler=compiler_version(compiler)), ".ii", make))
 
 
-def _run(command: Sequence[str], what: str) -> str:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise CompileError(f"{what}:\n{result.stderr.strip() or result.stdout.strip()}")
-    return result.stdout
+def _run(command: Sequence[str], what: str, near: Path | None = None, folder: Path | None = None) -> str:
+    """Run a compiler and return what it prints.
+
+    Args:
+        command: Program and arguments.
+        what: Beginning of the error.
+        near: Folder of the source, whose errors go before others.
+        folder: Working folder, also for temporary files; None: this process's.
+
+    Raises:
+        CompileError: It cannot be run, or fails; with its message.
+    """
+    env = {**os.environ, "LC_ALL": "C"}  # or "error" would be another word
+    env |= {"TMPDIR": "."} if folder else {}
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, env=env, cwd=folder, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise CompileError(f"{what}: cannot run {command[0]!r} ({os.strerror(error.errno or 0).lower()})") from error
+    output, errors = (each.decode(errors="replace").strip() for each in (done.stdout, done.stderr))
+    if done.returncode:
+        said = errors or output or f"{command[0]} ended with exit code {done.returncode} and no message"
+        raise CompileError(f"{what}: {excerpt(errors_first(said, near))}")
+    return output
+
+
+_ERROR: Final = re.compile(
+    r"^(?P<file>[^\n]*?)(?::\d+(?::\d+)?|\(\d+\)): (?:fatal |catastrophic )?error\b[^\n]*", re.MULTILINE
+)
+_CONTEXT: Final = re.compile(r"In file included from |\s+from |[^\n]*: (?:In|At) |[^\n]*required (?:from|by) ")
+
+
+def errors_first(output: str, near: Path | None) -> str:
+    """Return a compiler's output from its first error on, that of a file in a folder if there is one.
+
+    What the compiler says of the way to that error follows it; warnings before it are left out.
+    """
+    found = list(_ERROR.finditer(output))
+    if not found:
+        return output
+    first = next((each for each in found if near and each["file"].startswith(str(near))), found[0])
+    before = output[: first.start()].splitlines()
+    context: list[str] = []
+    while before and _CONTEXT.match(before[-1]):
+        context.insert(0, before.pop())
+    earlier = output[found[0].start() : first.start()].splitlines()
+    return "\n".join([first[0], *context, *output[first.end() :].splitlines()[1:], *earlier])

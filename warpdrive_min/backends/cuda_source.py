@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from warpdrive_min.errors import CompileError
 HEADERS = Path(__file__).parents[1] / "kernels"
 CURAND = HEADERS / "curand"
 """Folder of a header that finds cuRAND's, or takes its place."""
+ROOT = HEADERS.parents[1]
+"""Folder from which units include the core's headers: whatever its own path, theirs below it are safe in C++."""
 
 DTYPES = {
     "float": "float32",
@@ -63,6 +66,36 @@ HOST_HEADERS = (
 
 # ------------------------------------------------------------------ what a source includes
 
+
+def read(path: Path) -> str:
+    """Return a source's text; bytes that are not UTF-8 reach the compiler unchanged, if `write` writes them.
+
+    Raises:
+        CompileError: The file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except OSError as error:
+        rule = f"cannot be read ({os.strerror(error.errno or 0).lower()})"
+        raise CompileError.of(str(path), rule, do="check the path and its permissions") from error
+
+
+def write(path: Path, text: str) -> None:
+    """Write the text of a unit for a compiler."""
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def literal(text: str) -> str:
+    """Return a C string literal; octal escapes stand for quotes, backslashes, control characters and raw bytes."""
+
+    def escaped(match: re.Match[str]) -> str:
+        return "".join(f"\\{byte:03o}" for byte in os.fsencode(match[0]))
+
+    return f'"{_UNSAFE.sub(escaped, text)}"'
+
+
+_UNSAFE = re.compile(r'["\\?\x00-\x1f\x7f\ud800-\udfff]')
+
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DEAD = re.compile(r"^[ \t]*#[ \t]*if[ \t]+0\b.*?^[ \t]*#[ \t]*(?:else|endif)\b", re.MULTILINE | re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILINE)
@@ -83,7 +116,7 @@ def whole_text(source: Path) -> str:
             found = _included(match[1], path.parent, source.parent)
             return "" if found is None or found in seen else text_of(found)
 
-        return _INCLUDE.sub(included, _DEAD.sub("", _COMMENT.sub(" ", path.read_text())))
+        return _INCLUDE.sub(included, _DEAD.sub("", _COMMENT.sub(" ", read(path))))
 
     return text_of(source.resolve())
 
@@ -94,18 +127,18 @@ def headers(text: str, folder: Path) -> list[Path]:
     pending = [(name, folder) for name in _INCLUDE.findall(text)]
     while pending:
         name, beside = pending.pop()
-        path = _included(name, beside, folder, HEADERS, CURAND)
+        path = _included(name, beside, folder, HEADERS, CURAND, ROOT)
         if path is not None and path not in found:  # a missing one is the compiler's to report
             found.add(path)
-            pending += [(inner, path.parent) for inner in _INCLUDE.findall(path.read_text())]
+            pending += [(inner, path.parent) for inner in _INCLUDE.findall(read(path))]
     return sorted(found)
 
 
 def needs_nvcc(source: Path) -> bool:
     """Tell whether a source includes what NVRTC does not find: headers of libraries that come with nvcc."""
-    files = [source, *headers(source.read_text(), source.parent)]
-    included = [(name, path) for path in files for name in _INCLUDE.findall(_COMMENT.sub(" ", path.read_text()))]
-    folders = (source.parent, HEADERS, CURAND)
+    files = [source, *headers(read(source), source.parent)]
+    included = [(name, path) for path in files for name in _INCLUDE.findall(_COMMENT.sub(" ", read(path)))]
+    folders = (source.parent, HEADERS, CURAND, ROOT)
     return any(name not in HOST_HEADERS and not _included(name, path.parent, *folders) for name, path in included)
 
 

@@ -55,9 +55,12 @@ NOT_CLANG: Final = "#if defined(__clang__)\n#error\n#endif\n"
 COPIES: Final = ("-fno-tree-loop-distribute-patterns",)
 """Flag of g++ that keeps loops which copy, which would become `rep movs`: that waits for all stores before it."""
 
-AS_NVCC: Final = ("-fno-reciprocal-math", "-fvisibility=hidden", "-Wno-narrowing", "-Werror=frame-larger-than=131072")
-"""Flags for sources with a thread for each agent: quotients are nvcc's, names stay theirs, `{gridDim.x}` is an int, and
-a stack holds a frame."""
+AS_NVCC: Final = ("-fno-reciprocal-math", "-fvisibility=hidden", "-Wno-narrowing")
+"""Flags for sources with a thread for each agent: quotients are nvcc's, names stay theirs, `{gridDim.x}` is an int."""
+
+FRAMES: Final = ("-Wframe-larger-than=131072", "-Werror=frame-larger-than")
+FRAMES_OF_GCC: Final = ("-Werror=frame-larger-than=131072",)
+"""Flags for the same sources, of clang++ and of g++: a stack holds a frame."""
 
 SHOW_WRITES: Final = "-fsanitize=thread"
 """Flag by which the compiler shows each write to `fibres.cuh`; the sanitiser's library stays out."""
@@ -82,7 +85,9 @@ class HostBackend(Backend):
         """Say whether there is a C++ compiler, and whether it knows OpenMP."""
         compiler = cuda_c.cpu_compiler()
         if compiler is None:
-            return Availability(False, "found no C++ compiler", "install g++ or clang++, or name one in $CXX")
+            return Availability(False, cuda_c.no_cpu_compiler(), "install g++ or clang++, or name one in $CXX")
+        if not accepted(compiler, ("-std=c++17",)):
+            return Availability(False, f"{compiler} builds no C++17 library", "name another C++ compiler in $CXX")
         threads = "OpenMP" if openmp_flags(compiler) else "without OpenMP: one thread"
         return Availability(True, f"{cuda_c.compiler_version(compiler)}, {threads}")
 
@@ -136,10 +141,11 @@ class HostBackend(Backend):
             *openmp_flags(compiler),
             f"-I{path.parent}",
             f"-I{cuda_source.HEADERS}",
+            f"-idirafter{cuda_source.ROOT}",
         ]
         is_for_nvcc = cuda_source.is_for_nvcc(whole)
         if is_for_nvcc:
-            flags += [*AS_NVCC, f"-I{cuda_source.CURAND}"]
+            flags += [*AS_NVCC, *(accepted(compiler, FRAMES) or FRAMES_OF_GCC), f"-I{cuda_source.CURAND}"]
             if _CONDITION.search(whole):
                 left = cuda_c.preprocessed(cuda_c.unit(path, constants), path, compiler, flags)
                 declared = {name: each for name, each in declared.items() if re.search(rf"\b{name}\s*\(", left)}
@@ -151,7 +157,7 @@ class HostBackend(Backend):
 
         def make(target: Path) -> None:
             with cuda_c.empty_headers(cuda_source.CUDA_HEADERS) as folder:
-                more = [f"-I{folder}", SHOW_WRITES, *accepted(compiler, FEWER_CALLS)] if is_for_nvcc else []
+                more = [f"-I{folder}", SHOW_WRITES, *accepted(compiler, FEWER_CALLS, NOT_CLANG)] if is_for_nvcc else []
                 cuda_c.compile_shared_library(text, target, compiler, flags, str(path), more)
 
         library = cached(key, ".so", make)

@@ -177,8 +177,8 @@ WD_FN void wd_sincos(const float x, float* const sine, float* const cosine) {
     const bool is_odd = quadrant * quadrant == 1.f;
     const float sine_part = is_odd ? c : s;
     const float cosine_part = is_odd ? s : c;
-    *sine = (quadrant == -1.f) | (quadrant * quadrant == 4.f) ? -sine_part : sine_part;
-    *cosine = (quadrant == 1.f) | (quadrant * quadrant == 4.f) ? -cosine_part : cosine_part;
+    *sine = ((quadrant == -1.f) | (quadrant * quadrant == 4.f)) ? -sine_part : sine_part;
+    *cosine = ((quadrant == 1.f) | (quadrant * quadrant == 4.f)) ? -cosine_part : cosine_part;
   } else {
     sincosf(x, sine, cosine);
   }
