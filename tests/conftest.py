@@ -83,6 +83,13 @@ def small_blocks(monkeypatch):
             monkeypatch.setattr(f"warpdrive_min.function_manager.{name}", 8)
 
 
+@pytest.fixture
+def compiler(request, monkeypatch):
+    """Build with the C++ compiler that a test names, see `tests.support.on_each_compiler`."""
+    monkeypatch.setenv("CXX", request.param)
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def _quick_builds(request, monkeypatch):
     """Build for tests, not for speed, where there is no GPU, unless a test is marked `as_shipped`.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html.parser
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager, DataFeed
+from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.numba_cuda import simulated
 
 
@@ -34,6 +36,14 @@ on_every_fast_backend = pytest.mark.parametrize(
     "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
 )
 """All but Numba's simulator, for statistics over thousands of draws."""
+
+
+COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
+"""C++ compilers of this machine."""
+on_each_compiler = pytest.mark.parametrize("compiler", COMPILERS, indirect=True)
+"""Run with each C++ compiler in $CXX."""
+
+needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found no CUDA compiler")
 
 
 class Page(html.parser.HTMLParser):

@@ -71,6 +71,21 @@ __global__ void warps(int* x, float* y) {
   x[4 * i + 3] = __all_sync(half, lane < 16) + 2 * __any_sync(half, lane == 20) + 4 * (__activemask() >> lane & 1);
 }
 
+__global__ void reductions(int* x) {
+  const int lane = threadIdx.x % warpSize;
+  if (threadIdx.x >= 35) return;
+  int* const mine = x + 8 * threadIdx.x;
+  int all;
+  mine[0] = __reduce_add_sync(0xffffffff, lane - 20);
+  mine[1] = __reduce_min_sync(0xffffffff, lane - 20) + 1000 * __reduce_max_sync(0xffffffff, lane - 20);
+  mine[2] = static_cast<int>(__reduce_add_sync(0xffffffff, 1u) + 100u * __reduce_max_sync(0xffffffff, 2u * lane));
+  mine[3] = static_cast<int>(__reduce_and_sync(0xffffffff, 8u | lane) + 100u * __reduce_or_sync(0xffffffff, lane));
+  mine[4] = static_cast<int>(__reduce_xor_sync(0xffffffff, 1u << lane) + __reduce_min_sync(0xffffffff, lane + 3u));
+  mine[5] = static_cast<int>(__match_all_sync(0xffffffff, 7, &all));
+  mine[6] = all;
+  mine[7] = static_cast<int>(__match_all_sync(0xffffffff, lane, &all)) + all;
+}
+
 // All threads do the same in place, as the lanes of a warp can: nobody reads what another one has written already.
 __global__ void in_place(int* x) {
   int* const pair = x + 2 * blockIdx.x;

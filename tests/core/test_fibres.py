@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support import COMPILERS
 from warpdrive_min import BACKENDS, CUDADataManager, CUDAFunctionManager
 from warpdrive_min.backends import cuda_source, host
 from warpdrive_min.errors import BindingError, CompileError, DataError, KernelError
@@ -19,10 +20,11 @@ SOURCE = Path(__file__).with_name("fibres.cu")
 N_AGENTS, N_ENVS = 40, 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quickly_built():
-    """Compile for tests what the module shares, too."""
+@pytest.fixture(scope="module", autouse=True, params=COMPILERS)
+def _quickly_built(request):
+    """Compile for tests what the module shares, too, with each C++ compiler."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", request.param)
         patch.setattr(host, "OPTIMISATION", "-Og")
         yield
 
@@ -37,7 +39,7 @@ def functions_of(source: Path = SOURCE, n_agents: int = N_AGENTS, blocks: int = 
 
 
 @pytest.fixture(scope="module")
-def functions() -> CUDAFunctionManager:
+def functions(_quickly_built) -> CUDAFunctionManager:
     """The kernels for 3 copies of 40 agents."""
     return functions_of()
 
@@ -109,6 +111,15 @@ def test_lanes_of_a_warp_see_each_other(functions):
     np.testing.assert_array_equal(got[:39, 2], [*matches, 0xF, 0xF, 0xF, 0xF, 0x70, 0x70, 0x70])
     np.testing.assert_array_equal(got[:39, 3], [5] * 16 + [6] * 16 + [5] * 7)
     assert not x[39].any()
+
+
+def test_lanes_of_a_warp_add_up_what_they_have(functions):
+    """Sums, extremes and bits of a warp and of 3 lanes of another, and whether all have the same."""
+    x = torch.zeros(N_AGENTS, 8, dtype=torch.int32)
+    launch(functions, "reductions", x, grid=(1, 1))
+    whole = [sum(range(-20, 12)), 11 * 1000 - 20, 32 + 6200, 8 + 3100, -1 + 3, -1, 1, 0]
+    part = [-57, -18 * 1000 - 20, 3 + 400, 8 + 300, 7 + 3, 7, 1, 0]
+    assert x.tolist() == [whole] * 32 + [part] * 3 + [[0] * 8] * 5
 
 
 def test_threads_go_in_step_from_write_to_write(functions):

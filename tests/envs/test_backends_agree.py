@@ -12,6 +12,7 @@ from envs import ENVS
 from tests.agreement import assert_same_bits, free_run, random_actions, start, step_from_same_state
 from tests.envs.builders import SINGLE
 from tests.support import (
+    COMPILERS,
     OTHER_BACKENDS,
     SCENARIOS,
     TAG_CONFIGS,
@@ -27,6 +28,9 @@ every_scenario = pytest.mark.parametrize(("name", "config"), SCENARIOS.values(),
 
 LARGE = ("covid19_economy", "rice")
 """Environments of which a CPU takes few: each has as much to do as hundreds of others."""
+
+
+QUICKLY_BUILT = ("pendulum", "tag_gridworld")
 
 
 def size(backend: str, n_envs: int, n_steps: int, name: str = "") -> dict[str, int]:
@@ -87,6 +91,21 @@ def test_exact_runs_are_bit_identical(case, backend):
     want, want_sums = oracles_run(case, **run)
     got, got_sums = free_run(name, config, backend, exact=True, **run)
     assert is_simulated(backend) or want["_episode_"].max() > 3, "the run must restart episodes"
+    np.testing.assert_array_equal(got_sums, want_sums, err_msg="checksums of (observations, rewards) by step")
+    assert_same_bits(got, want)
+
+
+@pytest.mark.as_shipped
+@pytest.mark.parametrize("compiler", COMPILERS[1:], indirect=True)
+@pytest.mark.parametrize(
+    "case", [pytest.param(each, marks=[] if each in QUICKLY_BUILT else pytest.mark.nightly) for each in SCENARIOS]
+)
+def test_exact_runs_do_not_depend_on_the_compiler(case, compiler):
+    """Another C++ compiler than the first one builds kernels with the oracle's bits, too."""
+    name, config = SCENARIOS[case]
+    run = size("host", 200, 120, name)
+    want, want_sums = oracles_run(case, **run)
+    got, got_sums = free_run(name, config, "host", exact=True, **run)
     np.testing.assert_array_equal(got_sums, want_sums, err_msg="checksums of (observations, rewards) by step")
     assert_same_bits(got, want)
 

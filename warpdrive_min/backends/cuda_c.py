@@ -139,7 +139,8 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
 
 
 def _unit(constants: Mapping[str, Constant], before: Sequence[str], source: Path, *after: str) -> str:
-    return "\n".join([prelude(constants), *before, f"#line 1 {literal(str(source))}", read(source), *after])
+    words = _own_headers("words.cuh")
+    return "\n".join([prelude(constants), *before, *words, f"#line 1 {literal(str(source))}", read(source), *after])
 
 
 def _unit_of_many_steps(source: Path, whole: str, constants: Mapping[str, Constant], name: str, after: str) -> str:
@@ -378,7 +379,7 @@ def _run(command: Sequence[str], what: str, near: Path | None = None, folder: Pa
 _ERROR: Final = re.compile(
     r"^(?P<file>[^\n]*?)(?::\d+(?::\d+)?|\(\d+\)): (?:fatal |catastrophic )?error\b[^\n]*", re.MULTILINE
 )
-_CONTEXT: Final = re.compile(r"In file included from |\s+from |[^\n]*: (?:In|At) |[^\n]*required (?:from|by) ")
+_CONTEXT: Final = re.compile(r"In file included from |\s+from |[^\n]*: In (?:instantiation|substitution) |[^\n]*required (?:from|by) ")
 
 
 def errors_first(output: str, near: Path | None) -> str:

@@ -56,7 +56,7 @@ class Signature(NamedTuple):
 
 
 CUDA_HEADERS = ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h")
-"""Headers of the CUDA toolkit that `host` takes empty; what kernels need of them is in `builtins.cuh`."""
+"""Headers of the CUDA toolkit that `host` takes empty; what kernels need of them is in `words.cuh`."""
 HOST_HEADERS = (
     *(f"{name}.h" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),
     *(f"c{name}" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),

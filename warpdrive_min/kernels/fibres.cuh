@@ -600,6 +600,34 @@ static unsigned __match_any_sync(const unsigned mask, const T value, WD_HERE) {
   return same;
 }
 
+// True in all lanes if all brought the same, and then the lanes; else no lanes.
+template <class T>
+static unsigned __match_all_sync(const unsigned mask, const T value, int* const all, WD_HERE) {
+  const unsigned same = __match_any_sync(mask, value, file, line);
+  *all = same == wd_wait(wd_fibres::State::at_warp, WD_SITE("__match_all_sync"), mask).lanes.present;
+  return *all ? same : 0u;
+}
+
+#define WD_REDUCTION(name, T, expression)                                                      \
+  static inline T __reduce_##name##_sync(const unsigned mask, const T value, WD_HERE) {        \
+    const wd_fibres::Lanes met = wd_meet(WD_SITE("__reduce_" #name "_sync"), mask, value);     \
+    T a = value;                                                                               \
+    for (int lane = 0; lane < warpSize; ++lane) {                                              \
+      const T b = static_cast<T>(met.words[lane]);                                             \
+      if (met.present >> lane & 1u && lane != static_cast<int>(threadIdx.x) % warpSize) a = expression; \
+    }                                                                                          \
+    return a;                                                                                  \
+  }
+WD_REDUCTION(add, unsigned, a + b)
+WD_REDUCTION(add, int, static_cast<int>(static_cast<unsigned>(a) + static_cast<unsigned>(b)))
+WD_REDUCTION(min, unsigned, a < b ? a : b)
+WD_REDUCTION(min, int, a < b ? a : b)
+WD_REDUCTION(max, unsigned, a > b ? a : b)
+WD_REDUCTION(max, int, a > b ? a : b)
+WD_REDUCTION(and, unsigned, a & b)
+WD_REDUCTION(or, unsigned, a | b)
+WD_REDUCTION(xor, unsigned, a ^ b)
+
 // The value of the lane `from`, which lies in this lane's part of the warp; else this lane's own.
 template <class T>
 static T wd_shuffle(const wd_fibres::Site site, const unsigned mask, const T value, const int from, const bool is_inside) {
