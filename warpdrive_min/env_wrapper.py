@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, overload
 import torch
 
 from warpdrive_min import backends
+from warpdrive_min.backends import forks
 from warpdrive_min.backends.base import Language, Launch, Source
 from warpdrive_min.backends.cuda_source import warp_drive_sizes, whole_text
 from warpdrive_min.constants import DONE, Constants
@@ -115,6 +116,7 @@ class EnvWrapper:
         if isinstance(env_backend, bool):
             env_backend = "pycuda" if env_backend else "cpu"
         self.backend = backends.get(env_backend)
+        forks.threads()  # in a forked process torch's operations must not wait for threads either
         self.env_backend = env_backend
         self._registrar = env_registrar or default_registrar
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)

@@ -379,7 +379,9 @@ def _run(command: Sequence[str], what: str, near: Path | None = None, folder: Pa
 _ERROR: Final = re.compile(
     r"^(?P<file>[^\n]*?)(?::\d+(?::\d+)?|\(\d+\)): (?:fatal |catastrophic )?error\b[^\n]*", re.MULTILINE
 )
-_CONTEXT: Final = re.compile(r"In file included from |\s+from |[^\n]*: In (?:instantiation|substitution) |[^\n]*required (?:from|by) ")
+_CONTEXT: Final = re.compile(
+    r"In file included from |\s+from |[^\n]*: In (?:instantiation|substitution) |[^\n]*required (?:from|by) "
+)
 
 
 def errors_first(output: str, near: Path | None) -> str:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 
-from warpdrive_min.backends import cuda_c, cuda_source
+from warpdrive_min.backends import cuda_c, cuda_source, forks
 from warpdrive_min.backends.base import (
     Argument,
     Availability,
@@ -93,8 +93,8 @@ class HostBackend(Backend):
 
     @property
     def threads(self) -> int | None:
-        """Threads that share out the blocks."""
-        return torch.get_num_threads() if _has_openmp(os.environ.get("CXX"), os.environ.get("PATH")) else 1
+        """Threads that share out the blocks; 1 in a forked process."""
+        return forks.threads() if _has_openmp(os.environ.get("CXX"), os.environ.get("PATH")) else 1
 
     @property
     def own_cores(self) -> list[int] | None:
@@ -196,9 +196,10 @@ class HostKernel:
         """Pack the addresses of the arguments once; ``threads`` of a block become loops."""
         addresses, kept = self._packing(arguments)
         launch, pointer, workers = self._launch, ctypes.addressof(addresses), self._backend.threads or 1
+        forks.used |= workers > 1
 
         def run(keep: object = (addresses, kept)) -> None:
-            launch(blocks, workers, pointer)
+            launch(blocks, min(workers, forks.threads()) if forks.forked else workers, pointer)
 
         return run
 
@@ -260,10 +261,12 @@ class AgentKernel:
         addresses, kept = self._packing(arguments)
         launch, pointer = self._launch, ctypes.addressof(addresses)
         workers = min(self._backend.threads or 1, max(1, MAX_FIBRES // (threads * n)))
+        forks.used |= workers > 1
         error = ctypes.create_string_buffer(2000)
 
         def run(keep: object = (addresses, kept)) -> None:
-            if launch(blocks, threads, workers, PATIENCE_S, pointer, error, len(error)):
+            n = min(workers, forks.threads()) if forks.forked else workers
+            if launch(blocks, threads, n, PATIENCE_S, pointer, error, len(error)):
                 raise KernelError(error.value.decode(errors="replace"))
 
         return run

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
+from warpdrive_min.backends import forks
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
@@ -199,6 +200,7 @@ class Trainer:
     @own_defaults()
     def iterate(self) -> None:
         """Collect a rollout, update every policy; enqueues. Each half is one CUDA graph from its second run on."""
+        forks.threads()  # 1 in a process that was forked from the one that made this
         self.schedules.write(self.env_steps + self.steps_per_iteration)
         is_first = self._is_first_rollout
         self._is_first_rollout = False

@@ -1,0 +1,43 @@
+"""A forked process works on one thread where its parent had more: OpenMP's threads do not live through a fork."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from warpdrive_min import BACKENDS
+
+if not hasattr(os, "fork") or not BACKENDS["host"].availability().available:
+    pytest.skip("needs fork and a C++ compiler", allow_module_level=True)
+
+WORKS = ("new environments", "old environments", "agents", "more threads", "train", "train exactly", "child of a child")
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What each child of one process reports; one that hangs is ended by an alarm."""
+    done = subprocess.run([sys.executable, "-m", "tests.core.forked"], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_forked_process_works_on_one_thread_and_says_so_once(found, work):
+    """Kernels of both styles, prepared before the fork or after it, and training."""
+    assert (found[work]["status"], found[work]["threads"]) == (0, [1, 1])
+    (text,) = found[work]["warnings"]
+    assert "uses 1 thread, as OpenMP's do not live through a fork (got 2)" in text
+
+
+def test_operations_of_torch_do_not_wait_either(found):
+    """After use of `host`, also in a child that does not use it; nothing is said there."""
+    assert found["torch"] == {"status": 0, "threads": [1, 1], "warnings": []}
+
+
+def test_fork_server_that_ran_nothing_gives_all_threads(found):
+    """Benchmarks start their processes so."""
+    assert found["fork server"]["threads"] == [2, 2]

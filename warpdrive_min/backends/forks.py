@@ -1,0 +1,57 @@
+"""Threads of a forked process: OpenMP's pool, which torch and `host` share, does not live through a fork.
+
+A parallel region in the child would wait for the parent's threads for ever.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+
+import torch
+
+forked = False
+"""True in a forked process, and in those that it forks."""
+used = False
+"""True once `host` has had more than one thread."""
+_was_used = False
+_had_parent = False
+_threads_before = 1
+
+
+def _note() -> None:
+    """Note that this process was forked; after use of `host` torch, too, has one thread from now on."""
+    global forked, _was_used, _had_parent, _threads_before
+    forked, _was_used, _threads_before = True, used, max(_threads_before, torch.get_num_threads())
+    _had_parent = multiprocessing.parent_process() is not None
+    if used:
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note)
+
+
+def _is_of_a_server() -> bool:
+    """True if `multiprocessing`'s fork server made this process, and had run no kernels."""
+    parent = multiprocessing.parent_process()
+    return not _was_used and not _had_parent and parent is not None and parent.pid != os.getppid()
+
+
+def threads() -> int:
+    """Return the number of threads to compute with: torch's, and 1 in a forked process.
+
+    There the first call warns, and torch gets one thread.
+    """
+    global _threads_before
+    n = torch.get_num_threads()
+    if not forked or (n == 1 and _threads_before == 1) or _is_of_a_server():
+        return n
+    if _threads_before > 1:
+        rule = f"uses 1 thread, as OpenMP's do not live through a fork (got {_threads_before})"
+        text = f"forked process {os.getpid()}: {rule}; start it with 'spawn' or 'forkserver' for more threads"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    _threads_before = 1
+    torch.set_num_threads(1)
+    return 1
