@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 import torch
 from pydantic import Field, ValidationError, model_validator
 
+from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.files import lock_of
 
 from . import machine, nvml
@@ -37,6 +38,8 @@ RESULTS: Final = Path("results")
 SWEEPS: Final = RESULTS / "sweeps"
 PEER_RECORDS: Final = RESULTS / "peers"
 """Folder of the records of other people's software, with ours beside it."""
+MOST_OF_A_REASON: Final = 4000
+"""Characters of a record's reason; a longer one is in a file that it names."""
 ALONE: Final = "alone"
 """Value of `Record.taken` of a point that is measured by itself."""
 
@@ -252,7 +255,7 @@ class Record(_Line):
             point=dict(point),
             threads=facts.threads if facts else None,
             status=status,
-            reason=reason,
+            reason=excerpt(reason, MOST_OF_A_REASON) if reason else reason,
             samples_ns=list(seen.samples_ns) or None,
             device_ns=list(seen.device_ns or ()) or None,
             work_per_run=dict(facts.work) or None if facts else None,

@@ -465,7 +465,9 @@ class Worker:
         if not isinstance(reply, dict):
             raise self._ended(f"must answer {method} with a JSON object (got {answer[:80]!r})")
         if "error" in reply:
-            raise WorkerError(reply["error"], reply["message"])
+            from warpdrive_min.backends.cache import excerpt  # noqa: PLC0415  (as `tied`)
+
+            raise WorkerError(reply["error"], excerpt(str(reply["message"])))
         return reply
 
     def fileno(self) -> int:

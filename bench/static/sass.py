@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from warpdrive_min.backends.cache import excerpt
+
 from ..errors import CompareError
 
 BYTES: Final = 16
@@ -89,7 +91,7 @@ def disassembled(path: Path) -> dict[str, Function]:
     """
     done = subprocess.run([nvdisasm(), "-json", str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CompareError(f"static: nvdisasm cannot read {path.name} (got {done.stderr.strip()}); {INSTALL}")
+        raise CompareError(f"static: nvdisasm cannot read {path.name} (got {excerpt(done.stderr.strip())}); {INSTALL}")
     _, functions = json.loads(done.stdout)
     read = {
         each["function-name"]: [

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from warpdrive_min import BACKENDS
+from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.policies import random_policy
 from warpdrive_min.processes import tied
 
@@ -89,7 +90,8 @@ class Starter:
         )
         if done.returncode != 0:
             raise StartError(
-                f"startup: the process must end well (got exit status {done.returncode}): {done.stderr[-800:]}"
+                f"startup: the process must end well (got exit status {done.returncode}): "
+                f"{excerpt(done.stderr.strip())}"
             )
         with np.load(out / "arrays.npz") as arrays:
             self._unchecked.append(dict(arrays))

@@ -23,6 +23,22 @@ def record() -> Record:
     return Job(fake, fake.points("smoke")[0]).run(Context.here("smoke", run_id="test"))
 
 
+def test_reason_of_any_length_is_short(monkeypatch, tmp_path):
+    """The whole is in a file of the cache, which the reason names."""
+    monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
+
+    def setup(_point):
+        raise ValueError("head" + "x" * 100_000 + "tail")
+
+    fake = case(setup)
+    reason = Job(fake, fake.points("smoke")[0]).run(Context.here("smoke", run_id="test")).reason
+    assert len(reason) < 4000
+    assert reason.startswith("ValueError: headx")
+    (path,) = tmp_path.iterdir()
+    assert str(path) in reason
+    assert path.read_text().endswith("xtail")
+
+
 def test_record_survives_its_file(record, tmp_path):
     """What is read is what was written, and the line has the published names."""
     file = tmp_path / "sweeps" / "test.jsonl"

@@ -39,7 +39,7 @@ class Crashing:
             Path(arguments["file"]).write_text(str(os.getpid()))
             time.sleep(120)
         if method == "raise":
-            raise WorkerError("ZeroDivisionError", "planted")
+            raise WorkerError("ZeroDivisionError", "planted" + arguments.get("more", ""))
         return {"pid": os.getpid(), **arguments}
 
 
@@ -97,6 +97,11 @@ def test_error_of_an_answer_keeps_its_kind(crashing):
         with pytest.raises(WorkerError, match=r"^ZeroDivisionError: planted$") as caught:
             one.ask("raise")
         assert caught.value.kind == "ZeroDivisionError"
+        with pytest.raises(
+            WorkerError, match=r"^ZeroDivisionError: plantedx+\n.* characters; all are in .*\.txt"
+        ) as caught:
+            one.ask("raise", more="x" * 100_000)
+        assert len(str(caught.value)) < 3000
         assert one.ask("add", a=1)["a"] == 1
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +15,13 @@ import pytest
 import torch
 
 from tests.environments import FILL
+from tests.support import needs_cuda_compiler, on_each_compiler
 from warpdrive_min import BACKENDS
 from warpdrive_min.backends import cache, cuda_c, cuda_source
 from warpdrive_min.backends.base import ANY_RANK, Parameter
 from warpdrive_min.errors import CompileError, ConfigError
 
 needs_compiler = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
-needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found no CUDA compiler")
-
 ROOT = Path(__file__).parents[2]
 CONSTANTS = {"THREADS": 128, "ENVS_PER_BLOCK": 42, "BLOCKS_PER_ENV": 1, "N_AGENTS": 3, "EXACT": False}
 WRONG = """// A comment.
@@ -219,6 +221,123 @@ def test_arguments_of_the_compiler_are_passed_on_and_recorded(tmp_path, monkeypa
             x = torch.zeros(1, dtype=torch.int32)
             BACKENDS["host"].compile(source, CONSTANTS)["k"].prepare([x, 1], 1, 128)()
             assert x.item() == 7
+
+
+@on_each_compiler
+@pytest.mark.parametrize("style", ["WD_KERNEL(f)(float* x, int n_envs)", 'extern "C" __global__ void f(float* x)'])
+def test_error_begins_with_the_first_of_the_authors_file(tmp_path, compiler, style):
+    """Neither a warning nor what the compiler says of its flags goes before it."""
+    text = f"{style} {{\n  const int n = 1 << 99;\n  x[0] = max(x[1], x[2]) + n;\n  x[1] = nowhere;\n}}\n"
+    source = write(tmp_path, text)
+    with pytest.raises(CompileError) as caught:
+        BACKENDS["host"].compile(source, CONSTANTS)
+    first = str(caught.value).splitlines()[0]
+    assert re.match(rf"{source}: does not compile \(.*{re.escape(compiler)}\): {source}:4:\d+: error: .*nowhere", first)
+
+
+def test_error_in_a_header_of_ours_keeps_the_way_to_it():
+    """Of a template of a header the author sees the line that requires it; errors of the own file go before it."""
+    output = (
+        "core.cuh:9:1: warning: what is this\nIn file included from unit.cpp:3:\nwords.cuh: In instantiation of 'f':\n"
+        "/user/kernel.cu:3:4:   required from here\nwords.cuh:7:8: error: no such type\n  7 | code\n"
+    )
+    first, *rest = cuda_c.errors_first(output, Path("/user")).splitlines()
+    assert first == "words.cuh:7:8: error: no such type"
+    assert rest == [*output.splitlines()[1:4], "  7 | code"]
+    own = "/user/kernel.cu(5): error: identifier is undefined"
+    lines = cuda_c.errors_first(output + own, Path("/user")).splitlines()
+    assert (lines[0], lines[1]) == (own, "words.cuh:7:8: error: no such type")
+    assert cuda_c.errors_first("ld: no space left", None) == "ld: no space left"
+
+
+def test_long_output_is_cut_and_kept_in_a_file(cache_folder, monkeypatch):
+    """Head and tail are shown; where the file cannot be written, too."""
+    text = "head" + "x" * 100_000 + "tail"
+    shown = cache.excerpt(text)
+    assert len(shown) < 2000
+    assert shown.startswith("head")
+    assert shown.endswith("tail")
+    (path,) = cache_folder.iterdir()
+    assert str(path) in shown
+    assert path.read_text() == text
+    assert cache.excerpt(shown) == shown
+    monkeypatch.setenv("WARPDRIVE_MIN_CACHE", "/proc/none")
+    assert "no file" in cache.excerpt(text)
+
+
+@needs_compiler
+def test_error_of_any_length_is_short(tmp_path, cache_folder):
+    """A source with a thousand errors."""
+    lines = "".join(f"  x[0] = nowhere_{n};\n" for n in range(1000))
+    source = write(tmp_path, f"WD_KERNEL(f)(float* x, int n_envs) {{\n{lines}}}\n")
+    with pytest.raises(CompileError, match=r"characters; all are in .*\.txt") as caught:
+        BACKENDS["host"].compile(source, CONSTANTS)
+    assert len(str(caught.value)) < 3000
+
+
+# ------------------------------------------------------------------ paths
+
+NAMES = ['a"b', "a\\nb", "a b", "$HOME `x`", "ü 😀", "a\nb", "'", "??/", "%s #", os.fsdecode(b"\xff")]
+"""Names of folders that a shell, or C++, would read in another way."""
+
+
+@needs_compiler
+@pytest.mark.parametrize("style", ["own", "threads"])
+def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
+    """The source, its headers, the cache and the core's headers may be in a folder of any name; so does a message."""
+    folder = tmp_path
+    for name in NAMES:
+        folder = folder / name
+    folder.mkdir(parents=True)
+    package = folder / cuda_source.ROOT.name / "warpdrive_min"
+    package.mkdir(parents=True)
+    (package / "kernels").symlink_to(cuda_source.HEADERS)
+    monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(folder / "cache"))
+    for module in (cuda_source, cuda_c):
+        monkeypatch.setattr(module, "ROOT", package.parent)
+        monkeypatch.setattr(module, "HEADERS", package / "kernels")
+    write(folder, "constexpr int EXTRA = 3;\n", "own.cuh")
+    head = "WD_KERNEL(f)(int* x)" if style == "own" else 'extern "C" __global__ void f(int* x)'
+    text = f'#include "own.cuh"\n{head} {{ x[0] = max(EXTRA, 1) + sizeof(__FILE__); }}\n'
+    x = torch.zeros(1, dtype=torch.int32)
+    BACKENDS["host"].compile(write(folder, text), CONSTANTS)["f"].prepare([x], 1, 32)()
+    assert x.item() == 4 + len(os.fsencode(folder / "kernel.cu"))
+    with pytest.raises(CompileError, match=r"own.cuh|kernel.cu:2:\d+: error: .*nowhere"):
+        BACKENDS["host"].compile(write(folder, text.replace("EXTRA", "nowhere")), CONSTANTS)
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="found no nvcc")
+def test_nvcc_compiles_in_any_folder(tmp_path, monkeypatch):
+    """It starts its parts through a shell, which must see no name of ours."""
+    folder = tmp_path
+    for name in (*NAMES[:-1], "$(touch made)"):
+        folder = folder / name
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(folder))
+    monkeypatch.setattr(cuda_c.tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.chdir(tmp_path)
+    path = folder / "cubin"
+    source = write(folder, "WD_KERNEL(f)(int* x) { x[0] = 1; }\n")
+    cuda_c._nvcc(cuda_c.unit(source, CONSTANTS), source, path, "sm_90", exact=False)
+    assert path.read_bytes()[:4] == b"\x7fELF"
+    assert not list(tmp_path.rglob("made"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("bytes_", ["// é\n".encode("latin-1"), b"\xef\xbb\xbf", b"// \r\n"])
+def test_source_of_any_encoding_compiles(tmp_path, bytes_):
+    """A comment in Latin-1, a byte order mark and the ends of lines of Windows."""
+    source = tmp_path / "kernel.cu"
+    source.write_bytes(bytes_ + b"WD_KERNEL(f)(int* x) { x[0] = 1; }\n")
+    assert list(BACKENDS["host"].compile(source, CONSTANTS)) == ["f"]
+
+
+def test_source_that_cannot_be_read_is_named(tmp_path):
+    """A missing file, and a folder."""
+    for source in (tmp_path / "none.cu", tmp_path):
+        with pytest.raises(CompileError, match=rf"{source}: cannot be read \((no such file|is a directory)"):
+            cuda_source.whole_text(source)
 
 
 # ------------------------------------------------------------------ cache

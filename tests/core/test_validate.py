@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.support import is_simulated, on_every_backend
+from warpdrive_min import BACKENDS
 from warpdrive_min.commands.new_env import write_starter
 from warpdrive_min.commands.validate import validate
 from warpdrive_min.errors import ConfigError
@@ -353,6 +354,18 @@ def test_command_fails_with_a_check(write):
     result = run(source.parent, *QUICK)
     assert result.exit_code == 1
     assert "want 0 or 1, got 3" in result.output
+
+
+@pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(write):
+    """The author sees the line to fix, not a row for each check that could not run."""
+    source = write() / "kernel.cu"
+    source.write_text(source.read_text().replace(REWARD, "    nowhere += 1;\n" + REWARD))
+    result = run(source.parent, "--backend", "host", "--no-card", "--config", "n_agents=3")
+    assert result.exit_code == 1
+    assert "nowhere" in result.output
+    assert result.output.count("build failed") == 1
+    assert re.search(r"\d+ checks .*skipped .*build failed; fix that first", result.output)
 
 
 @pytest.mark.parametrize(

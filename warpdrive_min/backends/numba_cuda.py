@@ -31,6 +31,7 @@ from warpdrive_min.backends.base import (
     Source,
     build_module,
 )
+from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
 from warpdrive_min.errors import CompileError, known, require
 
@@ -155,7 +156,7 @@ class NumbaKernel:
             with contraction_off() if self._exact else contextlib.nullcontext():
                 return self.of_sizes(shapes, threads).specialize(*values)
         except NumbaError as error:
-            raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{error}") from error
+            raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{excerpt(str(error))}") from error
 
     def of_sizes(self, shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
         """Return the kernel for arrays of all these sizes but the first, and for blocks of so many threads.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,8 @@ CARD_FACTORS = (1, 10, 100)
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 Finding = tuple[Subject, Result]
+Row = tuple[str, Result, int]
+"""Backend, result, and number of runs."""
 
 
 def _size_help(what: str, name: str) -> str:
@@ -146,7 +149,7 @@ def _speeds(subject: Subject) -> list[Speed]:
 
 def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> None:
     table = Table("backend", "check", "result", "detail", title=title, title_justify="left")
-    for backend, result, n_runs in _summary(findings):
+    for backend, result, n_runs in _joined(_summary(findings)):
         style = STYLES[result.status]
         count = f" ({n_runs} runs)" if n_runs > 1 else ""
         status = Text.assemble((result.status, style), count)
@@ -167,7 +170,17 @@ def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Seq
         console.say(f"a rough measure of one run; {command} gives numbers to publish")
 
 
-def _summary(findings: Sequence[Finding]) -> Iterator[tuple[str, Result, int]]:
+def _joined(rows: Iterable[Row]) -> Iterator[Row]:
+    """Join consecutive checks that were skipped for the same reason."""
+    for (_, status, _), same in groupby(rows, key=lambda row: (row[0], row[1].status, row[1].detail)):
+        (backend, result, n_runs), *others = same
+        if status == "skipped" and others:
+            yield backend, replace(result, name=f"{1 + len(others)} checks"), n_runs
+        else:
+            yield from [(backend, result, n_runs), *others]
+
+
+def _summary(findings: Sequence[Finding]) -> Iterator[Row]:
     """Sum up each check on each backend: the first failure with its config and seed, else the first run."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for subject, result in findings:

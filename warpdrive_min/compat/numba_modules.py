@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
+from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.backends.numba_cuda import NumbaBackend, NumbaKernel
 from warpdrive_min.errors import CompileError, require
 from warpdrive_min.function_manager import CUDAFunctionManager
@@ -56,7 +57,7 @@ def execute(functions: CUDAFunctionManager, name: str) -> ModuleType:
         with _offered(config, name):
             return importlib.import_module(name)
     except NumbaError as error:
-        raise CompileError(f"step module {name!r}: does not compile (Numba):\n{error}") from error
+        raise CompileError(f"step module {name!r}: does not compile (Numba):\n{excerpt(str(error))}") from error
 
 
 def keep(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:

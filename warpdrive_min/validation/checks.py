@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from warpdrive_min import backends
+from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.consistency import Agreement, EnvironmentCPUvsGPU, step_by_step
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.environment import CUDAEnvironmentContext, Environment, earliest_truncation
@@ -70,7 +71,7 @@ def run_checks(subject: Subject, names: Iterable[str]) -> list[Result]:
     results: list[Result] = []
     for name in names:
         stopped = next((each.name for each in results if each.name in FIRST and each.status == "failed"), None)
-        skipped = Result(name, "skipped", f"{stopped} failed; mend that first")
+        skipped = Result(name, "skipped", f"{stopped} failed; fix that first")
         results.append(skipped if stopped else _run(name, subject))
     return results
 
@@ -79,11 +80,11 @@ def _run(name: str, subject: Subject) -> Result:
     try:
         return Result(name, "passed", CHECKS[name](subject))
     except CheckFailedError as failure:
-        return Result(name, "failed", str(failure))
+        return Result(name, "failed", excerpt(str(failure)))
     except CheckSkippedError as reason:
         return Result(name, "skipped", str(reason))
     except Exception as error:  # noqa: BLE001  (whatever the environment's own code raises is the finding)
-        return Result(name, "failed", f"{type(error).__name__}: {error}{_place(error)}")
+        return Result(name, "failed", excerpt(f"{type(error).__name__}: {error}{_place(error)}", 4000))
 
 
 def _place(error: Exception) -> str:
