@@ -21,7 +21,7 @@ from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
 from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
 from bench.static.sides import Wanted
-from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.envs import ENVS
 from warpdrive_min.function_manager import KERNELS
 
@@ -299,7 +299,7 @@ def test_compiled_code_is_kept_by_what_its_headers_say(tmp_path, monkeypatch):
         shutil.copytree(KERNELS, package / "kernels", dirs_exist_ok=True)
         header = package / "kernels" / "core.cuh"
         header.write_text(header.read_text() + more)
-        monkeypatch.setattr(cuda_c, "HEADERS", package / "kernels")
+        monkeypatch.setattr(cuda_source, "ROOT", package.parent)
         monkeypatch.setattr(cuda_c, "__file__", str(package / "backends" / "cuda_c.py"))
         probe._compiled(package / "kernels" / "reset.cu", {"N_AGENTS": 1}, "sm_90")
     assert kept[0] == kept[1] != kept[2]

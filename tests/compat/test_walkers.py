@@ -239,7 +239,7 @@ def test_blocks_of_an_environment_are_a_cluster(tmp_path, blocks, wants):
     """One block has the block's barrier; several are launched as one cluster, with the cluster's barrier."""
     unit, ptx = tmp_path / "unit.cu", tmp_path / "unit.ptx"
     unit.write_text(cuda_c.unit(CUDA_SOURCE, _constants(blocks)))
-    command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", f"-I{cuda_source.HEADERS}", "-o", str(ptx), str(unit)]
+    command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", f"-I{cuda_source.ROOT}", "-o", str(ptx), str(unit)]
     subprocess.run(command, check=True, capture_output=True)
     text = ptx.read_text()
     assert all(want in text for want in wants)

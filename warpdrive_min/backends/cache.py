@@ -71,6 +71,7 @@ def excerpt(text: str, most: int = 2000) -> str:
     """
     if len(text) <= most:
         return text
+    where: object
     try:
         where = cached({"output": text}, ".txt", lambda path: path.write_bytes(text.encode(errors="surrogateescape")))
     except (OSError, WarpDriveError) as error:

@@ -61,7 +61,7 @@ def prelude(constants: Mapping[str, Constant]) -> str:
 
 def _own_headers(*names: str) -> list[str]:
     """Return the lines that include headers of the core's from `ROOT`: a source may have its own of such a name."""
-    return [f"#include <{(HEADERS / name).relative_to(ROOT).as_posix()}>" for name in names]
+    return [f"#include <{HEADERS.parent.name}/{HEADERS.name}/{name}>" for name in names]
 
 
 def _definition(name: str, value: Constant) -> str:
