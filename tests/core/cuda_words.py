@@ -106,9 +106,10 @@ def _maths() -> Iterator[Use]:
         yield Use(f"rnorm4d{suffix}", f"rnorm4d{suffix}({x}, {y}, {z}, {x})", 1 / math.hypot(X, Y, Z, X))
         yield Use(f"norm{suffix}", f"norm{suffix}(3, v4)", ref, values)
         yield Use(f"rnorm{suffix}", f"rnorm{suffix}(3, v4)", 1 / ref, values)
-        yield Use(f"frexp{suffix}", f"frexp{suffix}({z}, &e) + e", 0.5625 + 2, "int e;")
-        yield Use(f"modf{suffix}", f"modf{suffix}({y}, &w) + 10 * w", -0.75 - 10, f"{t} w;")
-        yield Use(f"remquo{suffix}", f"remquo{suffix}({y}, {z}, &e) + 10 * (e & 7)", 0.5 + 10 * 7, "int e;")
+        yield Use(f"frexp{suffix}", "s + e", 0.5625 + 2, f"int e; const {t} s = frexp{suffix}({z}, &e);")
+        yield Use(f"modf{suffix}", "s + 10 * w", -0.75 - 10, f"{t} w; const {t} s = modf{suffix}({y}, &w);")
+        made = f"int e; const {t} s = remquo{suffix}({y}, {z}, &e);"
+        yield Use(f"remquo{suffix}", "s + 10 * (e & 7)", 0.5 + 10 * 7, made)
         yield Use(f"ldexp{suffix}", f"ldexp{suffix}({z}, 3)", 18.0)
         yield Use(f"scalbn{suffix}", f"scalbn{suffix}({z}, -2)", 0.5625)
         yield Use(f"scalbln{suffix}", f"scalbln{suffix}({z}, 2l)", 9.0)
@@ -199,9 +200,10 @@ def _casts() -> Iterator[Use]:
                 name = f"__{kind}2{to}_{how}"
                 yield Use(name, f"{name}({x})", whole(X, how, low, high))
                 yield Use(name, f"{name}(-2.f * {x})", whole(-2 * X, how, low, high))
-                if to.endswith("int"):  # of 64 bits a GPU's NaN is another number
-                    yield Use(name, f"{name}({big} * static_cast<{kind}>(j))", high)
-                    yield Use(name, f'{name}(nan{"f" if kind == "float" else ""}(""))', 0)
+                yield Use(name, f"{name}({big} * static_cast<{kind}>(j))", high)
+                is_wide = kind == "double" or to.endswith("ll")
+                nothing = {"int": -(2**31), "uint": 2**31, "ll": -(2**63), "ull": 2**63}[to] if is_wide else 0
+                yield Use(name, f'{name}(nan{"f" if kind == "float" else ""}(""))', nothing)
         for source, x, X in (("int", "i", I[0] * 99), ("uint", "u", U), ("ll", "l", L[0] * 9999), ("ull", "ul", UL)):
             scale = {"int": " * 99", "ll": " * 9999"}.get(source, "")
             yield Use(f"__{source}2float_{how}", f"__{source}2float_{how}({x}{scale})", rounded(Fraction(X), how, True))

@@ -235,14 +235,16 @@ static inline double __hiloint2double(int high, int low) {
   return wd_bits_as<double>(static_cast<unsigned long long>(high) << 32 | static_cast<unsigned>(low));
 }
 
-// To an integer as a GPU does: a number beyond the type's range is the nearest one in it, NaN is 0.
+// To an integer as a GPU does: a number beyond the type's range is the nearest one in it, NaN is 0, or with 64 bits on one
+// of the sides the highest bit alone.
 template <class Integer, class Float>
 static inline Integer wd_to_integer(const Float whole) {
   constexpr Integer half = Integer(1) << (8 * sizeof(Integer) - 2);
   constexpr Integer highest = Integer(-1) < 0 ? half - 1 + half : Integer(-1), lowest = Integer(-1) < 0 ? -highest - 1 : 0;
   if (whole <= static_cast<Float>(lowest)) return lowest;
   if (whole >= static_cast<Float>(highest)) return highest;
-  return whole == whole ? static_cast<Integer>(whole) : 0;
+  if (whole == whole) return static_cast<Integer>(whole);
+  return sizeof(Float) + sizeof(Integer) == 8 ? 0 : Integer(-1) < 0 ? lowest : half + half;
 }
 #define WD_TO_INTEGER(Float, Integer, result)                                                                             \
   static inline Integer __##Float##2##result##_rn(Float x) { return wd_to_integer<Integer, Float>(nearbyint(x)); }        \
