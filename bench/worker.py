@@ -18,7 +18,6 @@ import os
 import queue
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,6 +29,7 @@ from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
+from subprocess import DEVNULL, STDOUT, TimeoutExpired
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -74,7 +74,7 @@ def prepare_copies() -> None:
     """Start the process that copies come from, unless it runs, in this thread: it ends with the thread (`tie`)."""
     os.environ[STARTER] = str(os.getpid())
     if CAN_COPY:
-        with _without_ctrl_c():
+        with _shielded():
             forkserver.ensure_running()
 
 
@@ -293,6 +293,13 @@ def serve(connection: Connection, server: Answering | None = None) -> None:
         connection.send_bytes(json.dumps(reply).encode())
 
 
+def _as_copy(work: Callable[[Connection], None], connection: Connection) -> None:
+    from warpdrive_min.processes import end_with_parent  # noqa: PLC0415  (the code of a side may lack it)
+
+    end_with_parent(os.getppid())
+    work(connection)
+
+
 def _read(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
     """Take requests; end the process as soon as who asks is gone: the next one must find the GPU free."""
     try:
@@ -332,11 +339,14 @@ class Worker:
     @classmethod
     def copy(cls) -> Worker:
         """Start a process on the code of this checkout."""
+        from warpdrive_min.processes import register  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
+
         prepare_copies()
         ours, theirs = PROCESSES.Pipe()
-        process = PROCESSES.Process(target=serve, args=(theirs,))
-        with _without_ctrl_c():
+        process = PROCESSES.Process(target=_as_copy, args=(serve, theirs))
+        with _shielded():
             process.start()
+        register(process)
         theirs.close()
 
         def wait(seconds: float) -> int | None:
@@ -384,35 +394,30 @@ class Worker:
             timeout_s: Longest wait for an answer, s; None: any.
             is_quiet: Keep what it prints; its last line is told if it dies.
         """
-        from warpdrive_min.processes import tied  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
+        from warpdrive_min.processes import Child  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
 
         with contextlib.ExitStack() as opened:
             noise = opened.enter_context(tempfile.TemporaryFile()) if is_quiet else None
             ours, theirs = (opened.enter_context(each) for each in socket.socketpair())
-            process = subprocess.Popen(
-                tied([*words, str(theirs.fileno())]),
+            process = Child(
+                [*words, str(theirs.fileno())],
                 cwd=cwd,
                 env=dict(env),
-                stdin=subprocess.DEVNULL,
+                stdin=DEVNULL,
                 stdout=noise or 2,
-                stderr=subprocess.STDOUT,
+                stderr=STDOUT,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # so that its own children end with it
             )
             connection = Connection(ours.detach())
             theirs.close()
             opened.pop_all()
 
         def wait(seconds: float) -> int | None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(TimeoutExpired):
                 return process.wait(seconds)
             return None
 
-        def kill() -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-        return cls(name, connection, wait, kill, timeout_s, noise)
+        return cls(name, connection, wait, process.kill, timeout_s, noise)
 
     def __enter__(self) -> Worker:
         return self
@@ -492,10 +497,15 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Let what is started within never get SIGINT, which a terminal sends to all: its end is its starter's affair."""
+def _shielded() -> Iterator[None]:
+    """Let processes that start within never get signals of the whole group: their starter ends them.
+
+    A terminal sends SIGINT and SIGHUP to all, `timeout` and schedulers of jobs SIGTERM.
+    """
+    from warpdrive_min.stopping import SIGNALS  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
+
     resource_tracker.ensure_running()  # `multiprocessing` would start it within, and let SIGINT through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -15,9 +14,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Final
 
-from warpdrive_min.processes import tied
+from warpdrive_min.processes import Child
 
 from ..errors import CompareError
 from ..machine import ROOT
@@ -115,7 +115,7 @@ def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: 
             answered.set_result({"failed": f"the process that compiles died with exit code {process.returncode}"})
 
 
-def _answer(process: subprocess.Popen[str], program: Program) -> dict[str, Any] | None:
+def _answer(process: Child, program: Program) -> dict[str, Any] | None:
     """Return the answer of a process to a program; None: it has died."""
     assert process.stdin is not None, "it is a pipe"
     assert process.stdout is not None, "it is a pipe"
@@ -127,11 +127,11 @@ def _answer(process: subprocess.Popen[str], program: Program) -> dict[str, Any] 
     return reply
 
 
-def _start(architectures: Sequence[str], root: Path) -> subprocess.Popen[str]:
+def _start(architectures: Sequence[str], root: Path) -> Child:
     """Start `probe.py` on the code under a folder, without Numba's simulator."""
     kept = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
     words, env = [sys.executable, "-P", str(PROBE), *architectures], finding(root, kept)
-    return subprocess.Popen(tied(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
+    return Child(words, stdin=PIPE, stdout=PIPE, env=env, text=True)
 
 
 # ------------------------------------------------------------------ a record

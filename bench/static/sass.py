@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from warpdrive_min.backends.cache import excerpt
+from warpdrive_min.processes import run
 
 from ..errors import CompareError
 
@@ -89,7 +89,7 @@ def disassembled(path: Path) -> dict[str, Function]:
     Raises:
         CompareError: There is no disassembler, or it cannot read the file.
     """
-    done = subprocess.run([nvdisasm(), "-json", str(path)], capture_output=True, text=True, check=False)
+    done = run([nvdisasm(), "-json", str(path)])
     if done.returncode:
         raise CompareError(f"static: nvdisasm cannot read {path.name} (got {excerpt(done.stderr.strip())}); {INSTALL}")
     _, functions = json.loads(done.stdout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import weakref
@@ -19,7 +18,7 @@ import torch
 from warpdrive_min import BACKENDS
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.policies import random_policy
-from warpdrive_min.processes import tied
+from warpdrive_min.processes import run
 
 from ..case import Case
 from ..measure import ColdStart
@@ -81,12 +80,10 @@ class Starter:
         }
         # By its path: as a module it would bring its package, and all that the cases need, before the clock starts.
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        done = subprocess.run(
-            tied([sys.executable, "-P", str(FRESH), json.dumps(dict(self._point)), str(out)]),
+        done = run(
+            [sys.executable, "-P", str(FRESH), json.dumps(dict(self._point)), str(out)],
             cwd=ROOT,
             env={**os.environ, **folders, "OMP_NUM_THREADS": str(self._threads), "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
         )
         if done.returncode != 0:
             raise StartError(

@@ -13,43 +13,53 @@ import pytest
 
 from warpdrive_min import processes
 
+ROOT = Path(processes.__file__).parents[1]
+
 PARENT = """
-import subprocess, sys
+import sys
 sys.path.insert(0, sys.argv[1])
-import processes
+import processes, subprocess
+watch = "import os, sys; sys.path.insert(0, sys.argv[1]); sys.platform = 'another'; import processes; "
 code = "import time; print('here', flush=True); time.sleep(60)"
-words = processes.tied([sys.executable, "-S", "-c", code])
-if sys.argv[2] == "watch":  # as on systems that tie no process
-    watch = "import os, sys; sys.path.insert(0, sys.argv[1]); sys.platform = 'another'; import processes; "
-    words = [sys.executable, "-S", "-c", watch + "processes.end_with_parent(os.getppid()); " + code, sys.argv[1]]
-child = subprocess.Popen(words)
-print(child.pid, flush=True)
-child.wait()
+# As compilers do, and daemons.
+tree = "sleep 60 & setsid sh -c 'sleep 60 & echo here; sleep 60' & sleep 60"
+if sys.argv[2] == "tied":
+    child = subprocess.Popen(processes.tied([sys.executable, "-S", "-c", code]))
+elif sys.argv[2] == "watch":  # as on systems that tie no process
+    watch += "processes.end_with_parent(os.getppid()); " + code
+    child = subprocess.Popen([sys.executable, "-S", "-c", watch, sys.argv[1]])
+else:
+    child = processes.Child(["sh", "-c", tree])
+try:
+    child.wait(60)
+finally:
+    processes.kill_all()
+    processes.end_children()
 """
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone ties a process to its parent")
 
 
-@pytest.mark.parametrize("how", [pytest.param("tied", marks=linux), "watch"])
-def test_program_is_killed_when_its_parent_is(how):
-    """It shares its parent's output, which comes to its end; by the system, or by a thread that looks."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
+@pytest.mark.parametrize("how", [pytest.param("tied", marks=linux), "watch", pytest.param("child", marks=linux)])
+def test_program_ends_with_its_parent(how, number):
+    """It shares its parent's output, which comes to its end; a `Child` takes all that it has started along."""
     folder = str(Path(processes.__file__).parent)
-    parent = subprocess.Popen([sys.executable, "-S", "-c", PARENT, folder, how], stdout=subprocess.PIPE, text=True)
-    with parent:
+    words = [sys.executable, "-S", "-c", PARENT, folder, how]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
         assert parent.stdout is not None
-        said = {parent.stdout.readline().strip() for _ in range(2)}
-        (pid,) = said - {"here"}
-        os.kill(int(pid), 0)
-        parent.kill()
+        assert parent.stdout.readline() == "here\n"
+        parent.send_signal(number)
         began = time.monotonic()
         assert parent.stdout.read() == ""
     assert time.monotonic() - began < 10
 
 
 @linux
-def test_program_does_not_start_when_its_parent_has_ended():
+@pytest.mark.parametrize("mode", ["guard", "tie"])
+def test_program_does_not_start_when_its_parent_has_ended(mode):
     """The parent that it is told of is not the one that it has."""
-    words = [sys.executable, "-I", "-S", processes.__file__, "1", sys.executable, "-c", "print('here')"]
-    done = subprocess.run(words, capture_output=True, text=True)
+    words = [sys.executable, "-I", "-S", processes.__file__, mode, "1", sys.executable, "-c", "print('here')"]
+    done = subprocess.run(words, capture_output=True, text=True, start_new_session=True)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
 
 
@@ -63,9 +73,51 @@ def test_tied_program_is_the_same_process_with_its_own_arguments():
     assert (said, child.returncode) == (f"{child.pid} a b -c\n", 7)
 
 
+@pytest.mark.parametrize(
+    ("script", "code", "output", "errors"),
+    [
+        ("echo out; echo err >&2; exit 7", 7, "out\n", "err\n"),
+        ("kill -SEGV $$", -signal.SIGSEGV, "", ""),
+        ("kill -KILL $$", -signal.SIGKILL, "", ""),
+        ("printf '\\351'", 0, "\ufffd", ""),
+        ("sleep 60 & exit 3", 3, "", ""),
+    ],
+    ids=["code", "signal", "killed", "not UTF-8", "a child that is left"],
+)
+def test_run_returns_how_a_program_ended_and_what_it_said(script, code, output, errors):
+    """As `subprocess.run`, but the processes that it leaves are killed."""
+    done = processes.run(["sh", "-c", script])
+    assert (done.returncode, done.stdout, done.stderr) == (code, output, errors)
+    if code:
+        with pytest.raises(subprocess.CalledProcessError):
+            processes.run(["sh", "-c", script], check=True)
+
+
+@linux
+def test_run_that_takes_too_long_leaves_nothing(tmp_path):
+    """All that the program has started is killed, and the error names the program."""
+    with pytest.raises(subprocess.TimeoutExpired, match=r"Command '\['sh'"):
+        processes.run(["sh", "-c", f"sleep 60 & setsid sleep 60 & echo $! > {tmp_path}/pid; wait"], timeout=0.5)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
 @pytest.mark.parametrize(("name", "kind"), [("none-such", FileNotFoundError), ("text", PermissionError)])
-def test_program_that_cannot_start_is_refused(name, kind, tmp_path):
+@pytest.mark.parametrize("start", [processes.tied, processes.run])
+def test_program_that_cannot_start_is_refused(start, name, kind, tmp_path):
     """The error names the file, as `subprocess` does."""
     (tmp_path / "text").write_text("no program")
     with pytest.raises(kind, match=name):
-        processes.tied([str(tmp_path / name)])
+        start([str(tmp_path / name)])
+
+
+def test_all_programs_are_started_by_one_module():
+    """No other module of ours starts a process that a killed command would leave."""
+    others = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for folder in ("warpdrive_min", "envs", "bench")
+        for path in (ROOT / folder).rglob("*.py")
+        for word in ("subprocess.run(", "Popen(", "check_output(", "check_call(", "os.system(", "os.fork(", "os.spawn")
+        if word in path.read_text() and path != Path(processes.__file__)
+    ]
+    assert others == []

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +42,8 @@ from warpdrive_min.backends.cuda_source import (
 )
 from warpdrive_min.constants import FINAL_OBSERVATIONS
 from warpdrive_min.errors import CompileError, require
+from warpdrive_min.files import own_folder
+from warpdrive_min.processes import run
 
 # ------------------------------------------------------------------ constants
 
@@ -240,10 +241,10 @@ def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) 
 @contextlib.contextmanager
 def empty_headers(names: Iterable[str]) -> Iterator[Path]:
     """Lend a folder of empty headers."""
-    with tempfile.TemporaryDirectory() as folder:
+    with own_folder(Path(tempfile.gettempdir()), "warpdrive-headers-") as folder:
         for name in names:
-            (Path(folder) / name).touch()
-        yield Path(folder)
+            (folder / name).touch()
+        yield folder
 
 
 def _toolkit_headers() -> list[Path]:
@@ -366,10 +367,10 @@ def _run(command: Sequence[str], what: str, near: Path | None = None, folder: Pa
     env = {**os.environ, "LC_ALL": "C"}  # or "error" would be another word
     env |= {"TMPDIR": "."} if folder else {}
     try:
-        done = subprocess.run(command, capture_output=True, check=False, env=env, cwd=folder, stdin=subprocess.DEVNULL)
+        done = run(command, env=env, cwd=folder)
     except OSError as error:
         raise CompileError(f"{what}: cannot run {command[0]!r} ({os.strerror(error.errno or 0).lower()})") from error
-    output, errors = (each.decode(errors="replace").strip() for each in (done.stdout, done.stderr))
+    output, errors = done.stdout.strip(), done.stderr.strip()
     if done.returncode:
         said = errors or output or f"{command[0]} ended with exit code {done.returncode} and no message"
         raise CompileError(f"{what}: {excerpt(errors_first(said, near))}")

@@ -13,7 +13,6 @@ import os
 import platform
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -36,6 +35,7 @@ from warpdrive_min.backends.base import (
 )
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.errors import BindingError, CompileError, ConfigError, KernelError, require
+from warpdrive_min.files import UNFINISHED, own_folder
 
 OPTIMISATION = "-O3"
 """Flag of the C++ compiler; tests that compile much take less."""
@@ -213,7 +213,7 @@ class HostModule:
     """
 
     def __init__(self, path: Path, blocks_per_env: int) -> None:
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        with own_folder(path.parent, UNFINISHED) as folder:
             self.library = ctypes.CDLL(shutil.copy(path, folder))
         self.binary = path
         self.blocks_per_env = blocks_per_env

@@ -14,7 +14,7 @@ from torch import distributed
 from warpdrive_min import backends
 from warpdrive_min.compat.functions import make_current_context
 from warpdrive_min.errors import BackendUnavailable, ConfigError, require
-from warpdrive_min.processes import be_rank
+from warpdrive_min.processes import be_rank, end_with_parent
 from warpdrive_min.training.distributed import joined
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class ProcessWrapper(SpawnProcess):
 
     def run(self) -> None:
         """Call the target."""
+        end_with_parent(os.getppid())
         try:
             self._work()
         except Exception as error:

@@ -7,18 +7,18 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Final, Literal
 
 import numpy as np
 import torch
 
-from warpdrive_min import backends
+from warpdrive_min import backends, processes
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.consistency import Agreement, EnvironmentCPUvsGPU, step_by_step
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
@@ -128,10 +128,8 @@ def check_bounds(subject: Subject) -> str:
     command = [*sanitizer, sys.executable, "-m", "warpdrive_min.validation.exercise", json.dumps(spec)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        process = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-        )
-    except subprocess.TimeoutExpired as error:
+        process = processes.run(command, env=environment, timeout=PATIENCE_S)
+    except TimeoutExpired as error:
         raise CheckFailedError(f"the kernels did not end within {PATIENCE_S} s") from error
     lines = process.stdout.splitlines()
     reports = [line for line in lines if line.startswith("{")]
