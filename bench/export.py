@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from subprocess import CalledProcessError
 from typing import Annotated, Any, Final
 
 import typer
 
+from warpdrive_min.checkout import GitError, git
 from warpdrive_min.files import write_atomically
 from warpdrive_min.terminal import echo
 
@@ -283,6 +283,6 @@ def asv_machine(name: str, record: Record) -> dict[str, str]:
 def commit_date(sha: str, record: Record) -> int:
     """Return when a commit was made, or when it was measured if this checkout does not know it; ms."""
     try:
-        return int(machine.git("show", "-s", "--format=%ct", sha).split()[-1]) * 1000
-    except (OSError, CalledProcessError):
+        return int(git("show", "-s", "--format=%ct", sha, root=machine.ROOT).split()[-1]) * 1000
+    except (GitError, ValueError, IndexError):
         return round(datetime.fromisoformat(record.started_at).timestamp() * 1000)

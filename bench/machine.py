@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import re
-import subprocess
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,11 @@ from typing import Any, Final
 import torch
 
 from warpdrive_min.backends import cuda_c
+from warpdrive_min.checkout import GitError, commit_of_code, git
 
 from .point import Facts
+
+log = logging.getLogger(__name__)
 
 ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 PACKAGES = ("numpy", "numba", "numba-cuda", "pycuda", "triton")
@@ -261,34 +264,42 @@ def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
 # ------------------------------------------------------------------ the code
 
 
-def git(*arguments: str, root: Path = ROOT) -> str:
-    """Return what git prints of a checkout; killed on the way, it leaves no lock there.
-
-    Raises:
-        OSError: There is no git.
-        CalledProcessError: It refuses; ``stderr`` says why.
-    """
-    words = ["git", "--no-optional-locks", "-C", str(root), *arguments]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.rstrip("\n")
-
-
 def git_state(root: Path) -> dict[str, Any]:
-    """Return commit, whether there are changes, and a hash of them; nulls with the reason outside a checkout.
+    """Return commit, whether there are changes, and a hash of them; nulls with git's reason outside a checkout.
 
     A copy whose own git does not know its commit, as in a container, may name it in $BENCH_GIT_SHA.
     """
     given = os.environ.get("BENCH_GIT_SHA")
     sha: str | None
     try:
-        sha, changes = git("rev-parse", "HEAD", root=root), git("status", "--porcelain", "--", *CODE, root=root)
+        sha = commit_of_code(root, *CODE)
+        changes = git("status", "--porcelain", "--", *CODE, root=root)
         diff = git("diff", "HEAD", "--", *CODE, root=root) if changes else ""
         reason = f"git is at {sha}"
-    except (OSError, subprocess.CalledProcessError) as error:
-        sha, reason = None, f"{type(error).__name__}: no git checkout"
+    except GitError as error:
+        sha, reason = None, _without_folders(str(error), root)
     if sha is None or given not in (None, sha):
         named = "; $BENCH_GIT_SHA names the commit" if given else ""
         return {"sha": given, "dirty": None, "diff_hash": None, "unread": reason + named}
     return {"sha": sha, "dirty": bool(changes), "diff_hash": _hash(changes + diff)[:16] if changes else None}
+
+
+def _without_folders(text: str, root: Path) -> str:
+    """Return a message of git for a record, which has no name of a folder."""
+    for folder in (root.absolute(), *root.absolute().parents[:-1]):
+        text = text.replace(str(folder), ".")
+    return text
+
+
+@cache
+def warn_without_commit() -> None:
+    """Warn, once, that records will have no commit, with git's message."""
+    try:
+        commit_of_code(ROOT, *CODE)
+    except GitError as error:
+        if "BENCH_GIT_SHA" not in os.environ:
+            do = "mend that, or name the commit in $BENCH_GIT_SHA"
+            log.warning("git: the records of this run will have no commit (%s); %s", error, do)
 
 
 CODE = ("warpdrive_min", "envs", "bench", "pyproject.toml")

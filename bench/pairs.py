@@ -15,14 +15,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from subprocess import CalledProcessError
 from typing import Any, Final
 
 import torch
 
+from warpdrive_min.checkout import GitError, commit_of, git
+
 from .case import Job
 from .errors import NotComparable
-from .machine import ROOT, Bystanders, git, git_state, loop_ns
+from .machine import ROOT, Bystanders, git_state, loop_ns
 from .measure import PLANS, Measurement, rates
 from .point import Check, Facts, Point, Preset, point_name
 from .record import CaseVersion, Comparison, Context, Host, Record, append, read_all, read_comparisons, there
@@ -619,18 +620,14 @@ def _check_out(root: Path, name: str, tree: Path) -> None:
 
     Unlike a worktree it leaves nothing in that one, whatever becomes of this process.
     """
-    if name.startswith("-"):
-        raise NotComparable(f"compare: a revision cannot start with a dash (got {name!r}); name a commit")
     try:
-        commit = git("rev-parse", "--verify", f"{name}^{{commit}}", root=root)
+        commit = commit_of(name, root)
         objects = root / git("rev-parse", "--git-path", "objects", root=root)
-    except CalledProcessError as error:
-        got = error.stderr.strip()
-        raise NotComparable(
-            f"{name} must be a file or folder that is there, or a revision of git (got: {got}); name one"
-        ) from error
-    git("init", "--quiet", "--template=", str(tree), root=root)
-    alternates = tree / ".git" / "objects" / "info" / "alternates"
-    alternates.parent.mkdir(exist_ok=True)
-    alternates.write_text(f"{objects.resolve()}\n")
-    git("checkout", "--quiet", "--detach", commit, root=tree)
+        git("init", "--quiet", "--template=", str(tree), root=root)
+        alternates = tree / ".git" / "objects" / "info" / "alternates"
+        alternates.parent.mkdir(exist_ok=True)
+        alternates.write_text(f"{objects.resolve()}\n")
+        git("checkout", "--quiet", "--detach", commit, root=tree)
+    except GitError as error:
+        rule = "must be a file or folder that is there, or a revision of git"
+        raise NotComparable(f"{name} {rule} (got: {error})") from error

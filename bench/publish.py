@@ -209,7 +209,8 @@ def begin(
     context = Context.here(preset.value)
     commit = context.git["sha"]
     if commit is None:
-        raise RefusedError("publish: needs a commit (git knows none); run it in a checkout, or set $BENCH_GIT_SHA")
+        why = context.git.get("unread", "git knows none")
+        raise RefusedError(f"publish: needs a commit ({why}); run it in a checkout, or set $BENCH_GIT_SHA")
     if context.git["dirty"]:
         raise RefusedError("publish: the code must be that of a commit (git sees changes); commit or stash them")
     problems = [finding for finding in doctor.examine() if finding.level == "problem"]

@@ -135,6 +135,7 @@ class Context:
     @classmethod
     def here(cls, preset: Preset, run_id: str | None = None, note: str | None = None) -> Context:
         """Read this machine."""
+        machine.warn_without_commit()
         return cls(
             run_id=run_id or new_run_id(),
             preset=preset,

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from subprocess import CalledProcessError
 from typing import Annotated, Any, Final
 
 import typer
 
+from warpdrive_min.checkout import GitError, git
 from warpdrive_min.commands import verify
 from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.terminal import echo
@@ -364,8 +364,8 @@ def changed_files(sha: str | None) -> int | None:
     if sha is None:
         return None
     try:
-        return len(machine.git("diff", "--name-only", sha, "--", *CODE).splitlines())
-    except (OSError, CalledProcessError):
+        return len(git("diff", "--name-only", sha, "--", *CODE, root=machine.ROOT).splitlines())
+    except GitError:
         return None
 
 

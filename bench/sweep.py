@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from warpdrive_min.backends import Availability
 from warpdrive_min.errors import ConfigError
 
-from . import documents, plots, ray_sweep
+from . import documents, machine, plots, ray_sweep
 from .at_once import run_points
 from .case import Case, Job
 from .cases import CASES
@@ -110,6 +110,7 @@ def run_of(resume: str | None, out: Path, option: str = "--out") -> str:
     Raises:
         BadParameter: It is no run id, or the folder has no records of it.
     """
+    machine.warn_without_commit()
     if resume is None:
         return new_run_id()
     if not RUN_ID.fullmatch(resume):

@@ -51,7 +51,7 @@ def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
     """A clean checkout has its commit; a change to the code makes it dirty, with a hash of the change."""
     monkeypatch.delenv("BENCH_GIT_SHA", raising=False)
     assert machine.git_state(tmp_path)["sha"] is None
-    assert "no git checkout" in machine.git_state(tmp_path)["unread"]
+    assert "not a git repository" in machine.git_state(tmp_path)["unread"]
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "a.py").write_text("1\n")
     git(tmp_path, "init")
@@ -95,8 +95,11 @@ def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
 
 def test_named_commit_goes_before_that_of_another_checkout(tmp_path, monkeypatch):
     """A copy inside a checkout of something else is not taken for a changed version of that."""
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "a.py").touch()
     git(tmp_path, "init")
-    git(tmp_path, "commit", "--allow-empty", "-m", "other")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "other")
     own = machine.git_state(tmp_path)["sha"]
     monkeypatch.setenv("BENCH_GIT_SHA", "abc")
     got = machine.git_state(tmp_path)

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final

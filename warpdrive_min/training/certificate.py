@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import logging
 import math
 import os
 import platform
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.host import processor
+from warpdrive_min.checkout import GitError, commit_of_code
 from warpdrive_min.errors import CertificateError, require
 from warpdrive_min.files import write_atomically
 from warpdrive_min.text import one_line
@@ -29,6 +30,8 @@ from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
 from warpdrive_min.training.ranks import as_bytes
 from warpdrive_min.training.trainer import Trainer
+
+log = logging.getLogger(__name__)
 
 NAME: Final = "certificate.json"
 """Certificate in the folder of its run."""
@@ -512,10 +515,10 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _commit() -> str | None:
-    words = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
+        return commit_of_code(Path(__file__).parent, ".")
+    except GitError as error:
+        log.warning("certificate: has no commit of the code (%s)", error)
         return None
 
 
