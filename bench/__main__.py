@@ -1,9 +1,10 @@
 """`python -m bench`."""
 
-from .stopping import stoppable, tidy
+from warpdrive_min.stopping import stoppable
 
 with stoppable():
     from .cli import app
+    from .stopping import tidy
 
     with tidy():
         app(prog_name=f"python -m {__package__}")

@@ -1,7 +1,9 @@
 """`python -m warpdrive_min`."""
 
-from warpdrive_min.cli import app
-from warpdrive_min.stopping import stoppable
+from warpdrive_min.stopping import stoppable, tidy
 
 with stoppable():
-    app(prog_name="python -m warpdrive_min")
+    from warpdrive_min.cli import app
+
+    with tidy():
+        app(prog_name="python -m warpdrive_min")

@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.stopping import PREFIX, stoppable, tidy
+from bench.stopping import tidy
 from warpdrive_min.files import UNFINISHED
+from warpdrive_min.stopping import PREFIX, stoppable
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--preset", "smoke", "--case", "env_step", "--where", "env=cartpole")

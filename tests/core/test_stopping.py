@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in commands."""
+"""Ctrl-C, SIGTERM and SIGHUP in commands."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from warpdrive_min.stopping import NOTHING, SIGNALS
+
 ROOT = Path(__file__).parents[2]
 # As in a package whose import takes long, and then a command that does; without what takes seconds to import.
 PROGRAM = """
@@ -17,7 +19,7 @@ import os, pathlib, sys, tempfile, time, types
 root = pathlib.Path(sys.argv[1])
 sys.modules["warpdrive_min"] = package = types.ModuleType("warpdrive_min")
 package.__path__ = [str(root / "warpdrive_min")]
-from warpdrive_min import stopping
+from warpdrive_min import processes, stopping
 
 def wait():
     print(stage, flush=True)
@@ -25,36 +27,67 @@ def wait():
         time.sleep(0.1)
 
 stage = sys.argv[2]
-stopping.end_at_once()
-if stage == "importing":
-    wait()
-with stopping.stoppable():
+tempfile.tempdir = "."
+with stopping.ending_at_once():
+    if stage == "importing":
+        wait()
+with stopping.stoppable(), stopping.tidy():
     try:
-        with tempfile.TemporaryDirectory(dir=".") as folder:
-            wait()
+        tempfile.mkdtemp()
+        if stage == "in a child":
+            stage = "running"
+            processes.run(["sh", "-c", "echo in a child; sleep 60"], stdout=None)
+        wait()
     except stopping.Stopped as stop:
         if stage == "in a library":  # in C, which may make another error of what is raised within it
             raise ValueError("matrix")
         os.kill(os.getpid(), stop.number)  # impatient people
-        stop.kept = "this much is kept"
+        stopping.on_stop_say(lambda: "this much is saved")
+        if stage == "too late":
+            stopping.threading.Timer(0.1, stopping._give_up, (stop.number,)).start()
+            wait()
+        if stage == "done all the same":
+            raise SystemExit(0)
         raise
 """
+STAGES = ["importing", "running", "in a library", "in a child", "too late", "done all the same", "rank"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("stage", ["importing", "running", "in a library", "rank"])
+def _started(stage: str, folder: Path, **options: object) -> subprocess.Popen:
+    words = [sys.executable, "-S", "-c", PROGRAM, str(ROOT), stage]
+    command = subprocess.Popen(words, cwd=folder, stdout=-1, stderr=-1, text=True, **options)
+    assert command.stdout is not None
+    assert command.stdout.readline() == f"{stage}\n"
+    return command
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("stage", STAGES)
 def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
     """It exits as a shell has it, and cleans up; a rank leaves the line to its launcher, and is killed by SIGTERM."""
     rank = dict.fromkeys(["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"], "1")
-    environment = {**os.environ, **(rank if stage == "rank" else {})}
-    words = [sys.executable, "-S", "-c", PROGRAM, str(ROOT), stage]
-    with subprocess.Popen(words, env=environment, cwd=tmp_path, stdout=-1, stderr=-1, text=True) as command:
-        assert command.stdout is not None
-        assert command.stdout.readline() == f"{stage}\n"
+    with _started(stage, tmp_path, env={**os.environ, **(rank if stage == "rank" else {})}) as command:
         command.send_signal(number)
         _, said = command.communicate(timeout=30)
     is_killed = stage == "rank" and number == signal.SIGTERM
-    assert command.returncode == (-number if is_killed else 128 + number)
-    kept = "this much is kept" if stage == "running" else "nothing is kept of this command; the same one starts again"
-    assert said == ("" if stage == "rank" else f"stopped by {signal.Signals(number).name}: {kept}\n")
+    is_done = stage == "done all the same"
+    assert command.returncode == (-number if is_killed else 0 if is_done else 128 + number)
+    saved = NOTHING if stage in ("importing", "in a library") else "this much is saved"
+    says_nothing = stage == "rank" or is_done
+    assert said == ("" if says_nothing else f"stopped by {signal.Signals(number).name}: {saved}\n")
     assert is_killed or list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_ignored_signal_stays_ignored(number, tmp_path):
+    """A command goes on under `nohup`, and in a script's background when somebody presses Ctrl-C."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        command = _started("running", tmp_path)
+    finally:
+        signal.signal(number, before)
+    with command:
+        command.send_signal(number)
+        command.terminate()
+        _, said = command.communicate(timeout=30)
+    assert said == "stopped by SIGTERM: this much is saved\n"

@@ -24,7 +24,7 @@ from warpdrive_min.commands import train as train_command
 from warpdrive_min.commands.environments import run_config_path
 from warpdrive_min.errors import known
 from warpdrive_min.rendering import Episode
-from warpdrive_min.stopping import Stopped
+from warpdrive_min.stopping import SIGNALS, Stopped, saved
 from warpdrive_min.training import autoscale, checkpoint
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.trained import find_checkpoint, find_policies, load_policies
@@ -122,7 +122,7 @@ def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
     assert sorted((folder / "checkpoints").iterdir()) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatch):
     """A signal in the middle of the third iteration lets it end; then the run is saved and can be resumed."""
     update = Trainer.update
@@ -142,7 +142,7 @@ def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatc
     last = find_checkpoint(folder)
     assert last.name == "checkpoint_000000003"
     assert isinstance(result.exception, Stopped)
-    assert result.exception.kept == f"{last} is kept; `python -m warpdrive_min train --resume {folder}` goes on"
+    assert saved() == f"{last} is kept; `python -m warpdrive_min train --resume {folder}` goes on"
     monkeypatch.undo()
     resumed = run("train", "--resume", folder)
     assert resumed.exit_code == 0, resumed.output

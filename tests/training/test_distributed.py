@@ -27,7 +27,7 @@ from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
 from warpdrive_min.processes import is_rank
-from warpdrive_min.stopping import Stopped, stoppable
+from warpdrive_min.stopping import NOTHING, SIGNALS, Stopped, stoppable, tidy
 from warpdrive_min.training import captured
 from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.normalisation import Moments, RunningMoments
@@ -181,7 +181,7 @@ def wait(world: World, folder: Path, backend: str) -> dict:
 
 def stop(world: World, folder: Path, backend: str) -> dict:
     """Wait for a signal, and clean up."""
-    with stoppable():
+    with stoppable(), tidy():
         try:
             tell_process()
             for _ in range(600):  # as a loop of training does: one that only sleeps may miss a signal just before it
@@ -419,18 +419,19 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
     assert time.monotonic() - began < 10
 
 
-def test_ranks_are_stopped_together(tmp_path):
-    """SIGTERM comes to all ranks as the signal upon which they save; one line is said, and nothing is left.
+@pytest.mark.parametrize("number", [number for number in SIGNALS if number != signal.SIGINT])
+def test_ranks_are_stopped_together(number, tmp_path):
+    """A signal comes to all ranks as the signal upon which they save; one line is said, and nothing is left.
 
     So it is in a shell's background, too, where Ctrl-C is ignored.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     with launched("stop", tmp_path) as (launcher, ranks):
         signal.signal(signal.SIGINT, before)
-        launcher.terminate()
+        launcher.send_signal(number)
         _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + signal.SIGTERM
-    assert said == "stopped by SIGTERM: nothing is kept of this command; the same one starts again\n"
+    assert launcher.returncode == 128 + number
+    assert said == f"stopped by {signal.Signals(number).name}: {NOTHING}\n"
     for rank in ranks:
         with pytest.raises(ProcessLookupError):
             os.kill(rank, 0)
@@ -517,7 +518,7 @@ def test_graph_holds_the_all_reduce(backend, tmp_path):
 
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
-        with stoppable():
+        with stoppable(), tidy():
             launch(2, sys.argv[2:], env_backend="host", module=PROGRAM)
     else:
         main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final
@@ -33,7 +34,7 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CheckpointError, require
 from warpdrive_min.files import remove_unused
 from warpdrive_min.processes import is_rank
-from warpdrive_min.stopping import SIGNALS, Stopped
+from warpdrive_min.stopping import NOTHING, RANK_SIGNALS, SIGNALS, Stopped, handle, on_stop_say
 from warpdrive_min.training import checkpoint
 from warpdrive_min.training.autoscale import auto_scale as scale
 from warpdrive_min.training.certificate import Certifier
@@ -121,8 +122,8 @@ def train(
             folder = runs_of(run) / plan.folder if plan.folder else reserve(runs_of(run))
             words = [*sys.argv[1:], "--results-dir", plan.folder or folder.name]
             try:
-                with _what_is_kept(folder):
-                    launch(run.trainer.num_gpus, words, chosen)
+                on_stop_say(partial(_saved, folder))
+                launch(run.trainer.num_gpus, words, chosen)
             finally:
                 remove_unused(folder)
         else:
@@ -130,13 +131,13 @@ def train(
                 wrapper = make_wrapper(run.trainer.num_envs * (size or 1))
                 kind = Trainer if size is None else PopulationTrainer
                 trainer = kind(wrapper, run, folder=plan.folder, verbose=False)
-                with _what_is_kept(trainer.folder):
-                    try:
-                        caught = _train(trainer, plan, iterations, quiet, certify)
-                    finally:
-                        trainer.graceful_close()
-                    if caught is not None:
-                        raise Stopped(caught)
+                on_stop_say(partial(_saved, trainer.folder))
+                try:
+                    caught = _train(trainer, plan, iterations, quiet, certify)
+                finally:
+                    trainer.graceful_close()
+                if caught is not None:
+                    raise Stopped(caught)
 
 
 def _known() -> str:
@@ -265,15 +266,10 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
     return caught[0] if is_stopped and caught else None
 
 
-@contextlib.contextmanager
-def _what_is_kept(folder: Path) -> Iterator[None]:
-    """Let a stop say which checkpoint of a run's folder is the last, and how to go on."""
-    try:
-        yield
-    except Stopped as stop:
-        if (last := checkpoint.latest(folder / checkpoint.FOLDER)) is not None:
-            stop.kept = f"{last} is kept; `{_resume(folder)}` goes on"
-        raise
+def _saved(folder: Path) -> str:
+    """Return the last checkpoint in a run's folder, and the command that goes on."""
+    last = checkpoint.latest(folder / checkpoint.FOLDER)
+    return NOTHING if last is None else f"{last} is kept; `{_resume(folder)}` goes on"
 
 
 def _resume(folder: Path) -> str:
@@ -298,7 +294,7 @@ def _signals(*, once: bool) -> Iterator[list[int]]:
             restore()
 
     # A rank that outlives another one is told by SIGTERM to end, and must not go on to its next iteration.
-    earlier = {each: signal.signal(each, note) for each in (SIGNALS if once else SIGNALS[:1])}
+    earlier = handle(note, SIGNALS if once else RANK_SIGNALS)
     try:
         yield caught
     finally:

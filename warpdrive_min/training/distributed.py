@@ -32,7 +32,7 @@ from torch import distributed
 from warpdrive_min import backends, processes
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.files import own_folder, write_atomically
-from warpdrive_min.stopping import SIGNALS, Stopped
+from warpdrive_min.stopping import Stopped, handle, ignore
 from warpdrive_min.training.captured import forget_graphs
 from warpdrive_min.training.ranks import World
 
@@ -159,8 +159,8 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
         ConfigError: As `require_processes`.
         BackendUnavailable: Likewise.
         TrainingError: A process has failed, or was killed; says with which error.
-        Stopped: A signal has ended them all: SIGINT or SIGTERM, which the processes get as SIGINT and have half a
-            minute to end by; the code is 128 + its number.
+        Stopped: A signal has ended them all: SIGINT, SIGTERM or SIGHUP, which the processes get as SIGINT and have half
+            a minute to end by; the code is 128 + its number.
     """
     require_processes(n, env_backend)
     from torch.distributed.elastic.multiprocessing.api import (  # noqa: PLC0415  (slow to import)
@@ -184,7 +184,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         )
         if hasattr(config, LEFT_TO_IT):  # torch 2.9 and later; before, SIGTERM ends the ranks without saving
-            setattr(config, LEFT_TO_IT, "SIGHUP,SIGQUIT")
+            setattr(config, LEFT_TO_IT, "SIGQUIT")
         try:
             with _signal_handlers_kept(), _stopping_together(SignalException) as caught:
                 program, *arguments = processes.tied([sys.executable, "-m", module, *argv])
@@ -220,15 +220,12 @@ def _stopping_together(end: type[Exception]) -> Iterator[list[int]]:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         caught.append(number)
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        ignore()
         logging.disable(logging.WARNING)  # the launcher tells of each process that it ends
         raise end(f"got signal {number}", signal.SIGINT)
 
     if threading.current_thread() is threading.main_thread():
-        for each in SIGNALS:
-            if signal.getsignal(each) is not signal.SIG_IGN:  # as in a shell's background
-                signal.signal(each, pass_on)
+        handle(pass_on)
     is_disabled = logging.root.manager.disable
     try:
         yield caught
