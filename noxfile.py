@@ -31,6 +31,13 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
 
+@nox.session
+def nightly(session: nox.Session) -> None:
+    """`pytest -m nightly`: the tests that are too slow for each change, such as two hundred kills."""
+    install(session, "dev")
+    session.run("pytest", "-m", "nightly", "-n", "auto", "--dist", "worksteal", *session.posargs)
+
+
 @nox.session(python=PYTHONS)
 def pythons(session: nox.Session) -> None:
     """`tests` on each Python that is installed."""

@@ -41,7 +41,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none, with the reason."""
+    """Skip what needs a GPU where there is none, and leave out what is nightly unless `-m` asks for it."""
+    if "nightly" not in config.option.markexpr:
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in nightly]
     if not HAS_GPU:
         for item in items:
             if item.get_closest_marker("gpu"):

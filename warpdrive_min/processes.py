@@ -261,7 +261,7 @@ def _become(parent: int, words: Sequence[str]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     end_with_parent(parent)
     try:
-        os.execvp(words[0], words)
+        os.execvp(words[0], list(words))
     except OSError as error:
         os.write(2, f"{error}\n".encode())
         os._exit(127)

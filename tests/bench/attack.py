@@ -1,12 +1,15 @@
-"""Kills and stops commands of the bench at random moments, each going on where the last one got to.
+"""Kills and stops commands at random moments, each going on where the last one got to.
 
-``python -m tests.bench.attack FOLDER N SIGNAL... -- COMMAND...`` attacks each command N times, with the signals in
-turn, lets it go on each time and in the end finish, and prints at how many records each attack came; what is wrong ends
-it. With ``--forked`` commands are copies of one process that has imported everything, which costs less.
+``python -m tests.bench.attack FOLDER N SIGNAL... -- COMMAND...`` ends each command N times, with the signals in turn,
+resumes it each time and in the end lets it finish: its records, or the bits that it has trained, must be those of a
+command that nobody ended. It prints a line for each signal and one for each command; the first fault ends it. The same
+words go on with a folder that is there. With ``--forked`` commands are copies of one process that has imported
+everything, which costs less.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -17,16 +20,31 @@ import subprocess
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 from bench.stopping import tidy
+from tests.training.builders import rows_in
+from tests.training.killed_run import n_saved
 from warpdrive_min.files import UNFINISHED
+from warpdrive_min.processes import end_with_parent
 from warpdrive_min.stopping import PREFIX, stoppable
+from warpdrive_min.stopping import tidy as tidy_command
+from warpdrive_min.training import checkpoint
+from warpdrive_min.training.ranks import as_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--preset", "smoke", "--case", "env_step", "--where", "env=cartpole")
+TRAINED = (
+    *("-e", "cartpole", "--backend", "cpu", "--seed", "1", "--results-dir", "trained", "--quiet"),
+    *("--set", "trainer.num_envs=4", "--set", "trainer.train_batch_size=64", "--set", "trainer.num_episodes=96"),
+    *("--set", "env.episode_length=20", "--set", "saving.basedir={out}"),
+    *("--set", "saving.metrics_log_freq=1", "--set", "saving.model_params_save_freq=1"),
+)
+"""30 iterations, with a checkpoint and a row of metrics after each."""
 COMMANDS = {
     "run": ["run", *CARTPOLE, "--out", "{out}"],
     "run-at-once": ["run", *CARTPOLE, "--at-once", "2", "--out", "{out}", "--no-plot"],
@@ -39,6 +57,8 @@ COMMANDS = {
     "startup": ["run", "--preset", "smoke", "--case", "startup", "--out", "{out}"],
     "scaling": ["run", "--preset", "smoke", "--case", "scaling", "--out", "{out}"],
     "learn": ["run", "--preset", "smoke", "--case", "learn", "--out", "{out}"],
+    "train": ["train", *TRAINED],
+    "train-ranks": ["train", *TRAINED, "--set", "trainer.num_gpus=2"],
 }
 """Commands with few small points, by a name."""
 MARK = "ATTACKED_IN"
@@ -83,30 +103,38 @@ class Attack:
     folder: Path
     words: list[str]
     forked: bool = False
+    package: ClassVar[str] = "bench"
     chance: random.Random = field(default_factory=lambda: random.Random(os.environ.get("SEED", 0)))
-    ends: list[set[tuple[str, str]]] = field(default_factory=list)
-    """Points of each time that it came to its end, after which it begins anew."""
+    want: set[tuple[str, str]] | None = None
+    """Points that it must have at its end."""
     work_s: float = 3.0
     """Time from the first temporary file to the end, s; a guess, until a command has come to its end."""
 
     def __post_init__(self) -> None:
         self.out, self.temporary = self.folder / "out", self.folder / "tmp"
         for each in (self.out, self.temporary / f"{PREFIX}abcdefgh" / "of a killed one"):
-            each.mkdir(parents=True)
+            each.mkdir(parents=True, exist_ok=True)
         self.words = [word.format(out=self.out) for word in self.words]
+
+    def resumed(self) -> list[str]:
+        """Return the words with which the command goes on where the last one was."""
+        run_ids = {re.sub(r"(-again)?(-[ab])?$", "", file.stem) for file in self.out.glob("20*.jsonl")}
+        run_ids -= {each for each in run_ids if each.endswith("-comparisons")}
+        return [*self.words, *(["--resume", *run_ids] if run_ids and self.words[0] != "publish" else [])]
+
+    def run(self, words: Sequence[str]) -> None:
+        """Be the command, in a process of its own."""
+        bench(words)
 
     def start(self) -> int:
         """Start the command, going on where the last one was; returns the process."""
-        run_ids = {re.sub(r"(-again)?(-[ab])?$", "", file.stem) for file in self.out.glob("20*.jsonl")}
-        run_ids -= {each for each in run_ids if each.endswith("-comparisons")}
-        resume = ["--resume", *run_ids] if run_ids and self.words[0] != "publish" else []
-        words = [*self.words, *resume]
+        words = self.resumed()
         self.left = set(self.temporary.iterdir())
         own = {MARK: str(self.folder), "TMPDIR": str(self.temporary), "BENCH_GIT_SHA": "0" * 40}
         with (self.folder / "said").open("w") as said, (self.folder / "errors").open("w") as errors:
             if not self.forked:
                 is_changed = self.words[0] == "publish" or "--at-once" in self.words
-                start = ["-m", "tests.bench.attack", "bench"] if is_changed else ["-m", "bench"]
+                start = ["-m", "tests.bench.attack", "bench"] if is_changed else ["-m", self.package]
                 self.process = subprocess.Popen(
                     [sys.executable, *start, *words],
                     cwd=ROOT,
@@ -116,17 +144,18 @@ class Attack:
                     start_new_session=True,
                 )
                 return self.process.pid
-            pid = os.fork()
+            parent, pid = os.getpid(), os.fork()
             if pid == 0:
                 os.setsid()
+                end_with_parent(parent)
                 os.dup2(said.fileno(), 1)
                 os.dup2(errors.fileno(), 2)
                 os.environ.update(own)
-                run_forked(lambda: bench(words))
+                run_forked(lambda: self.run(words))
             return pid
 
-    def attack(self, number: int, moment: str = "") -> int:
-        """Start the command, send a signal at a moment, and look at what is left; returns how many records there are.
+    def attack(self, number: int, moment: str = "") -> dict[str, Any]:
+        """Start the command, send a signal at a moment, and look at what is left; returns what came of it.
 
         SIGINT goes to the whole group, as a terminal sends it, and now and then to the process alone.
         """
@@ -156,15 +185,15 @@ class Attack:
             if moment != "start":
                 assert not list(self.temporary.rglob("*")), f"{which}: left {list(self.temporary.rglob('*'))}"
             assert self.unfinished() <= unfinished, f"{which}: left {self.unfinished() - unfinished}"
-            told = sum(map(int, re.findall(r"(\d+) records? in ", errors)))
-            assert told in (0, self.records()), f"{which}: {self.records()} records; {errors}"
+            assert self.told(errors) in (0, self.records()), f"{which}: {self.records()} records; {errors}"
+        seen = {"signal": signal.Signals(number).name, "moment": moment, "resumed": bool(before), "ended": code != 0}
         if code == 0:  # it was faster, and has come to its end
-            self.ends.append(self.points())
+            self.check()
             shutil.rmtree(self.out)
-            return 0
+            return seen | {"records": 0}
         records = self.records()
         assert records >= before + announced(said), f"{which}: {records} records, {before} before; it said {said}"
-        return records
+        return seen | {"records": records}
 
     def finish(self) -> int:
         """Let the command go on to its end; returns how many records there are."""
@@ -181,7 +210,13 @@ class Attack:
         assert not left, f"{self.words}: left {left}"
         worktrees = subprocess.run(["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True).stdout
         assert str(self.folder) not in worktrees, worktrees
+        self.check()
         return self.records()
+
+    def check(self) -> None:
+        """Make sure that a command which came to its end has all points, each once and right."""
+        points = self.points()
+        assert self.want in (None, points), f"{self.words}: {points ^ (self.want or points)}"
 
     def has_begun(self) -> bool:
         """Return whether the command is past its imports, and has a folder for temporary files."""
@@ -199,6 +234,10 @@ class Attack:
         return sum(
             file.read_bytes().count(b"\n") for file in self.out.rglob("*.jsonl") if "comparisons" not in file.name
         )
+
+    def told(self, line: str) -> int:
+        """Return the number of records that a line of a stopped command names."""
+        return sum(map(int, re.findall(r"(\d+) records? in ", line)))
 
     def points(self) -> set[tuple[str, str]]:
         """Return the side, if any, and the point of each record, all of which must be right and whole."""
@@ -235,6 +274,43 @@ class Attack:
             time.sleep(0.01)
 
 
+class TrainingAttack(Attack):
+    """A training run that is attacked; a record of it is an iteration that is saved."""
+
+    package = "warpdrive_min"
+
+    def resumed(self) -> list[str]:
+        folder = self.run_folder()
+        if self.records():
+            return ["train", "--resume", str(folder), "--quiet"]
+        shutil.rmtree(folder, ignore_errors=True)  # it was ended before its first checkpoint
+        return self.words
+
+    def run(self, words: Sequence[str]) -> None:
+        sys.argv = ["warpdrive_min", *words]
+        with stoppable():
+            from warpdrive_min import cli
+
+            with tidy_command():
+                cli.app()
+
+    def run_folder(self) -> Path:
+        """Return the folder of the run."""
+        return self.out / "single_cartpole" / "experiments" / "trained"
+
+    def records(self) -> int:
+        return n_saved(self.run_folder())
+
+    def told(self, line: str) -> int:
+        return int(found[1]) if (found := re.search(r"checkpoint_(\d+) is kept", line)) else 0
+
+    def points(self) -> set[tuple[str, str]]:
+        """Return the hash of each tensor that was saved last, and each row of metrics."""
+        tensors, _ = checkpoint.load(self.run_folder() / "checkpoints")
+        hashes = {(name, hashlib.sha256(as_bytes(each).numpy()).hexdigest()) for name, each in tensors.items()}
+        return hashes | {(str(number), json.dumps(row)) for number, row in enumerate(rows_in(self.run_folder()))}
+
+
 def announced(said: str) -> int:
     """Return how many records a command has said to have kept."""
     points = re.findall(r"^(?:.*sweep: )?\d+/\d+ .*: ok", said, re.MULTILINE)
@@ -267,19 +343,28 @@ def main(folder: Path, n: int, numbers: Sequence[int], names: Sequence[str], *, 
     if forked:
         import torch
 
-        import bench.cli  # noqa: F401
+        import warpdrive_min.cli  # noqa: F401
 
         torch.set_num_threads(1)  # threads do not live through a fork
     for name in names:
-        whole = Attack(folder / f"{name}-whole", COMMANDS[name], forked)
+        kind = TrainingAttack if name.startswith("train") else Attack
+        shutil.rmtree(folder / f"{name}-whole", ignore_errors=True)
+        whole = kind(folder / f"{name}-whole", COMMANDS[name], forked)
         whole.finish()
-        attacked = Attack(folder / name, COMMANDS[name], forked, work_s=whole.work_s)
-        kept = [attacked.attack(numbers[index % len(numbers)]) for index in range(n)]
+        log = folder / f"{name}.jsonl"
+        seen = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        chance = random.Random(len(seen))
+        attacked = kind(folder / name, COMMANDS[name], forked, chance, whole.points(), whole.work_s)
+        while (n_ended := sum(each["ended"] for each in seen)) < n:
+            seen.append(attacked.attack(numbers[n_ended % len(numbers)]))
+            with log.open("a") as file:
+                file.write(json.dumps(seen[-1]) + "\n")
+            print(f"{name} {n_ended}/{n}: {seen[-1]}", file=sys.stderr, flush=True)
         attacked.finish()
-        ends = [*attacked.ends, attacked.points()]
-        assert all(end == whole.points() for end in ends), f"{name}: {ends} {whole.points()}"
-        said = {"command": name, "records_at_each_attack": kept, "records": attacked.records(), "ends": len(ends)}
-        print(json.dumps(said), flush=True)
+        by_signal = Counter(each["signal"] for each in seen if each["ended"])
+        resumed, n_whole = sum(each["resumed"] for each in seen), 1 + sum(not each["ended"] for each in seen)
+        said = {"command": name, "ended_by": by_signal, "resumed": resumed, "finished_and_equal": n_whole}
+        print(json.dumps(said | {"records": attacked.records()}), flush=True)
         shutil.rmtree(folder / name)
         shutil.rmtree(folder / f"{name}-whole")
 

@@ -53,12 +53,24 @@ def test_command_is_stopped_while_it_imports(number, tmp_path):
 
 @linux
 def test_commands_that_are_killed_and_stopped_lose_and_leave_nothing():
-    """Sweeps and a set: each goes on where the attack before left it, and ends with all of its points."""
+    """Sweeps, a set and training: each goes on where the attack before left it, and ends with all of its points."""
+    commands = {"run": 3, "run-at-once": 3, "publish-points": 2, "train": 30}
+    assert {each["command"]: each["records"] for each in _attacked(4, *commands)} == commands
+
+
+@linux
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", ["run", "publish", "train", "train-ranks"])
+def test_commands_that_are_killed_fifty_times_lose_nothing(command):
+    """Two hundred in all; training ends with the bits of a run that nobody killed."""
+    (attacked,) = _attacked(50, command)
+    assert sum(attacked["ended_by"].values()) == 50
+
+
+def _attacked(n: int, *commands: str) -> list[dict]:
     signals = ("SIGKILL", "SIGINT", "SIGTERM", "SIGHUP")
     with tempfile.TemporaryDirectory() as folder:  # not pytest's, for paths of sockets must be short
-        attack = [sys.executable, "-m", "tests.bench.attack", "--forked", folder, "4", *signals]
-        commands = {"run": 3, "run-at-once": 3, "publish-points": 2}
+        attack = [sys.executable, "-m", "tests.bench.attack", "--forked", folder, str(n), *signals]
         done = subprocess.run([*attack, "--", *commands], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    attacked = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {each["command"]: each["records"] for each in attacked} == commands
+    return [json.loads(line) for line in done.stdout.splitlines()]
