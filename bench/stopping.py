@@ -1,4 +1,4 @@
-"""What a command that is stopped has saved, and how it goes on."""
+"""Records that a stopped command has saved, and the command that goes on."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class HostModule:
 
     def __init__(self, path: Path, blocks_per_env: int) -> None:
         with own_folder(path.parent, UNFINISHED) as folder:
-            self.library = ctypes.CDLL(shutil.copy(path, folder))
+            self.library = ctypes.CDLL(str(shutil.copy(path, folder)))
         self.binary = path
         self.blocks_per_env = blocks_per_env
         self._size_of = self.library.wd_size_of
