@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
-
 from warpdrive_min import stopping
 
-# A command starts: the rest takes seconds to import.
-with stopping.ending_at_once() if sys.argv[:1] == ["-m"] else nullcontext():
-    from warpdrive_min.backends import BACKENDS, availability
-    from warpdrive_min.consistency import EnvironmentCPUvsGPU
-    from warpdrive_min.constants import Constants
-    from warpdrive_min.data_feed import DataFeed
-    from warpdrive_min.data_manager import CUDADataManager
-    from warpdrive_min.env_wrapper import EnvWrapper
-    from warpdrive_min.environment import CUDAEnvironmentContext, Environment
-    from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
-    from warpdrive_min.graph import capture
-    from warpdrive_min.logger import CUDALogController
-    from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
-    from warpdrive_min.resetter import CUDAEnvironmentReset
-    from warpdrive_min.ring_buffer import RingBuffer, RingBufferManager
-    from warpdrive_min.sampler import CUDASampler
+if stopping.is_starting():  # to import the rest takes seconds
+    stopping.end_at_once()
+
+from warpdrive_min.backends import BACKENDS, availability
+from warpdrive_min.consistency import EnvironmentCPUvsGPU
+from warpdrive_min.constants import Constants
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import CUDAEnvironmentContext, Environment
+from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
+from warpdrive_min.graph import capture
+from warpdrive_min.logger import CUDALogController
+from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
+from warpdrive_min.resetter import CUDAEnvironmentReset
+from warpdrive_min.ring_buffer import RingBuffer, RingBufferManager
+from warpdrive_min.sampler import CUDASampler
 
 __all__ = [
     "BACKENDS",

@@ -113,8 +113,9 @@ def tied(words: Sequence[str]) -> list[str]:
     """Return the words that start a program which is killed as soon as this process has ended.
 
     Unlike a `Child` it is the program itself, which gets the signals of its launcher, and its children are its own
-    affair. The thread that starts it must live as long as the program. On systems other than Linux the program calls
-    `end_with_parent` itself.
+    affair. It starts with SIGINT and SIGHUP blocked, until `stopping.handle` or `joined`: an interpreter that gets them
+    while it starts ends with a traceback. The thread that starts it must live as long as the program. On systems other
+    than Linux the program calls `end_with_parent` itself.
 
     Raises:
         OSError: The program cannot be started.
@@ -256,9 +257,13 @@ def _without_core_file() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _tie(parent: int, words: Sequence[str]) -> NoReturn:
+    signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGINT, signal.SIGHUP))
+    _become(parent, words)
+
+
 def _become(parent: int, words: Sequence[str]) -> NoReturn:
     """Become a program that is killed when the parent ends."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     end_with_parent(parent)
     try:
         os.execvp(words[0], list(words))
@@ -268,4 +273,4 @@ def _become(parent: int, words: Sequence[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    {"guard": _guard, "tie": _become}[sys.argv[1]](int(sys.argv[2]), sys.argv[3:])
+    {"guard": _guard, "tie": _tie}[sys.argv[1]](int(sys.argv[2]), sys.argv[3:])

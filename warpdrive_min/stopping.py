@@ -25,6 +25,8 @@ SIGNALS: Final = tuple(getattr(signal, name) for name in _NAMES if hasattr(signa
 """Signals that end a command: Ctrl-C, a job scheduler, a closed terminal."""
 RANK_SIGNALS: Final = tuple(number for number in SIGNALS if number != signal.SIGTERM)
 """Signals that end a rank in order; SIGTERM kills it, as torch's launcher does when another rank has failed."""
+COMMANDS: Final = ("warpdrive_min", "bench", "warpdrive_min.bench")
+"""Modules that are `stoppable` commands."""
 ENDING_S: Final = 10.0
 """Longest time that a command may take to clean up, s."""
 PREFIX: Final = ".wd-"
@@ -94,6 +96,8 @@ def handle(handler: Handler, numbers: Iterable[signal.Signals] | None = None) ->
     }
     for number in taken:
         signal.signal(number, handler)
+    if ranks:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_SIGNALS)  # see `processes.tied`
     return taken
 
 
@@ -103,15 +107,16 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-@contextmanager
-def ending_at_once() -> Iterator[None]:
+def end_at_once() -> None:
     """Let the signals end this process with its line, without cleaning up: while modules are imported."""
-    before = handle(_end)
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+    handle(_end)
+
+
+def is_starting() -> bool:
+    """Tell whether `python -m` is starting one of our commands; other programs keep their handlers."""
+    pairs = zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+    is_ours = any(option[:1] == "-" and option[-1:] == "m" and name in COMMANDS for option, name in pairs)
+    return is_ours and sys.argv[:1] == ["-m"]
 
 
 @contextmanager

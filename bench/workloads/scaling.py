@@ -17,6 +17,7 @@ from typing import Any, Final
 
 if __name__ == "__main__":  # before anything that takes seconds to import
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a word: who has launched it has said all
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 import torch
 from pydantic import TypeAdapter

@@ -63,6 +63,19 @@ def test_program_does_not_start_when_its_parent_has_ended(mode):
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
 
 
+def test_signal_to_a_tied_program_waits_until_that_is_ready():
+    """An interpreter that gets SIGINT while it starts would end with a traceback."""
+    code = "import signal; signal.signal(2, signal.SIG_DFL); signal.pthread_sigmask(signal.SIG_UNBLOCK, [2]); input()"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    child = subprocess.Popen(
+        processes.tied([sys.executable, "-S", "-c", code]), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=30)
+    assert (child.returncode, errors) == (-signal.SIGINT, b"")
+
+
 def test_tied_program_is_the_same_process_with_its_own_arguments():
     """The words are not changed on the way, and the exit code is the program's."""
     code = "import os, sys; print(os.getpid(), *sys.argv[1:]); sys.exit(7)"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warpdrive_min.stopping import NOTHING, SIGNALS
+from warpdrive_min.stopping import NOTHING, SIGNALS, is_starting
 
 ROOT = Path(__file__).parents[2]
 # As in a package whose import takes long, and then a command that does; without what takes seconds to import.
@@ -28,9 +28,9 @@ def wait():
 
 stage = sys.argv[2]
 tempfile.tempdir = "."
-with stopping.ending_at_once():
-    if stage == "importing":
-        wait()
+stopping.end_at_once()
+if stage == "importing":
+    wait()
 with stopping.stoppable(), stopping.tidy():
     try:
         tempfile.mkdtemp()
@@ -91,3 +91,21 @@ def test_ignored_signal_stays_ignored(number, tmp_path):
         command.terminate()
         _, said = command.communicate(timeout=30)
     assert said == "stopped by SIGTERM: this much is saved\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_ours"),
+    [
+        (["-m", "warpdrive_min", "train"], True),
+        (["-X", "dev", "-Im", "bench", "run"], True),
+        (["-m", "mine", "bench"], False),
+        (["-m", "warpdrive_min.compat", "script.py"], False),
+    ],
+)
+def test_other_programs_keep_their_handlers(words, is_ours, monkeypatch):
+    """Only a command of ours, which is stoppable, sets them while it is imported."""
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, *words])
+    monkeypatch.setattr(sys, "argv", ["-m", *words[2:]])
+    assert is_starting() is is_ours
+    monkeypatch.setattr(sys, "argv", ["script.py"])
+    assert not is_starting()

@@ -32,7 +32,7 @@ from torch import distributed
 from warpdrive_min import backends, processes
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.files import own_folder, write_atomically
-from warpdrive_min.stopping import Stopped, handle, ignore
+from warpdrive_min.stopping import RANK_SIGNALS, Stopped, handle, ignore
 from warpdrive_min.training.captured import forget_graphs
 from warpdrive_min.training.ranks import World
 
@@ -71,6 +71,7 @@ def joined(env_backend: str) -> Iterator[World]:
         return
     # A rank that is left alone would wait for the others, for minutes and without looking at signals.
     processes.end_with_parent(os.getppid())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_SIGNALS)
     with _error_for_the_launcher():
         device = own_gpu(int(os.environ["LOCAL_RANK"])) if on_gpu(env_backend) else None
         if THREADS not in os.environ:
