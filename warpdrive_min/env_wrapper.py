@@ -23,9 +23,11 @@ from warpdrive_min.environment import (
     Observations,
     PythonEnvironment,
     agent_sets,
+    as_actions,
     earliest_truncation,
     environment_constants,
     push_environment,
+    require_actions,
     seed_resets,
 )
 from warpdrive_min.errors import ActionError, CompileError, ConfigError, require, whole
@@ -310,6 +312,8 @@ class EnvWrapper:
         if actions is not None:
             rule = f"backend {self.env_backend!r} takes no actions: it reads the array 'sampled_actions'"
             require(self.env_backend == "cpu", "step", rule, do="write them with CUDASampler.assign")
+            if self.debug:
+                self._check_given(actions)
             return self.env.step(actions)
         self._require_arrays("step")
         if self.debug:
@@ -501,20 +505,22 @@ class EnvWrapper:
             self._rollouts = Rollouts(subject, "actions are checked before each step" if self.debug else obstacle)
         return self._rollouts
 
+    def _check_given(self, actions: Mapping[Hashable, Any]) -> None:
+        for agent, action in actions.items():
+            what, spaces = f"step: the action of agent {agent!r}", self.env.action_space
+            if agent not in spaces:
+                raise ActionError.of(what, f"there is no such agent; known are {', '.join(map(repr, spaces))}")
+            space = spaces[agent]
+            dtype = torch.float32 if hasattr(space, "low") else torch.int32
+            given = as_actions(what, action, tuple(space.shape), dtype)
+            name = f"{what}{{}}" if given.dim() else what
+            require_actions(given, torch.from_numpy(action_bounds([space])), [space], name.format)
+
     def _check_actions(self) -> None:
         for suffix, agents in agent_sets(self.env).items():
             name = Constants.ACTIONS + suffix
-            actions = self.cuda_data_manager.tensor(name)
-            bounds = action_bounds([self.env.action_space[agent] for agent in agents])
-            low, high = torch.from_numpy(bounds).to(actions.device)
-            wrong = (~((actions >= low) & (actions <= high))).nonzero()  # NaN is neither
-            if len(wrong):
-                env, agent, kind = wrong[0].tolist()
-                raise ActionError(
-                    f"{name}[{env}, {agent}, {kind}]: must be from {low[agent, kind].item():g} to "
-                    f"{high[agent, kind].item():g} (got {actions[env, agent, kind].item():g}; "
-                    f"{len(wrong)} of {actions.numel()} actions are outside)"
-                )
+            actions, spaces = self.cuda_data_manager.tensor(name), [self.env.action_space[agent] for agent in agents]
+            require_actions(actions, torch.from_numpy(action_bounds(spaces)), spaces, f"{name}{{}}".format)
 
     def _require_arrays(self, who: str) -> None:
         if not self.vectorised:

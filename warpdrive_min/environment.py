@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -15,7 +15,7 @@ from warpdrive_min.backends.base import Backend, Constant, Language, Source
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, RESET_SEED, TERMINATED, TRUNCATED, Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import ConfigError, DeviceMemoryError, require
+from warpdrive_min.errors import ActionError, ConfigError, DeviceMemoryError, require
 from warpdrive_min.function_manager import (
     MAX_THREADS,
     CUDAFunctionFeed,
@@ -316,6 +316,52 @@ def earliest_truncation(env: Any) -> int:
     return int(getattr(env, "earliest_truncation", None) or env.episode_length)
 
 
+def as_actions(what: str, actions: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return actions as a tensor, of any numbers that an array of ``dtype`` can hold.
+
+    Raises:
+        ActionError: They are no array of numbers, or have another shape or kind; ``what`` is their name for it.
+    """
+    try:
+        given = torch.as_tensor(np.asarray(actions) if isinstance(actions, np.generic) else actions)
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = f"{type(actions).__name__}: {str(error).splitlines()[0]}"
+        raise ActionError(f"{what} must be an array of numbers (got {got})") from None
+    if tuple(given.shape) != shape:
+        raise ActionError(f"{what} must have shape {shape} (got {tuple(given.shape)})")
+    if given.dtype == torch.bool or not torch.can_cast(given.dtype, dtype):
+        kind = "real numbers" if dtype.is_floating_point else "integers"
+        raise ActionError(f"{what} must be {kind} (got {given.dtype})")
+    # Before any check, so that 0.1 is not below a bound of 0.1 in float32.
+    return given.to(dtype) if dtype.is_floating_point else given
+
+
+def require_actions(
+    actions: torch.Tensor, bounds: torch.Tensor, spaces: Sequence[Any], what: Callable[[Sequence[int]], str]
+) -> None:
+    """Raise `ActionError` unless every action lies in the space of its agent; NaN lies in none. Synchronises.
+
+    Args:
+        actions: ``(n_envs, n_agents, n_types)``, with some axes merged or left out.
+        bounds: `action_bounds` of the agents, ``(2, n_agents, n_types)``.
+        spaces: Their action spaces.
+        what: Name of an action for the error, by its index in ``actions``.
+    """
+    low, high = bounds.to(actions.device)
+    rows = (actions if actions.is_floating_point() else actions.long()).reshape(-1, *low.shape)
+    is_inside = (rows >= low) & (rows <= high)
+    if is_inside.all():
+        return
+    n_outside, first = int((~is_inside).sum()), int((~is_inside).flatten().nonzero()[0])
+    index = [int(each) for each in np.unravel_index(first, actions.shape)]
+    row, kind = divmod(first % low.numel(), low.shape[1])
+    raise ActionError(
+        f"{what(index)}: must be from {low[row, kind].item():g} to {high[row, kind].item():g} "
+        f"(got {actions.flatten()[first].item():g}; {n_outside} of {actions.numel()} actions are outside their space, "
+        f"here {spaces[row]})"
+    )
+
+
 def sources_in(package: str, stem: str = "kernel") -> dict[Language, Source]:
     """Return the kernels in the folder of a package: `reference.py`, `kernel.cu` and `kernel_numba.py`, as there are.
 
@@ -392,7 +438,7 @@ def seed_resets(data_manager: CUDADataManager, seed: int) -> None:
     """Set the seed of random starts and pools; synchronises.
 
     Raises:
-        ValueError: The seed is negative or has more than 64 bits.
+        ConfigError: The seed is no integer, negative, or has more than 64 bits.
     """
     data_manager.tensor(RESET_SEED).copy_(torch.tensor(seed_words(seed), dtype=torch.int32, device="cpu"))
 

@@ -124,7 +124,7 @@ class CUDASampler:
         Noise of continuous actions stays as it is: see `reset_noise`.
 
         Raises:
-            ValueError: The seed is negative or has more than 64 bits.
+            ConfigError: The seed is no integer, negative, or has more than 64 bits.
         """
         if seed is None:
             seed = time.time_ns()

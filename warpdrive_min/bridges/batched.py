@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from warpdrive_min.backends.base import KEPT, Launch
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.environment import agent_sets, seed_resets
-from warpdrive_min.errors import ActionError, ConfigError, DataError, known, require
+from warpdrive_min.environment import agent_sets, as_actions, require_actions, seed_resets
+from warpdrive_min.errors import ConfigError, DataError, known, require
 from warpdrive_min.resetter import OWN_KERNEL
 from warpdrive_min.rollouts import Steps
-from warpdrive_min.spaces import Box, Dict, category_counts, space_of
+from warpdrive_min.spaces import Box, Dict, action_bounds, category_counts, space_of
 from warpdrive_min.training.arrays import part_names
 
 WHOLE = ""
@@ -25,12 +27,17 @@ Parts = dict[Hashable, torch.Tensor]
 
 
 class BatchedEnvironment:
-    """The copies of an environment; no method but `restart` with a seed synchronises.
+    """The copies of an environment.
+
+    On a GPU no method synchronises, except `restart` with seeds and the first one with a mask; and `step` where
+    `checks` is set.
 
     Args:
         who: The bridge, for errors.
         env: A wrapper; or an environment, with
         options: keyword arguments of `EnvWrapper`.
+        synchronises: The bridge waits for every step, so that checks of values cost no wait of their own.
+        reset_needed: Class of the error for a step that needs a reset first.
 
     Raises:
         ConfigError: Options besides a wrapper, no kernels for the backend, Dicts in a Dict of observations, an array of
@@ -40,7 +47,15 @@ class BatchedEnvironment:
             ``rewards``, or no ``action_mask`` though it masks actions.
     """
 
-    def __init__(self, who: str, env: Any, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        who: str,
+        env: Any,
+        options: Mapping[str, Any],
+        *,
+        synchronises: bool = False,
+        reset_needed: type[ConfigError] = ConfigError,
+    ) -> None:
         is_wrapper = isinstance(env, EnvWrapper)
         rule, do = "must not be given for an EnvWrapper, which has its own", "give them to the EnvWrapper"
         require(not (is_wrapper and options), f"{who}.options", rule, ", ".join(options), do)
@@ -54,16 +69,21 @@ class BatchedEnvironment:
         self.action_spaces: Mapping[Hashable, Any] = self.wrapper.env.action_space
         self.data = self.wrapper.cuda_data_manager
         self.device = self.data.device
+        self.checks = synchronises or self.device.type == "cpu" or self.wrapper.debug
+        """Values on the device of the environments are checked, for which a step has to wait for them."""
+        self._reset_needed, self._is_started = reset_needed, False
         if self.wrapper.reset_on_host:
             self.wrapper.reset()
             self.data.tensor(EPISODE).zero_()  # so that the first `restart` starts the first episode again
         self._sets = agent_sets(self.wrapper.env)
         self.places = {agent: (each, row) for each, members in self._sets.items() for row, agent in enumerate(members)}
         """Place of each agent in the arrays: the end of their names, "" or ``_<role>``, and its row."""
-        self._actions = [self.data.tensor(Constants.ACTIONS + each) for each in self._sets]
+        self._actions = {each: self.data.tensor(Constants.ACTIONS + each) for each in self._sets}
         self.rows = {each: [self.agents.index(agent) for agent in members] for each, members in self._sets.items()}
         """Places of the agents of each set among all agents, by the end of their arrays' names."""
         self._rows = [torch.tensor(rows, device=self.device, dtype=torch.int64) for rows in self.rows.values()]
+        self._spaces = {each: [self.action_spaces[agent] for agent in members] for each, members in self._sets.items()}
+        self._bounds = {each: torch.from_numpy(action_bounds(spaces)) for each, spaces in self._spaces.items()}
         self._suffixes: dict[str, dict[Hashable, str]] = {each: {} for each in self._sets}
         self.observation_spaces: Mapping[Hashable, Any] = {
             agent: self._observation_space(agent, space) for agent, space in self.wrapper.env.observation_space.items()
@@ -133,15 +153,14 @@ class BatchedEnvironment:
         """Observation space that all agents share."""
         return self._shared(self.observation_spaces, "observation")
 
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        """Shape of the array of actions, ``(n_envs, n_agents, n_types)``."""
-        return (self.n_envs, self.n_agents, *self._actions[0].shape[2:])
-
-    @property
-    def action_dtype(self) -> str:
-        """NumPy's name of its dtype: int32, or float32 for continuous actions."""
-        return self.data.get_dtype(Constants.ACTIONS + next(iter(self._sets)))
+    def idle_actions(self) -> dict[str, npt.NDArray[Any]]:
+        """Return, of each set, ``(n_envs, agents of the set, n_types)`` int64 or float32: what is nearest to 0."""
+        idle = {}
+        for each, actions in self._actions.items():
+            low, high = self._bounds[each].numpy()
+            dtype = np.float32 if actions.is_floating_point() else np.int64
+            idle[each] = np.repeat(np.clip(0, low, high)[None].astype(dtype), self.n_envs, 0)
+        return idle
 
     def _shared(self, spaces: Mapping[Hashable, Any], what: str) -> Any:
         name, first = next(iter(spaces.items()))
@@ -191,13 +210,39 @@ class BatchedEnvironment:
 
     # -------------------------------------------------------------- restart and step
 
-    def restart(self, seed: int | None = None, mask: torch.Tensor | None = None) -> None:
+    def restart(self, seed: int | Sequence[int | None] | None = None, mask: torch.Tensor | None = None) -> None:
         """Start new episodes, with a seed the first ones of that seed; a seed synchronises.
 
         Args:
-            seed: Of the starts of all copies; None: go on drawing.
+            seed: Of the starts of all copies; or one for each copy, whose first start is the one that it has by this
+                seed, and later ones are drawn by all seeds together. None: go on drawing.
             mask: ``(n_envs,)`` bool, on the device: which copies restart; None: all.
+
+        Raises:
+            ConfigError: A seed is out of range, or the first restart leaves copies out.
         """
+        if mask is not None and not self._is_started:
+            rule = "the first reset must start all copies"
+            require(bool(mask.all()), f"{self.who}.reset", rule, do="call it once without a mask")
+        if isinstance(seed, Sequence):
+            for each, chosen in self._by_seed(seed):
+                self._restart(each, chosen if mask is None else chosen & mask)
+            seed_resets(self.data, joint_seed(seed))
+        else:
+            self._restart(seed, mask)
+        self._is_started = True
+
+    def _by_seed(self, seeds: Sequence[int | None]) -> list[tuple[int | None, torch.Tensor]]:
+        """Return the copies of each seed, ``(n_envs,)`` bool; of None first, which go on by the seed so far."""
+        rows: dict[int | None, list[int]] = {None: []}
+        for row, seed in enumerate(seeds):
+            rows.setdefault(seed, []).append(row)
+        masks = {seed: torch.zeros(self.n_envs, dtype=torch.bool) for seed, copies in rows.items() if copies}
+        for seed, mask in masks.items():
+            mask[rows[seed]] = True
+        return [(seed, mask.to(self.device)) for seed, mask in masks.items()]
+
+    def _restart(self, seed: int | None, mask: torch.Tensor | None) -> None:
         if seed is not None:
             seed_resets(self.data, seed)
             episode = self.data.tensor(EPISODE)
@@ -206,26 +251,27 @@ class BatchedEnvironment:
             self.data.tensor(DONE).copy_(mask)
         self.wrapper.env_resetter.reset_when_done(self.data, "force_reset" if mask is None else "if_done")
 
-    def step(self, actions: Any, shape: tuple[int, ...]) -> None:
-        """Write the actions and take one step.
+    def step(
+        self,
+        actions: Mapping[str, Any],
+        shapes: Mapping[str, tuple[int, ...]],
+        name_of: Callable[[str, Sequence[int]], str] | None = None,
+    ) -> None:
+        """Write the actions of each set and take one step.
 
         Args:
-            actions: An array or tensor; one that lies on another device than the environments is copied there first.
-            shape: What it must have: ``(n_envs, n_agents, n_types)``, with some axes merged or left out.
+            actions: Arrays or tensors by set; one that lies on another device than the environments is copied there.
+            shapes: What they must have: ``(n_envs, agents of the set, n_types)``, with some axes merged or left out.
+            name_of: Name of an action for errors, by its set and index; None: "actions" with the index.
 
         Raises:
-            ActionError: Another shape, or real numbers for discrete actions.
+            ConfigError: No reset yet; of the class that the bridge gave.
+            ActionError: Another shape or kind of numbers, or a value outside its space; see `checks`.
         """
-        given = self._checked(actions, shape)
-        whole = given.reshape(self.action_shape)
-        for actions, rows in zip(self._actions, self._rows, strict=True):
-            actions.copy_(whole.reshape(actions.shape) if len(self._sets) == 1 else whole.index_select(1, rows))
-        self.wrapper.step()
-
-    def step_sets(self, actions: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Write the actions of each set and take one step; arguments by set, as of `step`."""
-        parts = [self._checked(actions[each], shapes[each]) for each in self._sets]
-        for array, part in zip(self._actions, parts, strict=True):
+        parts = [self._checked(each, actions[each], shapes[each], name_of) for each in self._sets]
+        rule, do = "no episode is under way", "call reset() first"
+        require(self._is_started, f"{self.who}.step", rule, do=do, error=self._reset_needed)
+        for array, part in zip(self._actions.values(), parts, strict=True):
             array.copy_(part.reshape(array.shape))
         self.wrapper.step()
 
@@ -253,21 +299,32 @@ class BatchedEnvironment:
         Raises:
             ActionError: As `step`.
         """
-        given = [self._checked(each, shape) for each in actions]
+        ((only, array),) = self._actions.items()
+        given = [self._checked(only, each, shape) for each in actions]
         if self._bound is None or len(self._bound[0]) != len(given):
-            rows = torch.empty((len(given), *self._actions[0].shape), dtype=self._actions[0].dtype, device=self.device)
+            rows = torch.empty((len(given), *array.shape), dtype=array.dtype, device=self.device)
             self._bound = rows, *self.wrapper.restarting_rollouts().bound(len(given), rows, "all", None)
         rows, launch, steps = self._bound
         rows.copy_(torch.stack(given).reshape(rows.shape))
         launch()
         return steps
 
-    def _checked(self, actions: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        given = torch.as_tensor(actions, device=self.device)
-        if tuple(given.shape) != shape:
-            raise ActionError(f"{self.who}.step: actions must have shape {shape} (got {tuple(given.shape)})")
-        if given.is_floating_point() and not self._actions[0].is_floating_point():
-            raise ActionError(f"{self.who}.step: actions must be integers (got {given.dtype})")
+    def _checked(
+        self,
+        of_set: str,
+        actions: Any,
+        shape: tuple[int, ...],
+        name_of: Callable[[str, Sequence[int]], str] | None = None,
+    ) -> torch.Tensor:
+        """Return the actions of a set as a tensor of that shape."""
+        what, dtype = f"{self.who}.step", self._actions[of_set].dtype
+        given = as_actions(f"{what}: actions", actions, shape, dtype)
+        if self.checks or given.device.type == "cpu":
+
+            def name(index: Sequence[int]) -> str:
+                return f"{what}: " + (name_of(of_set, index) if name_of else f"actions{index or ''}")
+
+            require_actions(given, self._bounds[of_set], self._spaces[of_set], name)
         return given
 
     # -------------------------------------------------------------- what the last step gave
@@ -321,6 +378,12 @@ class BatchedEnvironment:
             return self.data.tensor(TERMINATED) != 0, self.data.tensor(TRUNCATED) != 0
         out_of_time = self.data.tensor(TIMESTEP) >= self.wrapper.episode_length
         return self.ended() & ~out_of_time, self.ended() & out_of_time
+
+
+def joint_seed(seeds: Sequence[int | None]) -> int:
+    """Return one seed for several."""
+    digest = hashlib.sha256(repr(list(seeds)).encode()).digest()
+    return int.from_bytes(digest[:8])
 
 
 def _flags(mask: torch.Tensor) -> torch.Tensor:

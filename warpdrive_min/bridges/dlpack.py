@@ -31,12 +31,20 @@ def assign(data_manager: CUDADataManager, name: str, source: Any) -> None:
     Args:
         data_manager: With the array.
         name: Its name.
-        source: What has ``__dlpack__``, or a DLPack capsule; of the same shape, its numbers are converted.
+        source: What has ``__dlpack__``, or a DLPack capsule; of the same shape, and of numbers that the array can hold:
+            integers of another size are converted, real numbers do not become integers.
 
     Raises:
-        DataError: There is no array of that name, or its shape differs.
+        DataError: There is no array of that name, its shape differs, its numbers are of another kind, or the source is
+            no such array.
     """
-    target, given = data_manager.tensor(name), from_dlpack(source)
+    target = data_manager.tensor(name)
+    try:
+        given = from_dlpack(source)
+    except (AttributeError, TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise DataError.of("assign", f"{name!r} must get an array that speaks DLPack", f"{error}") from None
     if given.shape != target.shape:
         raise DataError(f"assign: {name!r} must get shape {tuple(target.shape)} (got {tuple(given.shape)})")
+    if not torch.can_cast(given.dtype, target.dtype):
+        raise DataError.of("assign", f"{name!r} must get numbers of {target.dtype}", given.dtype, "convert them first")
     target.copy_(given)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part, joint_seed
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.bridges.spaces import mask_for_sample, to_gymnasium
 from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import require
+from warpdrive_min.errors import ConfigError, require
+from warpdrive_min.rng import seed_words
 
 with needed_by(__name__, "gymnasium"):
     import gymnasium
     from gymnasium.vector import AutoresetMode
     from gymnasium.vector.utils import batch_space
+
+
+class ResetNeeded(ConfigError, gymnasium.error.ResetNeeded):  # noqa: N818  (Gymnasium's name)
+    """A step that needs a reset first; also Gymnasium's own error of this name."""
 
 
 class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
@@ -54,7 +60,9 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(self, env: Any, *, to_numpy: bool = False, agents_as_envs: bool = False, **options: Any) -> None:
         if not isinstance(env, EnvWrapper):
             options = {"auto_reset": True, **options}
-        self.batched = batched = BatchedEnvironment("GymnasiumVectorEnv", env, options)
+        self.batched = batched = BatchedEnvironment(
+            "GymnasiumVectorEnv", env, options, synchronises=to_numpy, reset_needed=ResetNeeded
+        )
         batched.require_no_roles()
         self._to_numpy = to_numpy
         self._restarts_itself = batched.wrapper.auto_reset
@@ -69,22 +77,30 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         mode = AutoresetMode.SAME_STEP if self._restarts_itself else AutoresetMode.DISABLED
         self.metadata = {"autoreset_mode": mode, "render_modes": []}
+        self._ended: torch.Tensor | None = None
+        """Copies that ended and were not reset since, ``(n_envs,)`` bool; None: there is none, or nobody looks."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; a seed gives its first ones and synchronises.
 
         Args:
-            seed: Of all starts; each copy draws its own. None: go on drawing.
+            seed: Of all starts; each copy draws its own. A list has one seed for each row: its first start is the one
+                that the row has by this seed alone, and rows of None go on drawing. None: all go on drawing.
             options: ``"reset_mask"``, ``(num_envs,)`` bool, an array or a tensor, restarts these copies alone.
 
         Returns:
             The observations and infos.
 
         Raises:
-            ConfigError: The mask has another shape or dtype.
+            ConfigError: The mask has another shape or dtype, a seed is out of range, or there are too many or too few.
         """
-        super().reset(seed=seed)
-        self.batched.restart(seed, self._mask((options or {}).get("reset_mask")))
+        mask = self._mask((options or {}).get("reset_mask"))
+        seeds = seed if seed is None or isinstance(seed, int) else self._seeds(seed)
+        super().reset(seed=joint_seed(seeds) if isinstance(seeds, list) else seeds)
+        self.batched.restart(seeds, mask)
+        self._ended = self._ended & ~mask if mask is not None and self._ended is not None else None
         return each_part(self._rows, self.batched.observations()), self._masks()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -97,13 +113,21 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
             Observations, rewards, terminations, truncations and infos. Rows come as the class says.
 
         Raises:
-            ActionError: Another shape, or real numbers for discrete actions.
+            ResetNeeded: No reset yet; or, if the bridge waits for steps anyway, a copy has ended and not been reset.
+            ActionError: Another shape, real numbers for discrete actions, or a value outside its space. Values of
+                tensors on a GPU are checked only with ``to_numpy`` or ``debug``, because that waits for them.
         """
         shape = self.action_space.shape
         assert shape is not None
         batched = self.batched
-        batched.step(actions, shape)
-        terminated, truncated = (self._rows(self._of_agents(ends)) for ends in batched.terminated_and_truncated())
+        if self._ended is not None and self._ended.any():
+            ended, do = self._ended.nonzero()[:, 0].tolist(), "call reset, with them as options['reset_mask']"
+            raise ResetNeeded.of("GymnasiumVectorEnv.step", "environments that ended must be reset first", ended, do)
+        batched.step({"": actions}, {"": shape})
+        ends = batched.terminated_and_truncated()
+        if batched.checks and not self._restarts_itself:
+            self._ended = ends[0] | ends[1]
+        terminated, truncated = (self._rows(self._of_agents(each)) for each in ends)
         infos = self._final(terminated | truncated) if self._restarts_itself else {}
         infos |= self._masks()
         observations = each_part(self._rows, batched.observations())
@@ -137,6 +161,25 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         require(is_mask, what, rule, f"{mask.dtype} {tuple(mask.shape)}")
         return mask.reshape(self.batched.n_envs, self.batched.n_agents).any(1)
 
+    def _seeds(self, given: Any) -> list[int | None]:
+        """Return the seed of each environment from those of the rows."""
+        what, rule = "GymnasiumVectorEnv.reset: seed", f"must be an integer, or a list of {self.num_envs}"
+        is_list = isinstance(given, Sequence | np.ndarray)
+        require(is_list, what, rule, type(given))
+        require(len(given) == self.num_envs, what, rule, f"{len(given)} of them")
+        for each in given:
+            if each is not None:
+                seed_words(each)
+        seeds = [None if each is None else int(each) for each in given]
+        n_agents, rule = (
+            self.batched.n_agents,
+            "must be the same for all agents of an environment, which start together",
+        )
+        of_envs = [seeds[row : row + n_agents] for row in range(0, self.num_envs, n_agents)]
+        for of_agents in of_envs:
+            require(len(set(of_agents)) == 1, what, rule, of_agents)
+        return [of_agents[0] for of_agents in of_envs]
+
     def _of_agents(self, per_env: torch.Tensor) -> torch.Tensor:
         return per_env[:, None].expand(-1, self.batched.n_agents)
 
@@ -163,7 +206,8 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
 
     def __init__(self, env: Any, **options: Any) -> None:
-        self.batched = BatchedEnvironment("GymnasiumEnv", env, options)
+        self.batched = BatchedEnvironment("GymnasiumEnv", env, options, synchronises=True, reset_needed=ResetNeeded)
+        self._has_ended = self._has_warned = False
         self.batched.require_no_roles()
         self.batched.require_one(env=True, agent=True)
         self.batched.require_no_auto_reset()
@@ -174,19 +218,28 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
         """Start a new episode, with a seed the first one of that seed, and return its first observation."""
         super().reset(seed=seed)
         self.batched.restart(seed)
+        self._has_ended = self._has_warned = False
         return self._observation(), self._infos()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one step and return observation, reward, terminated, truncated and infos.
 
+        After the end of an episode the reward is 0, and the first such step warns, as in Gymnasium's CartPole.
+
         Raises:
-            ActionError: The action has another shape than its space, or is a real number where that is discrete.
+            ResetNeeded: No reset yet.
+            ActionError: The action does not lie in its space.
         """
         shape = self.action_space.shape
         assert shape is not None
-        self.batched.step(action, shape)
+        self.batched.step({"": action}, {"": shape})
+        reward = 0.0 if self._has_ended else float(self.batched.rewards().item())
+        if self._has_ended and not self._has_warned:
+            self._has_warned = True
+            gymnasium.logger.warn("GymnasiumEnv.step: the episode has ended, and pays no more reward; call reset()")
         terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())
-        return self._observation(), float(self.batched.rewards().item()), terminated, truncated, self._infos()
+        self._has_ended |= terminated or truncated
+        return self._observation(), reward, terminated, truncated, self._infos()
 
     def _infos(self) -> dict[str, Any]:
         mask = self.batched.action_masks().get("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
     """
 
     def __init__(self, env: Any, **options: Any) -> None:
-        self.batched = batched = BatchedEnvironment("PettingZooParallelEnv", env, options)
+        self.batched = batched = BatchedEnvironment("PettingZooParallelEnv", env, options, synchronises=True)
         batched.require_one(env=True)
         batched.require_no_auto_reset()
         names = batched.agent_names()
@@ -91,10 +92,11 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
 
         Raises:
             ConfigError: No episode is under way.
-            ActionError: An agent has no action, an action no agent, or one has another shape or kind than its space.
+            ActionError: An agent has no action, an action no agent, or one does not lie in its space.
         """
         require(self.agents, "PettingZooParallelEnv.step", "no episode is under way", do="call reset()")
-        self.batched.step(self._action_array(actions), self.batched.action_shape)
+        arrays = self._action_arrays(actions)
+        self.batched.step(arrays, {each: array.shape for each, array in arrays.items()}, self._name_of)
         terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())
         has_left = self._has_left()
         acted, reward = self.agents, self.batched.rewards()[0].tolist()
@@ -105,23 +107,33 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         self.agents = [agent for agent in acted if not (terminations[agent] or truncated)]
         return observations, rewards, terminations, truncations, infos
 
-    def _action_array(self, actions: dict[str, Any]) -> Array:
-        """Return the actions of all agents; those that left the game do nothing."""
+    def _name_of(self, of_set: str, index: Sequence[int]) -> str:
+        """Return the name of an action for errors."""
+        agent = self.possible_agents[self.batched.rows[of_set][index[1]]]
+        return f"the action of {agent}" + (f"[{index[2]}]" if self.action_spaces[agent].shape else "")
+
+    def _action_arrays(self, actions: dict[str, Any]) -> dict[str, Array]:
+        """Return the actions of each set; those that left the game do nothing."""
         if actions.keys() != set(self.agents):
             raise ActionError(
                 f"PettingZooParallelEnv.step: needs one action for each of {', '.join(self.agents)} "
                 f"(got {', '.join(map(str, actions)) or 'none'})"
             )
-        array = np.zeros(self.batched.action_shape, self.batched.action_dtype)
+        arrays = self.batched.idle_actions()
         for agent, action in actions.items():
-            given, space = np.asarray(action), self.action_spaces[agent]
-            if given.shape != space.shape or not np.can_cast(given.dtype, array.dtype, "same_kind"):
+            space, (of_set, row) = self.action_spaces[agent], self._place(agent)
+            try:
+                given = np.asarray(action)
+            except ValueError:  # lists of different lengths
+                given = np.asarray(None)
+            array, is_bool = arrays[of_set], given.dtype == np.bool_
+            if given.shape != space.shape or is_bool or not np.can_cast(given.dtype, array.dtype, "same_kind"):
                 raise ActionError(
                     f"PettingZooParallelEnv.step: the action of {agent} must be of {space} "
                     f"(got {given.dtype} of shape {given.shape})"
                 )
-            array[0, self._rows[agent]] = given
-        return array
+            array[0, row] = given.ravel()
+        return arrays
 
     def _has_left(self) -> list[bool]:
         if not self.batched.data.is_data_on_device(IN_GAME):

@@ -11,6 +11,7 @@ from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.constants import Constants
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.rng import seed_words
 
 with needed_by(__name__, "torchrl"):
     from tensordict import TensorDict, TensorDictBase
@@ -109,6 +110,8 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
 
     def _set_seed(self, seed: int | None) -> None:
         """Let the next restart give the first starts of a seed; None changes nothing."""
+        if seed is not None:
+            seed_words(seed)  # raises here what the restart would
         self._next_seed = seed
 
     def _reset(self, tensordict: TensorDictBase | None = None, **options: Any) -> TensorDictBase:
@@ -123,7 +126,7 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         shapes = {
             self._sets[group]: tuple(self.full_action_spec[key].shape) for group, key in self._action_keys.items()
         }
-        self.batched.step_sets(actions, shapes)
+        self.batched.step(actions, shapes)
         entries, rewards = self._observed(), self.batched.rewards_by_set()
         for group, shape in self._shapes.items():
             entries[group]["reward"] = rewards[self._sets[group]].reshape(*shape, 1)
