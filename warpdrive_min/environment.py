@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -314,6 +314,16 @@ def agent_sets(env: Any) -> dict[str, list[Hashable]]:
 def earliest_truncation(env: Any) -> int:
     """Return the fewest steps after which an environment may truncate an episode."""
     return int(getattr(env, "earliest_truncation", None) or env.episode_length)
+
+
+def ids_in(known_ids: Collection[Hashable], agents: Iterable[Hashable]) -> list[Hashable]:
+    """Return the known ids of agents: the same, or those of the same text, as 0 and ``"0"`` in WarpDrive's code.
+
+    An unknown agent comes back as it is.
+    """
+    agents = list(agents)
+    texts = {} if all(agent in known_ids for agent in agents) else {str(each): each for each in known_ids}
+    return [agent if agent in known_ids else texts.get(str(agent), agent) for agent in agents]
 
 
 def as_actions(what: str, actions: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

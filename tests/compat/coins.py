@@ -171,6 +171,43 @@ class WrapperByHand:
         return self.env.step()
 
 
+class NumberedCoins(Coins):
+    """Coins that number their agents, whatever ``action_space`` calls them; actions come by the names there."""
+
+    def observe(self):
+        return {agent: np.array([self.total[agent], self.timestep], np.float32) for agent in range(self.num_agents)}
+
+    def step(self, actions=None):
+        if actions is None:
+            return super().step()
+        self.timestep += 1
+        chosen = [int(actions[str(agent)]) for agent in range(self.num_agents)]
+        self.total += chosen
+        is_last = self.timestep == self.episode_length
+        return self.observe(), {agent: float(chosen[agent]) for agent in range(2)}, {"__all__": is_last}, {}
+
+
+class NamingWrapper(WrapperByHand):
+    """A wrapper as users of WarpDrive 1 wrote them: told ``use_cuda``, with text for ids, and for the CPU too."""
+
+    def __init__(self, env_obj=None, env_name=None, env_config=None, num_envs=1, use_cuda=False, env_registrar=None):
+        if use_cuda:
+            super().__init__(env_obj, num_envs, "pycuda")
+        self.env, self.reset_on_host = env_obj, True
+        env_obj.action_space = {str(agent): Discrete(2) for agent in range(env_obj.num_agents)}
+
+    def obs_at_reset(self):
+        return {str(agent): seen for agent, seen in self.env.reset().items()}
+
+    def reset(self):
+        return self.obs_at_reset()
+
+    def step(self, actions):
+        observations, rewards, done, info = self.env.step(actions)
+        observations, rewards = ({str(agent): each for agent, each in row.items()} for row in (observations, rewards))
+        return observations, rewards, done, info
+
+
 class WrapperWithOtherArguments(EnvWrapper):
     """A subclass of WarpDrive's wrapper that is made in another way."""
 

@@ -16,8 +16,16 @@ from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
 from warp_drive.training.utils.vertical_scaler import perform_auto_vertical_scaling
 
-from tests.compat.builders import THREADED, name_of, policy, settings
-from tests.compat.coins import Coins, CUDACoins, WrapperByHand, WrapperWithOtherArguments, registrar
+from tests.compat.builders import THREADED, name_of, needs_host, policy, settings
+from tests.compat.coins import (
+    Coins,
+    CUDACoins,
+    NamingWrapper,
+    NumberedCoins,
+    WrapperByHand,
+    WrapperWithOtherArguments,
+    registrar,
+)
 from tests.compat.written_models import Gated
 from warpdrive_min.compat import scaling
 from warpdrive_min.compat.environments import CartPole
@@ -129,6 +137,52 @@ def test_checker_takes_a_users_wrapper(wrapper, backend):
     assert checker(Coins).test_env_reset_and_step(seed=1) == 0
     with pytest.raises(AssertionError, match="rewards of"):
         checker(Generous).test_env_reset_and_step(seed=1)
+
+
+@needs_host
+@pytest.mark.parametrize("ids", [str, int, np.int64])
+def test_checker_asks_users_wrappers_for_agents_by_their_ids(ids, monkeypatch):
+    """The wrapper names agents "0" and "1", the environment 0 and 1, the policies either; what differs is found."""
+    name_of("host", monkeypatch)
+
+    class Generous(NumberedCoins):
+        def step(self, actions=None):
+            observations, rewards, done, info = super().step(actions)
+            return observations, {agent: agent + reward for agent, reward in rewards.items()}, done, info
+
+    def checker(cpu_env_class):
+        return EnvironmentCPUvsGPU(
+            cpu_env_class=cpu_env_class,
+            cuda_env_class=NumberedCoins,
+            env_configs={"two": {"env_backend": "pycuda"}},
+            gpu_env_backend="pycuda",
+            env_wrapper=NamingWrapper,
+            policy_tag_to_agent_id_map={"all": [ids(0), ids(1)]},
+            num_envs=2,
+        )
+
+    assert checker(NumberedCoins).test_env_reset_and_step(seed=1) == 0
+    with pytest.raises(AssertionError, match=r"rewards of environment 0, agent '1'"):
+        checker(Generous).test_env_reset_and_step(seed=1)
+
+
+def test_checker_says_whose_value_is_missing(backend):
+    """A Python class that calls an agent otherwise than ``action_space`` does is an error that names both."""
+
+    class Forgetful(Coins):
+        def step(self, actions=None):
+            observations, rewards, done, info = super().step(actions)
+            return observations, {0: rewards[0], "second": rewards[1]}, done, info
+
+    checker = EnvironmentCPUvsGPU(
+        cpu_env_class=Forgetful,
+        cuda_env_class=CUDACoins,
+        env_configs={"two": {"env_backend": backend}},
+        gpu_env_backend=backend,
+        env_registrar=registrar(),
+    )
+    with pytest.raises(ConfigError, match=r"gave nothing for agents .1. .got .0, 'second'.*every agent one id"):
+        checker.test_env_reset_and_step(seed=1)
 
 
 def test_users_wrapper_is_scaled_by_its_script(backend, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -31,7 +32,8 @@ class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
     @Argfix({"env_class": "dual_mode_env_class"})
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        chosen = self._wrapper_class
+        self._chosen: type[Any] = self._wrapper_class
+        chosen = self._chosen
         arrays = {
             "policy_tag_to_agent_id_map": self._policies,
             "create_separate_placeholders_for_each_policy": self._separate,
@@ -41,6 +43,16 @@ class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
         self._wrapper_class = functools.partial(  # type: ignore[assignment]  # what makes one
             _checked, EnvWrapper if chosen is env_wrapper.EnvWrapper else chosen, arrays
         )
+
+    def python_object(self, env: Any) -> Any:
+        """Return the environment in the user's own wrapper, which may name agents or shape observations anew.
+
+        One without ``reset`` and ``step`` runs on GPUs alone.
+        """
+        is_own = not issubclass(env_wrapper.EnvWrapper, self._chosen) and self._chosen is not EnvWrapper
+        if is_own and all(hasattr(self._chosen, name) for name in ("reset", "step")):
+            return self._chosen(**taken_by(self._chosen, {"env_obj": env, "env_backend": "cpu"}))
+        return env
 
     def test_env_reset_and_step(
         self, consistency_threshold_pct: float = 1, seed: int | None = None, **more: Any
@@ -87,7 +99,21 @@ def _checked(
     if chosen.__init__ in (EnvWrapper.__init__, env_wrapper.EnvWrapper.__init__):
         return _with_placeholders(chosen, arrays)(env, seed=seed, exact=exact, **named)
     require(not exact, f"wrapper {chosen.__name__}", "makes no exact builds", do="leave exact off")
-    return _with_placeholders(GivenWrapper, arrays)(chosen(env_obj=env, **named))
+    return _with_placeholders(GivenWrapper, arrays)(chosen(**taken_by(chosen, {"env_obj": env, **named})))
+
+
+def taken_by(chosen: type[Any], named: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of WarpDrive's checker that a user's wrapper takes; before 2.0 it was told ``use_cuda``.
+
+    One that it does not take is left out where it says nothing.
+    """
+    parameters = inspect.signature(chosen).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return named
+    if "use_cuda" in parameters and "env_backend" not in parameters:
+        named = {**named, "use_cuda": named["env_backend"] != "cpu"}
+        del named["env_backend"]
+    return {name: value for name, value in named.items() if name in parameters or value not in (None, False)}
 
 
 def _with_placeholders(

@@ -16,6 +16,7 @@ from warpdrive_min.consistency.arrays import Array, Comparison, Tolerance
 from warpdrive_min.consistency.steps import Agreement, step_from_same_state
 from warpdrive_min.constants import DONE, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import ids_in
 from warpdrive_min.errors import ConfigError, require, whole
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.spaces import action_bounds, category_counts
@@ -148,6 +149,10 @@ class EnvironmentCPUvsGPU:
         """Return the actions of a step by agent, for each environment; a subclass may draw others."""
         return [generate_random_actions(env, generator) for _ in range(num_envs)]
 
+    def python_object(self, env: Any) -> Any:
+        """Return what is reset and stepped for an environment's Python class; a subclass may wrap it."""
+        return env
+
     def _scenarios(self, seed: int) -> Iterator[_Scenario]:
         if isinstance(self._configs, Mapping):
             for name, config in self._configs.items():
@@ -203,7 +208,7 @@ class EnvironmentCPUvsGPU:
         registrar = {"env_registrar": self._wrapper_arguments["env_registrar"]}
         if "numpy" in getattr(self._cpu_class, "kernel_sources", {}):
             return _Run(wrapper, groups, _KernelSide(wrap(self._cpu_class, "cpu", **registrar), groups))
-        objects = [self._cpu_class(**scenario.config) for _ in range(self._num_envs)]
+        objects = [self.python_object(self._cpu_class(**scenario.config)) for _ in range(self._num_envs)]
         return _Run(wrapper, groups, _PythonSide(objects, groups))
 
     def _groups(self, wrapper: EnvWrapper) -> list[_Group]:
@@ -212,7 +217,10 @@ class EnvironmentCPUvsGPU:
         is_even = n_agents % blocks == 0 or not self._even_blocks
         _require(is_even, f"{n_agents} agents must divide over blocks_per_env", blocks)
         agents: list[Hashable] = list(wrapper.env.action_space)
-        policies = self._policies or {"all": agents}
+        policies = {
+            policy: ids_in(wrapper.env.action_space, members)
+            for policy, members in (self._policies or {"all": agents}).items()
+        }
         mapped = [agent for members in policies.values() for agent in members]
         is_whole = len(mapped) == len(agents) and set(mapped) == set(agents)
         _require(is_whole, "policy_tag_to_agent_id_map must hold every agent once", mapped)
@@ -325,13 +333,29 @@ class _Group:
         """Return the arrays of observations by agent, of a row for each environment."""
         arrays = {}
         for name, key in self.observation_keys.items():
-            array = self.stack([{a: row[a] if key is None else row[a][key] for a in self.agents} for row in rows])
+            array = self.stack(rows, key)
             arrays[name] = np.swapaxes(array, 1, self.agents_axes[name])
         return arrays
 
-    def stack(self, rows: Sequence[Mapping[Hashable, Any]]) -> Array:
-        """Return values by agent, of a row for each environment, as an array ``(n_envs, n_agents, ...)``."""
-        return np.stack([np.stack([np.asarray(row[agent]) for agent in self.agents]) for row in rows])
+    def stack(self, rows: Sequence[Mapping[Hashable, Any]], key: Hashable | None = None) -> Array:
+        """Return values by agent, of a row for each environment, as an array ``(n_envs, n_agents, ...)``.
+
+        Args:
+            rows: Values, which are dicts where there is
+                a key: the entry to take.
+            key: See there.
+
+        Raises:
+            ConfigError: A row has no value of an agent.
+        """
+        stacked = []
+        for row in rows:
+            ids = ids_in(row, self.agents)
+            missing = [agent for agent in ids if agent not in row]
+            rule, do = f"the Python environment gave nothing for agents {missing}", "give every agent one id everywhere"
+            _require(not missing, rule, list(row), do)
+            stacked.append(np.stack([np.asarray(row[agent] if key is None else row[agent][key]) for agent in ids]))
+        return np.stack(stacked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +409,9 @@ class _PythonSide:
 
     def step(self, actions: Sequence[Mapping[Hashable, Any]]) -> None:
         """Take a step."""
-        results = [each.step(row) for each, row in zip(self._objects, actions, strict=True)]
+        results = []
+        for each, seen, row in zip(self._objects, self._rows, actions, strict=True):
+            results.append(each.step(dict(zip(ids_in(seen, row), row.values(), strict=True))))
         self._rows = [result[0] for result in results]
         self._outcome = {group.rewards: group.stack([result[1] for result in results]) for group in self._groups}
         self._outcome[DONE] = np.array([bool(result[2]["__all__"]) for result in results])

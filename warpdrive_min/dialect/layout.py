@@ -13,7 +13,7 @@ import torch
 from warpdrive_min.constants import Constants
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.environment import Observations
+from warpdrive_min.environment import Observations, ids_in
 from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.actions import ActionSpace
@@ -113,14 +113,17 @@ def create_and_push_data_placeholders(
     if env_wrapper is None:
         raise ConfigError.of("placeholders", "need a wrapper", None, "pass it after its first reset()")
     layout = WarpDriveLayout(create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
-    policies = policy_tag_to_agent_id_map or {"shared": list(env_wrapper.env.action_space)}
+    ids = env_wrapper.env.action_space
+    given: PolicyMap = policy_tag_to_agent_id_map or {"shared": list(ids)}
+    policies = {policy: ids_in(ids, agents) for policy, agents in given.items()}
     feed = layout.feed(env_wrapper, policies)
     if push_data_batch_placeholders:
         n_steps = training_batch_size_per_env or 0
         what, rule = "placeholders: training_batch_size_per_env", "must be at least 1"
         require(n_steps >= 1, what, rule, training_batch_size_per_env)
-        for policy, members in policies.items():
-            _add_batches(feed, env_wrapper, policy, members, n_steps)
+        for policy, of_policy in policies.items():
+            for name, row in batch_rows(env_wrapper, policy, of_policy).items():
+                feed.add_data(name, row, n_copies=n_steps)
     push_missing(env_wrapper, feed)
     if action_sampler is not None:
         for suffix, members in layout.sets(env_wrapper.env, policies).items():
@@ -145,17 +148,17 @@ def get_obs(
     return layout.stacked([np.asarray(obs[agent] if key is None else obs[agent][key]) for agent in agent_ids])
 
 
-def _add_batches(feed: DataFeed, wrapper: EnvWrapper, policy: str, agents: Agents, n_steps: int) -> None:
+def batch_rows(wrapper: EnvWrapper, policy: str, agents: Agents) -> dict[str, npt.NDArray[Any]]:
+    """Return a row of zeros, for one step, of each batch of a policy by its name."""
     actions = ActionSpace.of(wrapper.env.action_space[agents[0]])
     size = get_flattened_obs_size(wrapper.env.observation_space[agents[0]])
     rows = (wrapper.n_envs, len(agents))
-    for name, row in {
+    return {
         f"{Constants.ACTIONS}_batch_{policy}": np.zeros((*rows, actions.n_types), actions.dtype),
         f"{Constants.REWARDS}_batch_{policy}": np.zeros(rows, np.float32),
         f"{Constants.PROCESSED_OBSERVATIONS}_batch_{policy}": np.zeros((*rows, size), np.float32),
         f"{Constants.DONE_FLAGS}_batch": np.zeros(wrapper.n_envs, np.int32),
-    }.items():
-        feed.add_data(name, row, n_copies=n_steps)
+    }
 
 
 def trainer_arguments(
