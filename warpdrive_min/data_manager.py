@@ -65,6 +65,7 @@ class CUDADataManager:
         self.reset_target_to_pool: dict[str, str] = {}
         """Pool of each array that is refilled from one."""
         self._tensors: dict[str, torch.Tensor] = {}
+        self._lent: dict[str, torch.Tensor] = {}
         self._scalars: dict[str, Scalar] = {}
         self._meta: dict[str, Scalar] = {}
         self._shared: dict[str, Array | Scalar] = {}
@@ -194,6 +195,7 @@ class CUDADataManager:
         if is_pool:
             self.reset_target_to_pool[attributes["reset_target"]] = name
         self._tensors[name] = tensor
+        self._lent.pop(name, None)
         self._attributes[name] = attributes
         self._host[name] = array
         if torch_accessible:
@@ -240,8 +242,16 @@ class CUDADataManager:
     # -------------------------------------------------------------- what is there
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Return the live tensor of an array, reserved ones, saved copies and log buffers included."""
-        return _get(self._tensors, name, "data")
+        """Return the live tensor of an array, reserved ones, saved copies, log buffers and lent ones included."""
+        return self._lent[name] if name in self._lent else _get(self._tensors, name, "data")
+
+    def lend(self, name: str, tensor: torch.Tensor) -> None:
+        """Let `tensor` find a tensor of another owner by a name; one that was pushed, or is pushed later, goes before.
+
+        Kernels, resets and `is_data_on_device` do not know it.
+        """
+        if not self.is_data_on_device(name):
+            self._lent[name] = tensor
 
     def device_data(self, name: str) -> torch.Tensor | Scalar:
         """Return what a kernel gets for a name: the live tensor, or the scalar."""

@@ -4,9 +4,9 @@ The environment variable PUBLIC_WARP_DRIVE_CODE names a folder with checkouts: `
 bac017e), `warp-drive-1.1` and so on (at its tags, or where docs/compat.md says), `crowd`
 (superboySB/Awesome-Mobile-Crowdsensing at 54c7797), `rice` (mila-iqia/climate-cooperation-competition at 148ed85),
 `rice-1` (AlaiaS/AI-Climate at e0d2da3), `rice-2` (pjwozny/a4gcc at b85250e), `rice-3`
-(adityak77/climate-cooperation-competition at 442e7ba), `lightning` (Lightning-AI/tutorials at 264d0b0) and
-`ai-economist` (salesforce/ai-economist at a84d5f3). They import `gym` 0.26 and GPUtil; RICE scikit-learn; `lightning`
-pytorch_lightning; the last one pandas, lz4 and pycryptodome.
+(adityak77/climate-cooperation-competition at 442e7ba), `lightning` (Lightning-AI/tutorials at 264d0b0),
+`collective` (Finebouche/collective_MARL at 85f4c27) and `ai-economist` (salesforce/ai-economist at a84d5f3). They
+import `gym` 0.26 and GPUtil; RICE scikit-learn; `lightning` pytorch_lightning; the last one pandas, lz4, pycryptodome.
 """
 
 from __future__ import annotations
@@ -210,3 +210,73 @@ def test_warp_drives_trainer_trains_as_a_users(name, algorithm, says, tmp_path):
     for stem, each in files.items():
         (tmp_path / f"{stem}.py").write_text(each)
     assert says in run(tmp_path, "script.py", name, algorithm)
+
+
+OWN_MODEL = """
+import sys
+import yaml
+from example_envs.tag_continuous.tag_continuous import TagContinuous
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.training.models.factory import ModelFactory
+from warp_drive.training.trainers.trainer_a2c import TrainerA2C
+from warp_drive.utils.common import get_project_root
+
+ModelFactory.add("own", "own_fully_connected", "FullyConnected")
+config = yaml.safe_load((get_project_root() / "warp_drive/training/run_configs/tag_continuous.yaml").read_text())
+config["env"]["episode_length"] = 10
+config["trainer"].update(num_envs=8, train_batch_size=80, num_episodes=20, seed=3)
+config["saving"]["basedir"] = "saved"
+for policy in config["policy"].values():
+    policy["model"]["type"] = "own"
+env = TagContinuous(**config["env"])
+wrapper = EnvWrapper(env, num_envs=8, env_backend="pycuda")
+agents = {"tagger": list(env.taggers), "runner": list(env.runners)}
+trainer = TrainerA2C(env_wrapper=wrapper, config=config, policy_tag_to_agent_id_map=agents)
+trainer.train()
+print(trainer.current_timestep, type(trainer.models["runner"]).__module__)
+"""
+
+
+@needs_host
+@needs_checkouts
+@pytest.mark.parametrize("version", ["-1.1", *(f"-{tag}" for tag in TAGS), ""])
+def test_warp_drives_network_trains_as_a_users(version, tmp_path):
+    """A copy of it beside the script, with the base that 2.7 has, finds what it reads when it is made."""
+    folder = Path(str(FOLDER), f"warp-drive{version}", "warp_drive/training/models")
+    for stem in ("fully_connected", "model_base"):
+        if (file := folder / f"{stem}.py").exists():
+            text = file.read_text().replace("warp_drive.training.models.model_base", "own_model_base")
+            (tmp_path / f"own_{stem}.py").write_text(text)
+    (tmp_path / "script.py").write_text(OWN_MODEL)
+    assert "{'runner': 160, 'tagger': 160} own_fully_connected" in run(tmp_path, "script.py")
+
+
+COLLECTIVE = """
+from config import run_config
+from custom_env import CUDACustomEnv
+from warp_drive.env_wrapper import EnvWrapper
+from warp_drive.training.models.factory import ModelFactory
+from warp_drive.training.trainers.trainer_a2c import TrainerA2C
+from warp_drive.utils.env_registrar import EnvironmentRegistrar
+
+run_config["env"].update(num_preys=4, num_predators=2, episode_length=6, preparation_length=2)
+run_config["trainer"].update(num_envs=2, train_batch_size=6, num_episodes=4)
+run_config["saving"]["basedir"] = "saved"
+registrar = EnvironmentRegistrar()
+registrar.add_cuda_env_src_path(CUDACustomEnv.name, "custom_env_step_numba", env_backend="numba")
+env = CUDACustomEnv(**run_config["env"])
+wrapper = EnvWrapper(env_obj=env, num_envs=2, env_backend="numba", env_registrar=registrar)
+ModelFactory.add("predator_policy", "predator_policy", "PredatorPolicy")
+ModelFactory.add("prey_policy", "prey_policy", "PreyPolicy")
+trainer = TrainerA2C(wrapper, run_config, {"predator": list(env.predators), "prey": list(env.preys)}, verbose=False)
+trainer.train()
+print(trainer.current_timestep)
+"""
+
+
+@needs_checkouts
+def test_collective_marl_trains_its_own_models(monkeypatch, tmp_path):
+    """By the cells of its notebook, smaller, with the trainer of WarpDrive for that of its fork."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(str(FOLDER), "collective")), *sys.path]))
+    (tmp_path / "script.py").write_text(COLLECTIVE)
+    assert "{'prey': 24, 'predator': 24}" in run(tmp_path, "script.py", host=False)

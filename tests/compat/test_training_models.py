@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from example_envs.single_agent.classic_control.cartpole.cartpole import CUDAClassicControlCartPoleEnv
@@ -199,6 +200,50 @@ def test_users_model_needs_a_trainer_of_warp_drive(tmp_path):
     del config["policy"]["shared"]["model"]["gate"]
     with pytest.raises(ConfigError, match="'gated': is written for WarpDrive"):
         Trainer(cartpole(), config, {"shared": [0]}, verbose=False)
+
+
+@pytest.mark.usefixtures("gated")
+@pytest.mark.parametrize("name", ["Copied", "CopiedFrom1"])
+def test_copy_of_warpdrives_network_finds_the_batches(tmp_path, name):
+    """When it is made they have their shapes; after a rollout they hold it, and cost no memory of their own."""
+    ModelFactory.add("copied", "tests.compat.written_models", name)
+    config = run_config(tmp_path)
+    config["policy"]["shared"]["model"] = {"type": "copied", "fc_dims": [8, 6]}
+    wrapper = cartpole()
+    trainer = TrainerA2C(wrapper, config, {"shared": [0]}, verbose=False)
+    model, data = trainer.models["shared"], wrapper.cuda_data_manager
+    assert model.shapes == {
+        "processed_observations": (5, 4, 1, 4),
+        "sampled_actions": (5, 4, 1, 1),
+        "rewards": (5, 4, 1),
+    }
+    assert model.done_shape == (5, 4)
+    assert not any(data.is_data_on_device(f"{each}_batch_shared") for each in model.shapes)
+    trainer.train(1)
+    assert (data.tensor("rewards_batch_shared") == 1).all()
+    observations, buffer = data.tensor("processed_observations_batch_shared"), trainer.groups["shared"].buffer
+    assert torch.equal(observations, buffer.observations[:-1])
+    assert observations.data_ptr() == buffer.observations.data_ptr()
+    again = type(model)(wrapper, {"fc_dims": [8, 6]} if name == "Copied" else [8, 6], "shared", {"shared": [0]})
+    again.load_state_dict(model.state_dict())
+    torch.testing.assert_close(again(observations), model(observations))
+    create_and_push_data_placeholders(wrapper, training_batch_size_per_env=2)  # as a trainer of the user's own does
+    assert data.get_shape("processed_observations_batch_shared") == (2, 4, 1, 4)
+
+
+@pytest.mark.parametrize("ids", [str, int, np.int64])
+def test_policies_name_agents_by_number_or_text(tmp_path, ids):
+    """What the trainer's policies and the placeholders hold is what the environment calls its agents."""
+    config = settings(tmp_path, {"shared": policy()}, num_episodes=12)
+    policies = {"shared": np.array([ids(0)]) if ids is np.int64 else (ids(0),)}
+    trainer = TrainerA2C(cartpole(), config, policies, verbose=False)
+    assert trainer.policy_tag_to_agent_id_map == {"shared": [0]}
+    wrapper = cartpole()
+    wrapper.reset_all_envs()
+    create_and_push_data_placeholders(wrapper, policy_tag_to_agent_id_map=policies, training_batch_size_per_env=2)
+    assert wrapper.cuda_data_manager.get_shape("rewards_batch_shared") == (2, 4, 1)
+    with pytest.raises(ConfigError, match=r"policies: must hold each of the agents .0. once .got \['agent'\]"):
+        TrainerA2C(cartpole(), config, {"shared": ["agent"]}, verbose=False)
 
 
 @pytest.mark.usefixtures("gated")

@@ -1,4 +1,4 @@
-"""A model as a user of WarpDrive writes it: a layer of its own, and a key of its own in the run config."""
+"""Models as users of WarpDrive write them: on its base, or on torch's alone, as a copy of its network is."""
 
 import torch
 from torch import nn
@@ -20,3 +20,43 @@ class Gated(ModelBaseFullyConnected):
         hidden = self.fc["0"](obs) * self.gate
         probabilities = [apply_logit_mask(head(hidden), self.action_mask).softmax(-1) for head in self.policy_head]
         return probabilities, self.vf_head(hidden)[..., 0]
+
+
+class Copied(nn.Module):
+    """A network that is no subclass of WarpDrive's: it asks wrapper and data manager for its sizes, as up to 2.7."""
+
+    def __init__(
+        self,
+        env,
+        model_config,
+        policy,
+        policy_tag_to_agent_id_map,
+        create_separate_placeholders_for_each_policy=False,
+        obs_dim_corresponding_to_num_agents="first",
+    ):
+        super().__init__()
+        assert isinstance(model_config["fc_dims"], list)
+        self.env, self.policy, self.members = env, policy, policy_tag_to_agent_id_map[policy]
+        data, agent = env.cuda_data_manager, self.members[0]
+        self.shapes = {name: data.get_shape(name=f"{name}_batch_{policy}") for name in BATCHES}
+        self.done_shape = data.get_shape("done_flags_batch")
+        size = data.data_on_device_via_torch(f"processed_observations_batch_{policy}").shape[-1]
+        widths = model_config["fc_dims"]
+        layers = zip([size, *widths], widths, strict=False)
+        self.fc = nn.Sequential(*[nn.Sequential(nn.Linear(*sizes), nn.ReLU()) for sizes in layers])
+        self.policy_head = nn.ModuleList([nn.Linear(widths[-1], env.env.action_space[agent].n)])
+        self.vf_head = nn.Linear(widths[-1], 1)
+
+    def forward(self, obs=None, batch_index=None):
+        hidden = self.fc(obs)
+        return [head(hidden).softmax(-1) for head in self.policy_head], self.vf_head(hidden)[..., 0]
+
+
+class CopiedFrom1(Copied):
+    """One of WarpDrive 1.2 to 2.0, which is told the widths of its layers."""
+
+    def __init__(self, env, fc_dims, policy, policy_tag_to_agent_id_map, *others, **more):
+        super().__init__(env, {"fc_dims": fc_dims}, policy, policy_tag_to_agent_id_map, *others, **more)
+
+
+BATCHES = ("processed_observations", "sampled_actions", "rewards")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -20,7 +21,7 @@ from torch import nn
 
 from warpdrive_min.constants import Constants
 from warpdrive_min.dialect import weights
-from warpdrive_min.dialect.layout import WarpDriveLayout
+from warpdrive_min.dialect.layout import WarpDriveLayout, batch_rows
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training import models
@@ -304,6 +305,8 @@ class Building:
     configs: Mapping[str, PolicyConfig]
     given: Mapping[str, Any]
     """Sections of the user's run config by policy, with keys that only the user's models know."""
+    n_steps: int
+    """Steps of a rollout: rows of the batches."""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -314,6 +317,17 @@ class Building:
             "create_separate_placeholders_for_each_policy": self.arrays[0],
             "obs_dim_corresponding_to_num_agents": self.arrays[1],
         }
+
+    def lend_batches(self) -> None:
+        """Give the batches their names and shapes before the rollouts are there, without memory.
+
+        Models of users read them when they are made, as WarpDrive's own does.
+        """
+        data = self.env.cuda_data_manager
+        for policy, agents in self.policies.items():
+            for name, row in batch_rows(self.env, policy, agents).items():
+                zero = torch.zeros((), dtype=torch.from_numpy(row).dtype, device=data.device)
+                data.lend(name, zero.expand(self.n_steps, *row.shape))
 
 
 _building: ContextVar[Building] = ContextVar("_building")
@@ -351,9 +365,14 @@ class _Trained(nn.Module):
             for part, network in each.models.items()
             if network is config
         )
+        what.lend_batches()
         given = (what.given.get(policy) or {}).get("model") or {}
         extra = given if part == "model" else given.get(part) or {}
-        self.model = self.build(model_config={**config.to_dict(), **extra}, policy=policy, **what.arguments)
+        of_model: dict[str, Any] = {"model_config": {**config.to_dict(), **extra}}
+        parameters = inspect.signature(self.build).parameters
+        if "fc_dims" in parameters and "model_config" not in parameters:  # of WarpDrive 1.2 to 2.0
+            of_model = {"fc_dims": of_model["model_config"]["fc_dims"]}
+        self.model = self.build(policy=policy, **of_model, **what.arguments)
         self._shared = [weakref.ref(each) for each in (what.env, getattr(what.env, "given", what.env), what.env.env)]
         """Environments that the user's model may hold, and that its copies, DDPG's targets, hold too."""
         models.initialise(self.model, config.init_method)

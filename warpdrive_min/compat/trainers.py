@@ -23,6 +23,7 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.dialect.episodes import episode_states
 from warpdrive_min.dialect.layout import trainer_arguments
 from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import ids_in
 from warpdrive_min.errors import ConfigError, known, meant, require
 from warpdrive_min.training import trainer
 from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
@@ -97,11 +98,14 @@ class TrainerBase(trainer.Trainer):
         require(not filled, f"trainer {type(self).__name__}", rule, filled, do)
         given, env_wrapper = env_wrapper, seen_as_ours(env_wrapper)
         settings = run_config(config) if isinstance(config, Mapping) else RunConfig.of(config)
-        policies = trainer.policy_map(settings, env_wrapper, policy_tag_to_agent_id_map)
+        given_map = trainer.policy_map(settings, env_wrapper, policy_tag_to_agent_id_map)
+        policies = {name: ids_in(env_wrapper.env.action_space, agents) for name, agents in given_map.items()}
         self._given = (config.get("policy") or {}) if isinstance(config, Mapping) else {}
         if _looks_only.get():
             arrays = (create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
-            raise _FoundError(Found(settings, Building(env_wrapper, policies, arrays, settings.policy, self._given)))
+            n_steps = settings.trainer.train_batch_size // settings.trainer.num_envs
+            found = Building(env_wrapper, policies, arrays, settings.policy, self._given, n_steps)
+            raise _FoundError(Found(settings, found))
         self._n_played = 0
         arguments = trainer_arguments(
             policies,
@@ -131,9 +135,16 @@ class TrainerBase(trainer.Trainer):
 
     def _build(self) -> None:
         """Build models with what a user's own ones need to know, and see all from WarpDrive's side."""
-        models = Building(self.wrapper, self.policy_map, self.layout.saved, self.config.policy, self._given)
+        arrays, configs = self.layout.saved, self.config.policy
+        models = Building(self.wrapper, self.policy_map, arrays, configs, self._given, self.n_steps)
         with building(models):
             super()._build()
+        data = self.wrapper.cuda_data_manager
+        for name, group in self.groups.items():
+            if group.buffer is not None and self.sharing:
+                data.lend(f"{Constants.PROCESSED_OBSERVATIONS}_batch_{name}", group.buffer.observations[:-1])
+                data.lend(f"{Constants.ACTIONS}_batch_{name}", group.buffer.actions)
+                data.lend(f"{Constants.REWARDS}_batch_{name}", group.buffer.rewards)
         for name, group in self.groups.items():
             what, rule = f"run config policy.{name}.model.type", "WarpDrive's trainers have no recurrent models"
             got, do = group.config.models[acting_part(group.models)].type, "use warpdrive_min.training.trainer.Trainer"
