@@ -40,7 +40,7 @@ class CUDAEnvironmentReset:
 
         Raises:
             DataError: A pool's dtype or row shape differs from its target's.
-            ValueError: The seed is negative or has more than 64 bits.
+            ConfigError: The seed is no integer, negative, or has more than 64 bits.
         """
         _check_pools(data_manager)
         seed_resets(data_manager, 0 if seed is None else seed)
