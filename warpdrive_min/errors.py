@@ -95,7 +95,11 @@ class CertificateError(WarpDriveError, ValueError):
     """A certificate is missing, damaged, of another release, or of a run that cannot be replayed."""
 
 
-class DiskFullError(WarpDriveError, OSError):
+class WriteError(WarpDriveError, OSError):
+    """A file or folder cannot be written."""
+
+
+class DiskFullError(WriteError):
     """A disk has too little free space for a file, or the file is longer than allowed."""
 
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that end with the process that works in them."""
+"""Complete writes: a file gets all that is written to it, or an error and its earlier content."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
-from warpdrive_min.errors import DiskFullError
+from warpdrive_min.errors import DiskFullError, WriteError
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of the system's errors where there is no room: on the disk, of the user's share, in a file."""
+"""Error numbers for a full disk, a used-up quota, and a file at its size limit."""
+LITTLE: Final = 2**16
+"""Free bytes below which an error without a number is taken for a full disk."""
 UNFINISHED: Final = ".partial-"
 """Beginning of the names of folders in which a file is written that takes the place of another one."""
 
 
 @contextmanager
 def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
-    """Give a path to write to, which then takes the place of ``path``; an error leaves what was there.
+    """Lend a temporary path, and rename it to ``path`` at the end; an error leaves what was there.
 
     The folder is made if missing. The temporary path is in it, and ends as ``path`` does.
 
@@ -36,42 +38,126 @@ def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
 
     Raises:
         DiskFullError: There is no room for it.
-        OSError: The file cannot be written.
+        WriteError: It cannot be written.
     """
-    with room_for(path, n_bytes), _replacing(path) as unfinished:
-        yield unfinished
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with own_folder(path.parent, UNFINISHED) as scratch:
+    with room_for(path, n_bytes), ExitStack() as stack:
+        with naming(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch = stack.enter_context(own_folder(path.parent, UNFINISHED))
         unfinished = scratch / path.name
-        yield unfinished
-        # On the disk before it is renamed, or a crash of the machine could leave an empty file.
-        with unfinished.open("r+b") as file:
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        with _numbered(unfinished):
+            yield unfinished
+        with naming(path):
+            # On the disk before it is renamed, or a crash of the machine could leave an empty file.
+            with unfinished.open("r+b") as file:
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file in UTF-8, and the folders that it needs; until it is whole, what was there stays.
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8, and the folders that it needs; an error leaves what was there.
 
     Raises:
-        OSError: It cannot be written; nothing is left of the attempt. `DiskFullError` where there is no room.
+        WriteError: It cannot be written. `DiskFullError` where there is no room.
     """
-    with replacing(path, len(text.encode())) as unfinished:
-        unfinished.write_text(text, encoding="utf-8", newline="\n")
+    encoded = content.encode() if isinstance(content, str) else content
+    with replacing(path, len(encoded)) as unfinished, naming(path):
+        unfinished.write_bytes(encoded)
+
+
+def append(path: Path, text: str) -> None:
+    """Append lines to a file, all of them or none, and wait until they are on the disk.
+
+    Several processes may append to one file at the same time: each holds its lock meanwhile. A line without an end, as
+    a killed process leaves it, is removed first.
+
+    Args:
+        path: File; made if missing, with its folders.
+        text: Lines with their ends.
+
+    Raises:
+        WriteError: It cannot be written. `DiskFullError` where there is no room.
+    """
+    line = text.encode()
+    with room_for(path, len(line), more=True), naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        lock = lock_of(path, wait=True)
+        try:
+            end = os.fstat(descriptor).st_size
+            if cut := _cut(path):
+                if lock is None:  # another process may be writing it
+                    line = b"\n" + line
+                else:
+                    end -= cut
+                    os.ftruncate(descriptor, end)
+            try:
+                write_all(descriptor, line)
+                os.fsync(descriptor)
+            except OSError:
+                if lock is not None:
+                    os.ftruncate(descriptor, end)
+                raise
+        finally:
+            os.close(descriptor)
+            if lock is not None:
+                os.close(lock)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all bytes: the system may take fewer at a time, and says why only at the next try."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _cut(path: Path) -> int:
+    """Return the length of a last line without an end, bytes."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return 0
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":
+            return 0
+    content = path.read_bytes()
+    return len(content) - 1 - content.rfind(b"\n")
+
+
+def require_writable(path: Path, option: str, *, is_file: bool = False) -> None:
+    """Make sure, before long work, that an option's folder can be written or made; leaves nothing behind.
+
+    Args:
+        path: Folder, or with ``is_file`` a file in it.
+        option: Name of the option, for the error.
+        is_file: ``path`` is a file.
+
+    Raises:
+        WriteError: It cannot be written.
+    """
+    folder = path.absolute().parent if is_file else path.absolute()
+    try:
+        there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+        tempfile.TemporaryFile(dir=there, prefix=UNFINISHED).close()
+        if is_file and path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as error:
+        what = "a file" if is_file else "a folder"
+        rule = f"must be {what} that can be written (got {path}: {_words(error)})"
+        raise WriteError.of(option, rule, do="name another one") from error
+
+
+# ------------------------------------------------------------------ errors
 
 
 @contextmanager
-def room_for(path: Path, n_bytes: int | None = None, do: str = "make room") -> Iterator[None]:
-    """Say of an error that comes of a full disk what is needed, and what is free.
+def room_for(path: Path, n_bytes: int | None = None, do: str = "make room", *, more: bool = False) -> Iterator[None]:
+    """Name, in the error of a full disk, the path and the bytes that it needs.
 
     Args:
         path: File or folder that is written.
         n_bytes: Its length, if known.
         do: Advice.
+        more: ``n_bytes`` are appended.
 
     Raises:
         DiskFullError: There is no room for it.
@@ -80,18 +166,70 @@ def room_for(path: Path, n_bytes: int | None = None, do: str = "make room") -> I
         yield
     except Exception as error:
         number = _system_error(error)
-        if number not in FULL or isinstance(error, DiskFullError):
+        if number not in FULL or isinstance(error, WriteError):
             raise
-        there = next(folder for folder in path.absolute().parents if folder.is_dir())
-        rule = f"needs {'more' if n_bytes is None else f'{n_bytes:,}'} free bytes"
-        advice = f"{os.strerror(number).lower()}: {do}"
-        raise DiskFullError.of(str(path), rule, shutil.disk_usage(there).free, advice) from error
+        raise _no_room(path, number, n_bytes, do, " more" * more) from error
+
+
+def _no_room(path: Path, number: int, n_bytes: int | None, do: str, more: str) -> DiskFullError:
+    """Make the error of a full disk; free bytes are in it only where they explain it."""
+    rule = "needs more bytes" if n_bytes is None else f"needs {n_bytes:,}{more} bytes"
+    if number == errno.EFBIG and (limit := _longest()) is not None:
+        rule, do = f"{rule}, and a file may have {limit:,} (ulimit -f)", do.replace("make room", "raise the limit")
+    elif number == errno.ENOSPC:
+        free = shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.is_dir())).free
+        rule += f", and {free:,} are free" if n_bytes is None or free < n_bytes else ""
+    return DiskFullError.of(str(path), rule, do=f"{os.strerror(number).lower()}: {do}")
+
+
+def _longest() -> int | None:
+    """Return the length that files of this process may have, bytes; None: there is no limit."""
+    if sys.platform == "win32":
+        return None
+    import resource  # noqa: PLC0415  (not on Windows)
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _system_error(error: Exception) -> int | None:
     """Return the number of the system's error; libraries in Rust leave it in the text."""
     found = re.search(r"\(os error (\d+)\)", str(error))
     return error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+
+
+@contextmanager
+def _numbered(path: Path) -> Iterator[None]:
+    """Restore the number of a full disk, which libraries that write images drop."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None or isinstance(error, WriteError):
+            raise
+        n_bytes, limit = path.stat().st_size if path.exists() else 0, _longest()
+        is_full = shutil.disk_usage(path.parent).free < LITTLE
+        number = errno.EFBIG if limit is not None and n_bytes >= limit else errno.ENOSPC if is_full else None
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number)) from error
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the path in errors of the system, in place of a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, WriteError) or error.errno in FULL:
+            raise
+        raise WriteError.of(str(path), f"cannot be written ({_words(error)})", do="choose another place") from error
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+# ------------------------------------------------------------------ folders and locks
 
 
 @contextmanager

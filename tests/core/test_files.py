@@ -8,9 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from tests.training.builders import limited
 from warpdrive_min import files
+from warpdrive_min.cli import app
 from warpdrive_min.files import own_folder, replacing, write_atomically
+
+MODULE = "warpdrive_min.envs:CartPole"
 
 
 def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
@@ -104,3 +109,17 @@ def test_held_folder_is_of_one_process(tmp_path: Path) -> None:
         files.hold(tmp_path)
     os.close(other)
     assert files.hold(tmp_path, wait_s=1) is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["new-env ring_walk {folder}", "validate {module} --no-card --backend cpu --check flags --json {folder}/x.json"],
+)
+def test_command_on_a_full_disk_names_the_path_and_leaves_nothing(words: str, tmp_path: Path) -> None:
+    """The error is one line; what was begun is gone."""
+    with limited(100):
+        done = CliRunner().invoke(app, words.format(folder=tmp_path, module=MODULE).split())
+    assert done.exit_code == 2
+    (line,) = (line for line in done.output.splitlines() if "ulimit -f" in line)
+    assert line.startswith(str(tmp_path))
+    assert not list(tmp_path.iterdir())

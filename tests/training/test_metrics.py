@@ -335,7 +335,7 @@ def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
     row = {"iteration": 1, "loss": 0.5}
     sink.write(row)
     before = path.read_bytes()
-    message = r"metrics: needs \d+ free bytes \(got \d+\); .*: make room"
+    message = r"metrics: needs \d+ bytes, and a file may have \d+ \(ulimit -f\); file too large: raise the limit and"
     with limited(len(before) + 2), pytest.raises(DiskFullError, match=message):
         sink.write(row)
     sink.close()

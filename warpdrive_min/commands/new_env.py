@@ -14,6 +14,7 @@ import typer
 
 from warpdrive_min.commands.environments import errors_told
 from warpdrive_min.errors import require
+from warpdrive_min.files import naming, room_for
 from warpdrive_min.terminal import echo
 
 TEMPLATE = Path(__file__).with_name("new_env_template")
@@ -41,6 +42,7 @@ def write_starter(name: str, folder: Path) -> Path:
 
     Raises:
         ConfigError: The name is no identifier or another module's, the folder is missing, or the package exists.
+        WriteError: The folder cannot be written.
     """
     check_name(name)
     package = folder / name
@@ -49,7 +51,7 @@ def write_starter(name: str, folder: Path) -> Path:
     is_free = importlib.util.find_spec(name) is None
     require(is_free, "new-env", "the name must not be that of an installed module", name, "take another one")
     words = {"name": name, "title": class_name(name)}
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".new-env-") as scratch:
+    with room_for(package), naming(package), tempfile.TemporaryDirectory(dir=folder, prefix=".new-env-") as scratch:
         unfinished = Path(scratch) / name
         unfinished.mkdir()
         for template in TEMPLATE.glob(f"*{SUFFIX}"):

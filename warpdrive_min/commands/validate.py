@@ -20,7 +20,7 @@ from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.commands.environments import errors_told, read_settings
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.errors import WarpDriveError, known, require
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import Console
 from warpdrive_min.validation.card import Speed, measure
 from warpdrive_min.validation.checks import CHECKS, Result, run_checks
@@ -69,6 +69,9 @@ def validate(
     console = Console()
     if console.width < WIDE:
         console = Console(width=WIDE)  # the table needs it; a narrower terminal wraps
+    if json_file is not None:
+        with errors_told(2):
+            require_writable(json_file, "--json", is_file=True)
     try:
         names, chosen = _checks(check), _backends(backend)
         given = read_settings(config or [], "validate --config")

@@ -25,6 +25,7 @@ from warpdrive_min.dialect.layout import trainer_arguments
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import ids_in
 from warpdrive_min.errors import ConfigError, known, meant, require
+from warpdrive_min.files import append
 from warpdrive_min.training import trainer
 from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
 from warpdrive_min.training.algorithms.ddpg import DDPG
@@ -188,8 +189,7 @@ class TrainerBase(trainer.Trainer):
                 **{policy: self._results(policy, row) for policy in self.policies},
                 "Perf. Stats": stats.get_perf_stats(),
             }
-            with Path(self.save_dir, results).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            append(Path(self.save_dir, results), json.dumps(line) + "\n")
         return row
 
     def _results(self, policy: str, row: Row) -> dict[str, float]:
