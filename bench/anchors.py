@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, Final
 
 from .point import Point
-from .schema import Model
+from .schema import Model, read_toml
 
 FILE: Final = Path(__file__).with_suffix(".toml")
-_TABLES: Final = tomllib.loads(FILE.read_text(encoding="utf-8"))
+_TABLES: Final = read_toml(FILE)
 WARPDRIVE: Final = str(_TABLES["warpdrive"]["name"])
 JAX: Final = str(_TABLES["purejaxrl"]["name"])
 CARD: Final = "NVIDIA H200"

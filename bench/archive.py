@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import glob
+import lzma
 import zipfile
+import zlib
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -29,6 +32,18 @@ def exists(path: Path) -> bool:
     """True if a file or folder exists, on disk or in an archive."""
     place = located(path)
     return place.is_dir() or place.exists()
+
+
+def read_bytes(file: File) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: It cannot be read, or its archive is damaged.
+    """
+    try:
+        return file.read_bytes()
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
+        raise OSError(errno.EIO, f"damaged archive: {error}") from error
 
 
 def files_below(folder: Path) -> dict[str, File]:

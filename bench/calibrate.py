@@ -10,24 +10,23 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import typer
-from pydantic import ValidationError
 
-from warpdrive_min.files import locked, write_atomically
+from warpdrive_min.files import locked, require_writable, write_atomically
 
 from . import compare
 from .case import Job
-from .errors import CompareError, NotComparable, NothingMeasured, exiting
+from .errors import CompareError, FileError, NotComparable, NothingMeasured, exiting
 from .groups import groups_of
 from .judge import key, machine_mismatches, point_key
 from .machine import kind
 from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, measure_revisions
 from .point import Preset, PresetName, command_line, point_name
 from .record import RESULTS, Context, Record
-from .schema import Model, fault
+from .schema import Amount, Count, Git, Machine, Model, Plain, load
 from .show import render
 from .show.columns import Column, Table
 from .stats import median, smallest_detectable
@@ -41,25 +40,25 @@ MARGIN: Final = 5.0
 """Standard errors of a gate's ratio that fit into its threshold: then 20 gates of what is the same all pass, mostly."""
 MOST_ROUNDS: Final = 24
 """Most rounds of a gate's point, however noisy it is: some minutes of a GPU."""
-SCHEMA: Final = 1
+SCHEMA: Final[Literal[1]] = 1
 
 
 class NoiseFloor(Model):
     """Scatter of one point, all of logarithms of times, where nothing changed."""
 
     case: str
-    case_version: int
-    point: dict[str, str | int | float | bool]
+    case_version: Count
+    point: Annotated[dict[str, str | int | float | bool], Plain]
     preset: Preset
-    rounds: int
+    rounds: Count
     """Rounds of new processes that it is taken from, of all A/A comparisons."""
-    run: float
+    run: Amount
     """Standard deviation of a process's median, from one process to the next."""
-    pair: float
+    pair: Amount
     """Standard deviation of a comparison's ratio, over as many rounds as the preset has."""
-    smallest: float
+    smallest: Amount
     """Smallest slow-down that two runs show which were measured one after the other, as a share."""
-    smallest_in_turns: float
+    smallest_in_turns: Amount
     """The same of two that were measured in turns."""
 
     def of_ratio(self, in_turns: bool) -> tuple[float, int]:
@@ -85,9 +84,9 @@ class NoiseFloor(Model):
 class Calibration(Model):
     """Noise of one machine, as it was calibrated."""
 
-    schema_version: int = SCHEMA
-    machine: dict[str, Any]
-    git: dict[str, Any]
+    schema_version: Literal[1] = SCHEMA
+    machine: Machine
+    git: Git
     made_at: str
     command: str
     noise: list[NoiseFloor]
@@ -131,9 +130,9 @@ def read(machine: Mapping[str, Any], folder: Path = CALIBRATIONS) -> Calibration
     if not path.exists():
         return None
     try:
-        return Calibration.model_validate_json(path.read_text())
-    except ValidationError as error:
-        raise NotComparable(f"{path}: {fault(error)}; run `python -m bench calibrate` again") from error
+        return load(path, Calibration)
+    except FileError as error:
+        raise NotComparable(f"{error}; run `python -m bench calibrate` again") from error
 
 
 def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
@@ -210,7 +209,9 @@ def calibrate(
     preset: Annotated[PresetName, typer.Option(help="How much to measure; a gate needs its own.")] = PresetName.default,
     case: Gated = None,
     where: Where = None,
-    rounds: Annotated[int, typer.Option(min=1, help="A/A comparisons, each in rounds of new processes.")] = COMPARISONS,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=1000, help="A/A comparisons, each in rounds of new processes.")
+    ] = COMPARISONS,
     out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     records: Annotated[Path, typer.Option(help="Folder of the records of both sides.")] = compare.COMPARISONS,
     resume: Resume = None,
@@ -221,6 +222,8 @@ def calibrate(
     Exits with 3 if nothing was measured, with 5 if a point fails.
     """
     choice = compare.Choice(preset=preset.value, cases=case or [], where=where or [])
+    require_writable(out, "--out")
+    require_writable(records, "--records")
     with exiting(5, CompareError):
         points, run_id = compare.gated(choice), run_of(resume, records, "--records")
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -14,7 +12,7 @@ import torch
 
 from .measure import PLANS, Workload
 from .point import Point, Preset
-from .record import CaseVersion, Context, Host, Record
+from .record import CaseVersion, Context, Host, Record, StartTime
 from .show.charts import MakeChart
 from .show.columns import MakeTable
 
@@ -59,12 +57,12 @@ class Job:
 
     def run(self, context: Context) -> Record:
         """Set up, check, measure, check and record the point, in this process."""
-        started, clock, host = datetime.now(UTC), time.perf_counter(), Host.before()
+        started, host = StartTime(), Host.before()
         build = partial(Record.of, self.case, self.point, context, started=started)
         workload: Workload | None = None
         try:
             workload = self.case.setup(self.point)
-            setup_s = round(time.perf_counter() - clock, 3)  # with whatever had to be compiled
+            setup_s = round(started.elapsed_s, 3)  # with whatever had to be compiled
             seen = workload.measure(PLANS[context.preset])
             seen = replace(seen, notes={"setup_s": setup_s, **seen.notes})
             return build(facts=workload.facts, seen=seen, host=host.after(workload.facts.device))

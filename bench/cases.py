@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
+
+from warpdrive_min.backends import BACKENDS
 
 from .case import Case
-from .record import Record
+from .point import PLAIN, Preset
+from .record import AXES, Axis, Record
 from .workloads import env_step, kernels, learn, many_steps, memory, scaling, startup, train
 
 CASES: Final[dict[str, Case]] = {
@@ -32,6 +35,25 @@ CASES: Final[dict[str, Case]] = {
     )
 }
 """Benchmarks by name; whatever measures, judges or shows reads them here."""
+
+
+def _axes(case: Case) -> dict[str, Axis]:
+    """Return the axes of a case, from the points of all its presets."""
+    points = [point for preset in get_args(Preset) for point in case.points(preset)]
+    kinds = {name: type(value) for point in points for name, value in point.items()}
+    return {
+        name: Axis(kind, all(name in point for point in points), WORKERS if name == "backend" else None)
+        for name, kind in kinds.items()
+    }
+
+
+WORKERS: Final = frozenset({*BACKENDS, PLAIN})
+OF_PEERS: Final = {
+    name: Axis(kind, always=True)
+    for name, kind in {"peer": str, "env": str, "n_envs": int, "n_agents": int, "work": str}.items()
+}
+"""Axes of every point of other people's software."""
+AXES.update({name: _axes(case) for name, case in CASES.items()} | {"peer": OF_PEERS, "peer_learn": OF_PEERS})
 
 
 def is_present(record: Record) -> bool:

@@ -7,24 +7,26 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 
+from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 
 from . import sweep
 from .archive import with_archived
 from .case import Job
 from .cases import CASES, is_present
-from .errors import exiting
+from .errors import FileError, exiting
 from .groups import groups_of
 from .judge import Estimate, Filter, Judgement, point_key, position, worker
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
 from .point import Point, Preset
-from .record import SWEEPS, Comparison, Context, Record, RecordError, read_all, read_comparisons
+from .record import SWEEPS, Comparison, Context, Record, leaving_out, read_all, read_comparisons
 from .sets import newest_sets, past_records, published_records
 from .show import render
 from .show.columns import Column, Table
@@ -33,6 +35,7 @@ from .workloads.learn import SEEDS
 from .workloads.shared import availability
 
 OURS: Final = "this project"
+EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 Decision = Literal["holds", "exceeds", "does not hold", "inconclusive"]
 """Verdict on an interval."""
@@ -146,8 +149,8 @@ def _bounds(claim: Claim) -> str:
 
 def _not_before(run_id: str, records: Sequence[Record]) -> list[Record]:
     """Return the records that may repeat what a run found: of other runs, none of them earlier, as of older code."""
-    began = min((record.started_at for record in records if record.run_id == run_id), default="")
-    return [record for record in records if record.run_id != run_id and record.started_at >= began]
+    began = min((record.start for record in records if record.run_id == run_id), default=EARLIEST)
+    return [record for record in records if record.run_id != run_id and record.start >= began]
 
 
 def evidence(records: Iterable[Record]) -> list[Record]:
@@ -389,14 +392,15 @@ ON_A_TERMINAL: Final = (
 
 
 def published() -> list[Record]:
-    """Return the records that are published here, of which our own claims are made, but for lines that are cut short.
+    """Return the records that are published here, of which our own claims are made.
 
     Sets and the archive of sweeps, for what one run showed another one has to show again.
 
     Raises:
         RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
-    return read_all([*with_archived(SWEEPS), *newest_sets()], cut=[])
+    with leaving_out() as cut:
+        return read_all([*with_archived(SWEEPS), *newest_sets()], cut)
 
 
 def claims(
@@ -408,9 +412,11 @@ def claims(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
     """Compare every claim about speed and learning, WarpDrive's and our own, with records."""
-    with exiting(1, RecordError, OSError, to_stderr=True):
+    if run:
+        require_writable(out, "--out")
+    with exiting(1, FileError, OSError, to_stderr=True), leaving_out() as cut:
         ours = published()
-        paths, cut = ([*published_records(), *past_records()], list[str]()) if records is None else (records, None)
+        paths = [*published_records(), *past_records()] if records is None else records
         shown, comparisons = read_all(paths, cut), read_comparisons(paths, cut)
     ledger = [claim for claim in (*CLAIMS, *own_claims(ours)) if source is None or source in claim.source]
     if not ledger:

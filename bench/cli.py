@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
+from typing import Any, Final
+
 import typer
 
 from warpdrive_min.backends import availability
 from warpdrive_min.commands.strict import Strict
+from warpdrive_min.errors import WriteError
+from warpdrive_min.files import FULL
+from warpdrive_min.terminal import echo
 
-from . import documents, plots, sweep
+from . import documents, plots, record, sweep
 from .calibrate import calibrate
 from .cases import CASES
 from .claims import claims
 from .compare import compare
 from .doctor import doctor
+from .errors import FileError
 from .export import export
 from .gate import GateCommand, gate
 from .paper import paper
@@ -25,8 +34,36 @@ from .selftest import selftest
 from .static.command import static
 from .static.model import static_model
 
+BROKEN: Final = ("calibrate", "compare", "gate", "reproduce", "selftest", "static", "static-model")
+"""Commands that exit with 5 where a file cannot be read or written; others exit with 1."""
+
+
+class Commands(Strict):
+    """Commands whose errors about files, standard output among them, are one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        record.TOLD.clear()
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except (FileError, WriteError) as error:
+            why: Exception = error
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            why = error
+            with suppress(OSError):  # what is left in its buffer cannot be written at the exit either
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            return result
+        text = str(why) if isinstance(why, FileError | WriteError) else f"standard output or a temporary file: {why}"
+        echo(text, err=True)
+        raise typer.Exit(5 if ctx.invoked_subcommand in BROKEN else 1) from why
+
+
 app = typer.Typer(
-    cls=Strict, help="Run, record, compare and plot benchmarks.", no_args_is_help=True, add_completion=False
+    cls=Commands, help="Run, record, compare and plot benchmarks.", no_args_is_help=True, add_completion=False
 )
 app.command("claims")(claims)
 app.command("paper")(paper)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import require_writable, write_atomically
 
 from . import sweep
 from .archive import exists
@@ -40,12 +39,23 @@ from .judge import (
 from .measure import Timed
 from .pairs import WORKING_TREE, Kept, Measured, Pair, measure_all, measure_revisions, sides_of
 from .point import ABSENT, Preset, PresetName, passes
-from .record import RESULTS, Comparison, Record, are_on_two_cards, read_all, selected
+from .record import (
+    RESULTS,
+    Comparison,
+    Record,
+    RecordError,
+    are_on_two_cards,
+    leaving_out,
+    oldest_first,
+    read_all,
+    selected,
+)
+from .schema import read_toml
 from .show import render
 from .show.columns import Column, Table
 from .stats import CONFIDENCE, holm, median
 from .stopping import keeps
-from .sweep import AtOnce, Names, Resume, Where, run_of, say
+from .sweep import AtOnce, Names, Resume, Where, between, run_of, say
 from .worker import WorkerError
 from .workloads.shared import availability
 
@@ -118,8 +128,16 @@ class Choice:
     """Most rounds that are set up at the same time."""
 
     def of(self, path: Path) -> list[Record]:
-        """Return the records of a file or folder that are chosen."""
-        return selected(read_all([path]), self.cases, self.where)
+        """Return the records of a file or folder that are chosen.
+
+        Raises:
+            RecordError: None can be read.
+        """
+        with leaving_out() as cut:
+            found = read_all([path], cut)
+        if cut and not found:
+            raise RecordError(cut[0])
+        return selected(found, self.cases, self.where)
 
 
 def chosen(choice: Choice) -> list[Job]:
@@ -134,6 +152,8 @@ def chosen(choice: Choice) -> list[Job]:
         sweep.require_known(choice.where)
     jobs = sweep.jobs(choice.preset, [f"case={name}" for name in choice.cases])
     wanted = [job for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
+    with _telling():
+        sweep.require_met([*(f"case={name}" for name in choice.cases), *choice.where], wanted)
     return sweep.runnable(wanted, availability(), "left out")
 
 
@@ -146,9 +166,7 @@ def _telling(before: str = "") -> Iterator[None]:
         raise CompareError(f"{before}{error}") from error
 
 
-GATED: Final[Sequence[Sequence[str]]] = tomllib.loads(
-    Path(__file__).with_name("gated.toml").read_text(encoding="utf-8")
-)["points"]
+GATED: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).with_name("gated.toml"))["points"]
 """Conditions of the points that are gated if no case is named: each point meets all of one row."""
 
 
@@ -191,7 +209,9 @@ def compare(
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.default,
     case: Names = None,
     where: Where = None,
-    same: Annotated[float, typer.Option(help="Largest difference, in %, that is called the same.")] = 100 * SAME,
+    same: Annotated[
+        float, typer.Option(callback=between(0, 100), help="Largest difference, in %, that is called the same.")
+    ] = 100 * SAME,
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
     resume: Resume = None,
@@ -209,6 +229,8 @@ def compare(
         preset=preset.value, cases=case or [], where=where or [], allowed=allow_mismatch or [], at_once=at_once
     )
     with exiting(5, CompareError, WorkerError, ValueError, OSError):
+        check_allowed(choice.allowed)
+        require_writable(out, "--out")
         found, refused = _sides(a, b, axis, choice, run_id, kept)
         _say_all("left out", [*found.skipped, *refused])
         _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in doubts(pair)])
@@ -232,6 +254,8 @@ def _sides(
     """Return what there is of both sides, in ``kept`` too, and which records do not pair."""
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
+    if choice.allowed and (a is None or not is_file(a)):
+        raise NotComparable("compare: --allow-mismatch is for records (got sides that are measured); leave it out")
     if axis is not None:
         sides = [sides_of(run_id, one.case, (one.point, other.point)) for one, other in along(axis, chosen(choice))]
         return measure_all(sides, choice.preset, say, kept, choice.at_once), []
@@ -283,7 +307,7 @@ def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
 
 def _medians(records: Sequence[Record], like: Record) -> list[float]:
     """Return the median time of one unit in each run of a record's point, ns, in the order of the runs."""
-    runs = {each.run_id: each for each in sorted(records, key=lambda each: each.started_at) if _counts(each, like)}
+    runs = {each.run_id: each for each in oldest_first(records) if _counts(each, like)}
     return [median(each.unit_ns) for each in runs.values()]
 
 

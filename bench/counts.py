@@ -44,6 +44,7 @@ from . import machine
 from .case import Job, Skip
 from .cases import CASES
 from .measure import Timed
+from .schema import load
 from .worker import Message, Worker, WorkerError, serve
 
 BACKEND: Final = "host"
@@ -334,7 +335,7 @@ def kept(jobs: Sequence[Job], root: Path = machine.ROOT) -> list[Count]:
     path = cached(code, ".json", make)
     if any(each.error for each in counted):
         path.unlink()  # what it lacked may be there the next time
-    return counted or [Count(**each) for each in json.loads(path.read_text())]
+    return counted or load(path, list[Count])
 
 
 def digest(root: Path) -> str:

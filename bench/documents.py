@@ -17,9 +17,10 @@ from warpdrive_min.terminal import Console, echo
 
 from .archive import matches
 from .cases import CASES
-from .errors import ShowError, exiting
+from .errors import FileError, ShowError, exiting
 from .machine import kind
-from .record import Record, RecordError, read_all, selected
+from .record import Record, leaving_out, oldest_first, read_all, selected
+from .schema import read_text
 from .show import peers, render
 from .show.columns import Column, MakeTable, Table
 from .show.labels import commit_label
@@ -44,20 +45,20 @@ def table(
     records: Annotated[list[str], typer.Argument(help="Files or folders of records; patterns with * too.")],
     case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE.")] = None,
-    on: Annotated[str, typer.Option(help="Keep only machines whose name begins so, as nvidia-h200.")] = "",
+    on: Annotated[str | None, typer.Option(help="Keep only machines whose name begins so, as nvidia-h200.")] = None,
     only_latest: Annotated[bool, typer.Option("--latest", help="Keep the latest record of each point only.")] = False,
 ) -> None:
     """Print the records of each case as a Markdown table, for documents."""
-    with exiting(1, RecordError, ShowError, to_stderr=True):
-        echo(printed(records, case or [], where or [], on, only_latest=only_latest))
+    with exiting(1, FileError, ShowError, to_stderr=True):
+        echo(printed(records, case or [], where or [], on or "", only_latest=only_latest))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
     """Update the tables of documents: run the `python -m bench table ...` command above each."""
-    with exiting(1, RecordError, ShowError, OSError, to_stderr=True):
+    with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         for document in documents:
             echo(f"{document}:")
-            text = document.read_text(encoding="utf-8")
+            text = read_text(document)
             new = refreshed(text, lambda command: echo(f"  {command}"))
             if new != text:
                 write_atomically(document, new)
@@ -86,7 +87,7 @@ def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
         found = measured_alone(found) or found
         found = latest(found) if only_latest else found
         if found:
-            ordered = sorted(found, key=lambda record: (str(sorted(record.point.items())), record.started_at))
+            ordered = sorted(oldest_first(found), key=lambda record: str(sorted(record.point.items())))
             tables[case] = render.markdown(_with_commits(make(ordered)))
     return "\n\n".join(f"{case}:\n\n{table}" if len(tables) > 1 else table for case, table in tables.items())
 
@@ -126,7 +127,9 @@ def printed(
             rule = "must be a file, a folder or a pattern of them"
             raise ShowError(f"table: {name} {rule} (got none); look for its name")
         paths += found
-    there, names = read_all(paths), " ".join(records)
+    names = " ".join(records)
+    with leaving_out() as cut:
+        there = read_all(paths, cut)
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder of `python -m bench run`")
     chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
@@ -172,4 +175,4 @@ def _arguments(words: str) -> dict[str, Any]:
     app.command()(table)
     given = typer.main.get_command(app).make_context("table", shlex.split(words)).params
     cases, where = (given.pop(name) or [] for name in ("case", "where"))
-    return {"cases": cases, "where": where, **given}
+    return {"cases": cases, "where": where, **given, "on": given["on"] or ""}

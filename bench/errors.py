@@ -30,6 +30,10 @@ class NotComparable(CompareError):  # noqa: N818  (an outcome, not a mistake)
     code = 4
 
 
+class FileError(ValueError):
+    """A file, or a line of it, cannot be read as what it should hold; names the place."""
+
+
 class ShowError(ValueError):
     """Records cannot be shown, or not in this way: as a figure, a page, a document or a file of another tool."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,16 +15,16 @@ from typing import Annotated, Any, Final
 import typer
 
 from warpdrive_min.checkout import GitError, git
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import require_writable, room_for, write_atomically
 from warpdrive_min.terminal import echo
 
 from . import machine
 from .cases import CASES, is_present
-from .errors import ShowError, exiting
+from .errors import FileError, ShowError, exiting
 from .groups import groups_of
 from .judge import name_of
 from .measure import Metric
-from .record import Record, RecordError, read_all
+from .record import Record, leaving_out, read_all
 from .show.records import by_machine
 from .stats import median
 
@@ -48,8 +48,10 @@ def export(
     out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
 ) -> None:
     """Write records for ASV, github-action-benchmark or Bencher, as times or costs: less is better."""
-    with exiting(1, RecordError, ShowError, OSError, to_stderr=True):
-        shown, left_out = costs(read_all(records))
+    require_writable(out, "--out", is_file=to is not Format.asv)
+    with exiting(1, FileError, ShowError, OSError, to_stderr=True):
+        with leaving_out() as cut:
+            shown, left_out = costs(read_all(records, cut))
         for line in left_out:
             echo(f"left out: {line}", err=True)
         if not shown:
@@ -117,7 +119,7 @@ def _why_not(record: Record) -> str | None:
 
 def newest(shown: Iterable[Cost]) -> list[Cost]:
     """Return the newest of each name."""
-    return list({each.name: each for each in sorted(shown, key=lambda each: each.record.started_at)}.values())
+    return list({each.name: each for each in sorted(shown, key=lambda each: each.record.start)}.values())
 
 
 def of_one_machine(shown: Sequence[Cost]) -> list[Cost]:
@@ -183,23 +185,39 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
         ShowError: ASV is not installed, or no record names its commit.
     """
     try:
-        from asv import results, runner, util  # noqa: PLC0415  (optional)
+        from asv import util  # noqa: PLC0415  (optional)
         from asv.benchmarks import Benchmarks  # noqa: PLC0415
-        from asv.machine import Machine  # noqa: PLC0415
     except ImportError as error:
         raise ShowError('export: asv is not installed; pip install "warpdrive-min[bench]"') from error
     committed = _committed(shown)
     if not committed:
         raise ShowError("export: ASV needs the commit of a record (got none that is unchanged); commit, then measure")
     benchmarks = asv_benchmarks(committed)
-    written = [folder / "benchmarks.json"]
-    known = util.load_json(str(written[0]), Benchmarks.api_version) if written[0].exists() else {}
-    known.pop("version", None)
-    util.write_json(str(written[0]), known | benchmarks, Benchmarks.api_version)
+    index = folder / "benchmarks.json"
+    try:
+        known = util.load_json(str(index), Benchmarks.api_version) if index.exists() else {}
+        known.pop("version", None)
+    except (util.UserError, ValueError, AttributeError, RecursionError) as error:
+        raise ShowError(f"export: {index} must be asv's (got {error}); remove it") from error
+    with room_for(folder), tempfile.TemporaryDirectory(prefix="asv-") as scratch:
+        _write_asv(committed, known | benchmarks, benchmarks, Path(scratch))
+        written = []
+        for file in sorted(path for path in Path(scratch).rglob("*") if path.is_file()):
+            written.append(folder / file.relative_to(scratch))
+            write_atomically(written[-1], file.read_bytes())
+    return written
+
+
+def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folder: Path) -> None:
+    """Let asv write its files into a folder of our own, since it replaces them in place."""
+    from asv import results, runner, util  # noqa: PLC0415  (optional)
+    from asv.benchmarks import Benchmarks  # noqa: PLC0415
+    from asv.machine import Machine  # noqa: PLC0415
+
+    util.write_json(str(folder / "benchmarks.json"), described, Benchmarks.api_version)
     for name, of_machine in groups_of(committed, lambda each: machine.kind(each.record.machine)).items():
         fields = asv_machine(name, of_machine[0].record)
         util.write_json(str(folder / name / "machine.json"), fields, Machine.api_version)
-        written.append(folder / name / "machine.json")
         for sha, of_commit in groups_of(of_machine, lambda each: str(machine.commit_of(each.record.git))).items():
             last = newest(of_commit)[-1].record
             file = results.Results(fields, {}, sha, commit_date(sha, last), last.machine["python"], "records", {})
@@ -219,12 +237,10 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
                         stderr="",
                         profile=None,
                     ),
-                    started_at=max(datetime.fromisoformat(each.record.started_at) for each in rows),
+                    started_at=max(each.record.start for each in rows),
                     record_samples=True,
                 )
             file.save(str(folder))
-            written.append(folder / results.get_filename(name, sha, "records"))
-    return written
 
 
 def _committed(shown: Sequence[Cost]) -> list[Cost]:
@@ -285,4 +301,4 @@ def commit_date(sha: str, record: Record) -> int:
     try:
         return int(git("show", "-s", "--format=%ct", sha, root=machine.ROOT).split()[-1]) * 1000
     except (GitError, ValueError, IndexError):
-        return round(datetime.fromisoformat(record.started_at).timestamp() * 1000)
+        return round(record.start.timestamp() * 1000)

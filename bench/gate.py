@@ -19,7 +19,8 @@ from xml.etree import ElementTree
 import typer
 from typer.core import TyperCommand
 
-from warpdrive_min.files import write_atomically
+from warpdrive_min.errors import WriteError
+from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line, printable
 
@@ -28,12 +29,12 @@ from .archive import exists
 from .calibrate import CALIBRATIONS, Calibration
 from .cases import CASES
 from .compare import paired_up
-from .errors import CompareError, NotComparable, NothingMeasured
+from .errors import CompareError, FileError, NotComparable, NothingMeasured
 from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
 from .outside import job_of, names_of
 from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, checkouts, measure_revisions
 from .point import PresetName, point_name
-from .record import Context, Record, RecordError
+from .record import Context, Record
 from .show import render
 from .show.columns import Column, Table
 from .static import verdict
@@ -212,6 +213,9 @@ def gate(
     Exits with 0 ok, 1 regression, 2 inconclusive, 3 nothing measured or the set of points changed, 4 not comparable or
     no baseline, 5 broken.
     """
+    for option, file in (("--summary", summary), ("--junit", junit)):
+        if file:
+            require_writable(file, option, is_file=True)
     report = Report(baseline=baseline or "nothing", threshold=THRESHOLD, is_static=static)
     choice = Choice(
         preset=preset.value,
@@ -239,7 +243,7 @@ def gate(
         fill(report, records, choice)
     except CompareError as error:
         report.add(KIND_OF_CODE[error.code], str(error))
-    except RecordError as error:
+    except (FileError, WriteError) as error:
         report.add("broken", str(error))
     except Exception as error:  # noqa: BLE001  (whatever breaks a gate, its exit code must not be 1: that is a regression)
         traceback.print_exc()
@@ -248,13 +252,9 @@ def gate(
     echo(text)
     if annotations:
         echo("\n".join(render_annotations(report)))
-    try:
-        for path, content in ((summary, text), (junit, render_junit(report))):
-            if path:
-                write_atomically(path, content)
-    except OSError as error:
-        say(f"gate: must be able to write what it found (got {error})")
-        raise typer.Exit(int(Code.BROKEN)) from error
+    for path, content in ((summary, text), (junit, render_junit(report))):
+        if path:
+            write_atomically(path, content)
     raise typer.Exit(int(report.code))
 
 
@@ -297,6 +297,7 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
         now = choice.of(records)
     else:
         file = choice.out / f"{choice.run_id}.jsonl"
+        require_writable(choice.out, "--out")
         keeps(file, words=("--resume", choice.run_id))
         now = measure_again(before, file, choice.allowed, names_of(choice.envs))
         report.notes.append(f"records: {file}")
@@ -358,6 +359,7 @@ def from_revision(report: Report, choice: Choice) -> None:
             "`python -m bench list` shows cases, axes and backends"
         )
     kept = Kept.of(choice.out, choice.run_id)
+    require_writable(choice.out, "--out")
     keeps(kept.a, kept.b, words=("--resume", choice.run_id))
     both = report.baseline, WORKING_TREE
     rounds = calibrate.rounds_here(choice.preset, report.threshold, choice.calibrations)

@@ -10,7 +10,7 @@ from .errors import NotComparable
 from .groups import groups_of
 from .nvml import throttling
 from .point import Point, point_name
-from .record import Record
+from .record import Record, oldest_first
 from .stats import Ratio
 
 Interval = tuple[float, float]
@@ -102,8 +102,7 @@ class Filter:
 
     def by_run(self, records: Sequence[Record]) -> dict[str, list[Record]]:
         """Return them by run, those of the newest run first and in it the newest record first."""
-        newest_first = sorted(filter(self.fits, records), key=lambda record: record.started_at, reverse=True)
-        return groups_of(newest_first, lambda record: record.run_id)
+        return groups_of(oldest_first(filter(self.fits, records))[::-1], lambda record: record.run_id)
 
 
 Key = tuple[Any, ...]
@@ -192,7 +191,7 @@ class Evidence:
     def of(cls, records: Sequence[Record]) -> Evidence:
         """Sort records: kept are those of cases that repeat, alone on a GPU at its full clocks."""
         kept, noisy, failed = dict[Key, Record](), dict[Key, str](), dict[Key, str]()
-        for record in sorted(records, key=lambda record: record.started_at):
+        for record in oldest_first(records):
             each, name = key(record), f"{name_of(record)} of run {record.run_id}"
             failed.pop(each, None)
             if record.has_failed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import tomllib
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,13 +16,14 @@ from pydantic import ValidationError
 
 from . import anchors
 from .cases import CASES
+from .errors import FileError
 from .groups import groups_of
 from .judge import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 from .measure import Direction
 from .nvml import pcie_bytes_per_s
 from .point import ABSENT, Point
 from .record import Comparison, Record, are_on_two_cards
-from .schema import Model, fault
+from .schema import Model, fault, read_toml
 from .show.labels import number, plural
 from .show.records import metric
 from .stats import median, median_interval
@@ -37,7 +37,7 @@ UNNAMED: Final = "not named"
 """Hardware of a source that does not name it."""
 
 
-class LedgerError(ValueError):
+class LedgerError(FileError):
     """A file of claims breaks its rules; names file, claim and field."""
 
 
@@ -152,7 +152,7 @@ class Query(Model):
             else:
                 continue
             estimates[-1] = replace(estimates[-1], note=_rounds(each))
-        return max(estimates, key=lambda estimate: estimate.records[0].started_at, default=None)
+        return max(reversed(estimates), key=lambda estimate: estimate.records[0].start, default=None)
 
     def _beside(self, records: Sequence[Record], comparisons: Sequence[Comparison], hardware: str) -> Estimate | None:
         """Return the ratio to the fastest variant of the peer, each in the newest turns with ours.
@@ -161,7 +161,7 @@ class Query(Model):
         over that; a loop in Python (mode eager) is as fast as a core, whatever the GPU.
         """
         newest: dict[str, tuple[Comparison, Record, Record]] = {}
-        for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].started_at):
+        for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].start):
             if theirs.case == PEER and self._is_the_peer(theirs) and self._is_the_work(ours):
                 suffix = str(theirs.point["peer"]).removeprefix(self.peer).removeprefix("-")
                 newest[str(theirs.point.get("variant", suffix))] = each, ours, theirs
@@ -343,7 +343,7 @@ class Ledger:
 
     def __init__(self, file: Path = FILE) -> None:
         self._file = file
-        self._document: Mapping[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+        self._document: Mapping[str, Any] = read_toml(file)
         self.links: Mapping[str, str] = self._document["sources"]
 
     @cached_property

@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, Self
 
 import torch
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
 
 from . import machine
 from .nvml import Sampler, pcie_bytes_per
 from .point import Check, Facts, Preset
 from .quiet import quiet
-from .schema import Model
+from .schema import Amount, Index, Model, Number
 from .stats import median, median_interval, spread
 
 WARM_BLOCKS: Final = 5
@@ -81,11 +83,11 @@ Direction = Literal["higher", "lower"]
 class Metric(Model):
     """A figure with its unit, which way is better, and its 95 % interval."""
 
-    value: float
+    value: Number
     unit: str
     direction: Direction
-    low: float
-    high: float
+    low: Number
+    high: Number
 
     @classmethod
     def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
@@ -96,13 +98,22 @@ class Metric(Model):
 class Curve(Model):
     """A learning curve: an entry for each row of metrics."""
 
-    env_steps: list[int]
+    env_steps: list[Index]
     """Steps of all environments since the start."""
-    seconds: list[float]
+    seconds: list[Amount]
     """Wall time since the start of training, after everything was built, compiled and captured, s."""
-    mean_return: dict[str, list[float | None]]
+    mean_return: dict[str, list[Number | None]]
     """Mean return of each policy: over episodes of its agents' rewards, summed; those of the latest rows in which every
     environment had the time for a whole episode. null: there was less time, or none ended."""
+
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Self:
+        """Check that each row has all its entries."""
+        lengths = {len(self.env_steps), len(self.seconds), *map(len, self.mean_return.values())}
+        if len(lengths) > 1:
+            rule = "env_steps, seconds and each mean_return must have one length (got {lengths})"
+            raise PydanticCustomError("length", rule, {"lengths": sorted(lengths)})
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

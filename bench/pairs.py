@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +25,19 @@ from .errors import NotComparable
 from .machine import ROOT, Bystanders, git_state, loop_ns
 from .measure import PLANS, Measurement, rates
 from .point import Check, Facts, Point, Preset, point_name
-from .record import CaseVersion, Comparison, Context, Host, Record, append, read_all, read_comparisons, there
+from .record import (
+    CaseVersion,
+    Comparison,
+    Context,
+    Host,
+    Record,
+    StartTime,
+    append,
+    leaving_out,
+    read_all,
+    read_comparisons,
+    there,
+)
 from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .worker import Answering, Message, Worker, WorkerError, prepare_copies
 
@@ -135,9 +146,11 @@ class Kept:
 
     def pairs(self) -> list[Pair]:
         """Return the pairs that were compared."""
-        records = {record.id: record for record in read_all(self.files, cut=[])}
-        comparisons = read_comparisons(self.files, cut=[])
-        return [Pair.of(records[each.a], records[each.b], each) for each in comparisons]
+        with leaving_out() as cut:
+            records = {record.id: record for record in read_all(self.files, cut)}
+            comparisons = read_comparisons(self.files, cut)
+        there = [each for each in comparisons if {each.a, each.b} <= records.keys()]
+        return [Pair.of(records[each.a], records[each.b], each) for each in there]
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +425,7 @@ class Round:
 
     def set_up(self) -> None:
         """Start the processes, one after the other, and set both sides up at the same time."""
-        self.started = datetime.now(UTC)
+        self.started = StartTime()
         with self._noting():
             self._there = [self._processes.enter_context(side.start()) for side in self._order]
 
@@ -536,7 +549,7 @@ def _fastest(samples: Sequence[Message]) -> Message:
     return min(samples, key=lambda sample: sample["wall_ns"])
 
 
-def _record(side: Side, halves: Sequence[Half], preset: Preset, started: datetime, at_once: int) -> Record:
+def _record(side: Side, halves: Sequence[Half], preset: Preset, started: StartTime, at_once: int) -> Record:
     reply, samples = halves[0].reply, [sample for half in halves for sample in half.samples]
     facts = Facts(**{**reply["facts"], "device": torch.device(reply["facts"]["device"])})
     before = [Check(**half.reply["check"]) for half in halves]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +13,15 @@ from typing import Annotated, Any, Final
 import matplotlib as mpl
 import typer
 
+from warpdrive_min.files import replacing, require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
-from .archive import File
+from .archive import File, read_bytes
 from .documents import TABLES
-from .errors import ShowError, exiting
+from .errors import FileError, ShowError, exiting
 from .machine import slug
 from .plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
-from .record import Record, RecordError, files_in, read_all
+from .record import Record, files_in, leaving_out, read_all
 from .sets import published_records
 from .show import pgf
 from .show.columns import Column, Table
@@ -43,7 +45,8 @@ def paper(
     except pgf.NoTexError as error:
         tex = None
         echo(f"left out: PGF figures, whose texts a TeX measures; paper.tex shows the PDFs: {error}")
-    with exiting(1, RecordError, ShowError):
+    require_writable(out, "--out")
+    with exiting(1, FileError, ShowError):
         written = write(records or published_records(), out, tex)
     echo(f"paper: {len(written)} files in {out}; paper.tex shows them all, `sha256sum -c {MANIFEST}` checks them")
 
@@ -74,7 +77,8 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
         raise ShowError("paper: files of records must differ in name, or in that of their folder; rename one")
     if any(copies.resolve() in (folder, *folder.parents) for folder in folders):
         raise ShowError(f"paper: records are copied to {copies} (got them from there); choose another --out")
-    evidence = measured_alone(evidence_of(read_all(sources, cut=[]), "paper"))
+    with leaving_out() as cut:
+        evidence = measured_alone(evidence_of(read_all(sources, cut), "paper"))
     written = [_copied(file, copies / place) for file, place in zip(files, places, strict=True)]
     machines = []
     for name, records in by_machine(evidence).items():
@@ -98,14 +102,12 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
 
 
 def _copied(file: File, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(file.read_bytes())
+    write_atomically(path, read_bytes(file))
     return path
 
 
 def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
+    write_atomically(path, text)
     return path
 
 
@@ -125,15 +127,17 @@ class Float:
 
 def figures(records: Sequence[Record], folder: Path, machine: str, tex: str | None) -> tuple[list[Float], list[Path]]:
     """Draw the figures of one machine, and write for each what lets it float with its caption."""
-    folder.mkdir(parents=True, exist_ok=True)
     shown, written = [], []
     for chart in (page for whole in charts(records) for page in pages(whole)):
         pdf, pgf_file = folder / f"{chart.name}.pdf", folder / f"{chart.name}.pgf"
         with mpl.rc_context(fname=STYLES / "paper.mplstyle"):
             figure = paint(chart)
-            figure.savefig(pdf, metadata={"CreationDate": None})
+            content = io.BytesIO()
+            figure.savefig(content, format="pdf", metadata={"CreationDate": None})
+            write_atomically(pdf, content.getvalue())
             if tex is not None:
-                pgf.save(figure, pgf_file, tex)
+                with replacing(pgf_file) as unfinished:
+                    pgf.save(figure, unfinished, tex)
         text = floating_figure(
             f"{machine}/figures/{chart.name}",
             pdf.name if tex is None else pgf_file.name,

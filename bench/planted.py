@@ -9,7 +9,6 @@ import json
 import math
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -27,6 +26,7 @@ from .judge import worker
 from .machine import ROOT
 from .pairs import Kept, Measured, Pair, Side, measure_all, sides_of
 from .point import Preset, conditions, passes, point_name
+from .schema import load, read_toml
 from .worker import Worker
 from .workloads.shared import EPISODE_LENGTHS
 
@@ -124,7 +124,7 @@ class Change:
 
 def read(file: Path) -> list[Change]:
     """Return the changes of a file."""
-    return [Change(**each) for each in tomllib.loads(file.read_text())["change"]]
+    return [Change(**each) for each in read_toml(file)["change"]]
 
 
 class Copy:
@@ -234,7 +234,7 @@ class Cost:
 
 def costs(file: Path) -> dict[str, Cost]:
     """Return what a file has of costs, by the name of the change; none where there is no file."""
-    return {each["change"]: Cost(**each) for each in json.loads(file.read_text())} if file.exists() else {}
+    return {each.change: each for each in load(file, list[Cost])} if file.exists() else {}
 
 
 def keep(found: Mapping[str, Cost], file: Path) -> None:

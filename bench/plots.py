@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -19,14 +20,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from PIL import Image
 
-from warpdrive_min.files import replacing
+from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line
 
 from .cases import CASES
-from .errors import ShowError, exiting
+from .errors import FileError, ShowError, exiting
 from .machine import slug
-from .record import RESULTS, Record, RecordError, read_all
+from .record import RESULTS, Record, leaving_out, read_all
 from .sets import past_records, published_records
 from .show import across, peers
 from .show.charts import Chart, Panel, Series
@@ -83,12 +84,10 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the figures of each machine from its records; measures nothing."""
-    cut: list[str] = []
-    with exiting(1, RecordError, ShowError):
+    require_writable(out, "--out")
+    with exiting(1, FileError, ShowError), leaving_out() as cut:
         found = read_all(records or published_records(), cut)
         past = [] if records else read_all(past_records(), cut)
-        for line in cut:
-            echo(f"left out: {line}")
         groups = by_machine(evidence_of(found, "plot"))
         kinds = formats or [Format.png]
         paths = [
@@ -163,7 +162,6 @@ def draw(
         raise ShowError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw them apart")
     runs = sorted({record.run_id for record in found})
     name = stem or (slug(runs[0]) if len(runs) == 1 else "bench")
-    out.mkdir(parents=True, exist_ok=True)
     paths = []
     with mpl.rc_context(fname=STYLES / f"{style}.mplstyle"):
         for chart in charts(found, past):
@@ -410,16 +408,15 @@ def _footer(figure: Figure, chart: Chart) -> None:
 
 def _save(figure: Figure, path: Path) -> Path:
     metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[path.suffix[1:]]
-    with replacing(path) as unfinished:
-        figure.savefig(unfinished, format=path.suffix[1:], metadata=metadata)
-        if path.suffix == ".png":
-            _reduce_colours(unfinished)
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:], metadata=metadata)
+    write_atomically(path, _with_few_colours(content) if path.suffix == ".png" else content.getvalue())
     return path
 
 
-def _reduce_colours(png: Path) -> None:
+def _with_few_colours(png: io.BytesIO) -> bytes:
+    reduced = io.BytesIO()
     with Image.open(png) as image:
-        image.load()
-        info = {"dpi": image.info["dpi"]}
-    reduced = image.convert("RGB").quantize(PNG_COLOURS, dither=Image.Dither.NONE)
-    reduced.save(png, format="png", optimize=True, **info)
+        palette = image.convert("RGB").quantize(PNG_COLOURS, dither=Image.Dither.NONE)
+        palette.save(reduced, format="png", optimize=True, dpi=image.info["dpi"])
+    return reduced.getvalue()

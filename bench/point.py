@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Final, Literal
 
 import torch
 
+from .schema import Amount
+
 Point = Mapping[str, Any]
 """Value of each axis: a string, a number or a truth value; which of them, the axis decides."""
 Mode = Literal["eager", "graph", "fused"]
@@ -51,7 +53,7 @@ class Check:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     passed: bool
-    max_error: float
+    max_error: Amount
     oracle: str = ""
     detail: str = ""
 
@@ -129,6 +131,12 @@ def command_line(command: str, **options: str | Iterable[str]) -> str:
 
 ABSENT: Final = "absent"
 """Value of an axis that a point must not have, in conditions and in TOML, which has no null."""
+
+
+def unmet(where: Sequence[str], points: Iterable[Point]) -> str:
+    """Return the first ``AXIS=VALUE`` condition that none of some points meets; empty: all are met, or no points."""
+    points = list(points)
+    return next((each for each in where if points and not any(passes(point, [each]) for point in points)), "")
 
 
 def passes(point: Point, where: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import require_writable, write_atomically
 
 from . import doctor, documents, machine, plots, sets, sweep
 from .at_once import run_points
@@ -27,7 +27,7 @@ from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
 from .point import Point, PresetName, command_line, passes, point_name
-from .record import Comparison, Context, Record, append, read_all, read_comparisons, there
+from .record import Comparison, Context, Record, append, leaving_out, read_comparisons, there
 from .sets import COMPARISONS, RECORDS, Manifest
 from .stopping import keeps
 from .sweep import say
@@ -104,11 +104,12 @@ class Publication:
 
     def records(self) -> list[Record]:
         """Return all records so far."""
-        return read_all(there(self.folder / RECORDS), cut=[])
+        return sweep.records_in(self.folder / RECORDS)
 
     def comparisons(self) -> list[Comparison]:
         """Return all comparisons so far."""
-        return read_comparisons(there(self.folder / COMPARISONS), cut=[])
+        with leaving_out() as cut:
+            return read_comparisons(there(self.folder / COMPARISONS), cut)
 
     @property
     def is_shard(self) -> bool:
@@ -136,7 +137,8 @@ class Publication:
 def publish(
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
     until_s: Annotated[
-        float | None, typer.Option(help="Stop cleanly before this many seconds; continue later.")
+        float | None,
+        typer.Option(callback=sweep.between(0, 1e9), help="Stop cleanly before this many seconds; continue later."),
     ] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Step to leave out; the manifest says so.")] = None,
     case: sweep.CaseNames = None,
@@ -154,7 +156,9 @@ def publish(
     """
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
     sweep.require_known(where or [])
+    require_writable(out, "--out")
     wanted = Wanted(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
+    sweep.require_met(wanted.points, sweep.jobs(preset.value, wanted.points))
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
     options = {"skip": left_out, "case": case or [], "where": where or [], "peer": wanted.peers}

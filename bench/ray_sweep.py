@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from warpdrive_min.backends import BACKENDS, Availability
@@ -21,7 +20,7 @@ from .case import Job
 from .machine import sources_hash
 from .measure import Measurement, Ranks
 from .point import PLAIN, point_name
-from .record import Context, Record, Status
+from .record import Context, Record, StartTime, Status
 from .workloads.shared import ON_GPU
 
 log = logging.getLogger(__name__)
@@ -123,7 +122,7 @@ class Task:
 
     job: Job
     node: Node | None = None
-    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started: StartTime = field(default_factory=StartTime)
     """When it was sent out last."""
     losses: list[str] = field(default_factory=list)
 
@@ -232,7 +231,7 @@ class Cluster:
             running_on = {node: len(tasks) for node, tasks in there.items()}
             task.node = min(free, key=running_on.__getitem__)
             sent = self._on(task.node, measure_there, **task.node.share(task))
-            task.started = datetime.now(UTC)
+            task.started = StartTime()
             running[sent.remote(task.job, context, self._sources)] = task
         return left
 

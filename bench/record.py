@@ -8,27 +8,49 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
+import time
 import uuid
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeVar
 
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
+from warpdrive_min import files
 from warpdrive_min.backends.cache import excerpt
-from warpdrive_min.files import lock_of
+from warpdrive_min.terminal import echo
 
 from . import machine, nvml
-from .archive import File, exists, files_below, located
+from .archive import File, exists, files_below, located, read_bytes
+from .errors import FileError
 from .measure import Curve, Measurement, Metric
-from .point import Check, Facts, Mode, Point, Preset, command_line, passes, run_options
-from .schema import Model, fault
+from .point import Check, Facts, Mode, Point, Preset, class_and_config, command_line, passes, run_options, unmet
+from .schema import (
+    MOST,
+    Amount,
+    Count,
+    Git,
+    Index,
+    Machine,
+    Model,
+    Nanoseconds,
+    Notes,
+    Number,
+    Plain,
+    Telemetry,
+    Time,
+    WarmUp,
+    decoded,
+    fault,
+    short,
+)
 from .stats import Ratio, log_ratios
 
 SCHEMA: Final = 2
@@ -44,7 +66,7 @@ ALONE: Final = "alone"
 """Value of `Record.taken` of a point that is measured by itself."""
 
 
-class RecordError(ValueError):
+class RecordError(FileError):
     """A file of records breaks the schema; names file, line and field."""
 
 
@@ -59,20 +81,25 @@ class _Line(Model):
 Status = Literal["ok", "skipped", "failed"]
 Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn", "static"]
 """Kind of work that is timed, or read without being run; figures of different scopes never mix."""
+UNTIMED: Final = ("learn", "memory", "static")
+"""Scopes of work whose records have no samples."""
 
 
 class Checks(Model):
     """Both checks of a point: before and after its timing."""
 
     passed: bool
-    max_error: float
+    max_error: Amount
     oracle: str
     before: Check
     after: Check
 
     @classmethod
     def of(cls, before: Check, after: Check) -> Checks:
-        """Return both, with the larger error and the oracle of the later one."""
+        """Return both, with the larger error and the oracle of the later one; JSON has no infinite errors."""
+        before, after = (
+            check if check.max_error <= MOST else replace(check, max_error=MOST) for check in (before, after)
+        )
         return cls(
             passed=before.passed and after.passed,
             max_error=max(before.max_error, after.max_error),
@@ -85,17 +112,17 @@ class Checks(Model):
 class Host(Model):
     """State of the host around a measurement."""
 
-    load_before: float | None
+    load_before: Amount | None
     """Load average over a minute, a core that this process may use, before the set-up; null: the host has none."""
-    load_after: float | None = None
-    pinned_cores: list[int] | None
+    load_after: Amount | None = None
+    pinned_cores: list[Index] | None
     """Cores that the process is kept on; null: it may use all."""
-    gpu_users: int | None = None
+    gpu_users: Index | None = None
     """Other processes on the GPU at the end; null: the work is on the CPU, or NVML does not say."""
-    others_busy: float | None = None
+    others_busy: Amount | None = None
     """Share of the cores that the process may use that others kept busy meanwhile, in the round in which it was most;
     null: the system does not say, or the point was not measured in turns."""
-    loop_ns: list[int] | None = None
+    loop_ns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     """Shortest and longest time of one loop of Python in the process that leads, before and after the turns of each
     round; null: the point was not measured in turns."""
 
@@ -152,6 +179,19 @@ def new_run_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{sha}-{uuid.uuid4().hex[:8]}"
 
 
+@dataclass(frozen=True, slots=True)
+class StartTime:
+    """Start of some work, by the wall clock and by a clock that nobody sets."""
+
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    clock_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time since then, s."""
+        return time.monotonic() - self.clock_s
+
+
 class Record(_Line):
     """One point of one sweep."""
 
@@ -160,43 +200,43 @@ class Record(_Line):
     run_id: str
     preset: Preset
     case: str
-    case_version: int
+    case_version: Index
     scope: Scope
     mode: Mode | None
-    point: dict[str, str | int | float | bool]
-    threads: int | None
+    point: Annotated[dict[str, str | int | float | bool], Plain]
+    threads: Count | None
     status: Status
     reason: str | None
     """Why it was skipped or failed."""
-    samples_ns: list[float] | None
+    samples_ns: Annotated[list[Nanoseconds], Field(min_length=1)] | None
     """Wall time of one run in each sample, ns."""
-    device_ns: list[float] | None
+    device_ns: list[Amount] | None
     """Device time of the same, from events."""
-    runs_per_sample: int | None
-    work_per_run: dict[str, int] | None
-    n: int | None
+    runs_per_sample: Count | None
+    work_per_run: Annotated[dict[str, Count], Field(min_length=1)] | None
+    n: Count | None
     stop_reason: str | None
-    warm_up: dict[str, Any] | None
+    warm_up: WarmUp | None
     metrics: dict[str, Metric] | None
     curve: Curve | None = None
     """Learning curve of the case `learn`; records of other cases, and all before there was one, have none."""
-    roofline: float | None
+    roofline: Amount | None
     """Share of the machine's limit."""
     correctness: Checks | None
-    telemetry: dict[str, Any] | None
-    machine: dict[str, Any]
-    git: dict[str, Any]
+    telemetry: Telemetry | None
+    machine: Machine
+    git: Git
     dependencies_hash: str
     command: str
     """Repeats the point."""
-    started_at: str
-    duration_s: float
-    notes: dict[str, Any]
+    started_at: Time
+    duration_s: Amount
+    notes: Notes
     unread: dict[str, str]
     """For each field that is null though it could have a value: why."""
     host: Host | None = None
     """Load and pinning of the host; null: records of schema 1, and points that no host has sent back."""
-    process: list[int] | None = None
+    process: list[Index] | None = None
     """Number of the process that gave each sample, from 0; null: unknown, in records of schema 1."""
     taken: str = ALONE
     """Way of measuring: alone, or in turns with what."""
@@ -211,6 +251,47 @@ class Record(_Line):
         digest = hashlib.sha256(json.dumps(named_by, default=str).encode()).hexdigest()
         return {**fields, "id": digest[:16]}
 
+    @field_validator("point")
+    @classmethod
+    def _names_an_environment(cls, point: dict[str, Any]) -> dict[str, Any]:
+        """Check the config behind the environment's name."""
+        try:
+            class_and_config(str(point.get("env", "")))
+        except (ValueError, RecursionError) as error:
+            rule = "env must be a name, or one with a config in JSON (got {got})"
+            raise PydanticCustomError("env", rule, {"got": short(point["env"])}) from error
+        return point
+
+    @field_validator("metrics")
+    @classmethod
+    def _are_figures(cls, metrics: dict[str, Metric] | None) -> dict[str, Metric] | None:
+        """Check that each value lies in its interval, and that rates and times are above 0."""
+        for name, each in (metrics or {}).items():
+            got = {"name": name, "got": f"value {each.value:g}, low {each.low:g}, high {each.high:g}"}
+            if not each.low <= each.value <= each.high:
+                raise PydanticCustomError("interval", "{name}: value must be from low to high (got {got})", got)
+            if each.low <= 0 and (each.unit.endswith("/s") or each.unit in ("s", "ns", "x")):
+                raise PydanticCustomError("positive", "{name}: a rate or time must be above 0 (got {got})", got)
+        return metrics
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        """Check that all samples are there, and the figures of what was measured."""
+        n = len(self.samples_ns or ())
+        if (self.n or 0) != n:
+            raise PydanticCustomError(
+                "n", "n must be the number of samples_ns, {n} (got {got})", {"n": n, "got": self.n}
+            )
+        for name, of_each in (("device_ns", self.device_ns), ("process", self.process)):
+            if of_each is not None and len(of_each) != n:
+                rule = "{name} must have an entry for each of {n} samples (got {got})"
+                raise PydanticCustomError(name, rule, {"name": name, "n": n, "got": len(of_each)})
+        timed = self.scope not in UNTIMED
+        needed = {"samples_ns": timed, "work_per_run": timed or n > 0, "metrics": timed} if self.status == "ok" else {}
+        for name in (name for name, is_needed in needed.items() if is_needed and not getattr(self, name)):
+            raise PydanticCustomError(name, "{name} must be there, as status is ok (got none)", {"name": name})
+        return self
+
     @classmethod
     def of(
         cls,
@@ -218,7 +299,7 @@ class Record(_Line):
         point: Point,
         context: Context,
         *,
-        started: datetime,
+        started: StartTime,
         facts: Facts | None = None,
         seen: Measurement | None = None,
         status: Status = "ok",
@@ -264,13 +345,21 @@ class Record(_Line):
             metrics=seen.metrics or None,
             correctness=Checks.of(seen.before, seen.after) if seen.before and seen.after else None,
             command=command or command_line("run", preset=context.preset, case=case.name, **run_options(point)),
-            started_at=started.isoformat(timespec="seconds"),
-            duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
+            started_at=started.at.isoformat(timespec="seconds"),
+            duration_s=round(started.elapsed_s, 3),
             notes={**(facts.notes if facts else {}), **seen.notes, **({"note": context.note} if context.note else {})},
             host=host,
             process=list(seen.process or [0] * n) or None,
             taken=taken,
         )
+
+    @property
+    def start(self) -> datetime:
+        """Start of its set-up; a time without a zone is UTC. No earlier than that of a line before it, see `_read`."""
+        start = datetime.fromisoformat(self.started_at)
+        start = start if start.tzinfo else start.replace(tzinfo=UTC)
+        not_before: datetime = vars(self).get("not_before", start)
+        return max(start, not_before)
 
     @property
     def is_evidence(self) -> bool:
@@ -321,6 +410,10 @@ OF_MEASUREMENT: Final = ("runs_per_sample", "stop_reason", "warm_up", "curve", "
 """Fields of a record that a `Context` and a `Measurement` have as they are."""
 
 
+LogRatio = Annotated[Number, Field(ge=-50, le=50)]
+"""Logarithm of a ratio; its interval is finite."""
+
+
 class Comparison(_Line):
     """Times of one record over those of another one, which were measured in turns on one card."""
 
@@ -331,9 +424,17 @@ class Comparison(_Line):
     """Id of the record that the other one is compared with."""
     b: str
     """Id of the record whose times are above the line."""
-    log_ratios: list[list[float]]
+    log_ratios: Annotated[list[Annotated[list[LogRatio], Field(min_length=1)]], Field(min_length=1)]
     """Logarithm of b's time over a's, of each turn in each round; a round is two new processes."""
     unread: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("log_ratios")
+    @classmethod
+    def _have_a_spread(cls, log_ratios: list[list[float]]) -> list[list[float]]:
+        """Check that there are two rounds, or two turns of one."""
+        if len(log_ratios) == 1 and len(log_ratios[0]) < 2:
+            raise ValueError("needs two rounds, or two turns of one")
+        return log_ratios
 
     @classmethod
     def of(cls, a: Record, b: Record, log_ratios: Sequence[Sequence[float]]) -> Comparison:
@@ -383,40 +484,15 @@ class HasLine(Protocol):
 
 
 def append(path: Path, record: HasLine) -> None:
-    """Add one line and wait until it is on the disk.
+    """Append a record as one line, completely or not at all, and wait until it is on the disk.
 
-    A line is one write to a file that is only ever appended to, so sweeps that write to one file at once do not mix
-    lines, and a kill leaves at most one line cut, the last one, which `read_all` reports and leaves out. It goes when
-    the next line is added.
+    Sweeps that write to one file at once do not mix lines. A kill leaves at most the last line cut, which `read_all`
+    reports and the next line replaces.
+
+    Raises:
+        WriteError: It cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    line = record.to_line().encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    lock = lock_of(path, wait=True)
-    try:
-        if cut := _cut(path):
-            if lock is None:  # others may write here
-                line = b"\n" + line
-            else:
-                os.ftruncate(descriptor, path.stat().st_size - cut)
-        os.write(descriptor, line)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-        if lock is not None:
-            os.close(lock)
-
-
-def _cut(path: Path) -> int:
-    """Return the length of the line without an end that a file ends with, bytes: a sweep died there."""
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return 0
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) == b"\n":
-            return 0
-    content = path.read_bytes()
-    return len(content) - 1 - content.rfind(b"\n")
+    files.append(path, record.to_line())
 
 
 def there(*files: Path) -> list[Path]:
@@ -430,12 +506,18 @@ def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> lis
     Raises:
         RecordError: As for `read_all`.
     """
-    paths = list(paths)
-    found = [parsed(Comparison, fields, where) for fields, where in _lines(paths, cut) if "log_ratios" in fields]
+    records, found = _read(paths, cut)
     compared = {(each.a, each.b) for each in found}
-    taken = [record for record in read_all(paths, cut) if record.is_evidence and record.taken != ALONE]
-    pairs = [pair for pair in _pairs(taken) if (pair[0].id, pair[1].id) not in compared and pair[0].process is None]
-    return found + [Comparison.of_one_round(a, b) for a, b in pairs]
+    taken = [record for record in records if record.is_evidence and record.taken != ALONE]
+    for a, b in _pairs(taken):
+        if (a.id, b.id) in compared or a.process is not None:
+            continue
+        try:
+            found.append(Comparison.of_one_round(a, b))
+        except ValueError as error:
+            why = fault(error) if isinstance(error, ValidationError) else error
+            _leave_out(f"{a.run_id}: {a.case} cannot be compared with {b.run_id}: {why}", cut)
+    return found
 
 
 def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
@@ -469,28 +551,41 @@ def files_in(path: Path) -> list[File]:
             return [file for name, file in files_below(path).items() if name.endswith(".jsonl")]
     except zipfile.BadZipFile as error:
         raise RecordError(f"{path}: must be in a zip archive (got a damaged one: {error}); copy it again") from error
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
     return [place]
 
 
 def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the JSON object of each line of `files_in` some paths, and its place for messages."""
-    files = itertools.chain(*map(files_in, paths))
-    lines = ((path, *numbered) for path in files for numbered in enumerate(path.read_text().splitlines(), start=1))
-    for path, number, line in lines:
-        where = f"{path}, line {number}"
-        if not line.strip():
-            continue
+    for path in itertools.chain(*map(files_in, paths)):
         try:
-            fields = json.loads(line)
-        except json.JSONDecodeError as error:
-            message = f"{where}: is cut short ({error.msg} at column {error.colno})"
-            if cut is None:
-                raise RecordError(f"{message}; delete the line, if a sweep was killed there") from error
-            cut.append(message)
+            lines = read_bytes(path).split(b"\n")
+        except OSError as error:
+            _leave_out(f"{path}: cannot be read ({error.strerror})", cut)
             continue
-        if not isinstance(fields, dict):
-            raise RecordError(f"{where}: must be a JSON object (got {type(fields).__name__})")
-        yield fields, where
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                fields = decoded(line)
+            except FileError as error:
+                do = "" if cut is not None else "; delete the line, if a sweep was killed there"
+                _leave_out(f"{where}: {error}{do}", cut)
+                continue
+            if isinstance(fields, dict):
+                yield fields, where
+            else:
+                _leave_out(f"{where}: must be a JSON object (got {type(fields).__name__})", cut)
+
+
+def _leave_out(message: str, cut: list[str] | None) -> None:
+    """Note what is left out, once; raises RecordError where everything must be read."""
+    if cut is None:
+        raise RecordError(message)
+    if message not in cut:
+        cut.append(message)
 
 
 Line = TypeVar("Line", Record, Comparison)
@@ -501,18 +596,79 @@ def parsed(kind: type[Line], fields: dict[str, Any], where: str) -> Line:
     version = fields.get("schema")
     if version not in READABLE:
         known = " or ".join(map(str, READABLE))
-        raise RecordError(f"{where}: schema must be {known} (got {version!r}); use the release that wrote it")
+        raise RecordError(f"{where}: schema must be {known} (got {short(version)}); use the release that wrote it")
     if version == 1:
         fields |= {"schema": SCHEMA, "taken": _taken_in_schema_1(fields)}
     try:
         return kind(**fields)
     except ValidationError as error:
         raise RecordError(f"{where}: {fault(error)}") from error
+    except RecursionError as error:
+        raise RecordError(f"{where}: is nested too deeply to be read") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of a case."""
+
+    kind: type
+    """Type of its values."""
+    always: bool
+    """All points have it."""
+    known: frozenset[str] | None = None
+    """Values; None: others are possible."""
+
+    def fault(self, value: Any) -> str:
+        """Return the rule that a value breaks; empty: none."""
+        if value is None:
+            return "must be there" if self.always else ""
+        if type(value) is not self.kind:
+            return f"must be of type {self.kind.__name__}"
+        if self.known is not None and value not in self.known:
+            return f"must be one of {', '.join(sorted(self.known))}"
+        return "must be at least 0" if isinstance(value, int) and value < 0 else ""
+
+
+AXES: Final = dict[str, Mapping[str, Axis]]()
+"""Axes of each case, by the case's name; the module of all cases fills it."""
+
+
+def _require_of_case(record: Record, where: str) -> None:
+    """Make sure that a record has the axes of its case, and a rate for each kind of work; raises RecordError."""
+    for name, axis in AXES.get(record.case, {}).items():
+        if rule := axis.fault(value := record.point.get(name)):
+            raise RecordError(f"{where}: point.{name}: {rule} (got {short(value)})")
+    is_rated = record.case in AXES and record.status == "ok" and record.scope not in (*UNTIMED, "startup")
+    for kind in record.work_per_run or () if is_rated else ():
+        if f"{kind}_per_s" not in (record.metrics or {}):
+            raise RecordError(f"{where}: metrics must have {kind}_per_s (got {', '.join(record.metrics or {})})")
+
+
+def _read(paths: Iterable[Path], cut: list[str] | None) -> tuple[list[Record], list[Comparison]]:
+    """Return the records and the comparisons of several files and folders, see `read_all`."""
+    records, comparisons, starts = list[Record](), list[Comparison](), dict[tuple[Any, ...], datetime]()
+    for fields, where in _lines(paths, cut):
+        try:
+            if "log_ratios" in fields:
+                comparisons.append(parsed(Comparison, fields, where))
+            else:
+                record = parsed(Record, fields, where)
+                _require_of_case(record, where)
+                records.append(record)
+                # A clock that was set back does not make an earlier line of a point the newer one.
+                place = (where.rpartition(",")[0], record.run_id, record.case, *sorted(record.point.items()))
+                vars(record)["not_before"] = starts[place] = max(starts.get(place, record.start), record.start)
+        except RecordError as error:
+            if cut is None:
+                raise
+            _leave_out(str(error), cut)
+    return records, comparisons
 
 
 def _taken_in_schema_1(fields: Mapping[str, Any]) -> str:
     """Return how a point was taken, which schema 1 has among the notes, and of a peer nowhere."""
-    notes = fields.get("notes") or {}
+    notes = fields.get("notes")
+    notes = notes if isinstance(notes, dict) else {}
     return str(notes.get("taken", "in turns with ours" if "ours" in notes else ALONE))
 
 
@@ -521,14 +677,48 @@ def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record
 
     Args:
         paths: Files of JSON lines, and folders; comparisons among the lines are left to `read_comparisons`.
-        cut: Gets a message for each line that is no whole JSON object, as a killed sweep leaves one.
+        cut: Gets a message for each line that is left out: a killed sweep leaves one cut, and others break the schema.
 
     Raises:
-        RecordError: A whole line breaks the schema, or cuts are not asked for and there is one.
+        RecordError: A line cannot be read or breaks the schema, and there is no ``cut``; or a path is missing.
     """
-    return [parsed(Record, fields, where) for fields, where in _lines(paths, cut) if "log_ratios" not in fields]
+    return _read(paths, cut)[0]
+
+
+MOST_TOLD: Final = 20
+"""Lines that are left out and named one by one."""
+TOLD: Final = set[str]()
+"""Messages that this command has printed."""
+
+
+@contextmanager
+def leaving_out() -> Iterator[list[str]]:
+    """Collect the messages of lines that are left out, and print each once on standard error."""
+    cut = list[str]()
+    try:
+        yield cut
+    finally:
+        new = [message for message in cut if message not in TOLD]
+        TOLD.update(new)
+        for message in new[:MOST_TOLD]:
+            echo(f"left out: {message}", err=True)
+        if len(new) > MOST_TOLD:
+            echo(f"left out: {len(new) - MOST_TOLD} more lines", err=True)
+
+
+def oldest_first(records: Iterable[Record]) -> list[Record]:
+    """Sort records by their start; those of one start stay in their order."""
+    return sorted(records, key=lambda record: record.start)
 
 
 def selected(records: Iterable[Record], cases: Sequence[str], where: Sequence[str]) -> list[Record]:
-    """Return the records of some cases, or of all, whose points pass ``AXIS=VALUE`` conditions."""
-    return [record for record in records if (not cases or record.case in cases) and passes(record.point, where)]
+    """Return the records of some cases, or of all, whose points pass ``AXIS=VALUE`` conditions.
+
+    Raises:
+        RecordError: A case or condition keeps none, though others do.
+    """
+    conditions = [*(f"case={case}" for case in cases), *where]
+    found = [record for record in records if passes({"case": record.case, **record.point}, conditions)]
+    if condition := unmet(conditions, ({"case": record.case, **record.point} for record in found)):
+        raise RecordError(f"{condition}: no record that passes the other options has it; leave it out")
+    return found

@@ -11,16 +11,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
 from .anchors import SOURCES
 from .claims import Claims, for_report
-from .errors import ShowError, exiting
+from .errors import FileError, ShowError, exiting
 from .groups import groups_of
 from .plots import charts
 from .point import command_line
-from .record import Record, RecordError, read_all, read_comparisons
+from .record import Record, leaving_out, oldest_first, read_all, read_comparisons
 from .sets import past_records, published_records
 from .show.charts import Chart, DataPoint
 from .show.columns import Column, Table
@@ -39,14 +39,12 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file.")] = OUT,
 ) -> None:
     """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
-    cut: list[str] = []
-    with exiting(1, RecordError, OSError, ShowError):
+    require_writable(out, "--out", is_file=True)
+    with exiting(1, FileError, ShowError), leaving_out() as cut:
         paths = records or published_records()
         before = [] if records else past_records()
         found, past = read_all(paths, cut), read_all(before, cut)
-        for line in cut:
-            echo(f"left out: {line}")
-        claims = for_report([*found, *past], read_comparisons([*paths, *before], []))
+        claims = for_report([*found, *past], read_comparisons([*paths, *before], cut))
         page = html(found, claims, past)
     write_atomically(out, page)
     echo(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
@@ -116,9 +114,8 @@ OTHERS: Final[Sequence[Column[Record]]] = (
 
 def runs(records: Sequence[Record]) -> Table[Sequence[Record]]:
     """Return the sweeps, the oldest first."""
-    ordered = sorted(records, key=lambda record: record.started_at)
     return Table(
-        rows=list(groups_of(ordered, lambda record: record.run_id).values()),
+        rows=list(groups_of(oldest_first(records), lambda record: record.run_id).values()),
         columns=[
             Column("run", lambda run: run[0].run_id),
             Column("commit", lambda run: ", ".join(sorted(set(map(commit_label, run))))),

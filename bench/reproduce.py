@@ -8,13 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
 
 from warpdrive_min.checkout import GitError, git
 from warpdrive_min.commands import verify
 from warpdrive_min.errors import WarpDriveError
+from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line
 from warpdrive_min.training.certificate import Certificate
@@ -22,15 +23,17 @@ from warpdrive_min.training.certificate import Certificate
 from . import machine
 from .archive import with_archived
 from .cases import CASES
-from .errors import CompareError
+from .errors import CompareError, FileError, exiting
 from .judge import disturbed, name_of, position
 from .machine import CODE
 from .measure import Metric
 from .outside import job_of, names_of
-from .point import passes
-from .record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all
+from .point import passes, unmet
+from .record import RESULTS, SWEEPS, Context, Record, RecordError, append, leaving_out, read_all
+from .schema import CUT
 from .sets import SETS
 from .stopping import keeps
+from .sweep import between
 from .worker import run_point
 
 TOLERANCE: Final = 0.1
@@ -46,6 +49,8 @@ NO_SUCH_RUN: Final = 3
 
 class NoSuchRunError(LookupError):
     """No record is what was asked for."""
+
+    code: ClassVar[int] = NO_SUCH_RUN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +81,7 @@ def reproduce(
         typer.Option(help="Environment outside envs/ that records may name, and import: module:Class or a path."),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Largest relative difference that counts as reproduced.")
+        float, typer.Option(callback=between(0, 1e6), help="Largest relative difference that counts as reproduced.")
     ] = TOLERANCE,
     out: Annotated[
         Path | None, typer.Option(help="Also write the new records, or the answers on certificates, to this file.")
@@ -87,6 +92,8 @@ def reproduce(
 
     Of certificates the runs are trained again, and compared to the bit.
     """
+    if out is not None:
+        require_writable(out, "--out", is_file=True)
     if Path(run).suffix == ".json" or Path(run).is_dir():
         keeps(*([out] if out else []), words=None)
         here = Context.here("full")
@@ -96,16 +103,12 @@ def reproduce(
             if out is not None:
                 append(out, Answer.of(repetitions[-1], here))
         _end(repetitions, as_json)
-    cut: list[str] = []
-    try:
+    with exiting(EXIT[BROKEN], NoSuchRunError, FileError, CompareError, OSError), leaving_out() as cut:
         named = names_of(env or [])
-        chosen = find(read_all(records or searched(), cut), run, where or [])
-    except NoSuchRunError as error:
-        echo("\n".join([str(error), *(f"left out: {line}" for line in cut)]))
-        raise typer.Exit(NO_SUCH_RUN) from error
-    except (RecordError, OSError, CompareError) as error:
-        echo(str(error))
-        raise typer.Exit(EXIT[BROKEN]) from error
+        found = read_all(records or searched(), cut)
+        if broken := next((each for each in cut if not found and CUT not in each), None):
+            raise RecordError(broken)
+        chosen = find(found, run, where or [])
     contexts = {preset: Context.here(preset) for preset in {record.preset for record in chosen}}
     repetitions = []
     keeps(*([out] if out else []), words=None)
@@ -146,6 +149,10 @@ def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list
             raise NoSuchRunError(f"reproduce: N must be 1 to {len(of_run)}, the records of {ids[0]} (got {number!r})")
         of_run = [of_run[int(number) - 1]]
     chosen = [record for record in of_run if passes({"case": record.case, **record.point}, conditions)]
+    if condition := unmet(conditions, ({"case": record.case, **record.point} for record in chosen)):
+        raise NoSuchRunError(
+            f"reproduce: {condition}: no record of {ids[0]} that passes the others has it; leave it out"
+        )
     evidence = [record for record in chosen if record.is_evidence]
     if not evidence:
         what = "is measured and right" if chosen else f"meets {', '.join(conditions)}"
@@ -281,6 +288,8 @@ Result = tuple[bool, tuple[float, float, float] | None, list[str]]
 def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
     """Compare the time of a unit of work, or the first metric where nothing is timed."""
     names = list(then.metrics or {})
+    if not names:
+        return False, None, ["no figure was recorded"]
     name = next((name for name in names if name.startswith("ns_per_")), names[0])
     old, new = (then.metrics or {})[name], (here.metrics or {}).get(name)
     if new is None:

@@ -1,8 +1,32 @@
-"""Base of what files hold: models that know all their fields, and the words for what breaks one."""
+"""Models of files, and the one reader of JSON and TOML, whose errors name file, field, rule and value."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import json
+import reprlib
+import tomllib
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+
+from .archive import File, read_bytes
+from .errors import FileError
+
+DEEPEST: Final = 32
+"""Deepest nesting of a value in a file."""
+MOST: Final = 1e24
+"""Largest number in a file: products and ratios of two of them are finite."""
+CUT: Final = "is cut short"
+"""Words for a text that is no whole JSON, as the last line is that a killed process writes."""
+SHOWN: Final = 80
+"""Letters of a value that an error shows."""
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = SHOWN
 
 
 class Model(BaseModel):
@@ -11,8 +35,158 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Loaded = TypeVar("Loaded")
+
+
+def short(value: Any) -> str:
+    """Return a value as an error shows it."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
 def fault(error: ValidationError) -> str:
     """Return the first field that breaks a model, the rule, and what was got, in words."""
-    first = error.errors()[0]
+    first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
-    return f"{field}: {first['msg']} (got {first.get('input')!r:.80})"
+    got = "" if "(got " in first["msg"] else f" (got {short(first.get('input'))})"
+    return f"{field}: {first['msg']}{got}".removeprefix(": ")
+
+
+# ------------------------------------------------------------------ types of fields
+
+
+def _plain(value: Any) -> Any:
+    """Make sure that all numbers in a value are finite and of a usable size, and that it is not nested too deeply."""
+    left = [(value, "")]
+    while left:
+        each, place = left.pop()
+        if isinstance(each, float | int) and not abs(each) <= MOST:
+            rule = "{place} must be a finite number of at most {most} (got {got})"
+            context = {"place": place[1:] or "it", "most": f"{MOST:g}", "got": short(each)}
+            raise PydanticCustomError("number", rule, context)
+        if isinstance(each, dict | list) and place.count(".") >= DEEPEST:
+            raise PydanticCustomError("depth", "must be nested at most {most} deep", {"most": DEEPEST})
+        if isinstance(each, dict):
+            left += [(inner, f"{place}.{name}") for name, inner in each.items()]
+        elif isinstance(each, list):
+            left += [(inner, f"{place}.{index}") for index, inner in enumerate(each)]
+    return value
+
+
+def _iso(text: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise PydanticCustomError("time", "must be a time as 2026-01-31T12:00:00+00:00") from error
+    return text
+
+
+def shaped(**kinds: type | UnionType) -> AfterValidator:
+    """Return a check of a dictionary's entries, as far as they are there; durations must be above 0."""
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        for name, kind in kinds.items():
+            got = value.get(name)
+            if got is not None and not isinstance(got, kind):
+                rule = "{name} must be of type {kind} (got {got})"
+                context = {"name": name, "kind": getattr(kind, "__name__", str(kind)), "got": short(got)}
+                raise PydanticCustomError("type", rule, context)
+            if isinstance(got, float | int) and kind == float | int and name.endswith("_s") and got <= 0:
+                raise PydanticCustomError("positive", "{name} must be above 0 (got {got})", {"name": name, "got": got})
+        return value
+
+    return AfterValidator(check)
+
+
+def _is_name(git: dict[str, Any]) -> dict[str, Any]:
+    """Check that git cannot take a commit's name for an option."""
+    if git.get("sha") and not str(git["sha"]).isalnum():
+        raise PydanticCustomError("sha", "sha must be of letters and digits (got {got})", {"got": short(git["sha"])})
+    return git
+
+
+def _scalars(value: dict[str, Any]) -> dict[str, Any]:
+    """Check that all values but the reasons of those that are unread are no lists or dictionaries."""
+    for name, each in value.items():
+        if name != "unread" and isinstance(each, dict | list):
+            rule = "{name} must be a text or a number (got {got})"
+            raise PydanticCustomError("type", rule, {"name": name, "got": short(each)})
+    return value
+
+
+Plain = AfterValidator(_plain)
+"""Checks the numbers within a value of any type."""
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-MOST, le=MOST)]
+Amount = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=MOST)]
+Nanoseconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e18)]
+"""Time that something took: up to thirty years, ns."""
+Index = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Count = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
+Json = Annotated[dict[str, Any], Plain]
+Machine = Annotated[Json, AfterValidator(_scalars), shaped(gpu=str, cpu=str, python=str, cores=int)]
+"""Fields of `machine.fingerprint`."""
+Git = Annotated[Json, AfterValidator(_scalars), shaped(sha=str, dirty=bool, diff_hash=str), AfterValidator(_is_name)]
+"""Fields of `machine.git_state`."""
+WarmUp = Annotated[Json, shaped(settled=bool, blocks=int, cap_s=float | int, last_spread=float | int)]
+Telemetry = Annotated[
+    Json,
+    shaped(duration_s=float | int, energy_j=float | int, contended=bool, throttle_reasons=dict, gpm=dict, samples=int),
+]
+Notes = Annotated[
+    Json,
+    shaped(rollout_s=float | int, update_s=float | int, bytes_per_run=int, ops_per_run=int, undisturbed_rounds=int),
+    shaped(planted=float | int, samples_s=dict, remarks=list, ours=dict, members=dict),
+]
+Time = Annotated[str, AfterValidator(_iso)]
+"""Time in ISO 8601."""
+
+
+# ------------------------------------------------------------------ reading
+
+
+def decoded(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
+    """Return what a text holds; raises FileError, which says why it cannot be read."""
+    try:
+        return parse(text.decode() if isinstance(text, bytes) else text)
+    except json.JSONDecodeError as error:
+        raise FileError(f"{CUT} ({error.msg} at column {error.colno})") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"must be UTF-8 (got byte 0x{error.object[error.start]:02x} at {error.start})") from error
+    except RecursionError as error:
+        raise FileError("is nested too deeply to be read") from error
+    except ValueError as error:
+        raise FileError(f"cannot be read ({error})") from error
+
+
+def read(path: File, parse: Callable[[str], Any] = json.loads) -> Any:
+    """Return what a file holds; raises FileError, which names the file."""
+    try:
+        return decoded(read_bytes(path), parse)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file; raises FileError, which names the file."""
+    return str(read(path, str))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file; raises FileError, which names the file."""
+    tables: dict[str, Any] = read(path, tomllib.loads)
+    return tables
+
+
+def load(path: File, kind: type[Loaded]) -> Loaded:
+    """Return the model, or list of dataclasses, that a JSON file holds.
+
+    Raises:
+        FileError: It cannot be read, or breaks the model; names file, field, rule and value.
+    """
+    fields = read(path)
+    try:
+        return TypeAdapter(kind).validate_python(fields)
+    except ValidationError as error:
+        raise FileError(f"{path}: {fault(error)}") from error

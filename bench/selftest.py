@@ -17,6 +17,8 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
+from warpdrive_min.files import require_writable
+
 from . import compare
 from . import planted as changes
 from .calibrate import CALIBRATIONS, Calibration, NoiseFloor, rounds_here
@@ -67,7 +69,9 @@ class Tally:
 
 def selftest(
     records: Annotated[Path | None, typer.Option(help="Simulate gates of these; without it they are measured.")] = None,
-    times: Annotated[int, typer.Option(min=1, help="Gates with the slow-down, and as many without.")] = TIMES,
+    times: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Gates with the slow-down, and as many without.")
+    ] = TIMES,
     planted: Annotated[str, typer.Option(help="Slow-down, as 3% or 0.03.")] = f"{PLANTED:.0%}",
     threshold: Annotated[str, typer.Option(help="Threshold of the gates.")] = f"{THRESHOLD:.1%}",
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.default,
@@ -80,7 +84,9 @@ def selftest(
     measure: Annotated[bool, typer.Option("--measure", help="Measure the cost of test changes to the code.")] = False,
     static: Annotated[bool, typer.Option("--static", help="Test the static gate with changes to the code.")] = False,
     change: Annotated[list[str] | None, typer.Option(help="With either: only changes with this in their name.")] = None,
-    rebuilds: Annotated[int, typer.Option(min=0, help="With --static: programs to build twice.")] = REBUILDS,
+    rebuilds: Annotated[
+        int, typer.Option(min=0, max=10_000, help="With --static: programs to build twice.")
+    ] = REBUILDS,
 ) -> None:
     """Test the gate: compare the present code with itself, unchanged and with a slow-down, many times.
 
@@ -88,6 +94,8 @@ def selftest(
     with 3 if there is nothing to gate, with 5 if a point fails. With --measure: with 0, or with 5 if a change fails.
     With --static: with 0 if 19 in 20 of the slower changes are flagged and nothing else is, with 1 if not.
     """
+    if measure or records is None:
+        require_writable(out, "--out")
     if measure or static:
         with exiting(5, CompareError, WorkerError, ValueError, OSError):
             costly, free = (

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from warpdrive_min.files import write_atomically
 
-from .archive import files_below, located, with_archived
+from .archive import files_below, located, read_bytes, with_archived
+from .errors import FileError
 from .point import Preset
 from .record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
-from .schema import Model, fault
+from .schema import Machine, Model, Time, load
 
 SETS: Final = RESULTS / "sets"
 MANIFEST: Final = "manifest.json"
@@ -38,12 +39,12 @@ class Manifest(Model):
     run_id: str
     kind: str
     """Kind of machine: its GPU, else its CPU, and its cores."""
-    machine: dict[str, Any]
+    machine: Machine
     """Machine that began the set."""
     cards: list[str] = Field(default_factory=list)
     """Hashes of the ids of the GPUs that the records come from."""
-    started_at: str
-    finished_at: str | None = None
+    started_at: Time
+    finished_at: Time | None = None
     """End of the last step; null: the set is unfinished, and nothing reads it."""
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file."""
@@ -73,15 +74,15 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not path.exists():
         return None
     try:
-        return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
-    except ValidationError as error:
-        raise SetError(f"{path}: {fault(error)}; publish it again") from error
+        return load(path, Manifest)
+    except FileError as error:
+        raise SetError(f"{error}; publish it again") from error
 
 
 def hashes(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a set but its manifest and its figures, by its path in the set."""
     files = {name: file for name, file in files_below(folder).items() if is_evidence(name)}
-    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
+    return {name: hashlib.sha256(read_bytes(file)).hexdigest() for name, file in files.items()}
 
 
 def is_evidence(name: str) -> bool:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from warpdrive_min.backends import Availability
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.files import require_writable
 
 from . import documents, machine, plots, ray_sweep
 from .at_once import run_points
@@ -24,8 +25,8 @@ from .cases import CASES
 from .errors import CompareError
 from .judge import key, name_of, point_key
 from .outside import outside_jobs, outside_of
-from .point import ABSENT, Preset, PresetName, passes
-from .record import RESULTS, SWEEPS, Context, Record, append, new_run_id, read_all, there
+from .point import ABSENT, Preset, PresetName, passes, unmet
+from .record import RESULTS, SWEEPS, Context, Record, append, leaving_out, new_run_id, read_all, there
 from .show import render
 from .show.records import by_machine
 from .stopping import keeps
@@ -62,9 +63,15 @@ def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> It
         yield record
 
 
+def records_in(file: Path) -> list[Record]:
+    """Return the records of a file, if there is one; those that cannot be read are measured again."""
+    with leaving_out() as cut:
+        return read_all(there(file), cut)
+
+
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:
     """Return the points that do not stand in a file as ``ok``."""
-    finished = {key(record) for record in read_all(there(file), cut=[]) if record.status == "ok"}
+    finished = {key(record) for record in records_in(file) if record.status == "ok"}
     return [job for job in todo if point_key(job.case.name, job.point) not in finished]
 
 
@@ -74,7 +81,7 @@ def measured(todo: Sequence[Job], context: Context, file: Path, tell: Callable[[
     for index, record in enumerate(run(todo, context, file, run_points), start=1):
         reason = f": {record.reason}" if record.reason else ""
         tell(f"{index}/{len(todo)} {name_of(record)}: {record.status}{reason}")
-    return read_all(there(file), cut=[])
+    return records_in(file)
 
 
 # ------------------------------------------------------------------ the command
@@ -89,6 +96,21 @@ def require_cases(names: Sequence[str]) -> None:
             raise typer.BadParameter(f"{name}: unknown (cases are {', '.join(CASES)})")
 
 
+MOST_COUNT: Final = 2**31 - 1
+"""Most environments, agents, or repetitions."""
+
+
+def between(low: float, high: float) -> Callable[[float | None], float | None]:
+    """Return the callback of an option whose number lies within bounds, which NaN does not."""
+
+    def checked(value: float | None) -> float | None:
+        if value is None or low <= value <= high:
+            return value
+        raise typer.BadParameter(f"must be from {low:g} to {high:g} (got {value:g})")
+
+    return checked
+
+
 def _known_cases(names: list[str] | None) -> list[str] | None:
     require_cases(names or ())
     return names
@@ -97,9 +119,11 @@ def _known_cases(names: list[str] | None) -> list[str] | None:
 CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these; may be repeated.")]
 Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
 Gated = Annotated[list[str] | None, typer.Option(help="Only these; without it the points of bench/gated.toml.")]
-Counts = Annotated[list[int] | None, typer.Option(min=1, help="Only these; may be repeated.")]
+Counts = Annotated[list[int] | None, typer.Option(min=1, max=MOST_COUNT, help="Only these; may be repeated.")]
 Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
-AtOnce = Annotated[int, typer.Option(min=1, help="Set up this many points or rounds at once; each is timed alone.")]
+AtOnce = Annotated[
+    int, typer.Option(min=1, max=1024, help="Set up this many points or rounds at once; each is timed alone.")
+]
 RUN_ID: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
 
@@ -160,6 +184,10 @@ def command(
     if not todo:
         say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(3)
+    require_met([each for each in (*named, *(where or [])) if not each.startswith("env=")], todo)
+    require_writable(out, "--out")
+    if plot and figures is not None:
+        require_writable(figures, "--figures")
     context = Context.here(preset.value, run_of(resume, out), note)
     file = out / f"{context.run_id}.jsonl"
     figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
@@ -172,7 +200,7 @@ def command(
         todo = missing(here, file)
         records = _with_progress(todo, context, file, runner)
     if resume:
-        records = read_all([file], cut=[])
+        records = records_in(file)
     _show(records)
     say(f"records: {file}")
     machines = by_machine(record for record in records if record.is_evidence) if plot else {}
@@ -203,6 +231,16 @@ def require_known(conditions: Sequence[str], option: str = "--where") -> None:
         if axis not in known or text not in known[axis]:
             choices = f"unknown (known: {', '.join(known[axis])})" if axis in known else f"axes are {', '.join(known)}"
             raise typer.BadParameter(f"{option} {condition}: {choices}")
+
+
+def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:
+    """Make sure that each AXIS=VALUE condition has a point, where others have one: none is without a meaning.
+
+    Raises:
+        BadParameter: One has none.
+    """
+    if condition := unmet(conditions, ({"case": job.case.name, **job.point} for job in todo)):
+        raise typer.BadParameter(f"{condition}: no point that passes the other options has it; leave it out")
 
 
 def _show(records: list[Record]) -> None:

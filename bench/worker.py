@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -43,7 +42,7 @@ from . import machine, measure
 from .case import Case, Job, Skip
 from .cases import CASES
 from .measure import Plan, Timed, Timer
-from .record import Context, Host, Record, parsed
+from .record import Context, Host, Record, StartTime, parsed
 from .stats import median
 from .workloads.shared import ON_GPU
 
@@ -536,7 +535,7 @@ def run_point(job: Job, context: Context) -> Record:
     """Measure one point; where its process dies the record has failed."""
     if not is_on_gpu(job):
         return job.run(context)
-    failed = partial(Record.of, job.case, job.point, context, started=datetime.now(UTC), status="failed")
+    failed = partial(Record.of, job.case, job.point, context, started=StartTime(), status="failed")
     try:
         with Worker.copy() as worker:
             reply = worker.ask("measure", case=job.case.name, point=dict(job.point), context=asdict(context))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +14,11 @@ from ..anchors import ANCHORS, Anchor
 from ..judge import key, point_key
 from ..point import ORACLE, Point, Preset
 from ..record import Comparison, Record
+from ..schema import read_toml
 from ..workloads.learn import TASKS, task_point
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
 
-_FILE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_FILE: Final = read_toml(Path(__file__).with_suffix(".toml"))
 SPEED: Final = "peer"
 """Case of the records of a peer whose speed is measured."""
 LEARNING: Final = "peer_learn"

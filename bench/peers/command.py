@@ -10,13 +10,14 @@ from typing import Annotated, Final
 import typer
 
 from warpdrive_min import BACKENDS
+from warpdrive_min.files import require_writable
 
 from .. import documents
-from ..point import Preset, PresetName, passes, point_name
-from ..record import PEER_RECORDS, Context, append, read_all, read_comparisons, there
+from ..point import Preset, PresetName, passes, point_name, unmet
+from ..record import PEER_RECORDS, Context, append, leaving_out, read_all, read_comparisons, there
 from ..show import render
 from ..stopping import keeps
-from ..sweep import AtOnce, Resume, Where, run_of, say
+from ..sweep import AtOnce, Resume, Where, between, run_of, say
 from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
 from .sides import Run, measure_each
 
@@ -34,7 +35,9 @@ def peers(
     where: Where = None,
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a package.")] = None,
     backend: Annotated[str | None, typer.Option(help="Our backend; else the first on the same kind of device.")] = None,
-    timeout: Annotated[float, typer.Option(help="Longest wait for an answer of a peer, s.")] = 600.0,
+    timeout: Annotated[
+        float, typer.Option(callback=between(1, 1e6), help="Longest wait for an answer of a peer, s.")
+    ] = 600.0,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = PEER_RECORDS,
     resume: Resume = None,
     at_once: AtOnce = 1,
@@ -49,13 +52,15 @@ def peers(
     if not wanted:
         say("no point of a peer passes the filters")
         raise typer.Exit(3)
+    require_writable(out, "--out")
     context = Context.here(preset.value, run_of(resume, out))
     run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend, say=say)
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"
     keeps(file, words=("--resume", context.run_id))
-    records = read_all(there(file), cut=[])
-    todo = unfinished(wanted, records, read_comparisons(there(comparisons), cut=[]))
+    with leaving_out() as cut:
+        records, compared = read_all(there(file), cut), read_comparisons(there(comparisons), cut)
+    todo = unfinished(wanted, records, compared)
     for index, (job, found, comparison) in enumerate(measure_each(todo, run, at_once), start=1):
         for record in found:
             append(file, record)
@@ -84,7 +89,10 @@ def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[P
         if name not in known:
             raise typer.BadParameter(f"--peer {name}: unknown (known: {', '.join(sorted(known))})")
     wanted = [each for each in PEERS.values() if not names or {each.name, each.package} & set(names)]
-    return [PeerJob(each, point) for each in wanted for point in each.points(preset) if passes(point, where)]
+    found = [PeerJob(each, point) for each in wanted for point in each.points(preset) if passes(point, where)]
+    if condition := unmet(where, (each.point for each in found)):
+        raise typer.BadParameter(f"{condition}: no point of a peer that passes the other options has it; leave it out")
+    return found
 
 
 def interpreters(given: Sequence[str]) -> dict[str, str]:

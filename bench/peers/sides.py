@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,7 @@ from ..machine import card_hash, fingerprint
 from ..measure import MeasureError, Metric, Timed
 from ..pairs import Pair, Side
 from ..point import Facts, Point, command_line, conditions
-from ..record import CaseVersion, Comparison, Context, Host, Record, Scope, parsed
+from ..record import CaseVersion, Comparison, Context, Host, Record, Scope, StartTime, parsed
 from ..worker import Answering, Message, Server, Worker, WorkerError
 from ..workloads.shared import steps_of
 from . import learning
@@ -129,7 +128,7 @@ def _unmeasured(job: PeerJob, run: Run, error: WorkerError) -> Record:
         _version(job),
         job.point,
         run.context,
-        started=datetime.now(UTC),
+        started=StartTime(),
         reason=str(error),
         status="skipped" if error.kind == "Skip" else "failed",
         taken=TAKEN,
@@ -182,7 +181,7 @@ def _ours_learned(run: Run, ours: Side) -> Record:
 
 
 def _theirs_learned(job: PeerJob, run: Run, theirs: Side) -> Record:
-    started_at, host = datetime.now(UTC), Host.before()
+    start, host = StartTime(), Host.before()
     with started(job, run) as peer:
         said = ask(job, peer, "learn", adapter=job.peer.adapter, point=learning.asked(job))
     _require_our_card(job, said["card"])
@@ -191,7 +190,7 @@ def _theirs_learned(job: PeerJob, run: Run, theirs: Side) -> Record:
         theirs.case,
         job.point,
         run.context,
-        started=started_at,
+        started=start,
         facts=facts,
         seen=learning.measured(job, said),
         host=host.after(facts.device),

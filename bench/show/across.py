@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..groups import groups_of
 from ..machine import LIMITS
 from ..measure import Metric
-from ..record import Record
+from ..record import Record, oldest_first
 from ..stats import median, median_interval
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_maker, points_along, rows
 from .labels import (
@@ -115,13 +115,13 @@ def history(records: Sequence[Record]) -> Chart:
     cases = list(dict.fromkeys(record.case for record in records))
     panels, shown = [], []
     runs: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[str, Record]]] = {}
-    for record in sorted(repeated, key=lambda r: (cases.index(r.case), env_order(r), r.started_at)):
+    for record in sorted(oldest_first(repeated), key=lambda r: (cases.index(r.case), env_order(r))):
         place = tuple((axis, value) for axis, value in sorted(record.point.items()) if axis != "backend")
         point = (record.case, record.case_version, place)
         runs.setdefault(point, {}).setdefault((record.point["backend"], record.threads), {})[record.run_id] = record
     for (case, *_), backends in _largest(runs).items():
         found = {run_id: record for each in backends.values() if len(each) > 1 for run_id, record in each.items()}
-        ordered = sorted(found.values(), key=lambda record: record.started_at)
+        ordered = oldest_first(found.values())
         ids = [record.run_id for record in ordered]
         series = []
         for (backend, _), each in sorted(backends.items(), key=lambda item: list(BACKEND_STYLE).index(item[0][0])):

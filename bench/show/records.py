@@ -11,14 +11,14 @@ from ..groups import groups_of
 from ..machine import kind
 from ..measure import Metric
 from ..point import ORACLE, PLAIN
-from ..record import ALONE, Record, are_on_two_cards
+from ..record import ALONE, Record, are_on_two_cards, oldest_first
 from .labels import ENV_NAME
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return the last record of each point by its start, of the newest version of its case."""
     found: dict[tuple[Any, ...], Record] = {}
-    for record in sorted(records, key=lambda record: record.started_at):
+    for record in oldest_first(records):
         found[record.case, *sorted(record.point.items())] = record
     newest = {case: max(r.case_version for r in found.values() if r.case == case) for case in {key[0] for key in found}}
     return [record for record in found.values() if record.case_version == newest[record.case]]

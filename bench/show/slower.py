@@ -8,7 +8,7 @@ from typing import Final
 
 from ..groups import groups_of
 from ..judge import worker
-from ..record import Record
+from ..record import Record, oldest_first
 from .columns import BACKEND, Column, Table
 from .labels import commit_label, is_ours, number, point_label
 from .records import first_metric, measured_alone
@@ -45,7 +45,7 @@ def slower(records: Sequence[Record], past: Sequence[Record] = ()) -> Table[Row]
 
 def _row(records: Sequence[Record]) -> Row | None:
     """Return the best record and the newest one, if that is much slower."""
-    *before, newest = sorted(records, key=lambda record: record.started_at)
+    *before, newest = oldest_first(records)
     row = max(before, key=_rate, default=newest), newest
     return row if _share(row) < 1 - LEAST else None
 

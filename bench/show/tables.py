@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..point import ON_CPU
-from ..record import Record
+from ..record import Record, oldest_first
 from .charts import BACKEND_STYLE
 from .columns import (
     BACKEND,
@@ -182,7 +182,7 @@ def headline(records: Sequence[Record]) -> Table[Record]:
     alone = [record for record in every if record.case == "env_step"]
     steps = [record for record in latest(alone) if not record.point.get("exact")]
     best = {record.point["env"]: record for record in sorted(steps, key=_agent_steps)}
-    newest_first = sorted(alone, key=lambda record: record.started_at, reverse=True)
+    newest_first = oldest_first(alone)[::-1]
     bases = {(size(record), record.point["backend"]): record for record in newest_first}
     fastest = best_on_cpu(record for record in every if record.case in ("env_step", "peer"))
 
@@ -193,7 +193,9 @@ def headline(records: Sequence[Record]) -> Table[Record]:
             pairs = (
                 (other, bases[size(other), name])
                 for other in newest_first
-                if other.point == record.point and (size(other), name) in bases
+                if other.point == record.point
+                and (size(other), name) in bases
+                and _agent_steps(bases[size(other), name]) > 0
             )
             return next((_agent_steps(own) / _agent_steps(base) for own, base in pairs), None)
 

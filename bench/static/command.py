@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 
 from .. import counts
@@ -43,8 +44,10 @@ def static(
         list[str] | None, typer.Option(help=f"Of {', '.join(BACKENDS)}, {counts.BACKEND}; else the first two.")
     ] = None,
     arch: Archs = None,
-    n_envs: Annotated[int | None, typer.Option(min=1, help="Number of environments.")] = None,
-    n_agents: Annotated[int | None, typer.Option(min=1, help="Agents, where that can be chosen.")] = None,
+    n_envs: Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="Number of environments.")] = None,
+    n_agents: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="Agents, where that can be chosen.")
+    ] = None,
     config: Annotated[list[str] | None, typer.Option(help="Argument of a user's environment, as KEY=VALUE.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = STATIC,
 ) -> None:
@@ -52,6 +55,7 @@ def static(
 
     Exits with 1 if a kernel could not be compiled or read, with 5 if an option is wrong.
     """
+    require_writable(out, "--out")
     on_gpu = [name for name in backend or [] if name != HOST]
     with exiting(5, CompareError, to_stderr=True):
         programs = chosen(env or [], on_gpu, n_envs, n_agents, config or ()) if on_gpu or not backend else []

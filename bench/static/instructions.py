@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from ..case import Job
 from ..machine import ROOT
 from ..measure import Measurement, Metric
 from ..point import Check, command_line
-from ..record import CaseVersion, Context, Record
+from ..record import CaseVersion, Context, Record, StartTime
 from ..show.columns import Table, metric_column
 from ..worker import WorkerError
 from .records import point_column
@@ -78,4 +77,4 @@ def _seen(count: counts.Count, instructions: float) -> Measurement:
 
 def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
     command = command_line("static", backend=counts.BACKEND, env=point["program"])
-    return Record.of(INSTRUCTIONS, point, context, started=datetime.now(UTC), command=command, **found)
+    return Record.of(INSTRUCTIONS, point, context, started=StartTime(), command=command, **found)

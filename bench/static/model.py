@@ -20,12 +20,12 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 
-from warpdrive_min.files import write_atomically
+from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
 from ..errors import CompareError, exiting
 from ..pairs import checkouts
-from ..record import RESULTS, Context, Record, read_all
+from ..record import RESULTS, Context, Record, leaving_out, read_all
 from ..show import render
 from ..show.columns import Column, Table
 from ..stats import median
@@ -225,8 +225,11 @@ def static_model(
     out: Annotated[Path, typer.Option(help="Gets parameters and errors, as JSON.")] = RESULTS / "static" / "model.json",
 ) -> None:
     """Fit a model of a kernel's time to its machine code, and say how far it is off on programs left out."""
+    require_writable(out, "--out", is_file=True)
     with exiting(5, CompareError, to_stderr=True):
-        points = measured_points(read_all(records), Context.here("default"))
+        with leaving_out() as cut:
+            of_gpu = read_all(records, cut)
+        points = measured_points(of_gpu, Context.here("default"))
     errors = left_out(points)
     names = ("t0_ns", "trips", "latency_clocks", "issue_clocks", "bytes_per_ns")
     found = {

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from subprocess import PIPE
@@ -23,7 +22,7 @@ from ..errors import CompareError
 from ..machine import ROOT
 from ..measure import Measurement, Metric
 from ..point import Check, command_line
-from ..record import CaseVersion, Context, Record
+from ..record import CaseVersion, Context, Record, StartTime
 from ..show.columns import Column, Table, metric_column
 from ..worker import finding
 from . import cubin, sass
@@ -177,7 +176,7 @@ def _record(point: dict[str, Any], program: Program, context: Context, **found: 
         n_envs=str(program["n_envs"]),
         config=[json.dumps(program["config"])] if is_users else (),
     )
-    return Record.of(MACHINE_CODE, point, context, started=datetime.now(UTC), command=command, **found)
+    return Record.of(MACHINE_CODE, point, context, started=StartTime(), command=command, **found)
 
 
 def _named(launches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ..judge import Key, key
-from ..record import Record
+from ..record import Record, oldest_first
 from ..show.columns import Column
 from .instructions import INSTRUCTIONS
 from .records import MACHINE_CODE, name_of
@@ -212,8 +212,7 @@ def compared(before: Sequence[Record], now: Sequence[Record], threshold: float) 
 
 def _evidence(records: Sequence[Record]) -> dict[Key, Record]:
     """Return the newest evidence of each kernel."""
-    kept = sorted(records, key=lambda record: record.started_at)
-    return {key(record): record for record in kept if record.is_evidence and record.case in JUDGES}
+    return {key(record): record for record in oldest_first(records) if record.is_evidence and record.case in JUDGES}
 
 
 def _program(record: Record) -> tuple[object, ...]:

@@ -81,6 +81,8 @@ def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", pa
         "notes": {},
         "unread": {},
     }
+    fields |= changes
+    fields["n"] = len(fields["samples_ns"] or ()) or None
     return Record(**{**fields, **changes})
 
 

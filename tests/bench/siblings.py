@@ -86,9 +86,9 @@ def set_up(point: Mapping[str, Any]) -> Timed | Once:
 
 CASES = {
     kind.__name__: Case(
-        name=kind.__name__, title="a fake", scope="env", workload=kind, points=lambda preset: [], setup=set_up
+        name=kind.__name__, title="a fake", scope=scope, workload=kind, points=lambda preset: [], setup=set_up
     )
-    for kind in (Timed, Once)
+    for kind, scope in ((Timed, "env"), (Once, "learn"))
 }
 
 

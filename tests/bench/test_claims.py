@@ -199,7 +199,7 @@ def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
     work = {"env_steps": 1_000}
     fast = on_gpu(1e7, run_id="turns-a", work_per_run=work)
     slow = record(1e6, point=point("cpu", 100), run_id="turns-b", work_per_run=work)
-    change = {"run_id": "newer", "started_at": "2030"}
+    change = {"run_id": "newer", "started_at": "2030-01-01"}
     newer = [each.model_copy(update={**change, "id": each.id[::-1]}) for each in (fast, slow)]
     rounds = [[math.log(8)] * 3] * 4
     compared = Comparison.of(fast, slow, rounds)
@@ -324,7 +324,7 @@ def test_time_to_learn_is_the_median_over_all_seeds():
 def test_time_to_learn_needs_enough_seeds():
     """Where five are asked for, the run with two is passed over for the older one with five; a seed counts once."""
     five = query("Learned", n_seeds=5)
-    two = [each.model_copy(update={"run_id": "newer", "started_at": "2030"}) for each in learned(10, [1.0, 1.0])]
+    two = [each.model_copy(update={"run_id": "newer", "started_at": "2030-01-01"}) for each in learned(10, [1.0, 1.0])]
     assert five.estimate([*learned(10, [3.0] * 5), *two]).value == 3.0
     assert five.estimate(two) is None
     assert five.estimate(learned(10, [3.0] * 4) * 2) is None, "eight records of four seeds"

@@ -27,7 +27,7 @@ def timing(ns: float, backend: str = "host", **changes):
         "case_version": CASES["env_step"].version,
         "point": point(backend, 100),
         "metrics": {
-            "env_steps_per_s": Metric(value=1e9 / ns, unit="env_steps/s", direction="higher", low=1, high=2),
+            "env_steps_per_s": Metric.exactly(1e9 / ns, "env_steps/s", "higher"),
             "ns_per_env_step": metric(ns, 0.9 * ns, 1.1 * ns, "ns"),
         },
         "samples_ns": [90.0 * ns, 100.0 * ns, 110.0 * ns],  # a run is 100 steps
@@ -116,7 +116,7 @@ def test_asv_reads_what_was_measured(tmp_path):
 def test_asv_takes_what_was_run_once(tmp_path):
     """A figure without samples has a value and no interval."""
     asv_results = pytest.importorskip("asv.results")
-    write_asv(shown(timing(5.0, samples_ns=None)), tmp_path)
+    write_asv(shown(timing(5.0, samples_ns=None, scope="memory")), tmp_path)
     (loaded,) = asv_results.iter_results(str(tmp_path))
     (name,) = loaded.get_all_result_keys()
     params = loaded.get_result_params(name)

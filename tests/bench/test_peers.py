@@ -602,7 +602,11 @@ class Learned:
         assert (method, case, point["threshold"]) == ("measure", "learn", 40.0)
         values = {"env_steps_to_threshold": 5e4, "seconds_to_threshold": self._seconds} if self._seconds else {}
         figures = {name: Metric.exactly(value, "s", "lower") for name, value in values.items()}
-        return {"record": record(case=case, point=dict(point), metrics=figures).model_dump(mode="json", by_alias=True)}
+        return {
+            "record": record(case=case, scope="learn", samples_ns=None, point=dict(point), metrics=figures).model_dump(
+                mode="json", by_alias=True
+            )
+        }
 
 
 @pytest.mark.parametrize(

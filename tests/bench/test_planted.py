@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
@@ -13,7 +12,7 @@ from bench.machine import ROOT
 from bench.measure import Measurement, Metric
 from bench.planted import SAME, SLOWER, Change, Copy
 from bench.point import Check
-from bench.record import Context, Record
+from bench.record import Context, Record, StartTime
 from bench.static import selftest as static
 from bench.static import verdict
 from bench.static.records import MACHINE_CODE
@@ -80,7 +79,7 @@ def of_kernel(kernel: str, code: str, instructions: float) -> Record:
     same = {"blocks": 1, "threads": 1, "launches": 1, "compiler": "a compiler", "access": "", "arrays": {}}
     check = Check(True, 0.0, "by hand")
     seen = Measurement(before=check, after=check, metrics=metrics, notes={**same, "code": code, "shape": code})
-    return Record.of(MACHINE_CODE, point, CONTEXT, started=datetime.now(UTC), seen=seen)
+    return Record.of(MACHINE_CODE, point, CONTEXT, started=StartTime(), seen=seen)
 
 
 @pytest.fixture

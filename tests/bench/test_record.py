@@ -103,7 +103,7 @@ def test_cut_line_stays_where_files_cannot_be_locked(record, tmp_path, monkeypat
     append(file, record)
     whole = file.read_bytes()
     file.write_bytes(whole + whole[: len(whole) // 2])
-    monkeypatch.setattr("bench.record.lock_of", lambda path, wait: None)
+    monkeypatch.setattr("warpdrive_min.files.lock_of", lambda path, wait: None)
     append(file, record)
     assert read_all([file], cut := []) == [record, record]
     assert len(cut) == 1
@@ -152,7 +152,8 @@ def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
 
 def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
     """The record after a peer's is ours; that the peer takes three times as long makes the ratio 3."""
-    peer = plain_record(case="peer", samples_ns=[3.0] * 4, notes={"ours": {}})
+    theirs = {"peer": "gymnax", "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
+    peer = plain_record(case="peer", point=theirs, samples_ns=[3.0] * 4, notes={"ours": {}})
     ours = plain_record(samples_ns=[1.0] * 4)
     lines = as_schema_1(peer) + as_schema_1(ours, notes={"taken": "in turns with a peer"})
     (tmp_path / "run.jsonl").write_text(lines)

@@ -84,7 +84,7 @@ def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() ->
     axes = {"env": "cartpole", "backend": "numba", "n_envs": 7, "until": "first step", "fused": False}
     seconds = {"total_s": metric(2.0, unit="s")}
     found = [
-        record(case=case, point=axes, metrics=seconds, samples_ns=samples, run_id=run)
+        record(case=case, point=axes, metrics=seconds, samples_ns=samples, run_id=run, scope=case)
         for run in ("one", "two")
         for case, samples in (("startup", [2e9]), ("memory", None))
     ]

@@ -52,7 +52,8 @@ def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
 
 def test_metric_that_may_be_zero_has_no_ratio():
     """Of figures around zero, as bytes may be, only the overlap of the intervals counts."""
-    same, apart = compare(taken(0.0), taken(0.0), 0.1), compare(taken(0.0), taken(5.0, 1.0), 0.1)
+    none, some = (record(metrics={"bytes_per_env": metric(*figure, "bytes")}) for figure in ((0, 0, 0), (5, 4, 6)))
+    same, apart = compare(none, none, 0.1), compare(none, some, 0.1)
     assert (same.verdict, same.ratio) == (REPRODUCED, None)
     assert (apart.verdict, apart.ratio) == (NOT_REPRODUCED, None)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from datetime import UTC, datetime
 
 import pytest
 
@@ -14,7 +13,7 @@ from bench.errors import CompareError
 from bench.gate import Choice, Code, Report, fill, render_markdown
 from bench.measure import Measurement, Metric
 from bench.point import Check
-from bench.record import Context, Record, append
+from bench.record import Context, Record, StartTime, append
 from bench.static import cubin, probe, records, sass, verdict
 from bench.static.capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
 from bench.static.programs import BACKENDS, chosen
@@ -219,7 +218,7 @@ def kernel(name: str = "step", notes: dict[str, object] | None = None, **metrics
         notes={**told, **(notes or {})},
     )
     point = {"program": "cartpole", "part": name, "kernel": name, "backend": "pycuda", "arch": "sm_90"}
-    return Record.of(MACHINE_CODE, point, CONTEXT, started=datetime.now(UTC), seen=seen)
+    return Record.of(MACHINE_CODE, point, CONTEXT, started=StartTime(), seen=seen)
 
 
 OTHER: dict[str, object] = {"code": "d", "shape": "t"}
@@ -267,7 +266,7 @@ def test_kernels_on_one_side_and_other_compilers_have_their_codes(tmp_path):
     other = kernel(notes={"compiler": "nvrtc 12"})
     assert static_report(tmp_path, [kernel()], [other]).code is Code.NOT_COMPARABLE
     point = {name: value for name, value in kernel().point.items() if name not in ("part", "kernel")}
-    broken = Record.of(MACHINE_CODE, point, CONTEXT, started=datetime.now(UTC), status="failed", reason="no such type")
+    broken = Record.of(MACHINE_CODE, point, CONTEXT, started=StartTime(), status="failed", reason="no such type")
     report = static_report(tmp_path, [kernel()], [broken])
     assert report.code is Code.BROKEN
     assert [kind for kind, _ in report.problems] == ["broken"]  # not "changed" too: it says what to do

@@ -52,7 +52,8 @@ def recorded(tmp_path, monkeypatch):
     monkeypatch.setitem(PLANS, "smoke", Plan(n_starts=2))
 
     def record(workload) -> Record:
-        fake = case(lambda _: workload, 1, workload=type(workload))
+        scope = "learn" if isinstance(workload, Once) else "env"
+        fake = case(lambda _: workload, 1, workload=type(workload), scope=scope)
         jobs, context = sweep.jobs("smoke", cases={"fake": fake}), Context.here("smoke", run_id="test")
         (made,) = sweep.run(jobs, context, tmp_path / "r.jsonl", in_this_process)
         assert read_all([tmp_path / "r.jsonl"]) == [made]
