@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import Final, get_args
 
 from warpdrive_min.backends import BACKENDS
 
 from .case import Case
 from .point import PLAIN, Preset
-from .record import AXES, Axis, Record
+from .record import AXES_OF, Axis, Record
 from .workloads import env_step, kernels, learn, many_steps, memory, scaling, startup, train
 
 CASES: Final[dict[str, Case]] = {
@@ -53,7 +54,8 @@ OF_PEERS: Final = {
     for name, kind in {"peer": str, "env": str, "n_envs": int, "n_agents": int, "work": str}.items()
 }
 """Axes of every point of other people's software."""
-AXES.update({name: _axes(case) for name, case in CASES.items()} | {"peer": OF_PEERS, "peer_learn": OF_PEERS})
+AXES_OF.update({name: cache(partial(_axes, case)) for name, case in CASES.items()})
+AXES_OF.update({name: lambda: OF_PEERS for name in ("peer", "peer_learn")})
 
 
 def is_present(record: Record) -> bool:

@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -629,16 +629,20 @@ class Axis:
         return "must be at least 0" if isinstance(value, int) and value < 0 else ""
 
 
-AXES: Final = dict[str, Mapping[str, Axis]]()
-"""Axes of each case, by the case's name; the module of all cases fills it."""
+AXES_OF: Final = dict[str, Callable[[], Mapping[str, Axis]]]()
+"""Functions that return the axes of a case, by the case's name; the module of all cases fills it.
+
+Not the axes themselves: to list points asks for GPUs, after which no process of this one's fork server can use CUDA.
+"""
 
 
 def _require_of_case(record: Record, where: str) -> None:
     """Make sure that a record has the axes of its case, and a rate for each kind of work; raises RecordError."""
-    for name, axis in AXES.get(record.case, {}).items():
+    axes = AXES_OF[record.case]() if record.case in AXES_OF else {}
+    for name, axis in axes.items():
         if rule := axis.fault(value := record.point.get(name)):
             raise RecordError(f"{where}: point.{name}: {rule} (got {short(value)})")
-    is_rated = record.case in AXES and record.status == "ok" and record.scope not in (*UNTIMED, "startup")
+    is_rated = record.case in AXES_OF and record.status == "ok" and record.scope not in (*UNTIMED, "startup")
     for kind in record.work_per_run or () if is_rated else ():
         if f"{kind}_per_s" not in (record.metrics or {}):
             raise RecordError(f"{where}: metrics must have {kind}_per_s (got {', '.join(record.metrics or {})})")

@@ -647,7 +647,7 @@ def test_files_that_cannot_be_read_are_refused(what, kind, tmp_path):
     }
     read, error = readers[what]
     told = error_of(read, error)
-    assert told or (what, kind) in (("records", "/dev/null"), ("run config", "/dev/null"))
+    assert told or (what, kind) in (("records", "a folder"), ("records", "/dev/null"), ("run config", "/dev/null"))
 
 
 # ------------------------------------------------------------------ command lines
@@ -663,14 +663,14 @@ GIT_READS = {"rev-parse", "log", "status", "diff", "config", "show", "ls-files",
 @contextlib.contextmanager
 def no_work() -> Iterator[None]:
     """Raise `WorkError` where a command would start a process, or environments of more than a few copies."""
-    popen, fork, make = subprocess.Popen, os.fork, EnvWrapper.__init__
+    start, fork, make = subprocess.Popen.__init__, os.fork, EnvWrapper.__init__
 
-    class Reading(popen):  # type: ignore[misc, valid-type]
-        def __init__(self, args: Any, *others: Any, **named: Any) -> None:
-            words = [str(each) for each in args] if isinstance(args, list | tuple) else str(args).split()
-            if Path(words[0]).name != "git" or not GIT_READS & set(words):
-                raise WorkError(words)
-            super().__init__(args, *others, **named)
+    def started(self: Any, args: Any, *others: Any, **named: Any) -> None:
+        words = [str(each) for each in args] if isinstance(args, list | tuple) else str(args).split()
+        program = words[words.index("guard") + 2 :] if "guard" in words else words
+        if Path(program[0]).name != "git" or not GIT_READS & set(program):
+            raise WorkError(program)
+        start(self, args, *others, **named)
 
     def forked() -> int:
         raise WorkError("fork")
@@ -680,12 +680,12 @@ def no_work() -> Iterator[None]:
             raise WorkError(named)
         make(self, *given, **named)
 
-    subprocess.Popen, os.fork = Reading, forked  # type: ignore[misc, assignment]
+    subprocess.Popen.__init__, os.fork = started, forked  # type: ignore[method-assign, assignment]
     EnvWrapper.__init__ = made  # type: ignore[method-assign]
     try:
         yield
     finally:
-        subprocess.Popen, os.fork = popen, fork  # type: ignore[misc]
+        subprocess.Popen.__init__, os.fork = start, fork  # type: ignore[method-assign]
         EnvWrapper.__init__ = make  # type: ignore[method-assign]
 
 

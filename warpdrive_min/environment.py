@@ -333,7 +333,8 @@ def as_actions(what: str, actions: Any, shape: tuple[int, ...], dtype: torch.dty
         ActionError: They are no array of numbers, or have another shape or kind; ``what`` is their name for it.
     """
     try:
-        given = torch.as_tensor(np.asarray(actions) if isinstance(actions, np.generic) else actions)
+        numbers = np.asarray(actions) if isinstance(actions, np.generic) else actions
+        given = actions if isinstance(actions, torch.Tensor) else torch.as_tensor(numbers, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         got = f"{type(actions).__name__}: {str(error).splitlines()[0]}"
         raise ActionError(f"{what} must be an array of numbers (got {got})") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import worker
+from bench import machine, worker
 from bench.at_once import run_points
 from bench.case import Job
 from bench.cases import CASES
@@ -183,3 +183,9 @@ def test_sweep_itself_has_no_context_on_the_gpu():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == 0
+
+
+def test_what_the_fork_server_imports_leaves_cuda_alone():
+    """A question about GPUs, once asked there, keeps all copies from using CUDA."""
+    refuse = "import torch; torch.cuda.is_available = torch.cuda.device_count = lambda: 1 / 0"
+    subprocess.run([sys.executable, "-c", f"{refuse}; import bench.worker"], cwd=machine.ROOT, check=True)

@@ -303,7 +303,7 @@ def test_wrong_seeds_are_refused(seed):
     """Too many, too few, or what is no seed; one line, and nothing restarts."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3)
     before = envs.reset()[0]
-    with pytest.raises(ConfigError, match=r"^[^\n]*seed: must be (an integer|in )[^\n]*$"):
+    with pytest.raises(ConfigError, match=r"^[^\n]*seed: must be (an integer|in |at least |at most )[^\n]*$"):
         envs.reset(seed=seed)
     assert torch.equal(envs.wrapper.cuda_data_manager.tensor("observations")[:, 0], before)
 
@@ -313,7 +313,7 @@ def test_wrong_seeds_are_refused(seed):
 def test_seeds_that_are_none_are_refused_where_they_are_given(kind, seed):
     """PettingZoo's in reset, TorchRL's in set_seed."""
     env = Case(kind, CartPole()).env
-    with pytest.raises(ConfigError, match=r"seed: must be (an integer|in )"):
+    with pytest.raises(ConfigError, match=r"seed: must be (an integer|in |at least |at most )"):
         env.reset(seed=seed) if kind == "parallel" else env._set_seed(seed)
 
 

@@ -130,5 +130,5 @@ def test_seed_of_resets_keeps_64_bits():
     assert data.pull_data_from_device("_reset_seed_").tolist() == [-2, -1]
     seed_resets(data, 2**32 + 7)
     assert data.pull_data_from_device("_reset_seed_").tolist() == [7, 1]
-    with pytest.raises(ValueError, match="seed: must be in"):
+    with pytest.raises(ValueError, match="seed: must be at least 0"):
         seed_resets(data, -1)

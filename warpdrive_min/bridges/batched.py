@@ -237,7 +237,9 @@ class BatchedEnvironment:
         rows: dict[int | None, list[int]] = {None: []}
         for row, seed in enumerate(seeds):
             rows.setdefault(seed, []).append(row)
-        masks = {seed: torch.zeros(self.n_envs, dtype=torch.bool) for seed, copies in rows.items() if copies}
+        masks = {
+            seed: torch.zeros(self.n_envs, dtype=torch.bool, device="cpu") for seed, copies in rows.items() if copies
+        }
         for seed, mask in masks.items():
             mask[rows[seed]] = True
         return [(seed, mask.to(self.device)) for seed, mask in masks.items()]

@@ -22,7 +22,8 @@ def _refuse_empty(parameter: Any) -> None:
     process = parameter.process_value
 
     def checked(context: Any, value: Any) -> Any:
-        if "" in (value if isinstance(value, list | tuple) else [value]):
+        values = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(each, str) and not each.strip() for each in values):
             raise typer.BadParameter("must not be empty; name it, or leave it out", ctx=context, param=parameter)
         return process(context, value)
 
