@@ -715,8 +715,8 @@ class RunConfig(_Section):
         if policy.algorithm != "PPO" or self.trainer.compat is not None:
             return
         if size % n_parts:
-            below, above = divisors_around(size, n_parts)
-            rule, do = f"must divide train_batch_size = {size}", f"take {below} or {above}"
+            choices = " or ".join(map(str, dict.fromkeys(divisors_around(size, n_parts))))
+            rule, do = f"must divide train_batch_size = {size}", f"take {choices}"
             raise ConfigError.of(f"policy.{name}.n_minibatches", rule, n_parts, do)
         rule = f"must make at most {MAX_STEPS:,} updates with n_minibatches = {n_parts}"
         require(policy.n_epochs * n_parts <= MAX_STEPS, f"policy.{name}.n_epochs", rule, policy.n_epochs)
