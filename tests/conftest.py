@@ -43,9 +43,11 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none, and leave out what is nightly unless `-m` asks for it."""
     if "nightly" not in config.option.markexpr:
-        nightly = [item for item in items if item.get_closest_marker("nightly")]
-        config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if item not in nightly]
+        by_night = {is_nightly: [] for is_nightly in (True, False)}
+        for item in items:
+            by_night[item.get_closest_marker("nightly") is not None].append(item)
+        config.hook.pytest_deselected(items=by_night[True])
+        items[:] = by_night[False]
     if not HAS_GPU:
         for item in items:
             if item.get_closest_marker("gpu"):
