@@ -22,10 +22,13 @@ def located(path: Path) -> File:
     Raises:
         zipfile.BadZipFile: A file on the way is named like an archive and is none.
     """
-    for archive in (path, *path.parents):
-        if archive.suffix == ".zip" and archive.is_file():
-            return zipfile.Path(archive).joinpath(*path.relative_to(archive).parts)
-    return path
+    archive = _archive_of(path)
+    return path if archive is None else zipfile.Path(archive).joinpath(*path.relative_to(archive).parts)
+
+
+def _archive_of(path: Path) -> Path | None:
+    """Return the archive that a path leads into, or is."""
+    return next((each for each in (path, *path.parents) if each.suffix == ".zip" and each.is_file()), None)
 
 
 def exists(path: Path) -> bool:
@@ -64,14 +67,11 @@ def with_archived(folder: Path) -> list[Path]:
 
 def matches(pattern: str) -> list[Path]:
     """Return the files and folders that match a shell pattern, sorted; its * enters no subfolder."""
-    path = Path(pattern)
-    for archive in path.parents:
-        if archive.suffix == ".zip" and archive.is_file():
-            inside = path.relative_to(archive)
-            names = {each for name in files_below(archive) for each in (Path(name), *Path(name).parents)}
-            return sorted(
-                archive / name
-                for name in names
-                if len(name.parts) == len(inside.parts) and all(map(fnmatchcase, name.parts, inside.parts))
-            )
-    return [Path(name) for name in sorted(glob.glob(pattern))]
+    archive = _archive_of(Path(pattern))
+    if archive is None:
+        return [Path(name) for name in sorted(glob.glob(pattern))]
+    inside = Path(pattern).relative_to(archive).parts
+    names = {each for name in files_below(archive) for each in (Path(name), *Path(name).parents)}
+    return sorted(
+        archive / name for name in names if len(name.parts) == len(inside) and all(map(fnmatchcase, name.parts, inside))
+    )

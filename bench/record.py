@@ -544,11 +544,11 @@ def files_in(path: Path) -> list[File]:
         RecordError: There is no such file or folder, or the archive is damaged.
     """
     try:
-        if not exists(path):
-            raise RecordError(f"{path}: there is no such file or folder")
         place = located(path)
         if place.is_dir():
             return [file for name, file in files_below(path).items() if name.endswith(".jsonl")]
+        if not place.exists():
+            raise RecordError(f"{path}: there is no such file or folder")
     except zipfile.BadZipFile as error:
         raise RecordError(f"{path}: must be in a zip archive (got a damaged one: {error}); copy it again") from error
     except OSError as error:
