@@ -1,5 +1,6 @@
 """Files are written whole or not at all."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -109,6 +110,21 @@ def test_held_folder_is_of_one_process(tmp_path: Path) -> None:
         files.hold(tmp_path)
     os.close(other)
     assert files.hold(tmp_path, wait_s=1) is not None
+
+
+@pytest.mark.parametrize("in_child", [False, True])
+def test_limited_import_leaves_no_truncated_bytecode(in_child, tmp_path: Path, monkeypatch) -> None:
+    """Otherwise a test of a full disk breaks packages for the tests after it."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "")
+    (tmp_path / "long_module.py").write_text(f"x = {list(range(500))}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with limited(100):
+        if in_child:
+            subprocess.run([sys.executable, "-c", "import long_module"], cwd=tmp_path, check=True)
+        else:
+            importlib.import_module("long_module")
+    assert not list(tmp_path.rglob("*.pyc"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -186,14 +187,20 @@ def refused(what, got=..., error=ConfigError):
 
 @contextlib.contextmanager
 def limited(n_bytes: int):
-    """Let no file be longer."""
+    """Limit the size of every file that this process and its children write.
+
+    They write no bytecode meanwhile: older Pythons leave a truncated `.pyc`, which the next import fails on.
+    """
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def everything(trainer) -> dict[str, torch.Tensor]:
