@@ -54,17 +54,21 @@ WD_FN wd_drawn wd_draw(float* const row, const int* const mask, const int n, con
     float registers[WD_IN_REGISTERS ? N_CATEGORIES : 1];
     float* const weights = WD_IN_REGISTERS ? registers : row;
     float total = 0.f, moment = 0.f;  // moment: sum of weight * log weight
-    float doubt = 0.f;  // of logits NaN, of p negative, if an entry is impossible
+    float doubt = 0.f;  // NaN if a logit is impossible
+    unsigned signs = 0u;  // of the weights; its highest bit is set if one is negative
     WD_UNROLL
     for (int k = 0; k < n; ++k) {
       const float entry = LOGITS ? row[k] - best : row[k];
-      const float weight = LOGITS ? wd_exp(entry) : entry < WD_SMALLEST ? 0.f : entry;  // NaN stays NaN
-      doubt = LOGITS ? doubt + entry : entry < doubt ? entry : doubt;
+      const float weight = LOGITS ? wd_exp(entry) : fabsf(entry) < WD_SMALLEST ? 0.f : entry;  // NaN stays NaN
+      if (LOGITS)
+        doubt += entry;
+      else
+        signs |= wd_bits(weight);
       if (ENTROPY && weight > 0.f) moment += weight * (LOGITS ? entry : wd_log(weight));
       total += weight;
       weights[k] = weight;
     }
-    drawn.is_impossible = LOGITS ? doubt != doubt : !(total > 0.f && total <= WD_LARGEST && doubt >= 0.f);
+    drawn.is_impossible = LOGITS ? doubt != doubt : signs >> 31 || !(total > 0.f && total <= WD_LARGEST);
     if constexpr (!ARGMAX) {
       const float threshold = uniform * total;
       float sum = 0.f;
@@ -125,18 +129,25 @@ WD_FN void wd_draw(wd_drawn<ROWS>& drawn, float (*const entries)[ROWS], const in
   if constexpr (!WD_WEIGHED) WD_EACH_ROW(r, n_rows) drawn.is_impossible[r] |= !(fabsf(best[r]) <= WD_LARGEST);
   if constexpr (WD_WEIGHED) {
     float total[ROWS], moment[ROWS], doubt[ROWS];  // as above
-    WD_EACH_ROW(r, n_rows) total[r] = moment[r] = doubt[r] = 0.f;
+    unsigned signs[ROWS];
+    WD_EACH_ROW(r, n_rows) {
+      total[r] = moment[r] = doubt[r] = 0.f;
+      signs[r] = 0u;
+    }
     for (int k = 0; k < n; ++k)
       WD_EACH_ROW(r, n_rows) {
         const float entry = LOGITS ? entries[k][r] - best[r] : entries[k][r];
-        const float weight = LOGITS ? wd_exp(entry) : entry < WD_SMALLEST ? 0.f : entry;
-        doubt[r] = LOGITS ? doubt[r] + entry : entry < doubt[r] ? entry : doubt[r];
+        const float weight = LOGITS ? wd_exp(entry) : fabsf(entry) < WD_SMALLEST ? 0.f : entry;
+        if (LOGITS)
+          doubt[r] += entry;
+        else
+          signs[r] |= wd_bits(weight);
         if (ENTROPY) moment[r] += weight > 0.f ? weight * (LOGITS ? entry : wd_log(weight)) : 0.f;
         total[r] += weight;
         entries[k][r] = weight;
       }
     WD_EACH_ROW(r, n_rows) {
-      const bool is_fine = (total[r] > 0.f) & (total[r] <= WD_LARGEST) & (doubt[r] >= 0.f);
+      const bool is_fine = (total[r] > 0.f) & (total[r] <= WD_LARGEST) & (signs[r] >> 31 == 0);
       drawn.is_impossible[r] = LOGITS ? doubt[r] != doubt[r] : !is_fine;
     }
     if constexpr (!ARGMAX) {
