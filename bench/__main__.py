@@ -4,7 +4,7 @@ from warpdrive_min.stopping import stoppable
 
 with stoppable():
     from .cli import app
-    from .stopping import tidy
+    from .process.stopping import tidy
 
     with tidy():
         app(prog_name=f"python -m {__package__}")

@@ -15,24 +15,26 @@ from warpdrive_min.errors import WriteError
 from warpdrive_min.files import FULL
 from warpdrive_min.terminal import echo
 
-from . import documents, plots, record, sweep
-from .calibrate import calibrate
-from .cases import CASES
-from .claims import claims
-from .compare import compare
+from . import sweep
+from .core import record
+from .core.errors import FileError
+from .core.point import PresetName
 from .doctor import doctor
-from .errors import FileError
 from .export import export
-from .gate import GateCommand, gate
+from .judge.calibrate import calibrate
+from .judge.claims import claims
+from .judge.compare import compare
+from .judge.gate import GateCommand, gate
+from .judge.reproduce import reproduce
 from .paper import paper
 from .peers.command import peers
-from .point import PresetName
 from .publish import publish
 from .report import report
-from .reproduce import reproduce
 from .selftest import selftest
+from .show import documents, plots
 from .static.command import static
 from .static.model import static_model
+from .workloads.cases import CASES
 
 BROKEN: Final = ("calibrate", "compare", "gate", "reproduce", "selftest", "static", "static-model")
 """Commands that exit with 5 where a file cannot be read or written; others exit with 1."""

@@ -18,10 +18,10 @@ from warpdrive_min.backends.host import openmp_flags
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.terminal import echo
 
-from . import machine, nvml
-from .cases import CASES
-from .measure import MeasureError, refuse_simulator
-from .record import SWEEPS
+from .core import machine, nvml
+from .core.measure import MeasureError, refuse_simulator
+from .core.record import SWEEPS
+from .workloads.cases import CASES
 
 LOAD_HIGH: Final = 0.5
 """Load per core from which times say more about the others than about the code."""

@@ -18,15 +18,15 @@ from warpdrive_min.checkout import GitError, git
 from warpdrive_min.files import require_writable, room_for, write_atomically
 from warpdrive_min.terminal import echo
 
-from . import machine
-from .cases import CASES, is_present
-from .errors import FileError, ShowError, exiting
-from .groups import groups_of
-from .judge import name_of
-from .measure import Metric
-from .record import Record, leaving_out, read_all
+from .core import machine
+from .core.errors import FileError, ShowError, exiting
+from .core.groups import groups_of
+from .core.measure import Metric
+from .core.record import Record, leaving_out, read_all
+from .core.stats import median
+from .judge.evidence import name_of
 from .show.records import by_machine
-from .stats import median
+from .workloads.cases import CASES, is_present
 
 GROUPED_BY: Final = ("env", "implementation")
 """Axes that name an ASV benchmark beside its case; the others are its parameters."""

@@ -16,20 +16,20 @@ import typer
 from warpdrive_min.files import replacing, require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
-from .archive import File, read_bytes
-from .documents import TABLES
-from .errors import FileError, ShowError, exiting
-from .machine import slug
-from .plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
-from .record import Record, files_in, leaving_out, read_all
-from .sets import published_records
+from .core.archive import File, read_bytes
+from .core.errors import FileError, ShowError, exiting
+from .core.machine import slug
+from .core.record import Record, files_in, leaving_out, read_all
+from .core.stats import median
 from .show import pgf
 from .show.columns import Column, Table
+from .show.documents import TABLES
 from .show.labels import commit_label, machine_label, plural
+from .show.plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
 from .show.records import by_machine, evidence_of, latest, measured_alone
 from .show.render import escape, floating_figure, floating_table, head, template
+from .show.sets import published_records
 from .show.tables import RUN, every_point, hardware, headline
-from .stats import median
 
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"

@@ -17,21 +17,23 @@ import typer
 
 from warpdrive_min.files import require_writable, write_atomically
 
-from . import doctor, documents, machine, plots, sets, sweep
-from .at_once import run_points
-from .cases import CASES
-from .judge import Key, key, machine_mismatches, name_of, point_key
-from .ledger import is_claimed
-from .pairs import Side, in_rounds
+from . import doctor, sweep
+from .core import machine
+from .core.point import Point, PresetName, command_line, passes, point_name
+from .core.record import Comparison, Context, Record, append, leaving_out, read_comparisons, there
+from .judge.evidence import Key, key, machine_mismatches, name_of, point_key
+from .judge.ledger import is_claimed
 from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
-from .point import Point, PresetName, command_line, passes, point_name
-from .record import Comparison, Context, Record, append, leaving_out, read_comparisons, there
-from .sets import COMPARISONS, RECORDS, Manifest
-from .stopping import keeps
+from .process.at_once import run_points
+from .process.pairs import Side, in_rounds
+from .process.stopping import keeps
+from .process.worker import WorkerError
+from .show import documents, plots, sets
+from .show.sets import COMPARISONS, RECORDS, Manifest
 from .sweep import say
-from .worker import WorkerError
+from .workloads.cases import CASES
 from .workloads.shared import availability
 
 _T = TypeVar("_T")

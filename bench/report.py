@@ -14,19 +14,19 @@ import typer
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
-from .anchors import SOURCES
-from .claims import Claims, for_report
-from .errors import FileError, ShowError, exiting
-from .groups import groups_of
-from .plots import charts
-from .point import command_line
-from .record import Record, leaving_out, oldest_first, read_all, read_comparisons
-from .sets import past_records, published_records
+from .core.errors import FileError, ShowError, exiting
+from .core.groups import groups_of
+from .core.point import command_line
+from .core.record import Record, leaving_out, oldest_first, read_all, read_comparisons
+from .judge.anchors import SOURCES
+from .judge.claims import Claims, for_report
 from .show.charts import Chart, DataPoint
 from .show.columns import Column, Table
 from .show.labels import commit_label, digits, machine_label, notes
+from .show.plots import charts
 from .show.records import by_machine, evidence_of
 from .show.render import template
+from .show.sets import past_records, published_records
 from .show.slower import slower
 from .show.tables import RUN, all_known, hardware, headline
 from .workloads.learn import without_curve

@@ -19,24 +19,24 @@ import typer
 
 from warpdrive_min.files import require_writable
 
-from . import compare
-from . import planted as changes
-from .calibrate import CALIBRATIONS, Calibration, NoiseFloor, rounds_here
-from .case import Job
-from .errors import CompareError, NothingMeasured, exiting
-from .gate import THRESHOLD, VERDICTS, Code, calibration_of, judge, parse_threshold
-from .groups import groups_of
-from .judge import Evidence
-from .pairs import ROUNDS, TURNS, Kept, Pair, compared_in_rounds, measure_all, sides_of
-from .point import Preset, PresetName
-from .record import Record
+from .core.case import Job
+from .core.errors import CompareError, NothingMeasured, exiting
+from .core.groups import groups_of
+from .core.point import Preset, PresetName
+from .core.record import Record
+from .core.stats import autoregressive, median, scatter
+from .judge import compare
+from .judge import planted as changes
+from .judge.calibrate import CALIBRATIONS, Calibration, NoiseFloor, rounds_here
+from .judge.evidence import Evidence
+from .judge.gate import THRESHOLD, VERDICTS, Code, calibration_of, judge, parse_threshold
+from .process.pairs import ROUNDS, TURNS, Kept, Pair, compared_in_rounds, measure_all, sides_of
+from .process.stopping import keeps
+from .process.worker import WorkerError
 from .show import render
 from .show.columns import Column, Table
 from .static.selftest import REBUILDS, gate_changes
-from .stats import autoregressive, median, scatter
-from .stopping import keeps
 from .sweep import AtOnce, Gated, Resume, Where, run_of, say
-from .worker import WorkerError
 
 TIMES: Final = 20
 PLANTED: Final = 2 * THRESHOLD

@@ -18,18 +18,29 @@ from warpdrive_min.backends import Availability
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import require_writable
 
-from . import documents, machine, plots, ray_sweep
-from .at_once import run_points
-from .case import Case, Job
-from .cases import CASES
-from .errors import CompareError
-from .judge import key, name_of, point_key
-from .outside import outside_jobs, outside_of
-from .point import ABSENT, Preset, PresetName, passes, unmet
-from .record import RESULTS, SWEEPS, Context, Record, append, leaving_out, new_run_id, read_all, there
-from .show import render
+from .core import machine
+from .core.case import Case, Job
+from .core.errors import CompareError
+from .core.point import ABSENT, Preset, PresetName, passes, unmet
+from .core.record import (
+    RESULTS,
+    SWEEPS,
+    Context,
+    Record,
+    append,
+    leaving_out,
+    new_run_id,
+    read_all,
+    there,
+)
+from .judge.evidence import key, name_of, point_key
+from .process import ray_sweep
+from .process.at_once import run_points
+from .process.stopping import keeps
+from .show import documents, plots, render
 from .show.records import by_machine
-from .stopping import keeps
+from .workloads.cases import CASES
+from .workloads.outside import outside_jobs, outside_of
 from .workloads.shared import availability
 
 
@@ -118,7 +129,7 @@ def _known_cases(names: list[str] | None) -> list[str] | None:
 
 CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these; may be repeated.")]
 Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
-Gated = Annotated[list[str] | None, typer.Option(help="Only these; without it the points of bench/gated.toml.")]
+Gated = Annotated[list[str] | None, typer.Option(help="Only these; without it the points of bench/judge/gated.toml.")]
 Counts = Annotated[list[int] | None, typer.Option(min=1, max=MOST_COUNT, help="Only these; may be repeated.")]
 Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
 AtOnce = Annotated[

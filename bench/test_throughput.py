@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 import torch
 
-from bench.case import Case, Skip
-from bench.cases import CASES
-from bench.measure import PLANS, Timed, Timer
-from bench.point import Point, point_name
+from bench.core.case import Case, Skip
+from bench.core.measure import PLANS, Timed, Timer
+from bench.core.point import Point, point_name
+from bench.workloads.cases import CASES
 from bench.workloads.shared import ON_GPU
 
 PLAN: Final = PLANS["default"]

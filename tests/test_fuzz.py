@@ -31,8 +31,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from bench import cli as bench_cli
-from bench.machine import ROOT
-from bench.record import RESULTS, RecordError, read_all, read_comparisons
+from bench.core.machine import ROOT
+from bench.core.record import RESULTS, RecordError, read_all, read_comparisons
 from tests.bench import builders
 from warpdrive_min import cli as training_cli
 from warpdrive_min.commands.environments import run_config_path

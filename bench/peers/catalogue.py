@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import torch
 
-from ..anchors import ANCHORS, Anchor
-from ..judge import key, point_key
-from ..point import ORACLE, Point, Preset
-from ..record import Comparison, Record
-from ..schema import read_toml
+from ..core.point import ORACLE, Point, Preset
+from ..core.record import Comparison, Record
+from ..core.schema import read_toml
+from ..judge.anchors import ANCHORS, Anchor
+from ..judge.evidence import key, point_key
 from ..workloads.learn import TASKS, task_point
 from ..workloads.shared import FULLY_OBSERVED_AGENTS
 

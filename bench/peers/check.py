@@ -13,7 +13,7 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.consistency import difference
 from warpdrive_min.envs import ENVS
 
-from ..point import Check
+from ..core.point import Check
 from ..workloads.shared import SEED, env_config
 
 Floats = NDArray[np.float64]

@@ -12,11 +12,18 @@ import typer
 from warpdrive_min import BACKENDS
 from warpdrive_min.files import require_writable
 
-from .. import documents
-from ..point import Preset, PresetName, passes, point_name, unmet
-from ..record import PEER_RECORDS, Context, append, leaving_out, read_all, read_comparisons, there
-from ..show import render
-from ..stopping import keeps
+from ..core.point import Preset, PresetName, passes, point_name, unmet
+from ..core.record import (
+    PEER_RECORDS,
+    Context,
+    append,
+    leaving_out,
+    read_all,
+    read_comparisons,
+    there,
+)
+from ..process.stopping import keeps
+from ..show import documents, render
 from ..sweep import AtOnce, Resume, Where, between, run_of, say
 from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
 from .sides import Run, measure_each

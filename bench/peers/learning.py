@@ -12,9 +12,9 @@ import torch
 
 from warpdrive_min.training.metrics import EPISODIC_RETURN, RecentReturns
 
-from ..measure import Curve, Measurement, Metric
-from ..point import Check, Facts, Point
-from ..record import Record
+from ..core.measure import Curve, Measurement, Metric
+from ..core.point import Check, Facts, Point
+from ..core.record import Record
 from ..show.records import metric
 from ..workloads.learn import EVALUATED, NOT_REACHED, figures, return_metric
 from ..workloads.train import shipped

@@ -15,17 +15,18 @@ import torch
 
 from warpdrive_min.backends import availability
 
-from .. import pairs
-from ..case import Case
-from ..cases import CASES
-from ..errors import NotComparable
-from ..judge import remarks
-from ..machine import card_hash, fingerprint
-from ..measure import MeasureError, Metric, Timed
-from ..pairs import Pair, Side
-from ..point import Facts, Point, command_line, conditions
-from ..record import CaseVersion, Comparison, Context, Host, Record, Scope, StartTime, parsed
-from ..worker import Answering, Message, Server, Worker, WorkerError
+from ..core.case import Case
+from ..core.errors import NotComparable
+from ..core.machine import card_hash, fingerprint
+from ..core.measure import MeasureError, Metric, Timed
+from ..core.point import Facts, Point, command_line, conditions
+from ..core.record import CaseVersion, Comparison, Context, Host, Record, Scope, StartTime, parsed
+from ..judge.evidence import remarks
+from ..process import pairs, server
+from ..process.pairs import Pair, Side
+from ..process.server import Server
+from ..process.worker import Answering, Message, Worker, WorkerError
+from ..workloads.cases import CASES
 from ..workloads.shared import steps_of
 from . import learning
 from .catalogue import PeerJob
@@ -59,7 +60,7 @@ class Run:
     """Longest wait for an answer of a peer, s."""
     backend: str | None = None
     """Ours; None: the first that can run on the peer's kind of device."""
-    ours: Callable[[], AbstractContextManager[Answering]] = Worker.copy
+    ours: Callable[[], AbstractContextManager[Answering]] = server.start
     """Starts a process of ours."""
     devices: dict[str, str] = field(default_factory=dict)
     """Kind of device that each peer was found to run on."""

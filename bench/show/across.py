@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ..groups import groups_of
-from ..machine import LIMITS
-from ..measure import Metric
-from ..record import Record, oldest_first
-from ..stats import median, median_interval
+from ..core.groups import groups_of
+from ..core.machine import LIMITS
+from ..core.measure import Metric
+from ..core.record import Record, oldest_first
+from ..core.stats import median, median_interval
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_maker, points_along, rows
 from .labels import (
     ENV_NAME,

@@ -1,4 +1,4 @@
-"""Charts as plain data, which two painters draw: `bench.plots` on paper and slides, `report.js` on the page."""
+"""Charts as plain data, which two painters draw: `bench.show.plots` on paper and slides, `report.js` on the page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from warpdrive_min.text import in_lines
 
-from ..measure import Metric
-from ..record import Record
+from ..core.measure import Metric
+from ..core.record import Record
 from .labels import backend_label, is_ours, maker
 from .records import metric
 

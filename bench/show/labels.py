@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..measure import Metric
-from ..point import class_and_config
-from ..record import Record
+from ..core.measure import Metric
+from ..core.point import class_and_config
+from ..core.record import Record
 
 BACKEND_NAME: Final = {
     "cpu": "oracle (NumPy)",

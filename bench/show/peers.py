@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..measure import Metric
-from ..record import Record
+from ..core.measure import Metric
+from ..core.record import Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from .columns import Column, Table, axis_column, interval_column, metric_column
 from .labels import BACKEND_NAME, MEDIANS, device_label, environment, plural, ratio_text

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..errors import ShowError
-from ..groups import groups_of
-from ..machine import kind
-from ..measure import Metric
-from ..point import ORACLE, PLAIN
-from ..record import ALONE, Record, are_on_two_cards, oldest_first
+from ..core.errors import ShowError
+from ..core.groups import groups_of
+from ..core.machine import kind
+from ..core.measure import Metric
+from ..core.point import ORACLE, PLAIN
+from ..core.record import ALONE, Record, are_on_two_cards, oldest_first
 from .labels import ENV_NAME
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
-from ..groups import groups_of
-from ..judge import worker
-from ..record import Record, oldest_first
+from ..core.groups import groups_of
+from ..core.record import Record, oldest_first
+from ..judge.evidence import worker
 from .columns import BACKEND, Column, Table
 from .labels import commit_label, is_ours, number, point_label
 from .records import first_metric, measured_alone

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..point import ON_CPU
-from ..record import Record, oldest_first
+from ..core.point import ON_CPU
+from ..core.record import Record, oldest_first
 from .charts import BACKEND_STYLE
 from .columns import (
     BACKEND,

@@ -12,10 +12,10 @@ import typer
 from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 
-from .. import counts
-from ..errors import CompareError, exiting
-from ..machine import ROOT
-from ..record import RESULTS, Context, Record, append
+from ..core.errors import CompareError, exiting
+from ..core.machine import ROOT
+from ..core.record import RESULTS, Context, Record, append
+from ..process import counts
 from ..show import render
 from ..show.columns import MakeTable
 from . import instructions

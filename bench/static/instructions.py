@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .. import counts
-from ..case import Job
-from ..machine import ROOT
-from ..measure import Measurement, Metric
-from ..point import Check, command_line
-from ..record import CaseVersion, Context, Record, StartTime
+from ..core.case import Job
+from ..core.machine import ROOT
+from ..core.measure import Measurement, Metric
+from ..core.point import Check, command_line
+from ..core.record import CaseVersion, Context, Record, StartTime
+from ..process import counts
+from ..process.worker import WorkerError
 from ..show.columns import Table, metric_column
-from ..worker import WorkerError
 from .records import point_column
 
 INSTRUCTIONS: Final = CaseVersion(name="instructions", scope="static")

@@ -23,12 +23,12 @@ import typer
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
-from ..errors import CompareError, exiting
-from ..pairs import checkouts
-from ..record import RESULTS, Context, Record, leaving_out, read_all
+from ..core.errors import CompareError, exiting
+from ..core.record import RESULTS, Context, Record, leaving_out, read_all
+from ..core.stats import median
+from ..process.pairs import checkouts
 from ..show import render
 from ..show.columns import Column, Table
-from ..stats import median
 from ..workloads.shared import env_config
 from .capability import CAPABILITIES, SUBPARTITIONS, WARP, blocks_at_once
 from .programs import BACKENDS, Program, environment

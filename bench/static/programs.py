@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from warpdrive_min.envs import ENVS
 
-from ..errors import CompareError
-from ..outside import config_of
+from ..core.errors import CompareError
 from ..workloads.env_step import is_outside
+from ..workloads.outside import config_of
 from ..workloads.shared import EPISODE_LENGTHS, env_config
 
 Program = Mapping[str, Any]

@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from warpdrive_min.processes import Child
 
-from ..errors import CompareError
-from ..machine import ROOT
-from ..measure import Measurement, Metric
-from ..point import Check, command_line
-from ..record import CaseVersion, Context, Record, StartTime
+from ..core.errors import CompareError
+from ..core.machine import ROOT
+from ..core.measure import Measurement, Metric
+from ..core.point import Check, command_line
+from ..core.record import CaseVersion, Context, Record, StartTime
+from ..process.worker import finding
 from ..show.columns import Column, Table, metric_column
-from ..worker import finding
 from . import cubin, sass
 from .capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
 from .programs import Program

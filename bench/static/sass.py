@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.processes import run
 
-from ..errors import CompareError
+from ..core.errors import CompareError
 
 BYTES: Final = 16
 """Length of an instruction, from compute capability 7.0 on."""

@@ -16,9 +16,9 @@ from unittest import mock
 from warpdrive_min.envs import ENVS
 from warpdrive_min.terminal import echo
 
-from .. import planted
-from ..errors import CompareError, NothingMeasured
-from ..record import Context, Record
+from ..core.errors import CompareError, NothingMeasured
+from ..core.record import Context, Record
+from ..judge import planted
 from .programs import CORE
 from .sides import Taker, Wanted, counted, machine_code
 from .verdict import VERDICTS, Row, compared

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ..machine import ROOT, git_state
-from ..point import passes
-from ..record import Context, Record, append
+from ..core.machine import ROOT, git_state
+from ..core.point import passes
+from ..core.record import Context, Record, append
 from . import instructions
 from .command import architectures, taken
 from .instructions import INSTRUCTIONS

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ..judge import Key, key
-from ..record import Record, oldest_first
+from ..core.record import Record, oldest_first
+from ..judge.evidence import Key, key
 from ..show.columns import Column
 from .instructions import INSTRUCTIONS
 from .records import MACHINE_CODE, name_of

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping as _Mapping
 from typing import Any
 
-from bench import cases as _cases
-from bench.case import Case as _Case
-from bench.case import Skip as _Skip
-from bench.measure import PLANS as _PLANS
-from bench.measure import Timed as _Timed
-from bench.measure import Timer as _Timer
+from bench.core.case import Case as _Case
+from bench.core.case import Skip as _Skip
+from bench.core.measure import PLANS as _PLANS
+from bench.core.measure import Timed as _Timed
+from bench.core.measure import Timer as _Timer
+from bench.workloads import cases as _cases
 
 
 def _view(case: _Case) -> type:

@@ -19,12 +19,10 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 from warpdrive_min.validation.subject import load_class
 
-from ..case import Case
-from ..measure import Metric, Timed
-from ..plain import PLAIN as BATCHES
-from ..plain.check import agreement
-from ..point import ON_CPU, ORACLE, PLAIN, Check, Point, Preset, class_and_config
-from ..record import Record
+from ..core.case import Case
+from ..core.measure import Metric, Timed
+from ..core.point import ON_CPU, ORACLE, PLAIN, Check, Point, Preset, class_and_config
+from ..core.record import Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
 from ..show.labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
 from ..show.records import (
@@ -41,6 +39,8 @@ from ..show.records import (
     work_of,
 )
 from ..show.tables import over_baseline
+from .plain import PLAIN as BATCHES
+from .plain.check import agreement
 from .shared import (
     EPISODE_LENGTHS,
     FULLY_OBSERVED_AGENTS,

@@ -32,9 +32,9 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.arrays import SharedLayout
 from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
 
-from ..measure import Timed
-from ..point import ON_CPU, Check, Point, Preset
-from ..record import Record, are_on_two_cards
+from ..core.measure import Timed
+from ..core.point import ON_CPU, Check, Point, Preset
+from ..core.record import Record, are_on_two_cards
 from ..show.charts import Axis, Chart, rows
 from ..show.labels import MEDIANS, is_ours, maker, plural
 from ..show.records import grouped, latest, rate_of

@@ -17,17 +17,17 @@ from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.population import PopulationTrainer
 from warpdrive_min.training.trained import load_policies
 
-from ..case import Case
-from ..groups import groups_of
-from ..measure import Curve, Measurement, Metric, Once
-from ..point import ON_CPU, Check, Facts, Point, Preset
-from ..record import Record
+from ..core.case import Case
+from ..core.groups import groups_of
+from ..core.measure import Curve, Measurement, Metric, Once
+from ..core.point import ON_CPU, Check, Facts, Point, Preset
+from ..core.record import Record
+from ..core.stats import Floats, interquartile_band, interquartile_mean, median, median_interval
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from ..show.columns import NOTHING, Column, Table, axis_column, column_of
 from ..show.labels import backend_label, environment, number, plural
 from ..show.records import by, grouped, latest, metric
 from ..show.tables import point_order
-from ..stats import Floats, interquartile_band, interquartile_mean, median, median_interval
 from .shared import ON_GPU, available, counterpart, default_mode, torch_threads
 from .train import SCHEDULES, Settings, WatchedTrainer, shipped, train_points
 

@@ -18,9 +18,9 @@ from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models import FullyConnected
 
-from ..case import Skip
-from ..measure import Timed
-from ..point import ORACLE, Check, Mode, Point, Preset
+from ..core.case import Skip
+from ..core.measure import Timed
+from ..core.point import ORACLE, Check, Mode, Point, Preset
 from .env_step import (
     CARTPOLE,
     CHECKED_STEPS,

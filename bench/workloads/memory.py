@@ -11,10 +11,10 @@ import torch
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import Backend
 
-from ..case import Case
-from ..measure import Measurement, Metric, Once
-from ..point import Check, Facts, Point, Preset
-from ..record import Record
+from ..core.case import Case
+from ..core.measure import Measurement, Metric, Once
+from ..core.point import Check, Facts, Point, Preset
+from ..core.record import Record
 from ..show.charts import Axis, Chart
 from ..show.columns import Table
 from ..show.records import grouped, latest

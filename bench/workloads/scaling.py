@@ -26,10 +26,10 @@ from torch import distributed
 from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.ranks import World, as_bytes
 
-from ..case import Case, Skip
-from ..measure import Measurement, Plan, Ranks, Stopwatch, Timer, stopwatch_for
-from ..point import Facts, Point, Preset
-from ..record import Record
+from ..core.case import Case, Skip
+from ..core.measure import Measurement, Plan, Ranks, Stopwatch, Timer, stopwatch_for
+from ..core.point import Facts, Point, Preset
+from ..core.record import Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
 from ..show.columns import Table, value_column
 from ..show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run

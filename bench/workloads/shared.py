@@ -16,9 +16,9 @@ from warpdrive_min.backends import Availability, Backend
 from warpdrive_min.backends import availability as of_backends
 from warpdrive_min.consistency import difference
 
-from ..case import Case, Skip
-from ..measure import Timed
-from ..point import ON_CPU, PLAIN, Check, Facts, Mode, Point, Preset, shared_axes
+from ..core.case import Case, Skip
+from ..core.measure import Timed
+from ..core.point import ON_CPU, PLAIN, Check, Facts, Mode, Point, Preset, shared_axes
 from ..show.tables import over_baseline
 
 SEED: Final = 274880

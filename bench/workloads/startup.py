@@ -20,10 +20,10 @@ from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.policies import random_policy
 from warpdrive_min.processes import run
 
-from ..case import Case
-from ..measure import ColdStart
-from ..point import Check, Facts, Point, Preset
-from ..record import Record
+from ..core.case import Case
+from ..core.measure import ColdStart
+from ..core.point import Check, Facts, Point, Preset
+from ..core.record import Record
 from ..show.charts import HATCHES, PART_COLORS, Axis, Chart, bars
 from ..show.columns import BACKEND, INTERVAL, Column, Table, axis_column, column_of, interval_column, metric_column
 from ..show.labels import backend_label, environment

@@ -24,12 +24,12 @@ from warpdrive_min.training.metrics import Row
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.trainer import Trainer
 
-from ..anchors import ANCHORS, CARD, JAX, SEPARATE, SOURCES, WARPDRIVE, Anchor, anchor
-from ..case import Case
-from ..measure import Metric, Timed
-from ..point import ON_CPU, Check, Point, Preset
-from ..quiet import quiet
-from ..record import Record
+from ..core.case import Case
+from ..core.measure import Metric, Timed
+from ..core.point import ON_CPU, Check, Point, Preset
+from ..core.quiet import quiet
+from ..core.record import Record
+from ..judge.anchors import ANCHORS, CARD, JAX, SEPARATE, SOURCES, WARPDRIVE, Anchor, anchor
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
 from ..show.columns import NOTHING, Column, Table, value_column
 from ..show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text
@@ -626,7 +626,7 @@ def _others(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
         other = _reference(record)
         if other is not None and other.env_steps_per_s is not None:
             rate, label = other.env_steps_per_s, "" if _lead(record) >= 1 else _over_other(record)
-            place = DataPoint(rate, names.index(name), rate, rate, "bench/anchors.toml", label)
+            place = DataPoint(rate, names.index(name), rate, rate, "bench/judge/anchors.toml", label)
             points.setdefault(other.by, []).append(place)
     return [
         Series(f"{by} (on an H200)", GREY | {"marker": REFERENCE_MARKER[by]}, own) for by, own in sorted(points.items())

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.stopping import tidy
+from bench.process.stopping import tidy
 from tests.training.builders import rows_in
 from tests.training.killed_run import n_saved
 from warpdrive_min.files import UNFINISHED
@@ -77,7 +77,8 @@ def bench(words: Sequence[str]) -> None:
     """
     sys.argv = ["bench", *words]
     with stoppable():
-        from bench import cli, doctor, publish, sweep, worker
+        from bench import cli, doctor, publish, sweep
+        from bench.process import server
 
         doctor.examine = list
         publish.chosen = lambda *_: []
@@ -85,7 +86,7 @@ def bench(words: Sequence[str]) -> None:
         jobs = sweep.jobs("smoke", ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"])
         case, pairs = jobs[0].case, [(jobs[0].point, jobs[-1].point), (jobs[1].point, jobs[-1].point)]
         if "--at-once" in words:
-            worker.is_on_gpu = lambda job: True
+            server.is_on_gpu = lambda job: True
         if words[0] == "publish":
             sweep.jobs = lambda *_: jobs
             publish.CASES = {case.name: replace(case, pairs=lambda preset: pairs)}
@@ -241,7 +242,7 @@ class Attack:
 
     def points(self) -> set[tuple[str, str]]:
         """Return the side, if any, and the point of each record, all of which must be right and whole."""
-        from bench.record import read_all
+        from bench.core.record import read_all
 
         files = [file for file in self.out.rglob("*.jsonl") if "comparisons" not in file.name]
         records = read_all(files)

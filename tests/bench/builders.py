@@ -14,13 +14,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench import cli, nvml
-from bench.case import Case, Job
-from bench.measure import Curve, Metric, Stopwatch, Timed
-from bench.pairs import Pair
-from bench.point import Check, Facts, Point
-from bench.record import Checks, Comparison, Context, Record
-from bench.stats import log_ratios
+from bench import cli
+from bench.core import nvml
+from bench.core.case import Case, Job
+from bench.core.measure import Curve, Metric, Stopwatch, Timed
+from bench.core.point import Check, Facts, Point
+from bench.core.record import Checks, Comparison, Context, Record
+from bench.core.stats import log_ratios
+from bench.process.pairs import Pair
 
 
 def bench(*words: object, exits: int | tuple[int, ...] = 0, **environment: str) -> str:

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from bench import machine
+from bench.core import machine
 from bench.workloads import memory
 
 A_LITTLE = 1 << 30

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.measure import Timed
-from bench.point import Point
+from bench.core.measure import Timed
+from bench.core.point import Point
 from tests.bench.builders import timed
 
 PATIENCE_S = 60.0

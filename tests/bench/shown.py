@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bench import paper, plots
-from bench.archive import ARCHIVE, matches
-from bench.claims import judge
-from bench.ledger import CLAIMS
-from bench.record import RESULTS, Record, read_all
-from bench.show import render
+from bench import paper
+from bench.core.archive import ARCHIVE, matches
+from bench.core.record import RESULTS, Record, read_all
+from bench.judge.claims import judge
+from bench.judge.ledger import CLAIMS
+from bench.show import plots, render
 from bench.show.charts import Chart, DataPoint
 from bench.show.records import measured_alone
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from bench.case import Case, Skip
-from bench.measure import Measurement, Metric, Once, Timed
-from bench.point import Check, Facts
-from bench.worker import Connection, Server, serve
+from bench.core.case import Case, Skip
+from bench.core.measure import Measurement, Metric, Once, Timed
+from bench.core.point import Check, Facts
+from bench.process.server import Server
+from bench.process.worker import Connection, serve
 
 
 class Log:

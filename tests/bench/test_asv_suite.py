@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from bench import test_throughput
-from bench.case import Skip
-from bench.cases import CASES
-from bench.measure import Measurement, Timed
-from bench.point import Check
+from bench.core.case import Skip
+from bench.core.measure import Measurement, Timed
+from bench.core.point import Check
 from bench.suite import throughput
+from bench.workloads.cases import CASES
 from tests.bench.builders import case, timed
 
 ROOT = Path(__file__).parents[2]

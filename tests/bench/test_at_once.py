@@ -8,12 +8,12 @@ import os
 import pytest
 import torch
 
-from bench import worker
-from bench.at_once import run_points
-from bench.case import Job
-from bench.nvml import other_users
-from bench.quiet import SIBLINGS, CrowdedError, quiet
-from bench.record import Context
+from bench.core.case import Job
+from bench.core.nvml import other_users
+from bench.core.quiet import SIBLINGS, CrowdedError, quiet
+from bench.core.record import Context
+from bench.process import server
+from bench.process.at_once import run_points
 from bench.workloads import train
 from tests.bench.builders import FakeNvml, bench
 from tests.bench.siblings import CASES, serve_fakes
@@ -27,8 +27,8 @@ N = 3
 @pytest.fixture
 def todo(monkeypatch, tmp_path):
     """Return a function that makes fake points, each of which gets a process of its own."""
-    monkeypatch.setattr(worker, "serve", serve_fakes)
-    monkeypatch.setattr(worker, "is_on_gpu", lambda job: True)
+    monkeypatch.setattr(server, "serve_points", serve_fakes)
+    monkeypatch.setattr(server, "is_on_gpu", lambda job: True)
 
     def make(*how, together=0, kind="Timed"):
         same = {"env": kind.lower(), "backend": "pycuda", "folder": str(tmp_path), "together": together}
@@ -156,7 +156,7 @@ def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
 
 def test_command_line_takes_points_at_once(monkeypatch, tmp_path):
     """Records of the same points as without it."""
-    monkeypatch.setattr(worker, "is_on_gpu", lambda job: True)
+    monkeypatch.setattr(server, "is_on_gpu", lambda job: True)
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--no-plot")
     said = bench("run", "--preset", "smoke", *where, "--at-once", 2, "--out", tmp_path)
     assert "2/2 env_step[" in said

@@ -14,14 +14,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import calibrate, machine, record, sets, sweep
-from bench.calibrate import Calibration
-from bench.cases import CASES
-from bench.errors import FileError
-from bench.measure import Metric
-from bench.record import RESULTS, RecordError, StartTime, append, read_all, read_comparisons
-from bench.schema import load, read_toml
-from bench.sets import Manifest
+from bench import sweep
+from bench.core import machine, record
+from bench.core.errors import FileError
+from bench.core.measure import Metric
+from bench.core.record import RESULTS, RecordError, StartTime, append, read_all, read_comparisons
+from bench.core.schema import load, read_toml
+from bench.judge import calibrate
+from bench.judge.calibrate import Calibration
+from bench.show import sets
+from bench.show.sets import Manifest
+from bench.workloads.cases import CASES
 from tests.bench.builders import bench, metric, point
 from tests.bench.builders import record as plain_record
 from tests.training.builders import limited

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bench.cases import CASES
-from bench.documents import TABLES
-from bench.point import PLAIN
-from bench.record import Record
+from bench.core.point import PLAIN
+from bench.core.record import Record
+from bench.show.documents import TABLES
 from bench.show.records import best_on_cpu, work_of
 from bench.show.tables import headline
+from bench.workloads.cases import CASES
 from bench.workloads.env_step import speedup_chart
 from tests.bench.builders import point, record
 

@@ -10,14 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench import calibrate, compare, pairs
-from bench.calibrate import noise, read, store
-from bench.case import Job
-from bench.cases import CASES
-from bench.errors import NotComparable
-from bench.record import Comparison, read_all, read_comparisons
-from bench.stats import smallest_detectable
-from bench.worker import Server
+from bench.core.case import Job
+from bench.core.errors import NotComparable
+from bench.core.record import Comparison, read_all, read_comparisons
+from bench.core.stats import smallest_detectable
+from bench.judge import calibrate, compare
+from bench.judge.calibrate import noise, read, store
+from bench.process import pairs
+from bench.process.server import Server
+from bench.workloads.cases import CASES
 from tests.bench.builders import bench, case, cycle, pair_of, point, record
 from tests.bench.builders import timed as fake_timed
 

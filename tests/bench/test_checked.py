@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.archive import ARCHIVE, matches
-from bench.cases import CASES
-from bench.record import RESULTS, Record, read_all
+from bench.core.archive import ARCHIVE, matches
+from bench.core.record import RESULTS, Record, read_all
+from bench.workloads.cases import CASES
 from tests.bench.checked import Declared, declared
 
 README = Path(__file__).parents[2] / "README.md"

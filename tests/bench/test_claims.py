@@ -10,13 +10,33 @@ from pathlib import Path
 
 import pytest
 
-from bench.anchors import ANCHORS
-from bench.cases import CASES
-from bench.claims import counts, evidence, for_report, jobs, judge, own_claims, published, times_claimed, to_dict
-from bench.judge import Filter, remarks
-from bench.ledger import ABOUT, CLAIMS, FILE, LINKS, UNNAMED, Claim, Ledger, LedgerError, Query
-from bench.record import Comparison, Host, append, read_all
+from bench.core.record import Comparison, Host, append, read_all
+from bench.judge.anchors import ANCHORS
+from bench.judge.claims import (
+    counts,
+    evidence,
+    for_report,
+    jobs,
+    judge,
+    own_claims,
+    published,
+    times_claimed,
+    to_dict,
+)
+from bench.judge.evidence import Filter, remarks
+from bench.judge.ledger import (
+    ABOUT,
+    CLAIMS,
+    FILE,
+    LINKS,
+    UNNAMED,
+    Claim,
+    Ledger,
+    LedgerError,
+    Query,
+)
 from bench.show.columns import NOTHING, over_column
+from bench.workloads.cases import CASES
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
 from envs import ENVS
@@ -599,8 +619,8 @@ def test_command_prints_every_claim():
 def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
     """A claim of whose points a set has none is held against the archive."""
     (tmp_path / "empty.jsonl").touch()
-    monkeypatch.setattr("bench.claims.published_records", lambda: [tmp_path])
-    monkeypatch.setattr("bench.claims.past_records", lambda: [ONE_SWEEP])
+    monkeypatch.setattr("bench.judge.claims.published_records", lambda: [tmp_path])
+    monkeypatch.setattr("bench.judge.claims.past_records", lambda: [ONE_SWEEP])
     assert json.loads(bench("claims", "--json")) == json.loads(bench("claims", "--records", ONE_SWEEP, "--json"))
 
 
@@ -609,7 +629,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     """--run sweeps the points of a claim if all can run here, names what is lacking, and uses the new records."""
     there, absent = availability()["cpu"], Availability(False, "no GPU")
     monkeypatch.setattr(
-        "bench.claims.availability",
+        "bench.judge.claims.availability",
         lambda: {"cpu": there, "host": there, "pycuda": there if has_gpu else absent, "numba": absent},
     )
     monkeypatch.chdir(tmp_path)  # where nothing is published
@@ -622,7 +642,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
             append(file, record(1e6, case=job.case.name, case_version=version, point=dict(job.point)))
             yield read_all([file])[-1]
 
-    monkeypatch.setattr("bench.claims.sweep.run", sweep)
+    monkeypatch.setattr("bench.judge.claims.sweep.run", sweep)
     said, _, printed = bench("claims", "--run", "--source", "README", "--json", "--out", tmp_path).rpartition("\n[")
     found = {each["name"]: each["verdict"] for each in json.loads(f"[{printed}")}
     over_numpy = found["Tag 5+100 on a GPU over NumPy on 1 thread"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from bench import cli, machine
+from bench import cli
+from bench.core import machine
 from bench.sweep import run_of
 from tests.bench.builders import bench
 from warpdrive_min import cli as core_cli

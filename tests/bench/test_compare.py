@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from bench.compare import GATED, Choice, along, by_run, gated, judge, paired_up
-from bench.judge import Evidence
-from bench.record import append, read_all, read_comparisons
-from bench.stats import median
+from bench.core.record import append, read_all, read_comparisons
+from bench.core.stats import median
+from bench.judge.compare import GATED, Choice, along, by_run, gated, judge, paired_up
+from bench.judge.evidence import Evidence
 from bench.sweep import jobs
 from tests.bench.builders import bench, pair_of, record
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from bench import counts
-from bench.counts import PATH, Profile, Server
-from bench.record import Context, append, read_all
+from bench.core import machine
+from bench.core.record import Context, append, read_all
+from bench.process import counts
+from bench.process.counts import PATH, Profile, Server
+from bench.process.worker import Worker, WorkerError
 from bench.static import instructions, sides, verdict
-from bench.worker import Worker, WorkerError
 from tests.bench.builders import bench
 from warpdrive_min.backends import Availability, host
 from warpdrive_min.envs import ENVS
@@ -131,13 +131,6 @@ def test_broken_points_do_not_stop_the_others(monkeypatch):
     assert answers[2]["runs"] == counts.COUNTED_RUNS
 
 
-def test_old_code_is_not_counted(monkeypatch):
-    """Code that builds for the processor at hand alone would meet instructions that Valgrind does not know."""
-    monkeypatch.delattr(host, "TARGET")
-    with pytest.raises(WorkerError, match="this processor alone"):
-        Server().count([])
-
-
 def test_code_of_another_folder_is_refused(monkeypatch):
     """A count says which code it is of."""
 
@@ -153,7 +146,7 @@ def test_code_of_another_folder_is_refused(monkeypatch):
 
     monkeypatch.setattr(Worker, "start", lambda *_, **__: Elsewhere())
     with pytest.raises(WorkerError, match="taken from /elsewhere"):
-        counts.count([], Path("/"))
+        counts.count([], machine.ROOT)
 
 
 # ------------------------------------------------------------------ records

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench import doctor, nvml
+from bench import doctor
+from bench.core import nvml
 from tests.bench.builders import FakeNvml, bench
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bench import machine
-from bench.cases import CASES
-from bench.documents import COMMAND, TABLES, printed, refreshed
-from bench.errors import ShowError
-from bench.record import append
+from bench.core import machine
+from bench.core.errors import ShowError
+from bench.core.record import append
+from bench.show.documents import COMMAND, TABLES, printed, refreshed
+from bench.workloads.cases import CASES
 from tests.bench.builders import bench, metric, point, record
 
 DOCUMENT = """# Results

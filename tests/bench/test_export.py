@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.cases import CASES
+from bench.core.measure import Metric
+from bench.core.record import append, read_all
 from bench.export import bencher, costs, github_action_benchmark, write_asv
-from bench.measure import Metric
-from bench.record import append, read_all
+from bench.workloads.cases import CASES
 from tests.bench.builders import bench, git, metric, point, record
 
 ROOT = Path(__file__).parents[2]

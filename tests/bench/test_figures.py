@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from bench import plots, report
-from bench.record import Record
+from bench import report
+from bench.core.record import Record
+from bench.show import plots
 from bench.show.charts import Chart
 from bench.show.labels import number
 from bench.show.peers import beside_ours

@@ -9,16 +9,19 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bench import gate, machine, pairs, sweep
-from bench.archive import ARCHIVE, matches
-from bench.at_once import run_points
-from bench.calibrate import Calibration, NoiseFloor
-from bench.case import Job
-from bench.gate import THRESHOLD, Code, Report, from_records, judge, render_annotations
-from bench.judge import Evidence, name_of
-from bench.point import passes
-from bench.record import Comparison, Context, Record, append, read_all
-from bench.worker import Server
+from bench import sweep
+from bench.core import machine
+from bench.core.archive import ARCHIVE, matches
+from bench.core.case import Job
+from bench.core.point import passes
+from bench.core.record import Comparison, Context, Record, append, read_all
+from bench.judge import gate
+from bench.judge.calibrate import Calibration, NoiseFloor
+from bench.judge.evidence import Evidence, name_of
+from bench.judge.gate import THRESHOLD, Code, Report, from_records, judge, render_annotations
+from bench.process import pairs
+from bench.process.at_once import run_points
+from bench.process.server import Server
 from tests.bench.builders import bench, case, cycle, pair_of, point, record, timed
 
 STORED = machine.ROOT / "results" / ARCHIVE / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl"

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import reproduce
-from bench.errors import CompareError
-from bench.outside import job_of, names_of
+from bench.core.errors import CompareError
+from bench.core.record import Context, append
+from bench.judge import reproduce
 from bench.paper import write
-from bench.record import Context, append
 from bench.report import html
 from bench.show import render
 from bench.show.columns import Column, Table
+from bench.workloads.outside import job_of, names_of
 from tests.bench.builders import bench, in_this_process, record
 from warpdrive_min.terminal import Console
 

@@ -10,8 +10,8 @@ import platform
 import numpy as np
 import torch
 
-from bench import machine
-from bench.machine import dependencies_hash
+from bench.core import machine
+from bench.core.machine import dependencies_hash
 from tests.bench.builders import git
 
 

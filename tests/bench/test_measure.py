@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.measure import MeasureError, Plan, Timer, WallStopwatch
-from bench.stats import median_interval
+from bench.core.measure import MeasureError, Plan, Timer, WallStopwatch
+from bench.core.stats import median_interval
 from tests.bench.builders import FakeWatch, cycle, timed
 
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench import nvml
-from bench.measure import Timer
+from bench.core import nvml
+from bench.core.measure import Timer
 from tests.bench.builders import FakeNvml, FakeWatch, timed
 
 DEVICE = torch.device("cuda", 0)

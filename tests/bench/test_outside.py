@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import CompareError
-from bench.outside import is_outside, outside_jobs
-from bench.record import read_all
+from bench.core.errors import CompareError
+from bench.core.record import read_all
 from bench.show.labels import env_name
+from bench.workloads.outside import is_outside, outside_jobs
 from tests.bench.builders import bench
 from warpdrive_min.commands.new_env import write_starter
 

@@ -14,13 +14,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import machine, pairs, worker
-from bench.case import Skip
-from bench.errors import NotComparable
-from bench.judge import remarks
-from bench.pairs import ROUNDS, TURNS, Kept, abba_turns, in_rounds, measure_all, revisions, sides_of
-from bench.point import Check
-from bench.worker import Server, Worker, WorkerError
+from bench.core import machine
+from bench.core.case import Skip
+from bench.core.errors import NotComparable
+from bench.core.point import Check
+from bench.judge.evidence import remarks
+from bench.process import pairs, worker
+from bench.process.pairs import (
+    ROUNDS,
+    TURNS,
+    Kept,
+    abba_turns,
+    in_rounds,
+    measure_all,
+    revisions,
+    sides_of,
+)
+from bench.process.server import Server
+from bench.process.worker import Worker, WorkerError
 from tests.bench.builders import FakeWatch, case, git, timed
 from warpdrive_min.stopping import Stopped
 
@@ -107,7 +118,7 @@ def test_blocks_are_taken_in_turns():
 def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
     """With a time for a block it is the fastest of all samples that this has time for, and of two at least."""
     now = [0.0]
-    monkeypatch.setattr("bench.pairs.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.process.pairs.time.monotonic", lambda: now[0])
 
     class Slow:
         def __init__(self, *walls_ns):
@@ -469,9 +480,9 @@ def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
 
 
 FAKE_CASES = """
-from bench.case import Case
-from bench.point import Check, Facts
-from bench.measure import Timed
+from bench.core.case import Case
+from bench.core.point import Check, Facts
+from bench.core.measure import Timed
 import torch
 
 def setup(point):

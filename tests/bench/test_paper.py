@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from matplotlib.ticker import Formatter
 
-from bench import paper, plots
-from bench.errors import ShowError
-from bench.record import files_in
-from bench.sets import published_records
-from bench.show import pgf, render
+from bench import paper
+from bench.core.errors import ShowError
+from bench.core.record import files_in
+from bench.show import pgf, plots, render
 from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
+from bench.show.sets import published_records
 from bench.show.tables import every_point
 from bench.workloads.learn import learning_table
 from tests.bench.builders import bench, metric, point, record, seed_record, two_backends

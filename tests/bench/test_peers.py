@@ -20,13 +20,11 @@ import numpy as np
 import pytest
 import torch
 
-from bench.anchors import JAX, WARPDRIVE, anchor
-from bench.cases import CASES
-from bench.documents import markdown
-from bench.errors import NotComparable
-from bench.machine import card_hash, fingerprint
-from bench.measure import PLANS, Metric
-from bench.pairs import TURNS
+from bench.core.errors import NotComparable
+from bench.core.machine import card_hash, fingerprint
+from bench.core.measure import PLANS, Metric
+from bench.core.record import Context, Host, Record, read_all, read_comparisons
+from bench.judge.anchors import JAX, WARPDRIVE, anchor
 from bench.peers import learning, sides, worker
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
@@ -35,8 +33,11 @@ from bench.peers.sides import Run, ask, measure_each, started
 from bench.peers.theirs import pufferlib
 from bench.peers.theirs.gymnasium import IDS, prepare
 from bench.peers.theirs.work import Work, card
-from bench.record import Context, Host, Record, read_all, read_comparisons
-from bench.worker import Server, WorkerError
+from bench.process.pairs import TURNS
+from bench.process.server import Server
+from bench.process.worker import WorkerError
+from bench.show.documents import markdown
+from bench.workloads.cases import CASES
 from bench.workloads.train import settings
 from envs import ENVS
 from tests.bench.builders import FakeWatch, bench, case, record, timed

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.cases import CASES
-from bench.plain import PLAIN, tag_continuous
-from bench.plain.check import agreement
-from bench.plain.classic_control import Single
-from bench.point import PLAIN as PLAIN_NUMPY
+from bench.core.point import PLAIN as PLAIN_NUMPY
+from bench.workloads.cases import CASES
+from bench.workloads.plain import PLAIN, tag_continuous
+from bench.workloads.plain.check import agreement
+from bench.workloads.plain.classic_control import Single
 from bench.workloads.shared import EPISODE_LENGTHS, SEED, env_config
 from warpdrive_min import EnvWrapper
 from warpdrive_min.envs import ENVS

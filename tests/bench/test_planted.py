@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench import planted
-from bench.errors import CompareError
-from bench.machine import ROOT
-from bench.measure import Measurement, Metric
-from bench.planted import SAME, SLOWER, Change, Copy
-from bench.point import Check
-from bench.record import Context, Record, StartTime
+from bench.core.errors import CompareError
+from bench.core.machine import ROOT
+from bench.core.measure import Measurement, Metric
+from bench.core.point import Check
+from bench.core.record import Context, Record, StartTime
+from bench.judge import planted
+from bench.judge.planted import SAME, SLOWER, Change, Copy
 from bench.static import selftest as static
 from bench.static import verdict
 from bench.static.records import MACHINE_CODE

@@ -11,11 +11,11 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
-from bench import plots
-from bench.errors import ShowError
-from bench.measure import Curve, Metric
-from bench.plots import charts, paint
-from bench.record import Record
+from bench.core.errors import ShowError
+from bench.core.measure import Curve, Metric
+from bench.core.record import Record
+from bench.show import plots
+from bench.show.plots import charts, paint
 from bench.show.records import by_machine, latest
 from bench.workloads.env_step import neighbors_chart, speedup_over, throughput_chart
 from tests.bench.builders import point, record, seed_record, two_backends

@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import pytest
 
-from bench.archive import ARCHIVE, matches
-from bench.gate import THRESHOLD, calibration_of, judge
-from bench.pairs import Kept, Pair
-from bench.record import RESULTS, Comparison, read_all
+from bench.core.archive import ARCHIVE, matches
+from bench.core.record import RESULTS, Comparison, read_all
+from bench.judge.gate import THRESHOLD, calibration_of, judge
+from bench.process.pairs import Kept, Pair
 
 
 def rows(name):

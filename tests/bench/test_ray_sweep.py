@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
-from bench import machine, ray_sweep, sweep
-from bench.case import Job
-from bench.machine import sources_hash
-from bench.measure import Ranks
-from bench.record import Context, read_all
+from bench import sweep
+from bench.core import machine
+from bench.core.case import Job
+from bench.core.machine import sources_hash
+from bench.core.measure import Ranks
+from bench.core.record import Context, read_all
+from bench.process import ray_sweep
 from tests.bench.builders import bench, case, timed
 from tests.bench.ray_points import deadly, exclusive, gated, stuck, wait_for
 
@@ -186,8 +188,8 @@ def test_address_without_a_cluster_is_refused_at_once(address, why):
 
 def test_node_without_the_package_says_so(monkeypatch):
     """What asks a node for its sources needs nothing of this project there."""
-    monkeypatch.setitem(sys.modules, "bench.machine", None)
-    assert "bench.machine" in ray_sweep._sources_there()()
+    monkeypatch.setitem(sys.modules, "bench.core.machine", None)
+    assert "bench.core.machine" in ray_sweep._sources_there()()
 
 
 def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):

@@ -9,10 +9,18 @@ import zipfile
 
 import pytest
 
-from bench.archive import matches, with_archived
-from bench.case import Job
-from bench.record import Comparison, Context, Record, RecordError, append, read_all, read_comparisons
-from bench.worker import PROCESSES
+from bench.core.archive import matches, with_archived
+from bench.core.case import Job
+from bench.core.record import (
+    Comparison,
+    Context,
+    Record,
+    RecordError,
+    append,
+    read_all,
+    read_comparisons,
+)
+from bench.process.worker import PROCESSES
 from tests.bench.builders import case, timed
 from tests.bench.builders import record as plain_record
 

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from bench import report
-from bench.claims import Claims, for_report
-from bench.ledger import LINKS
-from bench.plots import charts
-from bench.record import Record, read_all
+from bench.core.record import Record, read_all
+from bench.judge.claims import Claims, for_report
+from bench.judge.ledger import LINKS
 from bench.show.across import history
 from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
 from bench.show.labels import digits
+from bench.show.plots import charts
 from bench.show.slower import slower
 from bench.show.tables import headline
 from bench.workloads.env_step import crossover, saturation

@@ -7,13 +7,24 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bench import machine, reproduce, sweep
-from bench.archive import with_archived
-from bench.case import Skip
-from bench.measure import Curve
-from bench.point import Check
-from bench.record import SWEEPS, Context, append, read_all
-from bench.reproduce import BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED, Repetition, compare, find, lines
+from bench import sweep
+from bench.core import machine
+from bench.core.archive import with_archived
+from bench.core.case import Skip
+from bench.core.measure import Curve
+from bench.core.point import Check
+from bench.core.record import SWEEPS, Context, append, read_all
+from bench.judge import reproduce
+from bench.judge.reproduce import (
+    BROKEN,
+    NOT_REPRODUCED,
+    OTHER_HARDWARE,
+    REPRODUCED,
+    Repetition,
+    compare,
+    find,
+    lines,
+)
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
 from warpdrive_min.cli import app as train_app
 from warpdrive_min.training.certificate import Certificate

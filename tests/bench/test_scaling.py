@@ -9,10 +9,10 @@ import torch
 from pydantic import TypeAdapter
 from torch import distributed
 
-from bench import plots
-from bench.case import Skip
-from bench.measure import Measurement, Plan
-from bench.point import Check
+from bench.core.case import Skip
+from bench.core.measure import Measurement, Plan
+from bench.core.point import Check
+from bench.show import plots
 from bench.workloads import scaling
 from tests.bench.builders import FakeWatch, cycle, metric, record
 from warpdrive_min.backends import pycuda_driver

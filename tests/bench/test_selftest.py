@@ -11,13 +11,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import compare, planted, selftest, worker
-from bench.calibrate import NoiseFloor, read, store
-from bench.case import Job
-from bench.record import Record, append, read_all, read_comparisons
+from bench import selftest
+from bench.core.case import Job
+from bench.core.record import Record, append, read_all, read_comparisons
+from bench.core.stats import Ratio, autoregressive
+from bench.judge import compare, planted
+from bench.judge.calibrate import NoiseFloor, read, store
+from bench.process import server
+from bench.process.server import Server
+from bench.process.worker import Worker
 from bench.selftest import simulated, simulated_pair, tallied
-from bench.stats import Ratio, autoregressive
-from bench.worker import Server, Worker
 from tests.bench.builders import FakeWatch, bench, case, point, record, timed
 
 PLANTED, TIMES = 0.03, 20
@@ -91,12 +94,12 @@ def fake(monkeypatch):
         watch.now += 1000.0
         return round(watch.now)
 
-    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter_ns=spin))
+    monkeypatch.setattr(server, "time", SimpleNamespace(perf_counter_ns=spin))
     made = case(lambda _: timed(watch.run, stopwatch=watch), 1)
     monkeypatch.setattr(compare, "chosen", lambda *_: [Job(made, each) for each in made.points("smoke")])
     monkeypatch.setattr(Worker, "copy", lambda: nullcontext(Server({"fake": made})))
     monkeypatch.setattr(
-        selftest, "sides_of", lambda *words, **more: compare.sides_of(*words, [Worker.copy] * 2, **more)
+        selftest, "sides_of", lambda *words, **more: compare.sides_of(*words, [server.start] * 2, **more)
     )
     return made
 
@@ -154,10 +157,10 @@ def test_costs_of_planted_changes_are_measured_and_kept(fake, monkeypatch, tmp_p
 def test_delay_of_a_run_is_waited_for():
     """The host is busy for as long as it was told after each run."""
     runs = []
-    slow = worker.slowed(timed(lambda: runs.append(1)), 2e5)
-    start = worker.time.perf_counter_ns()
+    slow = server.slowed(timed(lambda: runs.append(1)), 2e5)
+    start = server.time.perf_counter_ns()
     slow.run()
-    assert worker.time.perf_counter_ns() - start >= 2e5
+    assert server.time.perf_counter_ns() - start >= 2e5
     assert runs == [1]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.measure import Plan
+from bench.core.measure import Plan
 from bench.workloads import startup
 from bench.workloads.startup import CACHED, COLD, first_step_point, first_update_point
 

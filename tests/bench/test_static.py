@@ -9,11 +9,11 @@ import uuid
 import pytest
 
 import envs
-from bench.errors import CompareError
-from bench.gate import Choice, Code, Report, fill, render_markdown
-from bench.measure import Measurement, Metric
-from bench.point import Check
-from bench.record import Context, Record, StartTime, append
+from bench.core.errors import CompareError
+from bench.core.measure import Measurement, Metric
+from bench.core.point import Check
+from bench.core.record import Context, Record, StartTime, append
+from bench.judge.gate import Choice, Code, Report, fill, render_markdown
 from bench.static import cubin, probe, records, sass, verdict
 from bench.static.capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
 from bench.static.programs import BACKENDS, chosen

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.errors import CompareError
-from bench.record import Context
+from bench.core.errors import CompareError
+from bench.core.record import Context
 from bench.static.model import ALL, Launched, Measured, fitted, left_out, measured_points, predicted_ns
 
 TRUE = (800.0, 2.0, 5.0, 0.5, 2_500.0)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bench.stats import (
+from bench.core.stats import (
     Ratio,
     autoregressive,
     holm,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.stopping import Kept
+from bench.process.stopping import Kept
 from tests.bench.attack import ROOT, Attack
 from warpdrive_min.stopping import NOTHING, SIGNALS
 

@@ -8,12 +8,14 @@ import pytest
 import typer
 from rich.console import Console
 
-from bench import documents, machine, plots, sweep
-from bench.anchors import ANCHORS
-from bench.at_once import run_points
-from bench.case import Skip
-from bench.point import Check
-from bench.record import Context, read_all
+from bench import sweep
+from bench.core import machine
+from bench.core.case import Skip
+from bench.core.point import Check
+from bench.core.record import Context, read_all
+from bench.judge.anchors import ANCHORS
+from bench.process.at_once import run_points
+from bench.show import documents, plots
 from bench.workloads.train import training_chart, training_point
 from tests.bench.builders import bench, case, in_this_process, record, timed
 

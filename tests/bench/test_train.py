@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.anchors import ANCHORS, anchor
-from bench.point import Check
+from bench.core.point import Check
+from bench.judge.anchors import ANCHORS, anchor
 from bench.workloads import train
 from bench.workloads.shared import ON_GPU, Repeated, available
 from bench.workloads.train import WatchedTrainer, shipped, training_point

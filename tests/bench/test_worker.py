@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import machine, worker
-from bench.at_once import run_points
-from bench.case import Job
-from bench.cases import CASES
-from bench.record import Context
-from bench.worker import Worker, WorkerError, run_point
+from bench.core import machine
+from bench.core.case import Job
+from bench.core.record import Context
+from bench.process import server, worker
+from bench.process.at_once import run_points
+from bench.process.server import run_point
+from bench.process.worker import Worker, WorkerError
+from bench.workloads.cases import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,17 +45,8 @@ class Crashing:
         return {"pid": os.getpid(), **arguments}
 
 
-@pytest.fixture
-def crashing(monkeypatch):
-    """Let new processes answer as `Crashing` does."""
-    monkeypatch.setattr(worker, "serve", serve_crashing)
-
-
 def serve_crashing(connection):
-    worker_serve(connection, Crashing())
-
-
-worker_serve = worker.serve
+    worker.serve(connection, Crashing())
 
 
 def smoke_job(backend="cpu"):
@@ -65,15 +58,15 @@ def smoke_job(backend="cpu"):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Let the CPU pass for a GPU, so that its points get processes of their own, which start with this environment."""
-    monkeypatch.setattr(worker, "is_on_gpu", lambda _: True)
+    monkeypatch.setattr(server, "is_on_gpu", lambda _: True)
     monkeypatch.setattr(worker, "PROCESSES", multiprocessing.get_context("spawn"))
 
 
-def test_answers_come_from_another_process(crashing):
+def test_answers_come_from_another_process():
     """Each worker has a process of its own, which goes on until it is let go."""
     pids = set()
     for number in range(2):
-        with Worker.copy() as one:
+        with Worker.copy(serve_crashing) as one:
             first, second = one.ask("add", a=number), one.ask("add", a=number + 1)
             assert (first["a"], second["a"], first["pid"]) == (number, number + 1, second["pid"])
             pids.add(first["pid"])
@@ -82,18 +75,18 @@ def test_answers_come_from_another_process(crashing):
 
 
 @pytest.mark.parametrize(("how", "told"), [("signal", "by signal 11"), ("exit", "with exit code 7")])
-def test_death_of_a_process_is_told(how, told, crashing):
+def test_death_of_a_process_is_told(how, told):
     """Its signal or exit code is in the error, and the next process is not touched."""
-    with Worker.copy() as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
+    with Worker.copy(serve_crashing) as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
         one.ask(how)
     assert caught.value.kind == "Died"
-    with Worker.copy() as other:
+    with Worker.copy(serve_crashing) as other:
         assert other.ask("add", a=1)["a"] == 1
 
 
-def test_error_of_an_answer_keeps_its_kind(crashing):
+def test_error_of_an_answer_keeps_its_kind():
     """The name of the exception and its message come back, and the process goes on."""
-    with Worker.copy() as one:
+    with Worker.copy(serve_crashing) as one:
         with pytest.raises(WorkerError, match=r"^ZeroDivisionError: planted$") as caught:
             one.ask("raise")
         assert caught.value.kind == "ZeroDivisionError"
@@ -105,9 +98,9 @@ def test_error_of_an_answer_keeps_its_kind(crashing):
         assert one.ask("add", a=1)["a"] == 1
 
 
-def test_copies_have_touched_no_gpu(crashing):
+def test_copies_have_touched_no_gpu():
     """Else none of them could use one."""
-    with Worker.copy() as one:
+    with Worker.copy(serve_crashing) as one:
         assert one.ask("cuda")["seen"] == [False, False]
 
 
@@ -125,17 +118,16 @@ def test_points_of_a_gpu_are_recorded_from_processes_of_their_own(as_on_a_gpu):
 
 def test_point_of_a_cpu_stays_in_this_process(monkeypatch):
     """No process is started for it."""
-    monkeypatch.setattr(Worker, "copy", lambda: pytest.fail("started a process"))
+    monkeypatch.setattr(Worker, "copy", lambda work: pytest.fail("started a process"))
     assert run_point(smoke_job(), Context.here("smoke", run_id="test")).is_evidence
 
 
 SLEEPER = """
 import sys
-from bench import worker
+from bench.process.worker import Worker
 from tests.bench.test_worker import serve_crashing
 
-worker.serve = serve_crashing
-worker.Worker.copy().ask("sleep", file=sys.argv[1])
+Worker.copy(serve_crashing).ask("sleep", file=sys.argv[1])
 """
 
 
@@ -173,7 +165,7 @@ def test_sweep_itself_has_no_context_on_the_gpu():
     """What starts the processes would be another process on the GPU, and make each point contended."""
     code = (
         "import ctypes, json\n"
-        "from bench.record import Context\n"
+        "from bench.core.record import Context\n"
         "from warpdrive_min import availability\n"
         "Context.here('smoke'); availability()\n"
         "driver = ctypes.CDLL('libcuda.so.1'); flags, active = ctypes.c_uint(), ctypes.c_int()\n"
@@ -188,4 +180,4 @@ def test_sweep_itself_has_no_context_on_the_gpu():
 def test_what_the_fork_server_imports_leaves_cuda_alone():
     """A question about GPUs, once asked there, keeps all copies from using CUDA."""
     refuse = "import torch; torch.cuda.is_available = torch.cuda.device_count = lambda: 1 / 0"
-    subprocess.run([sys.executable, "-c", f"{refuse}; import bench.worker"], cwd=machine.ROOT, check=True)
+    subprocess.run([sys.executable, "-c", f"{refuse}; import bench.process.server"], cwd=machine.ROOT, check=True)

@@ -8,9 +8,19 @@ import pytest
 import torch
 
 from bench import sweep
-from bench.measure import PLANS, ColdStart, Curve, MeasureError, Measurement, Metric, Once, Plan, Ranks
-from bench.point import Check, Facts
-from bench.record import Context, Record, read_all
+from bench.core.measure import (
+    PLANS,
+    ColdStart,
+    Curve,
+    MeasureError,
+    Measurement,
+    Metric,
+    Once,
+    Plan,
+    Ranks,
+)
+from bench.core.point import Check, Facts
+from bench.core.record import Context, Record, read_all
 from tests.bench.builders import case, in_this_process
 
 RIGHT = Check(True, 0.0, "by hand")

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.case import Skip
-from bench.cases import CASES
-from bench.ledger import CLAIMS
-from bench.measure import Plan, Ranks, Timed, Timer
-from bench.point import PLAIN, Preset, point_name
+from bench.core.case import Skip
+from bench.core.measure import Plan, Ranks, Timed, Timer
+from bench.core.point import PLAIN, Preset, point_name
+from bench.judge.ledger import CLAIMS
 from bench.workloads import env_step, kernels, many_steps
+from bench.workloads.cases import CASES
 from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
 from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors, repeated, snapshot_of
 from envs import ENVS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import envs
-from bench.record import RESULTS
+from bench.core.record import RESULTS
 from warpdrive_min.commands.verify import VERIFIED, replayed
 from warpdrive_min.training.certificate import Certificate
 from warpdrive_min.training.config import RunConfig

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from multiprocessing import connection
 from typing import Any
 
-from . import worker
-from .case import Job
-from .measure import Timed
-from .record import Context, Record, parsed
+from ..core.case import Job
+from ..core.measure import Timed
+from ..core.record import Context, Record, parsed
+from . import server
 from .worker import ENDING_S, Worker, WorkerError
 
 
@@ -28,13 +28,13 @@ def run_points(todo: Sequence[Job], context: Context, at_once: int = 1) -> Itera
     beside_others: list[Job] = []
     by_themselves: list[Job] = []
     for job in todo:
-        may_be_beside = at_once > 1 and job.case.workload is Timed and worker.is_on_gpu(job)
+        may_be_beside = at_once > 1 and job.case.workload is Timed and server.is_on_gpu(job)
         (beside_others if may_be_beside else by_themselves).append(job)
     failed = yield from _run_at_once(beside_others, context, at_once)
     for job, reason in failed:
-        yield _noted(worker.run_point(job, context), failed_beside_others=reason)
+        yield _noted(server.run_point(job, context), failed_beside_others=reason)
     for job in by_themselves:
-        yield worker.run_point(job, context)
+        yield server.run_point(job, context)
 
 
 def _noted(record: Record, **notes: Any) -> Record:
@@ -56,7 +56,7 @@ class Attempt:
     @classmethod
     def start(cls, job: Job, context: Context) -> Attempt:
         """Start the process."""
-        attempt = cls(job, Worker.copy())
+        attempt = cls(job, server.start())
         arguments = {"case": job.case.name, "point": dict(job.point), "context": asdict(context)}
         attempt.worker.send(method="measure", arguments=arguments, has_siblings=True)
         return attempt

@@ -20,21 +20,30 @@ from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line
 from warpdrive_min.training.certificate import Certificate
 
-from . import machine
-from .archive import with_archived
-from .cases import CASES
-from .errors import CompareError, FileError, exiting
-from .judge import disturbed, name_of, position
-from .machine import CODE
-from .measure import Metric
-from .outside import job_of, names_of
-from .point import passes, unmet
-from .record import RESULTS, SWEEPS, Context, Record, RecordError, append, leaving_out, read_all
-from .schema import CUT
-from .sets import SETS
-from .stopping import keeps
-from .sweep import between
-from .worker import run_point
+from ..core import machine
+from ..core.archive import with_archived
+from ..core.errors import CompareError, FileError, exiting
+from ..core.machine import CODE
+from ..core.measure import Metric
+from ..core.point import passes, unmet
+from ..core.record import (
+    RESULTS,
+    SWEEPS,
+    Context,
+    Record,
+    RecordError,
+    append,
+    leaving_out,
+    read_all,
+)
+from ..core.schema import CUT
+from ..process.server import run_point
+from ..process.stopping import keeps
+from ..show.sets import SETS
+from ..sweep import between
+from ..workloads.cases import CASES
+from ..workloads.outside import job_of, names_of
+from .evidence import disturbed, name_of, position
 
 TOLERANCE: Final = 0.1
 """Share by which a figure may differ: what the same point's did between two published sweeps of the same GPU."""

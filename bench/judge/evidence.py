@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from .errors import NotComparable
-from .groups import groups_of
-from .nvml import throttling
-from .point import Point, point_name
-from .record import Record, oldest_first
-from .stats import Ratio
+from ..core.errors import NotComparable
+from ..core.groups import groups_of
+from ..core.nvml import throttling
+from ..core.point import Point, point_name
+from ..core.record import Record, oldest_first
+from ..core.stats import Ratio
 
 Interval = tuple[float, float]
 """Lower and upper end, both of it."""

@@ -1,4 +1,4 @@
-"""A process of its own that sets points up, checks and times them: one protocol, one loop, one client.
+"""Processes that answer requests: one protocol, one loop of the server, one client.
 
 A request and its answer are JSON objects over a socket that the process inherits. Whoever answers has a method
 ``ask(method, **arguments)``: a `Server` in its own process, a `Worker` for one elsewhere, on the code of this checkout
@@ -11,7 +11,6 @@ several CUDA graphs launches out of all of them more slowly, for good (ADR 0014)
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import multiprocessing
 import os
@@ -21,10 +20,7 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,18 +29,12 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-if __name__ == "__main__":  # run by its path, which says whether the package lies in another one
-    _outer = "warpdrive_min." if (Path(__file__).resolve().parents[1] / "__init__.py").exists() else ""
-    __package__ = f"{_outer}bench"
+from warpdrive_min.backends.cache import excerpt
+from warpdrive_min.processes import Child, end_with_parent, register
+from warpdrive_min.stopping import SIGNALS
 
-# Of a side at an older commit these are that one's: only names that it has, in the files where it has them
-from . import machine, measure
-from .case import Case, Job, Skip
-from .cases import CASES
-from .measure import Plan, Timed, Timer
-from .record import Context, Host, Record, StartTime, parsed
-from .stats import median
-from .workloads.shared import ON_GPU
+from ..core import machine
+from ..core.quiet import SIBLINGS
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
@@ -66,7 +56,7 @@ PROCESSES: Final[ForkServerContext | SpawnContext] = (
 if CAN_COPY:
     # On a GPU torch's optimiser imports its compiler, which takes a second; on a CPU there is a kernel in its place.
     COMPILER: Final = ["torch._dynamo"] if torch.backends.cuda.is_built() else []
-    PROCESSES.set_forkserver_preload([f"{__package__}.tie", __name__, *COMPILER])
+    PROCESSES.set_forkserver_preload([f"{__package__}.tie", f"{__package__}.server", *COMPILER])
 
 
 def prepare_copies() -> None:
@@ -96,185 +86,10 @@ class Answering(Protocol):
 # ------------------------------------------------------------------ in the process
 
 
-class StartingFrom:
-    """A stopwatch that brings the work back to one state before each block, outside of the time.
-
-    Args:
-        timed: Work with a snapshot; its present state is the first.
-    """
-
-    def __init__(self, timed: Timed) -> None:
-        assert timed.snapshot is not None, "work that goes back has a snapshot"
-        self._snapshot, self._stopwatch = timed.snapshot, timed.stopwatch or measure.stopwatch_for(timed)
-        self.move()
-
-    def move(self) -> None:
-        """Start the blocks to come from the present state."""
-        self._restore = self._snapshot()
-
-    def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
-        """Time a block."""
-        self._restore()
-        return self._stopwatch.time(block)
-
-
-SLEPT: Final = 10_000_000
-"""Cycles of a GPU by which its clock is measured."""
-
-
-def slowed(timed: Timed, delay_ns: float) -> Timed:
-    """Return work with a delay after each run: of the host and, where there is a GPU, also on it.
-
-    Of the two the one that waits for the other hides its own, so that each run takes longer by the delay.
-    """
-
-    def delay_host() -> None:
-        end = time.perf_counter_ns() + delay_ns
-        while time.perf_counter_ns() < end:
-            pass
-
-    cycles = 0
-    if timed.facts.device.type == "cuda":
-        stopwatch = measure.EventStopwatch(timed.synchronize)
-        device_ns = [stopwatch.time(lambda: torch.cuda._sleep(SLEPT))[1] or 1 for _ in range(2)]  # noqa: SLF001
-        cycles = round(delay_ns * SLEPT / device_ns[-1])
-
-    def run() -> None:
-        timed.run()
-        if cycles:
-            torch.cuda._sleep(cycles)  # noqa: SLF001  (the one kernel of torch that only takes time)
-        delay_host()
-
-    return replace(timed, run=run)
-
-
-class Server:
-    """Answers requests in this process; holds one point at a time.
-
-    Args:
-        cases: The cases that it knows.
-    """
-
-    def __init__(self, cases: Mapping[str, Case] = CASES) -> None:
-        self._cases = cases
-        self._timed: Timed | None = None
-        self._timer: Timer | None = None
-        self._start: StartingFrom | None = None
-
-    def ask(self, method: str, **arguments: Any) -> Message:
-        """Answer a request; raises WorkerError. Waits for the device."""
-        try:
-            reply: Message = getattr(self, method)(**arguments)
-        except WorkerError:
-            raise
-        except Exception as error:
-            raise WorkerError(type(error).__name__, str(error)) from error
-        return reply
-
-    def describe(self) -> Message:
-        """Return machine, commit and installed packages, and the folder of the code."""
-        return {
-            "root": str(machine.ROOT),
-            "machine": machine.fingerprint(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-            "git": machine.git_state(machine.ROOT),
-            "dependencies_hash": machine.dependencies_hash(),
-        }
-
-    def measure(self, case: str, point: Message, context: Mapping[str, Any]) -> Message:
-        """Set up, check, measure, check and record one point; returns the record."""
-        record = Job(self._cases[case], point).run(Context(**context))
-        return {"record": json.loads(record.to_line())}
-
-    def set_up(self, case: str, point: Message) -> Message:
-        """Make a point ready and check it; ``has_snapshot`` says whether it can go back to where it is now."""
-        self._let_go()
-        if case not in self._cases:
-            raise Skip(f"this code has no case {case}")
-        found, self._host = self._cases[case], Host.before()
-        timed = found.setup(point)
-        if not isinstance(timed, Timed):
-            raise Skip(f"{case} is run once, it has no blocks to be timed in turns")
-        before = asdict(timed.check().require("before"))
-        self._timed, facts = timed, timed.facts
-        return {
-            "case_version": found.version,
-            "scope": found.scope,
-            "facts": {**asdict(facts), "device": facts.device.type},
-            "has_snapshot": getattr(timed, "snapshot", None) is not None,  # the code of a side may lack it
-            "check": before,
-        }
-
-    def warm_up(self, sample_s: float, warm_up_cap_s: float, *, goes_back: bool) -> Message:
-        """Choose the length of a block and warm up.
-
-        Args:
-            sample_s: Least length of a block, s.
-            warm_up_cap_s: Longest warm-up, s.
-            goes_back: Each block, here and in `sample`, starts from one state: that of the set-up, till `go_on`.
-        """
-        assert self._timed is not None, "a point is set up before it is warmed up"
-        self._start = StartingFrom(self._timed) if goes_back else None
-        self._timer = self._timer_of(self._timed)
-        self._timer.settle(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
-        return {"runs_per_sample": self._timer.runs, "warm_up": self._timer.warm_up}
-
-    def begin(self, runs: int, n_blocks: int, slower: float = 0.0) -> Message:
-        """Let blocks have so many runs, and go on by so many of them; plants a slow-down, as a share of a run."""
-        assert self._timed is not None, "a point is set up before it begins"
-        assert self._timer is not None, "a point is warmed up before it begins"
-        self._timer.runs = runs
-        for _ in range(n_blocks):
-            self.sample()
-            self.go_on()
-        if slower:
-            run_ns = median([self._timer.sample()[0] for _ in range(measure.WARM_BLOCKS)])
-            self._timer = self._timer_of(slowed(self._timed, slower * run_ns))
-            self._timer.runs = runs
-        return {}
-
-    def sample(self) -> Message:
-        """Time one block and wait for it; returns ``wall_ns`` and ``device_ns`` of one run."""
-        assert self._timer is not None, "a point is warmed up before it is sampled"
-        wall_ns, device_ns = self._timer.sample()
-        return {"wall_ns": wall_ns, "device_ns": device_ns}
-
-    def go_on(self) -> Message:
-        """Let the blocks to come start where the last one has ended."""
-        if self._start:
-            self._start.move()
-        return {}
-
-    def finish(self, *, with_twin: bool) -> Message:
-        """Check the point again, and its twin where asked, and let go of it."""
-        assert self._timed is not None, "a point is set up before it is finished"
-        try:
-            host = self._host.after(self._timed.facts.device)
-            if hasattr(self._timed, "check_after"):  # the code of a side may lack it
-                check = self._timed.check_after(with_twin=with_twin)
-            else:
-                check = self._timed.check()
-            return {"check": asdict(check.require("after")), "host": host.model_dump()}
-        finally:
-            self._let_go()
-
-    def _timer_of(self, timed: Timed) -> Timer:
-        return Timer(replace(timed, stopwatch=self._start) if self._start else timed)
-
-    def _let_go(self) -> None:
-        """Free what a point took: the other side, or the next point, may need it."""
-        if self._timed is None:
-            return
-        self._timed = self._timer = self._start = None
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-def serve(connection: Connection, server: Answering | None = None) -> None:
-    """Answer requests until one says that it was the last."""
+def serve(connection: Connection, server: Answering) -> None:
+    """Serve requests until the last one, which is empty."""
     requests = queue.SimpleQueue[bytes]()
     threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
-    server = server or Server()
 
     def ask_for_quiet(wants_quiet: bool) -> int:
         connection.send_bytes(json.dumps({"wants_quiet": wants_quiet}).encode())
@@ -282,8 +97,6 @@ def serve(connection: Connection, server: Answering | None = None) -> None:
 
     while request := json.loads(requests.get()):
         if request.get("has_siblings"):
-            from .quiet import SIBLINGS  # noqa: PLC0415  (the code of a side may lack it)
-
             SIBLINGS.ask_for_quiet = ask_for_quiet
         try:
             reply = server.ask(request["method"], **request["arguments"])
@@ -293,8 +106,6 @@ def serve(connection: Connection, server: Answering | None = None) -> None:
 
 
 def _as_copy(work: Callable[[Connection], None], connection: Connection) -> None:
-    from warpdrive_min.processes import end_with_parent  # noqa: PLC0415  (the code of a side may lack it)
-
     end_with_parent(os.getppid())
     work(connection)
 
@@ -336,13 +147,11 @@ class Worker:
         self._timeout_s, self._noise = timeout_s, noise
 
     @classmethod
-    def copy(cls) -> Worker:
-        """Start a process on the code of this checkout."""
-        from warpdrive_min.processes import register  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
-
+    def copy(cls, work: Callable[[Connection], None]) -> Worker:
+        """Start a copy of the process that has imported everything, to serve requests with a function."""
         prepare_copies()
         ours, theirs = PROCESSES.Pipe()
-        process = PROCESSES.Process(target=_as_copy, args=(serve, theirs))
+        process = PROCESSES.Process(target=_as_copy, args=(work, theirs))
         with _shielded():
             process.start()
         register(process)
@@ -356,14 +165,13 @@ class Worker:
 
     @classmethod
     def on(cls, root: Path) -> Worker:
-        """Start a process on the code under a folder: of this very file, which takes cases and timer from there.
+        """Start the server of the code under a folder, with its cases and its timer.
 
         Raises:
-            WorkerError: The process ends, or takes its code from elsewhere.
+            WorkerError: There is none, the process ends, or takes its code from elsewhere.
         """
         root = root.resolve()
-        # -P: this file's folder stays off the path, so `bench` is the package under root.
-        words = [sys.executable, "-P", str(Path(__file__).resolve())]
+        words = program(root, "process/server.py", "worker.py")
         worker = cls.start(f"the worker on {root}", words, cwd=root, env=_environment(root))
         try:
             worker.require_code(root)
@@ -393,8 +201,6 @@ class Worker:
             timeout_s: Longest wait for an answer, s; None: any.
             is_quiet: Keep what it prints; its last line is told if it dies.
         """
-        from warpdrive_min.processes import Child  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
-
         with contextlib.ExitStack() as opened:
             noise = opened.enter_context(tempfile.TemporaryFile()) if is_quiet else None
             ours, theirs = (opened.enter_context(each) for each in socket.socketpair())
@@ -469,8 +275,6 @@ class Worker:
         if not isinstance(reply, dict):
             raise self._ended(f"must answer {method} with a JSON object (got {answer[:80]!r})")
         if "error" in reply:
-            from warpdrive_min.backends.cache import excerpt  # noqa: PLC0415  (as `tied`)
-
             raise WorkerError(reply["error"], excerpt(str(reply["message"])))
         return reply
 
@@ -501,8 +305,6 @@ def _shielded() -> Iterator[None]:
 
     A terminal sends SIGINT and SIGHUP to all, `timeout` and schedulers of jobs SIGTERM.
     """
-    from warpdrive_min.stopping import SIGNALS  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
-
     resource_tracker.ensure_running()  # `multiprocessing` would start it within, and let SIGINT through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -523,31 +325,23 @@ def _environment(root: Path) -> dict[str, str]:
     return finding(root, kept)
 
 
+def program(root: Path, *names: str) -> list[str]:
+    """Return the words that start a program of the code under a folder.
+
+    Args:
+        root: Folder of a checkout, of this or of another commit, or of an install.
+        names: Its file in the bench, the newest name first.
+
+    Raises:
+        WorkerError: There is no such file.
+    """
+    packages = (root / "bench", root / "warpdrive_min" / "bench")
+    for file in (package / name for name in names for package in packages):
+        if file.exists():
+            return [sys.executable, "-P", str(file)]  # -P: the file's folder stays off the path
+    raise WorkerError("ImportError", f"{root} has no {names[0]} in its bench; name a newer commit")
+
+
 def finding(root: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which Python finds the code under a folder first, and packages where it did before."""
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))}
-
-
-# ------------------------------------------------------------------ points of a sweep
-
-
-def run_point(job: Job, context: Context) -> Record:
-    """Measure one point; where its process dies the record has failed."""
-    if not is_on_gpu(job):
-        return job.run(context)
-    failed = partial(Record.of, job.case, job.point, context, started=StartTime(), status="failed")
-    try:
-        with Worker.copy() as worker:
-            reply = worker.ask("measure", case=job.case.name, point=dict(job.point), context=asdict(context))
-        return parsed(Record, reply["record"], job.case.name)
-    except WorkerError as error:
-        return failed(reason=str(error))
-
-
-def is_on_gpu(job: Job) -> bool:
-    """Return whether a point is measured on a GPU of this machine."""
-    return torch.cuda.is_available() and job.point["backend"] in ON_GPU
-
-
-if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))

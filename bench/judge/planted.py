@@ -18,17 +18,17 @@ from typing import Final, Self
 
 from warpdrive_min.files import locked, write_atomically
 
-from .case import Job
-from .cases import CASES
-from .counts import FOLDERS
-from .errors import CompareError
-from .judge import worker
-from .machine import ROOT
-from .pairs import Kept, Measured, Pair, Side, measure_all, sides_of
-from .point import Preset, conditions, passes, point_name
-from .schema import load, read_toml
-from .worker import Worker
-from .workloads.shared import EPISODE_LENGTHS
+from ..core.case import Job
+from ..core.errors import CompareError
+from ..core.machine import ROOT
+from ..core.point import Preset, conditions, passes, point_name
+from ..core.schema import load, read_toml
+from ..process.counts import FOLDERS
+from ..process.pairs import Kept, Measured, Pair, Side, measure_all, sides_of
+from ..process.worker import Worker
+from ..workloads.cases import CASES
+from ..workloads.shared import EPISODE_LENGTHS
+from .evidence import worker
 
 SLOWER: Final = Path(__file__).with_name("planted_slower.toml")
 SAME: Final = Path(__file__).with_name("planted_same.toml")

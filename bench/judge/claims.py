@@ -17,22 +17,30 @@ import typer
 from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 
-from . import sweep
-from .archive import with_archived
-from .case import Job
-from .cases import CASES, is_present
-from .errors import FileError, exiting
-from .groups import groups_of
-from .judge import Estimate, Filter, Judgement, point_key, position, worker
+from .. import sweep
+from ..core.archive import with_archived
+from ..core.case import Job
+from ..core.errors import FileError, exiting
+from ..core.groups import groups_of
+from ..core.point import Point, Preset
+from ..core.record import (
+    SWEEPS,
+    Comparison,
+    Context,
+    Record,
+    leaving_out,
+    read_all,
+    read_comparisons,
+)
+from ..show import render
+from ..show.columns import Column, Table
+from ..show.labels import number
+from ..show.sets import newest_sets, past_records, published_records
+from ..workloads.cases import CASES, is_present
+from ..workloads.learn import SEEDS
+from ..workloads.shared import availability
+from .evidence import Estimate, Filter, Judgement, point_key, position, worker
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
-from .point import Point, Preset
-from .record import SWEEPS, Comparison, Context, Record, leaving_out, read_all, read_comparisons
-from .sets import newest_sets, past_records, published_records
-from .show import render
-from .show.columns import Column, Table
-from .show.labels import number
-from .workloads.learn import SEEDS
-from .workloads.shared import availability
 
 OURS: Final = "this project"
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)

@@ -20,12 +20,12 @@ import torch
 
 from warpdrive_min.checkout import GitError, commit_of, git
 
-from .case import Job
-from .errors import NotComparable
-from .machine import ROOT, Bystanders, git_state, loop_ns
-from .measure import PLANS, Measurement, rates
-from .point import Check, Facts, Point, Preset, point_name
-from .record import (
+from ..core.case import Job
+from ..core.errors import NotComparable
+from ..core.machine import ROOT, Bystanders, git_state, loop_ns
+from ..core.measure import PLANS, Measurement, rates
+from ..core.point import Check, Facts, Point, Preset, point_name
+from ..core.record import (
     CaseVersion,
     Comparison,
     Context,
@@ -38,7 +38,8 @@ from .record import (
     read_comparisons,
     there,
 )
-from .stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
+from ..core.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
+from . import server
 from .worker import Answering, Message, Worker, WorkerError, prepare_copies
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
@@ -66,7 +67,7 @@ class Side:
 
     case: CaseVersion
     point: Point
-    start: Start = Worker.copy
+    start: Start = server.start
     """Starts the process of a round."""
     run_id: str
     """Run of its record."""
@@ -197,7 +198,7 @@ def measure_all(
     if pairs:
         say(f"{len(pairs)} of {len(todo)} pairs are kept")
     of_this_checkout = {
-        side.run_id for index in missing for pair in timings(todo[index]) for side in pair if side.start == Worker.copy
+        side.run_id for index in missing for pair in timings(todo[index]) for side in pair if side.start == server.start
     }
     if of_this_checkout:  # before anything is measured that could not be kept
         state = git_state(ROOT)
@@ -258,7 +259,7 @@ def sides_of(
     run_id: str,
     case: CaseVersion,
     points: tuple[Point, Point],
-    starts: Sequence[Start] = (Worker.copy, Worker.copy),
+    starts: Sequence[Start] = (server.start, server.start),
     *,
     rounds: int | None = None,
 ) -> tuple[Side, Side]:
@@ -305,7 +306,7 @@ def in_rounds(
     Raises:
         NotComparable: The sides of a pair have different versions of the case, or other cards.
     """
-    if any(side.start == Worker.copy for sides in todo for side in sides):
+    if any(side.start == server.start for sides in todo for side in sides):
         prepare_copies()
     rounds = [
         Round(sides, preset, number, place)

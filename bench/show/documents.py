@@ -15,18 +15,18 @@ from warpdrive_min.errors import known
 from warpdrive_min.files import write_atomically
 from warpdrive_min.terminal import Console, echo
 
-from .archive import matches
-from .cases import CASES
-from .errors import FileError, ShowError, exiting
-from .machine import kind
-from .record import Record, leaving_out, oldest_first, read_all, selected
-from .schema import read_text
-from .show import peers, render
-from .show.columns import Column, MakeTable, Table
-from .show.labels import commit_label
-from .show.records import latest, measured_alone
-from .show.tables import every_point
-from .static.command import TABLES as STATIC
+from ..core.archive import matches
+from ..core.errors import FileError, ShowError, exiting
+from ..core.machine import kind
+from ..core.record import Record, leaving_out, oldest_first, read_all, selected
+from ..core.schema import read_text
+from ..static.command import TABLES as STATIC
+from ..workloads.cases import CASES
+from . import peers, render
+from .columns import Column, MakeTable, Table
+from .labels import commit_label
+from .records import latest, measured_alone
+from .tables import every_point
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)

@@ -7,10 +7,10 @@ from typing import Final, get_args
 
 from warpdrive_min.backends import BACKENDS
 
-from .case import Case
-from .point import PLAIN, Preset
-from .record import AXES_OF, Axis, Record
-from .workloads import env_step, kernels, learn, many_steps, memory, scaling, startup, train
+from ..core.case import Case
+from ..core.point import PLAIN, Preset
+from ..core.record import AXES_OF, Axis, Record
+from . import env_step, kernels, learn, many_steps, memory, scaling, startup, train
 
 CASES: Final[dict[str, Case]] = {
     case.name: case

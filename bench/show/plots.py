@@ -24,17 +24,17 @@ from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line
 
-from .cases import CASES
-from .errors import FileError, ShowError, exiting
-from .machine import slug
-from .record import RESULTS, Record, leaving_out, read_all
+from ..core.errors import FileError, ShowError, exiting
+from ..core.machine import slug
+from ..core.record import RESULTS, Record, leaving_out, read_all
+from ..workloads.cases import CASES
+from . import across, peers
+from .charts import Chart, Panel, Series
+from .labels import commit_label, machine_label, notes
+from .records import by_machine, evidence_of, measured_alone
 from .sets import past_records, published_records
-from .show import across, peers
-from .show.charts import Chart, Panel, Series
-from .show.labels import commit_label, machine_label, notes
-from .show.records import by_machine, evidence_of, measured_alone
 
-STYLES: Final = Path(__file__).parent / "show" / "styles"
+STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 64
 """Colours of a PNG's palette; a third of the bytes of full colour, for the eye the same."""
 WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}

@@ -10,7 +10,7 @@ import os
 import runpy
 from pathlib import Path
 
-_OUTER = Path(__file__).resolve().parents[1]
+_OUTER = Path(__file__).resolve().parents[2]
 _PLACES = (_OUTER / "processes.py", _OUTER / "warpdrive_min" / "processes.py")  # in an install, and in a checkout
 _PROCESSES = runpy.run_path(str(next(each for each in _PLACES if each.exists())))
 _PROCESSES["end_with_parent"](int(os.environ.get("BENCH_STARTER", os.getppid())))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from .point import Point
-from .schema import Model, read_toml
+from ..core.point import Point
+from ..core.schema import Model, read_toml
 
 FILE: Final = Path(__file__).with_suffix(".toml")
 _TABLES: Final = read_toml(FILE)

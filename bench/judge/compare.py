@@ -18,11 +18,41 @@ import typer
 
 from warpdrive_min.files import require_writable, write_atomically
 
-from . import sweep
-from .archive import exists
-from .case import Job
-from .errors import CompareError, NotComparable, NothingMeasured, exiting
-from .judge import (
+from .. import sweep
+from ..core.archive import exists
+from ..core.case import Job
+from ..core.errors import CompareError, NotComparable, NothingMeasured, exiting
+from ..core.measure import Timed
+from ..core.point import ABSENT, Preset, PresetName, passes
+from ..core.record import (
+    RESULTS,
+    Comparison,
+    Record,
+    RecordError,
+    are_on_two_cards,
+    leaving_out,
+    oldest_first,
+    read_all,
+    selected,
+)
+from ..core.schema import read_toml
+from ..core.stats import CONFIDENCE, holm, median
+from ..process.pairs import (
+    WORKING_TREE,
+    Kept,
+    Measured,
+    Pair,
+    measure_all,
+    measure_revisions,
+    sides_of,
+)
+from ..process.stopping import keeps
+from ..process.worker import WorkerError
+from ..show import render
+from ..show.columns import Column, Table
+from ..sweep import AtOnce, Names, Resume, Where, between, run_of, say
+from ..workloads.shared import availability
+from .evidence import (
     Estimate,
     Evidence,
     Interval,
@@ -36,28 +66,6 @@ from .judge import (
     position,
     remarks,
 )
-from .measure import Timed
-from .pairs import WORKING_TREE, Kept, Measured, Pair, measure_all, measure_revisions, sides_of
-from .point import ABSENT, Preset, PresetName, passes
-from .record import (
-    RESULTS,
-    Comparison,
-    Record,
-    RecordError,
-    are_on_two_cards,
-    leaving_out,
-    oldest_first,
-    read_all,
-    selected,
-)
-from .schema import read_toml
-from .show import render
-from .show.columns import Column, Table
-from .stats import CONFIDENCE, holm, median
-from .stopping import keeps
-from .sweep import AtOnce, Names, Resume, Where, between, run_of, say
-from .worker import WorkerError
-from .workloads.shared import availability
 
 SAME: Final = 0.01
 """Share within which the whole interval of two sides lies that are the same."""

@@ -24,25 +24,35 @@ from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line, printable
 
-from . import calibrate, compare, sweep
-from .archive import exists
+from .. import sweep
+from ..core.archive import exists
+from ..core.errors import CompareError, FileError, NotComparable, NothingMeasured
+from ..core.point import PresetName, point_name
+from ..core.record import Context, Record
+from ..core.stats import CONFIDENCE, holm, smallest_detectable
+from ..process.pairs import ROUNDS, WORKING_TREE, Kept, Pair, checkouts, measure_revisions
+from ..process.stopping import keeps
+from ..show import render
+from ..show.columns import Column, Table
+from ..static import verdict
+from ..static.command import Archs
+from ..static.sides import Wanted, records_of_side
+from ..sweep import AtOnce, Gated, Resume, Where, run_of, say
+from ..workloads.cases import CASES
+from ..workloads.outside import job_of, names_of
+from . import calibrate, compare
 from .calibrate import CALIBRATIONS, Calibration
-from .cases import CASES
 from .compare import paired_up
-from .errors import CompareError, FileError, NotComparable, NothingMeasured
-from .judge import Estimate, Evidence, Judgement, check_allowed, key, mismatches, name_of, position
-from .outside import job_of, names_of
-from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, checkouts, measure_revisions
-from .point import PresetName, point_name
-from .record import Context, Record
-from .show import render
-from .show.columns import Column, Table
-from .static import verdict
-from .static.command import Archs
-from .static.sides import Wanted, records_of_side
-from .stats import CONFIDENCE, holm, smallest_detectable
-from .stopping import keeps
-from .sweep import AtOnce, Gated, Resume, Where, run_of, say
+from .evidence import (
+    Estimate,
+    Evidence,
+    Judgement,
+    check_allowed,
+    key,
+    mismatches,
+    name_of,
+    position,
+)
 
 THRESHOLD: Final = 0.015
 """Half of the least slow-down that a gate is to catch, 3 %."""
@@ -538,7 +548,12 @@ def render_junit(report: Report) -> str:
     for row in report.rows:
         add(row.verdict, row.text, classname=f"bench.{row.subject.partition('[')[0]}", name=row.subject)
     for kind, text in report.problems:
-        add(kind, text, classname=f"{__package__}.gate", name=f"{kind}: {text.partition(chr(10))[0]}")
+        add(
+            kind,
+            text,
+            classname=f"{__package__.partition('.judge')[0]}.gate",
+            name=f"{kind}: {text.partition(chr(10))[0]}",
+        )
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("tests", str(len(suite)))

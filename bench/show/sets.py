@@ -10,11 +10,11 @@ from pydantic import Field
 
 from warpdrive_min.files import write_atomically
 
-from .archive import files_below, located, read_bytes, with_archived
-from .errors import FileError
-from .point import Preset
-from .record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
-from .schema import Machine, Model, Time, load
+from ..core.archive import files_below, located, read_bytes, with_archived
+from ..core.errors import FileError
+from ..core.point import Preset
+from ..core.record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
+from ..core.schema import Machine, Model, Time, load
 
 SETS: Final = RESULTS / "sets"
 MANIFEST: Final = "manifest.json"

@@ -16,13 +16,13 @@ from warpdrive_min.envs import ENVS
 from warpdrive_min.errors import ConfigError, known
 from warpdrive_min.validation.subject import load_class
 
-from .case import Job
+from ..core.case import Job
+from ..core.errors import CompareError
+from ..core.point import ORACLE, Point, Preset, class_and_config
+from ..core.record import Record
 from .cases import CASES
-from .errors import CompareError
-from .point import ORACLE, Point, Preset, class_and_config
-from .record import Record
-from .workloads.env_step import environment_of, is_outside, place
-from .workloads.many_steps import modes
+from .env_step import environment_of, is_outside, place
+from .many_steps import modes
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
 """Cases that measure such an environment."""

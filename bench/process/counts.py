@@ -32,20 +32,20 @@ import numpy as np
 import torch
 
 if __name__ == "__main__":  # run by its path, which says whether the package lies in another one
-    _outer = "warpdrive_min." if (Path(__file__).resolve().parents[1] / "__init__.py").exists() else ""
-    __package__ = f"{_outer}bench"
+    _outer = "warpdrive_min." if (Path(__file__).resolve().parents[2] / "__init__.py").exists() else ""
+    __package__ = f"{_outer}bench.process"
 
-# Of a side at an older commit these are that one's: only names that it has, in the files where it has them
 from warpdrive_min.backends import cuda_c, host
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.cache import cached
+from warpdrive_min.processes import run
 
-from . import machine
-from .case import Job, Skip
-from .cases import CASES
-from .measure import Timed
-from .schema import load
-from .worker import Message, Worker, WorkerError, serve
+from ..core import machine
+from ..core.case import Job, Skip
+from ..core.measure import Timed
+from ..core.schema import load
+from ..workloads.cases import CASES
+from .worker import Message, Worker, finding, program, serve
 
 BACKEND: Final = "host"
 WARM_RUNS: Final = 8
@@ -205,8 +205,6 @@ class Server:
 
         The label of a run's profile is the place of its point and its number.
         """
-        if not hasattr(host, "TARGET"):
-            raise WorkerError("Skip", "this code builds its kernels for this processor alone")
         if platform.machine() == "x86_64":
             host.TARGET = f"-march={TARGET}"
         torch.set_num_threads(1)
@@ -221,10 +219,10 @@ class Server:
                 counted.append(found)
                 continue
             runs = COUNTED_RUNS_OF_LONG if points[place][0] in LONG else COUNTED_RUNS
-            for run in range(runs):
+            for number in range(runs):
                 tell.wd_count_begin()
                 found.run()
-                tell.wd_count_end(f"{place} {run}".encode())
+                tell.wd_count_end(f"{place} {number}".encode())
             counted.append({"runs": runs, "work": dict(found.facts.work)})
         tell.wd_count_stop()
         return {"points": counted}
@@ -350,8 +348,6 @@ def digest(root: Path) -> str:
 @cache
 def tools() -> tuple[str, ...]:
     """Return what counts depend on beside the code: compilers, interpreter, libraries, and the program that counts."""
-    from warpdrive_min.processes import run  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
-
     compiler = cuda_c.cpu_compiler()
     valgrind = run(["valgrind", "--version"], check=True).stdout.strip()
     return (
@@ -375,9 +371,7 @@ def callgrind(folder: Path) -> list[str]:
 
 def _process(root: Path, folder: Path) -> Worker:
     """Start a process under callgrind on the code under a folder."""
-    from .worker import finding  # noqa: PLC0415  (of this checkout; the code of a side may lack it)
-
-    words = [*callgrind(folder), sys.executable, "-P", str(Path(__file__).resolve())]
+    words = [*callgrind(folder), *program(root, "process/counts.py", "counts.py")]
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return Worker.start(f"the count of {root}", words, cwd=root, env=finding(root, {**kept, **PINNED}), is_quiet=True)
 

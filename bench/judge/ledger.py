@@ -14,19 +14,19 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from ..core.errors import FileError
+from ..core.groups import groups_of
+from ..core.measure import Direction
+from ..core.nvml import pcie_bytes_per_s
+from ..core.point import ABSENT, Point
+from ..core.record import Comparison, Record, are_on_two_cards
+from ..core.schema import Model, fault, read_toml
+from ..core.stats import median, median_interval
+from ..show.labels import number, plural
+from ..show.records import metric
+from ..workloads.cases import CASES
 from . import anchors
-from .cases import CASES
-from .errors import FileError
-from .groups import groups_of
-from .judge import Estimate, Filter, Interval, is_of_shared_gpu, remarks
-from .measure import Direction
-from .nvml import pcie_bytes_per_s
-from .point import ABSENT, Point
-from .record import Comparison, Record, are_on_two_cards
-from .schema import Model, fault, read_toml
-from .show.labels import number, plural
-from .show.records import metric
-from .stats import median, median_interval
+from .evidence import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 
 FILE: Final = Path(__file__).with_name("claims.toml")
 ABOUT: Final = 0.1

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from ..show.charts import MakeChart
+from ..show.columns import MakeTable
 from .measure import PLANS, Workload
 from .point import Point, Preset
 from .record import CaseVersion, Context, Host, Record, StartTime
-from .show.charts import MakeChart
-from .show.columns import MakeTable
 
 
 class Skip(Exception):  # noqa: N818  (not a failure)

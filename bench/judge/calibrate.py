@@ -17,22 +17,22 @@ import typer
 
 from warpdrive_min.files import locked, require_writable, write_atomically
 
+from ..core.case import Job
+from ..core.errors import CompareError, FileError, NotComparable, NothingMeasured, exiting
+from ..core.groups import groups_of
+from ..core.machine import kind
+from ..core.point import Preset, PresetName, command_line, point_name
+from ..core.record import RESULTS, Context, Record
+from ..core.schema import Amount, Count, Git, Machine, Model, Plain, load
+from ..core.stats import median, smallest_detectable
+from ..process.pairs import ROUNDS, WORKING_TREE, Kept, Pair, measure_revisions
+from ..process.stopping import keeps
+from ..process.worker import WorkerError
+from ..show import render
+from ..show.columns import Column, Table
+from ..sweep import AtOnce, Gated, Resume, Where, run_of, say
 from . import compare
-from .case import Job
-from .errors import CompareError, FileError, NotComparable, NothingMeasured, exiting
-from .groups import groups_of
-from .judge import key, machine_mismatches, point_key
-from .machine import kind
-from .pairs import ROUNDS, WORKING_TREE, Kept, Pair, measure_revisions
-from .point import Preset, PresetName, command_line, point_name
-from .record import RESULTS, Context, Record
-from .schema import Amount, Count, Git, Machine, Model, Plain, load
-from .show import render
-from .show.columns import Column, Table
-from .stats import median, smallest_detectable
-from .stopping import keeps
-from .sweep import AtOnce, Gated, Resume, Where, run_of, say
-from .worker import WorkerError
+from .evidence import key, machine_mismatches, point_key
 
 CALIBRATIONS: Final = RESULTS / "calibration"
 COMPARISONS: Final = 3

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from warpdrive_min.backends import BACKENDS, Availability
 
-from .case import Job
-from .machine import sources_hash
-from .measure import Measurement, Ranks
-from .point import PLAIN, point_name
-from .record import Context, Record, StartTime, Status
-from .workloads.shared import ON_GPU
+from ..core.case import Job
+from ..core.machine import sources_hash
+from ..core.measure import Measurement, Ranks
+from ..core.point import PLAIN, point_name
+from ..core.record import Context, Record, StartTime, Status
+from ..workloads.shared import ON_GPU
 
 log = logging.getLogger(__name__)
 
@@ -301,7 +301,7 @@ def _sources_there() -> Callable[[], str]:
     def ask() -> str:
         """Travel by value, as no function of a module does: a node that lacks the package can still say so."""
         try:
-            from .machine import sources_hash  # noqa: PLC0415  (where it is called)
+            from ..core.machine import sources_hash  # noqa: PLC0415  (where it is called)
         except ImportError as error:
             return f"{type(error).__name__}: {error}"
         return sources_hash()

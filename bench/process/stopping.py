@@ -16,6 +16,9 @@ from warpdrive_min.backends import cache
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import remove_left
 
+PROGRAM = __name__.rpartition(".process.")[0]
+"""Package that a command line names."""
+
 
 @dataclass(slots=True)
 class Kept:
@@ -35,7 +38,7 @@ class Kept:
             given = [*given, *words]
         does = "starts again" if words is None else "goes on"
         kept = f"kept {' and '.join(places)}" if places else "nothing was finished"
-        return f"{kept}; `python -m {__package__} {shlex.join(given)}` {does}"
+        return f"{kept}; `python -m {__package__.rpartition('.')[0]} {shlex.join(given)}` {does}"
 
 
 def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Path] = ()) -> None:

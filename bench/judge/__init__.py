@@ -1,0 +1,1 @@
+"""Judgements of records: comparisons, gates, claims and reproductions."""

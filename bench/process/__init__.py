@@ -1,0 +1,1 @@
+"""Processes that measure points: how to start, ask and stop them."""
