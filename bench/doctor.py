@@ -61,14 +61,10 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     raise typer.Exit(int(any(finding.level == "problem" for finding in findings)))
 
 
-def examine(root: Path = Path("/")) -> list[Finding]:
-    """Look at everything.
-
-    Args:
-        root: Folder that stands for ``/`` where Linux tells of the CPU.
-    """
+def examine() -> list[Finding]:
+    """Examine software, hardware, checkout and disk."""
     software = [*_simulator(), *_backends(), *_compilers(), *_settings()]
-    return [*software, *_cpu(root), *_gpus(), *_git(), *_disk(), *_cases()]
+    return [*software, *_cpu(Path("/")), *_gpus(), *_git(), *_disk(), *_cases()]
 
 
 # ------------------------------------------------------------------ software

@@ -15,24 +15,15 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from warpdrive_min.backends import Availability
+from warpdrive_min.envs import ENVS
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import require_writable
 
 from .core import machine
 from .core.case import Case, Job
 from .core.errors import CompareError
-from .core.point import ABSENT, Preset, PresetName, passes, unmet
-from .core.record import (
-    RESULTS,
-    SWEEPS,
-    Context,
-    Record,
-    append,
-    leaving_out,
-    new_run_id,
-    read_all,
-    there,
-)
+from .core.point import ABSENT, PLAIN, Preset, PresetName, passes, unmet, why_no_plain
+from .core.record import RESULTS, SWEEPS, Context, Record, append, leaving_out, new_run_id, read_all, there
 from .judge.evidence import key, name_of, point_key
 from .process import ray_sweep
 from .process.at_once import run_points
@@ -185,17 +176,21 @@ def command(
     require_known(where or [])
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
-    todo = jobs(preset.value, [*named, *(where or [])])
+    conditions = [*named, *(where or [])]
+    todo = jobs(preset.value, conditions)
     try:
         for name in outside_of(env or (), config or (), n_agents or ()):
             made = outside_jobs(name, config or (), preset.value, case or (), backend or (), n_envs or ())
             todo += [job for job in made if passes({"case": job.case.name, **job.point}, where or [])]
     except (CompareError, ConfigError) as error:
         raise typer.BadParameter(str(error)) from error
+    if without_numpy := no_plain_numpy(conditions):
+        say(without_numpy)
     if not todo:
-        say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
+        if not without_numpy:
+            say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(3)
-    require_met([each for each in (*named, *(where or [])) if not each.startswith("env=")], todo)
+    require_met([each for each in conditions if not each.startswith("env=")], todo)
     require_writable(out, "--out")
     if plot and figures is not None:
         require_writable(figures, "--figures")
@@ -248,10 +243,21 @@ def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:
     """Make sure that each AXIS=VALUE condition has a point, where others have one: none is without a meaning.
 
     Raises:
-        BadParameter: One has none.
+        BadParameter: One has none, or they choose plain NumPy of environments that have none.
     """
+    without_numpy = no_plain_numpy(conditions)
+    if without_numpy and not todo:
+        raise typer.BadParameter(without_numpy)
     if condition := unmet(conditions, ({"case": job.case.name, **job.point} for job in todo)):
-        raise typer.BadParameter(f"{condition}: no point that passes the other options has it; leave it out")
+        do = without_numpy or "no point that passes the other options has it"
+        raise typer.BadParameter(f"{condition}: {do}; leave it out")
+
+
+def no_plain_numpy(conditions: Sequence[str]) -> str:
+    """Return why conditions choose plain NumPy of environments without it; empty: they do not."""
+    if f"backend={PLAIN}" not in conditions:
+        return ""
+    return why_no_plain(env for env in ENVS if f"env={env}" in conditions)
 
 
 def _show(records: list[Record]) -> None:

@@ -317,13 +317,12 @@ def gpm_sample(nvml: Any, handle: Any) -> Iterator[Any]:
 
 def energy_period_s(
     read_mj: Callable[[], int],
-    longest_s: float = 1.0,
     clock: Callable[[], float] = time.perf_counter,
     pause: Callable[[float], None] = time.sleep,
 ) -> float | None:
-    """Return the median time between two movements of the energy counter, s; None: it moved less than twice."""
+    """Median time between two changes of the energy counter within 1 s, s; None: fewer than two changes."""
     began, last, moved = clock(), read_mj(), []
-    while clock() - began < longest_s:
+    while clock() - began < 1:
         pause(0.001)
         if (now := read_mj()) != last:
             last = now

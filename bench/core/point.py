@@ -75,10 +75,32 @@ def point_name(case: str, point: Point) -> str:
 
 ORACLE: Final = "cpu"
 """Backend that others are held against: NumPy on one thread, written to be compared with."""
-ON_CPU: Final = (ORACLE, "host")
+HOST: Final = "host"
+"""Backend of the CUDA C kernels built by a C++ compiler."""
+ON_CPU: Final = (ORACLE, HOST)
 """Backends of a CPU."""
 PLAIN: Final = "numpy"
 """Value of the axis `backend` of what no backend runs: the baseline in plain NumPy, on one thread."""
+PLAIN_ENVS: Final = (
+    "cartpole",
+    "mountain_car",
+    "continuous_mountain_car",
+    "acrobot",
+    "pendulum",
+    "tag_gridworld",
+    "tag_continuous",
+)
+"""Environments that `bench.plain` has; of the others C++ is the baseline on a CPU."""
+PLAIN_CASES: Final = ("env_step", "published", "step")
+"""Cases with points of plain NumPy."""
+
+
+def why_no_plain(envs: Iterable[str]) -> str:
+    """Return why some environments have no points of plain NumPy; empty: all have."""
+    absent = ", ".join(env for env in envs if env not in PLAIN_ENVS)
+    return absent and f"{absent}: no plain NumPy code (backend={PLAIN}); the fastest CPU code is C++ (backend={HOST})"
+
+
 ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
 """Axes in which the sides of a ratio may differ, beside the one that tells its base."""
 

@@ -195,17 +195,20 @@ def best_columns(header: str, sides: Sides) -> list[Column[Record]]:
 def over_cpu_columns(records: Iterable[Record], *ignored: str) -> list[Column[Record]]:
     """Return the columns of how many times as fast a point is as code on a CPU.
 
-    That is the best one measured in its run, then plain NumPy; where that was not measured, the oracle, by its name.
+    That is the best one measured in its run, then plain NumPy, if any; without a best one the oracle, by its name.
     """
     shown = list(records)
-    if not any(record.point["backend"] == PLAIN for record in shown):
-        return [over_column(shown, "backend", ORACLE, *ignored)]
     best = best_on_cpu(shown)
+    if not best:
+        return [over_column(shown, "backend", ORACLE, *ignored)]
 
     def sides(record: Record) -> tuple[Record, Record] | None:
         return (record, best[work_of(record)]) if work_of(record) in best else None
 
-    return [*best_columns("x best CPU code", sides), over_column(shown, "backend", PLAIN, *ignored)]
+    columns = best_columns("x best CPU code", sides)
+    if any(record.point["backend"] == PLAIN for record in shown):
+        columns.append(over_column(shown, "backend", PLAIN, *ignored))
+    return columns
 
 
 def _ratio(own: Record, base: Record) -> float | None:

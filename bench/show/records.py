@@ -10,7 +10,7 @@ from ..core.errors import ShowError
 from ..core.groups import groups_of
 from ..core.machine import kind
 from ..core.measure import Metric
-from ..core.point import ORACLE, PLAIN
+from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS
 from ..core.record import ALONE, Record, are_on_two_cards, oldest_first
 from .labels import ENV_NAME
 
@@ -121,7 +121,8 @@ def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[An
 def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
     """Return the fastest code on a CPU for each work of each run, by `work_of`; the oracle is none of them.
 
-    Others' software counts where it does the same. Where plain NumPy was not measured there is no best one.
+    Others' software counts where it does the same. Nothing is the best where plain NumPy was not measured, or C++ of
+    an environment that has no plain NumPy code.
 
     Args:
         records: Of one case, and peers.
@@ -135,8 +136,15 @@ def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
     return {
         work: max(each, key=lambda record: rate_of(record, "agent_steps_per_s"))
         for work, each in groups_of(filter(is_code_on_cpu, records), work_of).items()
-        if any(record.point.get("backend") == PLAIN for record in each)
+        if any(record.point.get("backend") == required_code(record) for record in each)
     }
+
+
+def required_code(record: Record) -> str:
+    """Return the backend without which no code is the best on a CPU."""
+    env = str(record.point.get("env", ""))
+    has_cpp_alone = record.case in PLAIN_CASES and env.isidentifier() and env not in PLAIN_ENVS
+    return HOST if has_cpp_alone else PLAIN
 
 
 def work_of(record: Record) -> tuple[Any, ...]:

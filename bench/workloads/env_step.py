@@ -19,9 +19,9 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import category_counts
 from warpdrive_min.validation.subject import load_class
 
-from ..core.case import Case
+from ..core.case import Case, Skip
 from ..core.measure import Metric, Timed
-from ..core.point import ON_CPU, ORACLE, PLAIN, Check, Point, Preset, class_and_config
+from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Check, Point, Preset, class_and_config, why_no_plain
 from ..core.record import Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
 from ..show.labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
@@ -39,7 +39,7 @@ from ..show.records import (
     work_of,
 )
 from ..show.tables import over_baseline
-from .plain import PLAIN as BATCHES
+from .plain import BATCHES
 from .plain.check import agreement
 from .shared import (
     EPISODE_LENGTHS,
@@ -98,7 +98,13 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
 
 
 def plain_step(point: Point, *, draws: bool) -> Timed:
-    """Do the same in plain NumPy, which the oracle follows step by step; arguments as for `env_step`."""
+    """Do the same in plain NumPy, checked step by step against the oracle; arguments as for `env_step`.
+
+    Raises:
+        Skip: The environment has no plain NumPy code.
+    """
+    if reason := why_no_plain([point["env"]]):
+        raise Skip(reason)
     oracle = start_env(point, ORACLE, checked_envs(point), auto_reset=False)
     batch = BATCHES[point["env"]](oracle.env.config, point["n_envs"], SEED)
     drawn = batch.draw()
@@ -256,8 +262,8 @@ def backends(n_envs: int, n_agents: int) -> list[str]:
 
 
 def codes(env: str, n_envs: int, n_agents: int) -> list[str]:
-    """Return all backends, and plain NumPy, in Tag Continuous up to `PLAIN_PAIRS`."""
-    has_plain = env != "tag_continuous" or n_envs * n_agents**2 <= PLAIN_PAIRS
+    """Return all backends, and plain NumPy for `PLAIN_ENVS`, in Tag Continuous up to `PLAIN_PAIRS`."""
+    has_plain = env in PLAIN_ENVS and (env != "tag_continuous" or n_envs * n_agents**2 <= PLAIN_PAIRS)
     return [*([PLAIN] if has_plain else []), *backends(n_envs, n_agents)]
 
 
@@ -437,7 +443,7 @@ def saturation(points: Sequence[DataPoint]) -> str:
 
 
 def speedup_chart(records: Sequence[Record]) -> Chart:
-    """Return speed-ups over the best code on a CPU; where plain NumPy was not measured, over the oracle."""
+    """Return speed-ups over the best code on a CPU; without one, over the oracle."""
     best = best_on_cpu(records)
     if not best:
         return speedup_over(ORACLE)(records)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.core.point import PLAIN
+from bench.core.point import PLAIN, PLAIN_CASES, PLAIN_ENVS
 from bench.core.record import Record
 from bench.show.documents import TABLES
 from bench.show.records import best_on_cpu, work_of
@@ -64,13 +64,36 @@ def test_headline_of_old_records_names_the_oracle():
     assert best_on_cpu(old) == {}
 
 
+def economy(backend: str, rate: float) -> Record:
+    """Return a record of RICE."""
+    return record(rate, point=point(backend, 100) | {"env": "rice", "n_agents": 27}, threads=THREADS[backend])
+
+
+def test_best_code_of_an_economy_is_cpp():
+    """It has no plain NumPy code: tables and headline are over C++, and old records are shown over both."""
+    shown = [economy("cpu", 1e5), economy("host", 2e6), economy("pycuda", 8e7)]
+    assert best_on_cpu(shown) == {work_of(shown[1]): shown[1]}
+    made = TABLES["env_step"](shown)
+    row = dict(zip([column.name for column in made.columns], made.cells[-1], strict=True))
+    assert (row["x best CPU code"], row["best CPU code"]) == ("40", "C++ (16 threads)")
+    assert "x plain NumPy (1 thread)" not in row
+    head = {column.name: column.text(shown[-1]) for column in headline(shown).columns}
+    assert (head["times the best CPU code"], head["best CPU code"]) == ("40", "C++ (16 threads)")
+    assert speedup_chart(shown).title == "Speed-up over the best CPU code"
+    assert best_on_cpu([shown[0], shown[2]]) == {}
+    assert best_on_cpu([each.model_copy(update={"case": "rollout"}) for each in shown]) == {}
+    old = TABLES["env_step"]([*shown, economy(PLAIN, 1e6)])
+    (ratio,) = (column for column in old.columns if column.name == "x plain NumPy (1 thread)")
+    assert ratio.text(shown[-1]) == "80"
+
+
 def test_exact_builds_are_no_opponent():
     """They do more than the work needs."""
     exact = record(9e9, point={**point("host", 100), "exact": True}, threads=16)
     assert best_on_cpu([*ALL, exact])[work_of(exact)] is ALL[2]
 
 
-@pytest.mark.parametrize("case", ["env_step", "published", "step"])
+@pytest.mark.parametrize("case", PLAIN_CASES)
 def test_tables_say_over_which_code(case):
     """Rows have the ratio over the best and its name, and that over plain NumPy; old records that over the oracle."""
     shown = [each.model_copy(update={"case": case}) for each in ALL]
@@ -107,13 +130,13 @@ def test_chart_of_speed_ups_is_over_the_best():
 
 @pytest.mark.parametrize("preset", ["smoke", "default", "full"])
 def test_every_size_of_a_gpu_has_a_best_code(preset, monkeypatch):
-    """Where C++ is measured plain NumPy is too, but for the largest Tag Continuous: a headline lacks none."""
+    """C++ is measured wherever a GPU is; plain NumPy but for the largest Tag Continuous and the economies."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     points = [each for each in CASES["env_step"].points(preset) if not each["exact"]]
     of_code = {name: {work(each) for each in points if each["backend"] == name} for name in ("host", "pycuda", PLAIN)}
     lacking = of_code["pycuda"] - of_code[PLAIN]
     assert of_code["host"] == of_code["pycuda"]
-    assert all(env == "tag_continuous" and n_agents >= 2_000 for env, _, n_agents in lacking)
+    assert all(env not in PLAIN_ENVS or (env == "tag_continuous" and n_agents >= 2_000) for env, _, n_agents in lacking)
 
 
 def work(each) -> tuple[str, int, int]:

@@ -13,7 +13,7 @@ import torch
 
 from bench.core.case import Skip
 from bench.core.measure import Plan, Ranks, Timed, Timer
-from bench.core.point import PLAIN, Preset, point_name
+from bench.core.point import PLAIN, PLAIN_CASES, Preset, point_name
 from bench.judge.ledger import CLAIMS
 from bench.workloads import env_step, kernels, many_steps
 from bench.workloads.cases import CASES
@@ -144,7 +144,7 @@ def test_points_are_told_apart_by_their_axes(case, preset, has_gpu, monkeypatch)
     places = {tuple(point.items()) for point in points}
     assert len(places) == len(points) > 0
     backends = {point["backend"] for point in points}
-    codes = {*BACKENDS, *([PLAIN] if case.name in ("env_step", "published", "step") else [])}
+    codes = {*BACKENDS, *([PLAIN] if case.name in PLAIN_CASES else [])}
     assert backends <= codes
     if preset != "smoke" and case.name not in ("neighbor_search", "many_steps") and case.scope in ("kernel", "env"):
         assert backends == codes

@@ -1,7 +1,7 @@
-"""The environments in plain vectorised NumPy, as a user would write them in an afternoon: a baseline beside the oracle.
+"""Environments in plain vectorised NumPy, as a user would write them in an afternoon: a CPU baseline.
 
-They share nothing with the kernels: their own generator, their own layout, operations in place. `PLAIN` is the one
-table of them, by the names of `envs.ENVS`.
+They share nothing with the kernels: their own generator, their own layout, operations in place. The economies have
+no such code: their fastest code on a CPU is C++.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from typing import Final
 
 from .batch import Batch
 from .classic_control import Acrobot, CartPole, ContinuousMountainCar, MountainCar, Pendulum
-from .covid19_economy import Covid19Economy
-from .rice import Rice
 from .tag_continuous import TagContinuous
 from .tag_gridworld import TagGridWorld
 
-PLAIN: Final[dict[str, type[Batch]]] = {
+BATCHES: Final[dict[str, type[Batch]]] = {
     "cartpole": CartPole,
     "mountain_car": MountainCar,
     "continuous_mountain_car": ContinuousMountainCar,
@@ -23,6 +21,5 @@ PLAIN: Final[dict[str, type[Batch]]] = {
     "pendulum": Pendulum,
     "tag_gridworld": TagGridWorld,
     "tag_continuous": TagContinuous,
-    "covid19_economy": Covid19Economy,
-    "rice": Rice,
 }
+"""Batch class of each environment in `bench.point.PLAIN_ENVS`."""

@@ -67,10 +67,6 @@ class Batch(abc.ABC):
     def as_sampled(self, actions: Array) -> Array:
         """Return actions as the oracle has them, ``(n_envs, n_agents, n_types)``."""
 
-    def sampled(self, actions: Array) -> Mapping[str, Array]:
-        """Return them by the names of the oracle's arrays, of which each role of an environment may have its own."""
-        return {"sampled_actions": self.as_sampled(actions)}
-
     def step(self, actions: Array) -> None:
         """Step every environment, and restart those that ended."""
         np.add(self.timestep, 1, out=self.timestep)

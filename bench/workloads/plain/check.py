@@ -37,7 +37,7 @@ def _step(batch: Batch, oracle: EnvWrapper) -> Agreement:
     """Step both once, and return what was seen."""
     data, n = oracle.cuda_data_manager, oracle.n_envs
     actions = batch.draw()
-    for name, values in {**batch.arrays(), **batch.sampled(actions)}.items():
+    for name, values in {**batch.arrays(), "sampled_actions": batch.as_sampled(actions)}.items():
         array = data.tensor(name)
         array.copy_(torch.from_numpy(np.ascontiguousarray(values[:n]).reshape(array.shape)))
     before = _of(oracle)
@@ -61,8 +61,7 @@ def _step(batch: Batch, oracle: EnvWrapper) -> Agreement:
         mine = values.reshape(want.shape).astype(want.dtype)
         if name in last:
             mine[ended] = last[name][ended]
-            if mine.shape[:2] == in_doubt.shape:
-                mine[in_doubt] = want[in_doubt]
+            mine[in_doubt] = want[in_doubt]
         elif not name.startswith(("rewards", *flags)):
             mine[ended] = want[ended]
         mine[envs] = want[envs]
