@@ -32,9 +32,8 @@ from .report import report
 from .reproduce import reproduce
 from .selftest import selftest
 from .static.command import static
-from .static.model import static_model
 
-BROKEN: Final = ("calibrate", "compare", "gate", "reproduce", "selftest", "static", "static-model")
+BROKEN: Final = ("calibrate", "compare", "gate", "reproduce", "selftest", "static")
 """Commands that exit with 5 where a file cannot be read or written; others exit with 1."""
 
 
@@ -80,7 +79,6 @@ app.command("peers")(peers)
 app.command("publish")(publish)
 app.command("run")(sweep.command)
 app.command("static")(static)
-app.command("static-model")(static_model)
 app.command("plot")(plots.plot)
 app.command("report")(report)
 

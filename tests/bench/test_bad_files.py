@@ -299,7 +299,6 @@ def test_full_standard_output_is_one_line(tmp_path):
         "claims --run --out {out}",
         "reproduce run --records {file} --out {out}/x.jsonl",
         "static --out {out}",
-        "static-model {file} --out {out}/model.json",
         "export asv {file} --out {out}",
     ],
 )
