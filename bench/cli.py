@@ -30,10 +30,9 @@ from .point import PresetName
 from .publish import publish
 from .report import report
 from .reproduce import reproduce
-from .selftest import selftest
 from .static.command import static
 
-BROKEN: Final = ("calibrate", "compare", "gate", "reproduce", "selftest", "static")
+BROKEN: Final = ("calibrate", "compare", "gate", "reproduce", "static")
 """Commands that exit with 5 where a file cannot be read or written; others exit with 1."""
 
 
@@ -72,7 +71,6 @@ app.command("compare")(compare)
 app.command("calibrate")(calibrate)
 app.command("gate", cls=GateCommand)(gate)
 app.command("export")(export)
-app.command("selftest", cls=GateCommand)(selftest)
 app.command("reproduce", cls=GateCommand)(reproduce)
 app.command("doctor")(doctor)
 app.command("peers")(peers)
