@@ -30,13 +30,11 @@ from .paper import paper
 from .peers.command import peers
 from .publish import publish
 from .report import report
-from .selftest import selftest
 from .show import documents, plots
 from .static.command import static
-from .static.model import static_model
 from .workloads.cases import CASES
 
-BROKEN: Final = ("calibrate", "compare", "gate", "reproduce", "selftest", "static", "static-model")
+BROKEN: Final = ("calibrate", "compare", "gate", "reproduce", "static")
 """Commands that exit with 5 where a file cannot be read or written; others exit with 1."""
 
 
@@ -75,14 +73,12 @@ app.command("compare")(compare)
 app.command("calibrate")(calibrate)
 app.command("gate", cls=GateCommand)(gate)
 app.command("export")(export)
-app.command("selftest", cls=GateCommand)(selftest)
 app.command("reproduce", cls=GateCommand)(reproduce)
 app.command("doctor")(doctor)
 app.command("peers")(peers)
 app.command("publish")(publish)
 app.command("run")(sweep.command)
 app.command("static")(static)
-app.command("static-model")(static_model)
 app.command("plot")(plots.plot)
 app.command("report")(report)
 

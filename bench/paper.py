@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import matplotlib as mpl
 import typer
 
-from warpdrive_min.files import replacing, require_writable, write_atomically
+from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
 from .core.archive import File, read_bytes
@@ -21,7 +21,6 @@ from .core.errors import FileError, ShowError, exiting
 from .core.machine import slug
 from .core.record import Record, files_in, leaving_out, read_all
 from .core.stats import median
-from .show import pgf
 from .show.columns import Column, Table
 from .show.documents import TABLES
 from .show.labels import commit_label, machine_label, plural
@@ -40,26 +39,20 @@ def paper(
     out: Annotated[Path, typer.Option(help="Folder of what is written; made if missing.")] = OUT,
 ) -> None:
     """Write figures, LaTeX tables, the method and a manifest for a paper; measures nothing."""
-    try:
-        tex = pgf.engine()
-    except pgf.NoTexError as error:
-        tex = None
-        echo(f"left out: PGF figures, whose texts a TeX measures; paper.tex shows the PDFs: {error}")
     require_writable(out, "--out")
     with exiting(1, FileError, ShowError):
-        written = write(records or published_records(), out, tex)
+        written = write(records or published_records(), out)
     echo(f"paper: {len(written)} files in {out}; paper.tex shows them all, `sha256sum -c {MANIFEST}` checks them")
 
 
-def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Path]:
+def write(sources: Sequence[Path], out: Path) -> list[Path]:
     """Write everything below ``out`` and return the files' paths, the manifest last.
 
-    The same records give the same bytes, but for figures of another matplotlib or TeX.
+    The same records give the same bytes, but for figures of another matplotlib.
 
     Args:
         sources: Files or folders of records; copies of the files stand in the manifest.
         out: Folder; files of the same names are replaced.
-        tex: What measures the texts of PGF figures; None: there are none.
 
     Raises:
         ShowError: No record is evidence, two files of records have one name in folders of one name, or ``out`` holds
@@ -83,7 +76,7 @@ def write(sources: Sequence[Path], out: Path, tex: str | None = None) -> list[Pa
     machines = []
     for name, records in by_machine(evidence).items():
         folder = out / name
-        shown, files_of_it = figures(records, folder / "figures", name, tex)
+        shown, files_of_it = figures(records, folder / "figures", name)
         listed, more_of_it = floating_tables(records, folder / "tables", name)
         text = head((), f"{name}/methods") + methods(records)
         written += [*files_of_it, *more_of_it, _write(folder / "methods.tex", text)]
@@ -125,27 +118,24 @@ class Float:
     """As LaTeX."""
 
 
-def figures(records: Sequence[Record], folder: Path, machine: str, tex: str | None) -> tuple[list[Float], list[Path]]:
+def figures(records: Sequence[Record], folder: Path, machine: str) -> tuple[list[Float], list[Path]]:
     """Draw the figures of one machine, and write for each what lets it float with its caption."""
     shown, written = [], []
     for chart in (page for whole in charts(records) for page in pages(whole)):
-        pdf, pgf_file = folder / f"{chart.name}.pdf", folder / f"{chart.name}.pgf"
+        pdf = folder / f"{chart.name}.pdf"
         with mpl.rc_context(fname=STYLES / "paper.mplstyle"):
             figure = paint(chart)
             content = io.BytesIO()
             figure.savefig(content, format="pdf", metadata={"CreationDate": None})
             write_atomically(pdf, content.getvalue())
-            if tex is not None:
-                with replacing(pgf_file) as unfinished:
-                    pgf.save(figure, unfinished, tex)
         text = floating_figure(
             f"{machine}/figures/{chart.name}",
-            pdf.name if tex is None else pgf_file.name,
+            pdf.name,
             f"{chart.title}. {chart.caption} {machine_label(records[0])}.",
             f"{machine}:{chart.name}",
             is_narrow=width_in(chart) == WIDTH_IN[1],
         )
-        written += [pdf, *([] if tex is None else [pgf_file]), _write(folder / f"{chart.name}.tex", text)]
+        written += [pdf, _write(folder / f"{chart.name}.tex", text)]
         shown.append(Float(f"{machine}/figures", chart.name, f"fig:{machine}:{chart.name}", escape(chart.title)))
     return shown, written
 

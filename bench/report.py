@@ -27,7 +27,6 @@ from .show.plots import charts
 from .show.records import by_machine, evidence_of
 from .show.render import template
 from .show.sets import past_records, published_records
-from .show.slower import slower
 from .show.tables import RUN, all_known, hardware, headline
 from .workloads.learn import without_curve
 
@@ -95,7 +94,6 @@ def section(name: str, records: Sequence[Record], past: Sequence[Record] = ()) -
         "headline": headline(evidence),
         "figures": [figure(name, chart) for chart in charts(evidence, past)],
         "cases": {case: all_known([record for record in evidence if record.case == case]) for case in cases},
-        "slower": slower(evidence, past),
         "without_curve": without_curve([each for each in (*records, *past) if each.is_evidence]),
         "others": Table(columns=OTHERS, rows=[record for record in records if not record.is_evidence]),
         "runs": runs(evidence),

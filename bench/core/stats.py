@@ -73,31 +73,6 @@ def interquartile_band(values: Floats) -> tuple[Floats, Floats]:
     return low, high
 
 
-# ------------------------------------------------------------------ samples that follow each other
-
-
-def scatter(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the standard deviation of samples in their order, and the correlation of each with the one before.
-
-    The correlation is at least 0.
-
-    Source: Box and Jenkins 1976, "Time series analysis", section 2.1.5.
-    """
-    apart = np.asarray(samples, np.float64) - np.mean(samples)
-    variance = float(apart @ apart)
-    if variance == 0:
-        return 0.0, 0.0
-    return math.sqrt(variance / (len(apart) - 1)), max(0.0, float(apart[1:] @ apart[:-1]) / variance)
-
-
-def autoregressive(n: int, deviation: float, correlation: float, random: np.random.Generator) -> Floats:
-    """Draw samples around 0 with the `scatter` that is given: an AR(1) process that has always run, (n,)."""
-    drawn = random.normal(0, deviation, n)
-    for index in range(1, n):
-        drawn[index] = correlation * drawn[index - 1] + math.sqrt(1 - correlation**2) * drawn[index]
-    return drawn
-
-
 # ------------------------------------------------------------------ ratios of two sides
 
 

@@ -268,8 +268,8 @@ def gate(
     raise typer.Exit(int(report.code))
 
 
-def parse_threshold(text: str, option: str = "--threshold") -> float:
-    """Return the share that an option says, as ``5%`` or ``0.05``.
+def parse_threshold(text: str) -> float:
+    """Return the share that ``--threshold`` names, as ``5%`` or ``0.05``.
 
     Raises:
         CompareError: It is neither, or not between 0 and 1.
@@ -279,7 +279,7 @@ def parse_threshold(text: str, option: str = "--threshold") -> float:
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        raise CompareError(f"{option}: must be above 0 and below 100% (got {text}); for example 3% or 0.03")
+        raise CompareError(f"--threshold: must be above 0 and below 100% (got {text}); for example 3% or 0.03")
     return share
 
 

@@ -74,8 +74,6 @@ class Side:
     taken: str = "in turns with another side"
     command: str | None = None
     """Repeats the point; None: the sweep does."""
-    slower: float = 0.0
-    """Slow-down to plant, as a share: into turns of their own, behind those without it; see `timings`."""
     rounds: int | None = None
     """Rounds of its pair; None: as many as the preset has."""
     block_s: float = 0.0
@@ -187,31 +185,28 @@ def measure_all(
     """
     found = Measured()
     there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
-    pairs = dict[int, list[Pair]]()
+    pairs = dict[int, Pair]()
     missing = []
-    for index, sides in enumerate(todo):
-        names = [(a.run_id, b.run_id, _name(a.case.name, a.point, b.point)) for a, b in timings(sides)]
-        if all(name in there for name in names):
-            pairs[index] = [there[name] for name in names]
+    for index, (a, b) in enumerate(todo):
+        key = a.run_id, b.run_id, _name(a.case.name, a.point, b.point)
+        if key in there:
+            pairs[index] = there[key]
         else:
             missing.append(index)
     if pairs:
         say(f"{len(pairs)} of {len(todo)} pairs are kept")
-    of_this_checkout = {
-        side.run_id for index in missing for pair in timings(todo[index]) for side in pair if side.start == server.start
-    }
+    of_this_checkout = {side.run_id for index in missing for side in todo[index] if side.start == server.start}
     if of_this_checkout:  # before anything is measured that could not be kept
         state = git_state(ROOT)
         for record in (each for pair in there.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
                 _require_one_code(record, state)
-    n_missing = sum(len(timings(todo[index])) for index in missing)
     for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once, say), start=1):
         index = missing[place]
         name = point_name(todo[index][0].case.name, todo[index][0].point)
         if isinstance(got, WorkerError):
             (found.skipped if got.kind == "Skip" else found.failed).append(f"{name}: {got}")
-            say(f"{n_done}/{n_missing} {name}: {got}")
+            say(f"{n_done}/{len(missing)} {name}: {got}")
             continue
         for before in there.values():
             for old, new in ((before.a, got.a), (before.b, got.b)):
@@ -219,9 +214,9 @@ def measure_all(
                     _require_one_code(old, new.git)
         if kept:
             kept.add(got)
-        pairs.setdefault(index, []).append(got)
-        say(f"{n_done}/{n_missing} {name}: {got.ratio.value:.4f}")
-    found.pairs.extend(pair for index in sorted(pairs) for pair in pairs[index])
+        pairs[index] = got
+        say(f"{n_done}/{len(missing)} {name}: {got.ratio.value:.4f}")
+    found.pairs.extend(pairs[index] for index in sorted(pairs))
     return found
 
 
@@ -271,21 +266,6 @@ def sides_of(
     return a, b
 
 
-def timings(sides: tuple[Side, Side]) -> list[tuple[Side, Side]]:
-    """Return what the processes of two sides are timed as, a pair each: as they are, and then with what is planted.
-
-    The runs of the second pair are named ``...-planted-a`` and ``...-planted-b``.
-    """
-    a, b = (replace(side, slower=0.0) for side in sides)
-    if not any(side.slower for side in sides):
-        return [(a, b)]
-    names = [side.run_id.rpartition("-") for side in sides]
-    slower_a, slower_b = (
-        replace(side, run_id=f"{run}-planted-{letter}") for side, (run, _, letter) in zip(sides, names, strict=True)
-    )
-    return [(a, b), (slower_a, slower_b)]
-
-
 def in_rounds(
     todo: Sequence[tuple[Side, Side]],
     preset: Preset,
@@ -295,7 +275,7 @@ def in_rounds(
     """Yield the place of each pair and its two records with their comparison, or why there are none. Waits.
 
     Args:
-        todo: The sides of each pair; of two pairs, one after the other, where something is planted (`timings`).
+        todo: The sides of each pair.
         preset: How much is measured.
         at_once: Most rounds whose processes are started and set up at the same time. Then they are timed one after
             the other, while all others wait, and checked and ended at the same time (ADR 0026). A pair that fails
@@ -329,7 +309,7 @@ def in_rounds(
             of_pair = done.pop(place)
             error = next((each.error for each in of_pair if each.error), None)
             if error is None:
-                yield from ((place, pair) for pair in _pairs(todo[place], of_pair, preset, at_once))
+                yield place, _pair(todo[place], of_pair, preset, at_once)
             elif len(batch) > 1 and error.kind != "Skip":
                 again.append(place)
                 side = todo[place][0]
@@ -355,13 +335,12 @@ def _do(batch: Sequence[Round]) -> None:
             raise
 
 
-def _pairs(sides: tuple[Side, Side], rounds: Sequence[Round], preset: Preset, at_once: int) -> Iterator[Pair]:
-    for of_timing, of_rounds in zip(timings(sides), zip(*(each.timings for each in rounds), strict=True), strict=True):
-        a, b = (
-            _record(side, halves, preset, rounds[0].started, at_once)
-            for side, halves in zip(of_timing, zip(*of_rounds, strict=True), strict=True)
-        )
-        yield compared_in_rounds(a, b)
+def _pair(sides: tuple[Side, Side], rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
+    a, b = (
+        _record(side, halves, preset, rounds[0].started, at_once)
+        for side, halves in zip(sides, zip(*(each.halves for each in rounds), strict=True), strict=True)
+    )
+    return compared_in_rounds(a, b)
 
 
 def compared_in_rounds(a: Record, b: Record) -> Pair:
@@ -418,8 +397,8 @@ class Round:
         self.number, self.place = number, place
         self.error: WorkerError | None = None
         """Why a side could not be measured; what is left of the round is not done then."""
-        self.timings: list[tuple[Half, ...]] = []
-        """Both sides in their order, once it is finished, for each of `timings`."""
+        self.halves: tuple[Half, ...] = ()
+        """Both sides in their order, once the round is finished."""
         self._plan = PLANS[preset]
         self._order = sides[::-1] if number % 2 else sides
         self._processes = ExitStack()
@@ -455,11 +434,7 @@ class Round:
             for each, reply in zip(self._there, self._replies, strict=True):
                 each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done)
             others, loop = Bystanders(), loop_ns()
-            self._samples = [self._turns()]
-            if any(side.slower for side in self._order):
-                for each, reply, side in zip(self._there, self._replies, self._order, strict=True):
-                    each.ask("begin", runs=reply["runs_per_sample"], n_blocks=0, slower=side.slower)
-                self._samples.append(self._turns())
+            self._samples = self._turns()
             self._host = others.busy(), (loop, loop_ns())
 
     def _turns(self) -> tuple[list[Message], list[Message]]:
@@ -483,9 +458,8 @@ class Round:
             return
         with self._noting():
             ends = on_both(lambda each: each.ask("finish", with_twin=self.number == 0), self._there)
-            for samples in self._samples:
-                halves = [Half(*each, *self._host) for each in zip(self._replies, samples, ends, strict=True)]
-                self.timings.append(tuple(halves[::-1] if self.number % 2 else halves))
+            halves = [Half(*each, *self._host) for each in zip(self._replies, self._samples, ends, strict=True)]
+            self.halves = tuple(halves[::-1] if self.number % 2 else halves)
             self._processes.close()
 
     def close(self, error: BaseException) -> None:
@@ -569,7 +543,6 @@ def _record(side: Side, halves: Sequence[Half], preset: Preset, started: StartTi
         process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
         notes={
             "turns_from_one_state": bool(reply["goes_back"]),
-            **({"planted": side.slower} if side.slower else {}),
             **({"at_once": at_once} if at_once > 1 else {}),
             **({"undisturbed_rounds": sum(undisturbed)} if undisturbed else {}),
         },

@@ -8,13 +8,12 @@ from __future__ import annotations
 import gc
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -26,7 +25,6 @@ from ..core import machine, measure
 from ..core.case import Case, Job, Skip
 from ..core.measure import Plan, Timed, Timer
 from ..core.record import Context, Host, Record, StartTime, parsed
-from ..core.stats import median
 from ..workloads.cases import CASES
 from ..workloads.shared import ON_GPU
 from .worker import Message, Worker, WorkerError, serve
@@ -52,36 +50,6 @@ class StartingFrom:
         """Time a block."""
         self._restore()
         return self._stopwatch.time(block)
-
-
-SLEPT: Final = 10_000_000
-"""Cycles of a GPU by which its clock is measured."""
-
-
-def slowed(timed: Timed, delay_ns: float) -> Timed:
-    """Return work with a delay after each run: of the host and, where there is a GPU, also on it.
-
-    Of the two the one that waits for the other hides its own, so that each run takes longer by the delay.
-    """
-
-    def delay_host() -> None:
-        end = time.perf_counter_ns() + delay_ns
-        while time.perf_counter_ns() < end:
-            pass
-
-    cycles = 0
-    if timed.facts.device.type == "cuda":
-        stopwatch = measure.EventStopwatch(timed.synchronize)
-        device_ns = [stopwatch.time(lambda: torch.cuda._sleep(SLEPT))[1] or 1 for _ in range(2)]  # noqa: SLF001
-        cycles = round(delay_ns * SLEPT / device_ns[-1])
-
-    def run() -> None:
-        timed.run()
-        if cycles:
-            torch.cuda._sleep(cycles)  # noqa: SLF001  (the one kernel of torch that only takes time)
-        delay_host()
-
-    return replace(timed, run=run)
 
 
 class Server:
@@ -154,18 +122,14 @@ class Server:
         self._timer.settle(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
         return {"runs_per_sample": self._timer.runs, "warm_up": self._timer.warm_up}
 
-    def begin(self, runs: int, n_blocks: int, slower: float = 0.0) -> Message:
-        """Let blocks have so many runs, and go on by so many of them; plants a slow-down, as a share of a run."""
+    def begin(self, runs: int, n_blocks: int) -> Message:
+        """Set the runs of a block, and skip ``n_blocks`` blocks."""
         assert self._timed is not None, "a point is set up before it begins"
         assert self._timer is not None, "a point is warmed up before it begins"
         self._timer.runs = runs
         for _ in range(n_blocks):
             self.sample()
             self.go_on()
-        if slower:
-            run_ns = median([self._timer.sample()[0] for _ in range(measure.WARM_BLOCKS)])
-            self._timer = self._timer_of(slowed(self._timed, slower * run_ns))
-            self._timer.runs = runs
         return {}
 
     def sample(self) -> Message:

@@ -137,16 +137,14 @@ def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: b
 
     Args:
         name: Path of the LaTeX file that is made.
-        file: The picture beside it: PGF code, else what ``graphicx`` includes.
+        file: The picture in the same folder, for ``graphicx``.
         caption: Plain text, like all others here.
         label: Its label after ``fig:``.
         is_narrow: It stands in one column of the page, not across all of them.
     """
-    is_code = file.endswith(".pgf")
-    shown = f"\\input{{{file}}}" if is_code else f"\\includegraphics{{{file}}}"
-    packages = ("pgf", "lmodern", "adjustbox") if is_code else ("graphicx", "adjustbox")
     named = f"\\caption{{{escape(caption)}}}\n\\label{{fig:{label}}}\n"
-    return head(packages, name) + _float("figure", is_narrow, "", f"{shown}%\n", named)
+    picture = f"\\includegraphics{{{file}}}%\n"
+    return head(("graphicx", "adjustbox"), name) + _float("figure", is_narrow, "", picture, named)
 
 
 def floating_table(name: str, table: Table[Any]) -> str:

@@ -296,13 +296,11 @@ def test_full_standard_output_is_one_line(tmp_path):
         "gate --baseline HEAD --preset smoke --case env_step --where backend=cpu --out {out}",
         "gate --baseline {file} --records {file} --summary {out}/x.md",
         "gate --baseline {file} --records {file} --junit {out}/x.xml",
-        "selftest --preset smoke --out {out}",
         "peers --preset smoke --out {out}",
         "publish --preset smoke --out {out}",
         "claims --run --out {out}",
         "reproduce run --records {file} --out {out}/x.jsonl",
         "static --out {out}",
-        "static-model {file} --out {out}/model.json",
         "export asv {file} --out {out}",
     ],
 )

@@ -9,12 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from matplotlib.ticker import Formatter
 
 from bench import paper
 from bench.core.errors import ShowError
 from bench.core.record import files_in
-from bench.show import pgf, plots, render
+from bench.show import plots, render
 from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
 from bench.show.sets import published_records
@@ -239,98 +238,21 @@ def test_low_figure_stays_as_it_is() -> None:
 # ------------------------------------------------------------------ TeX
 
 
-def test_paper_command_says_that_there_is_no_tex(
-    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PGF figures are left out with the reason and how to install one; everything else is written, with PDFs."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    said = bench("paper", records, "--out", tmp_path / "paper")
-    assert "left out: PGF figures" in said
-    assert "none of xelatex, lualatex, pdflatex is on the PATH; install one (apt-get install " in said
-    assert not list(tmp_path.rglob("*.pgf"))
-    assert list(tmp_path.rglob("*.pdf"))
-    (figure,) = tmp_path.rglob("throughput.tex")
-    assert r"\includegraphics{throughput.pdf}" in figure.read_text()
-
-
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [("echo '! LaTeX Error: File `pgf.sty not found.'", "File `pgf.sty not found."), ("exit 1", "xelatex fails (")],
-)
-def test_tex_that_fails_says_why(script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A TeX without a package, or that does not start, is none; its own words are told."""
-    fake = tmp_path / "xelatex"
-    fake.write_text(f"#!/bin/sh\n{script}\nwhile read -r line; do :; done\nexit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(pgf.NoTexError, match="install what it lacks") as caught:
-        pgf.engine()
-    assert words in str(caught.value)
-
-
-def works() -> str | None:
-    """Return the TeX that is here, if one is and has what it needs."""
-    try:
-        return pgf.engine()
-    except pgf.NoTexError:
-        return None
-
-
-needs_tex = pytest.mark.skipif(not any(map(shutil.which, pgf.ENGINES)), reason="no TeX is installed")
-
-
-@pytest.fixture(scope="module")
-def with_tex(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the paper of records whose words are hard on TeX, with PGF figures."""
-    folder = tmp_path_factory.mktemp("tex")
-    file = folder / "sweep.jsonl"
-    hard = {"machine": {"gpu": HARD_WORDS, "cores": 2}, "notes": {"note": HARD_WORDS}}
-    found = [each.model_copy(update=hard) for each in [*two_backends(), seed_record(0, 2.0, -10)]]
-    file.write_text("".join(each.to_line() for each in found))
-    tex = works()
-    if tex is None:
-        pytest.skip("the TeX here lacks a package that PGF figures need")
-    paper.write([file], folder / "paper", tex)
-    return folder / "paper"
-
-
-@needs_tex
-def test_pgf_figures_are_the_same_twice(with_tex: Path, tmp_path: Path) -> None:
-    """Measured again, the same texts make the same bytes."""
-    paper.write([with_tex / "records" / "sweep.jsonl"], tmp_path / "again", works())
-    drawn = list(with_tex.rglob("*.pgf"))
-    assert drawn
-    for file in drawn:
-        again = tmp_path / "again" / file.relative_to(with_tex)
-        assert file.read_text().splitlines() == again.read_text().splitlines()
-    assert (with_tex / paper.MANIFEST).read_text() == (tmp_path / "again" / paper.MANIFEST).read_text()
-
-
-@needs_tex
 @pytest.mark.parametrize("engine", ["pdflatex", "xelatex"])
-def test_document_compiles_and_nothing_sticks_out(with_tex: Path, tmp_path: Path, engine: str) -> None:
-    """Out of the box, with every figure, table and hard word, no error and no line wider than its column."""
+def test_document_compiles_and_nothing_sticks_out(tmp_path: Path, engine: str) -> None:
+    """Records full of LaTeX's special characters compile without an error or an overfull line."""
     if shutil.which(engine) is None:
         pytest.skip(f"{engine} is not installed")
-    copied = Path(shutil.copytree(with_tex, tmp_path / "paper"))
+    hard = {"machine": {"gpu": HARD_WORDS, "cores": 2}, "notes": {"note": HARD_WORDS}}
+    found = [each.model_copy(update=hard) for each in [*two_backends(), seed_record(0, 2.0, -10)]]
+    file, folder = tmp_path / "sweep.jsonl", tmp_path / "paper"
+    file.write_text("".join(each.to_line() for each in found))
+    paper.write([file], folder)
     done = subprocess.run(
-        [engine, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=copied, capture_output=True
+        [engine, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=folder, capture_output=True
     )
-    log = (copied / "paper.log").read_text(errors="replace")
+    log = (folder / "paper.log").read_text(errors="replace")
     assert done.returncode == 0, log[-2000:]
     assert "Output written on paper.pdf" in log
     assert "Overfull" not in log
-    assert "throughput.pgf" in log.replace("\n", "")
-
-
-def test_formatter_of_latex_lets_the_other_one_know_its_places() -> None:
-    """What a formatter makes of all places, as an axis without powers does, is escaped."""
-
-    class Percent(Formatter):
-        def __call__(self, value: float, place: int | None = None) -> str:
-            return f"{value} of {self.count} %"
-
-        def set_locs(self, locs: list[float]) -> None:
-            self.count = len(locs)
-
-    assert pgf.Escaped(Percent()).format_ticks([1, 2]) == [r"1 of 2\,\%", r"2 of 2\,\%"]
+    assert "throughput.pdf" in log.replace("\n", "")

@@ -1,22 +1,27 @@
-"""Planted changes: that they fit the code as it is, and that a copy has one at a time."""
+"""Planted changes: they fit the code as it is, and both gates tell slower code from the same code."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from bench.core.case import Job
 from bench.core.errors import CompareError
 from bench.core.machine import ROOT
-from bench.core.measure import Measurement, Metric
-from bench.core.point import Check
-from bench.core.record import Context, Record, StartTime
+from bench.core.record import Context, Record
 from bench.judge import planted
+from bench.judge.gate import THRESHOLD, judge
 from bench.judge.planted import SAME, SLOWER, Change, Copy
-from bench.static import selftest as static
-from bench.static import verdict
-from bench.static.records import MACHINE_CODE
-from tests.bench.builders import bench
+from bench.process.pairs import Pair, measure_all, sides_of
+from bench.process.worker import Worker
+from bench.static.programs import CORE
+from bench.static.sides import Wanted, counted, machine_code
+from bench.static.verdict import compared
+from warpdrive_min.envs import ENVS
 
 CHANGES = {"slower": planted.read(SLOWER), "the same": planted.read(SAME)}
 
@@ -68,72 +73,118 @@ def test_changes_that_do_not_fit_are_refused(tmp_path):
 
 # ------------------------------------------------------------------ under the static gate
 
-CONTEXT = Context("a run", "default", {}, {}, "")
+FLAGS = ("worse", "needs timing")
+CONTEXT = Context("planted", "default", {}, {}, "")
 
 
-def of_kernel(kernel: str, code: str, instructions: float) -> Record:
-    """Return the record of a kernel's machine code, of which all but instructions stays."""
-    point = {"program": "cartpole", "part": "step", "kernel": kernel, "backend": "pycuda", "arch": "sm_90"}
-    names = {name for metrics in verdict.COSTS.values() for name in metrics} | {"registers"}
-    metrics = {name: Metric.exactly(instructions if "instructions" in name else 1, "1", "lower") for name in names}
-    same = {"blocks": 1, "threads": 1, "launches": 1, "compiler": "a compiler", "access": "", "arrays": {}}
-    check = Check(True, 0.0, "by hand")
-    seen = Measurement(before=check, after=check, metrics=metrics, notes={**same, "code": code, "shape": code})
-    return Record.of(MACHINE_CODE, point, CONTEXT, started=StartTime(), seen=seen)
+def machine_code_of(names: Sequence[str], root: Path) -> list[Record]:
+    """Compile the CUDA C of programs in a folder of code."""
+    known = [name for name in names if name in (*ENVS, *CORE)]
+    return machine_code(Wanted(envs=known, where=["backend=pycuda"]), CONTEXT, root) if known else []
 
 
-@pytest.fixture
-def looked_at(monkeypatch):
-    """Let a kernel have as many instructions as its file has letters but comments; returns what was looked at."""
-    looks = []
-
-    def by_length(name):
-        def take(wanted, context, root):
-            looks.append((name, *wanted.envs))
-            text = (root / "envs/classic_control/cartpole/kernel.cu").read_text()
-            code = "".join(line for line in text.splitlines() if not line.startswith("//"))
-            return [of_kernel(name, code, len(code))]
-
-        return take
-
-    for name in ("machine_code", "counted"):
-        taker = by_length(name)
-        monkeypatch.setattr(static, name, taker)
-    monkeypatch.setattr(static, "NAMES", {})
-    monkeypatch.setattr(static, "WHERE", {})
-    return looks
+def counts_of(names: Sequence[str], root: Path) -> list[Record]:
+    """Count the CPU instructions of programs in a folder of code."""
+    return counted(Wanted(envs=names), CONTEXT, root)
 
 
-LONGER = Change(
-    name="longer", file="envs/classic_control/cartpole/kernel.cu", old="theta", new="t" * 100, everywhere=True
-)
-REMARK = CHANGES["the same"][0]
+@pytest.fixture(scope="module")
+def static_gate():
+    """Yield a function from a change and a source of records to verdicts; a baseline is compiled once."""
+    with Copy.of() as copy:
+        baselines = {}
+
+        def verdicts(change, source):
+            key = source, change.programs
+            if key not in baselines:
+                baselines[key] = source(change.programs, copy.root)
+            with copy.changed(change):
+                sides = compared(baselines[key], source(change.programs, copy.root), THRESHOLD)
+            assert not sides.failed
+            return [row.verdict for row in sides.rows]
+
+        yield verdicts
 
 
-def test_static_gate_flags_changes_and_is_silent_at_others(looked_at):
-    """What grows is flagged by machine code alone; a comment is looked at by both, and so is a build of the same."""
-    found = static.gate_changes([LONGER], [REMARK], 1, {}, 0.015)
-    assert found.text == "1 of 1 slower changes flagged; 0 alarms in 1 changes that cost nothing and 1 rebuilds"
-    assert found.holds(0.95)
-    both = ("machine_code", "cartpole"), ("counted", "cartpole")
-    assert looked_at == [both[0]] * 3 + [both[1]] * 2 + [both[0]] * 2, "what it is without a change is looked at once"
+def sources(change: Change):
+    """Return what shows a change: machine code if it is of a kernel, and the instructions of a CPU."""
+    return (machine_code_of, counts_of) if change.is_of_kernels else (counts_of,)
 
 
-def test_alarms_and_what_is_missed_are_told(looked_at):
-    """An alarm at what costs nothing fails, and so does a miss, unless the clock says that the change costs little."""
-    assert not static.gate_changes([], [LONGER], 0, {}, 0.015).holds(0.95)
-    broken = replace(LONGER, old="what is not there", everywhere=False)
-    assert static.gate_changes([broken], [broken], 0, {}, 0.015).text.startswith(
-        "0 of 1 slower changes flagged; 1 alarm"
-    )
-    missed = static.gate_changes([REMARK], [], 0, {}, 0.015)
-    assert (missed.caught, missed.n_slower, missed.holds(0.95)) == (0, 1, False)
-    little = planted.Cost(change=REMARK.name, point="", on="", slower=0.01, low=0.0, high=0.02, run_id="a run")
-    assert static.gate_changes([REMARK], [], 0, {REMARK.name: little}, 0.015).n_slower == 0
+def each(kind: str):
+    """Run a test for each change of a kind."""
+    return pytest.mark.parametrize("change", [pytest.param(change, id=change.name) for change in CHANGES[kind]])
 
 
-def test_command_gates_the_changes_that_are_named(looked_at):
-    """`bench selftest --static --change TEXT` keeps changes by their names, and says whether all is well."""
-    said = bench("selftest", "--static", "--change", REMARK.name, "--rebuilds", 0)
-    assert f"the same: {REMARK.name}: unchanged" in said
-    assert "0 of 0 slower changes flagged; 0 alarms in 1 changes that cost nothing" in said
+TOOLS = "nothing shows this change here; install what docs/static.md names"
+
+
+@pytest.mark.nightly
+@each("slower")
+def test_static_gate_flags_a_slower_change(change, static_gate):
+    """Machine code shows it, else the instructions of a CPU."""
+    verdicts = []
+    for source in sources(change):
+        verdicts += static_gate(change, source)
+        if any(verdict in FLAGS for verdict in verdicts):
+            return
+    if not verdicts:
+        pytest.skip(TOOLS)
+    pytest.fail(f"no kernel is flagged (got {Counter(verdicts)})")
+
+
+@pytest.mark.nightly
+@each("the same")
+def test_static_gate_ignores_a_change_that_costs_nothing(change, static_gate):
+    """Neither machine code nor the instructions of a CPU are flagged."""
+    verdicts = [verdict for source in sources(change) for verdict in static_gate(change, source)]
+    if not verdicts:
+        pytest.skip(TOOLS)
+    assert not {*verdicts} & {*FLAGS}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [*ENVS, *CORE])
+def test_static_gate_ignores_a_rebuild(name, tmp_path, monkeypatch):
+    """The same code compiled twice, in two folders and with empty caches, is not flagged."""
+    builds = []
+    for cache in ("a", "b"):
+        monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / cache))
+        with Copy.of() as copy:
+            builds.append(machine_code_of([name], copy.root))
+    sides = compared(*builds, THRESHOLD)
+    assert not sides.failed
+    if not sides.rows:
+        pytest.skip(TOOLS)
+    assert not {row.verdict for row in sides.rows} & {*FLAGS}
+
+
+# ------------------------------------------------------------------ under the timing gate
+
+
+def timed(job: Job, root: Path) -> Pair:
+    """Time a point on our code, interleaved with the code in a folder."""
+    sides = sides_of("planted", job.case, (job.point, job.point), [partial(Worker.on, each) for each in (ROOT, root)])
+    measured = measure_all([sides], "default")
+    assert not [*measured.failed, *measured.skipped]
+    return measured.pairs[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.nightly
+@each("slower")
+def test_clock_finds_a_slower_change(change):
+    """The 95 % interval of its cost lies above 0."""
+    with Copy.of() as copy, copy.changed(change):
+        assert timed(change.job("default"), copy.root).ratio.low > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.nightly
+@pytest.mark.parametrize("env", ["cartpole", "tag_continuous"])
+def test_timing_gate_passes_the_same_code(env):
+    """An unchanged copy is no regression."""
+    change = Change(name="none", file="", old="", new="", case="env_step", where={"env": env})
+    with Copy.of() as copy:
+        (row,) = judge([timed(change.job("default"), copy.root)], THRESHOLD, None)
+    assert row.verdict != "regression"

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,6 @@ from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
 from bench.show.labels import digits
 from bench.show.plots import charts
-from bench.show.slower import slower
 from bench.show.tables import headline
 from bench.workloads.env_step import crossover, saturation
 from tests.bench.builders import bench, metric, point, record, two_backends
@@ -93,23 +91,6 @@ def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() ->
     assert panel.ylabel == "total, s"
     steps = [record(run_id=run, started_at="2026-03-01T00:00:00") for run in ("one", "two")]
     assert [each.title for each in history([*steps, *found]).panels] == ["CartPole, 100 environments", panel.title]
-
-
-def test_what_has_become_slower_on_a_gpu_is_listed() -> None:
-    """The newest record against the best one before, on such a GPU; a tenth is left to chance, a CPU or GPU apart."""
-
-    def taken(rate: float, year: int, gpu: str = "a GPU", threads: int | None = None, **more: Any) -> Record:
-        found = record(rate, run_id=f"of {year}", started_at=f"{year}-01-01T00:00:00", mode="graph", **more)
-        return found.model_copy(update={"threads": threads, "machine": found.machine | {"gpu": gpu}})
-
-    past = [taken(9e6, 2023), taken(4e6, 2024), taken(90e6, 2023, gpu="another"), taken(9e6, 2023, threads=1)]
-    (row,) = slower([taken(6e6, 2025), taken(1e6, 2025, threads=1)], past).rows
-    table = slower([taken(6e6, 2025)], past)
-    assert [column.text(row) for column in table.columns[3:]] == ["0.67", "9 M", "6 M", "0123456", "0123456"]
-    assert not slower([taken(8.5e6, 2025)], past).rows
-    assert not slower([taken(6e6, 2022)], past[:1]).rows, "it has become faster"
-    page = Page(report.html([taken(6e6, 2025)], past=past))
-    assert any(link.endswith("-slower") for link in page.links)
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,10 @@ import pytest
 
 from bench.core.stats import (
     Ratio,
-    autoregressive,
     holm,
     interquartile_band,
     interquartile_mean,
     log_ratios,
-    scatter,
     smallest_detectable,
     student_cdf,
     student_quantile,
@@ -193,11 +191,3 @@ def test_noise_beyond_the_known_one_counts_alone():
     own = Ratio(1.0, 0.9, 1.1, error=0.1, dof=3, between_processes=True)
     assert own.pooled(0.01, 12) == own
     assert own.pooled(0.0, 12) == own
-
-
-def test_scatter_is_that_of_the_process_that_drew():
-    """Of 20,000 samples each hangs together with the one before as asked for, and they scatter as asked for."""
-    deviation, correlation = scatter(list(autoregressive(20_000, 0.02, 0.7, np.random.default_rng(0))))
-    assert deviation == pytest.approx(0.02, rel=0.03)
-    assert correlation == pytest.approx(0.7, abs=0.02)
-    assert scatter([1.0, 1.0]) == (0.0, 0.0)
