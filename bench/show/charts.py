@@ -27,6 +27,8 @@ PART_COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#5
 HATCHES: Final = ("", "///")
 OTHERS: Final = {True: "#555555", False: "#999999"}
 """Colours of code beside our kernels, on a GPU and on a CPU."""
+COLOURS: Final = (*(style["color"] for style in (*BACKEND_STYLE.values(), GREY)), *PART_COLORS, *OTHERS.values())
+"""Colours by which a reader tells series apart."""
 OTHER_MARKER: Final = {"torch cumsum": "+", "torch.Categorical": "+"}
 """Marker of one of two implementations that stand in one row or panel."""
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from itertools import pairwise
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
+from PIL import Image
 
 from bench.core.errors import ShowError
 from bench.core.measure import Curve, Metric
 from bench.core.record import Record
 from bench.show import plots
+from bench.show.charts import PART_COLORS
 from bench.show.plots import charts, paint
 from bench.show.records import by_machine, latest
 from bench.workloads.env_step import neighbors_chart, speedup_over, throughput_chart
@@ -45,6 +49,21 @@ def test_every_figure_is_written_in_each_format(tmp_path):
     for path in paths:
         if path.suffix == ".png":
             assert imread(path)[..., :3].std() > 0.01
+
+
+def test_png_keeps_the_exact_colours_of_series():
+    """Rare colours of smoothed edges are merged, not the colours by which a reader tells series apart."""
+    pixels = np.random.default_rng(1).integers(0, 256, (100, 100, 3), np.uint8)
+    colours = [tuple(round(255 * part) for part in mpl.colors.to_rgb(name)) for name in PART_COLORS]
+    for row, colour in enumerate(colours):
+        pixels[10 * row, :10] = colour
+    pixels[:, 50:] = 255
+    png = io.BytesIO()
+    Image.fromarray(pixels).save(png, format="png", dpi=(200, 200))
+    with Image.open(io.BytesIO(plots._with_few_colours(png))) as image:
+        assert image.mode == "P"
+        assert [image.convert("RGB").getpixel((5, 10 * row)) for row in range(len(colours))] == colours
+        assert image.convert("RGB").getpixel((99, 99)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("style", ["paper", "slides"])
