@@ -8,10 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
-
-from ..show.charts import MakeChart
-from ..show.columns import MakeTable
 from .measure import PLANS, Workload
 from .point import Point, Preset
 from .record import CaseVersion, Context, Host, Record, StartTime
@@ -34,9 +30,9 @@ class Case(CaseVersion):
     """Makes a point ready; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
     """Returns base and other of each ratio that is shown or claimed."""
-    table: MakeTable | None = None
+    table: Callable[..., Any] | None = None
     """Table of the records of this case; None: of every point."""
-    charts: Sequence[MakeChart] = ()
+    charts: Sequence[Callable[..., Any]] = ()
     """Charts of the records of this case."""
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
@@ -57,6 +53,8 @@ class Job:
 
     def run(self, context: Context) -> Record:
         """Set up, check, measure, check and record the point, in this process."""
+        import torch  # noqa: PLC0415  (takes seconds, which are no part of the set-up)
+
         started, host = StartTime(), Host.before()
         build = partial(Record.of, self.case, self.point, context, started=started)
         workload: Workload | None = None

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from warpdrive_min.backends import cuda_c
 from warpdrive_min.checkout import GitError, commit_of_code, git
 
-from .point import Facts
+if TYPE_CHECKING:
+    import torch
+
+    from .point import Facts
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,10 @@ SETTINGS = (
 
 def fingerprint(device: torch.device) -> dict[str, Any]:
     """Describe the machine; a field that cannot be read is None, and `unread` says why."""
+    import torch  # noqa: PLC0415  (takes seconds)
+
+    from warpdrive_min.backends import cuda_c  # noqa: PLC0415
+
     readers: dict[str, Callable[[], Any]] = {
         "gpu": lambda: _gpu(device).name,
         "gpu_uuid_hash": lambda: card_hash(str(_gpu(device).uuid)),
@@ -98,6 +102,8 @@ def settings() -> str | None:
 def _gpu(device: torch.device) -> Any:
     if device.type != "cuda":
         raise RuntimeError("torch finds no NVIDIA GPU")
+    import torch  # noqa: PLC0415
+
     return torch.cuda.get_device_properties(device)
 
 
@@ -108,6 +114,8 @@ def _driver() -> str:
 
 
 def _cpp_compiler() -> str:
+    from warpdrive_min.backends import cuda_c  # noqa: PLC0415
+
     compiler = cuda_c.cpu_compiler()
     if compiler is None:
         raise RuntimeError(cuda_c.no_cpu_compiler())

@@ -1,4 +1,4 @@
-"""Measuring a point: how much, what comes of it, the four kinds of `Workload`, and the timer."""
+"""Measure a point: the amount of measuring, the kinds of `Workload`, and the timer."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, Protocol, Self
-
-import torch
-from pydantic import model_validator
-from pydantic_core import PydanticCustomError
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from . import machine
 from .nvml import Sampler, pcie_bytes_per
-from .point import Check, Facts, Preset
+from .point import Check, Facts, Measurement, Metric, Preset
 from .quiet import quiet
-from .schema import Amount, Index, Model, Number
 from .stats import median, median_interval, spread
+
+if TYPE_CHECKING:
+    import torch
 
 WARM_BLOCKS: Final = 5
 """Blocks whose medians must agree before anything is kept."""
@@ -72,97 +70,6 @@ class Stopwatch(Protocol):
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
         """Run the block and wait for it; returns wall time and, on a GPU, device time, in ns."""
         ...
-
-
-# ------------------------------------------------------------------ what is measured
-
-Direction = Literal["higher", "lower"]
-"""Direction that is better."""
-
-
-class Metric(Model):
-    """A figure with its unit, which way is better, and its 95 % interval."""
-
-    value: Number
-    unit: str
-    direction: Direction
-    low: Number
-    high: Number
-
-    @classmethod
-    def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
-        """Return a figure that has no spread."""
-        return cls(value=value, unit=unit, direction=direction, low=value, high=value)
-
-
-class Curve(Model):
-    """A learning curve: an entry for each row of metrics."""
-
-    env_steps: list[Index]
-    """Steps of all environments since the start."""
-    seconds: list[Amount]
-    """Wall time since the start of training, after everything was built, compiled and captured, s."""
-    mean_return: dict[str, list[Number | None]]
-    """Mean return of each policy: over episodes of its agents' rewards, summed; those of the latest rows in which every
-    environment had the time for a whole episode. null: there was less time, or none ended."""
-
-    @model_validator(mode="after")
-    def _has_one_length(self) -> Self:
-        """Check that each row has all its entries."""
-        lengths = {len(self.env_steps), len(self.seconds), *map(len, self.mean_return.values())}
-        if len(lengths) > 1:
-            rule = "env_steps, seconds and each mean_return must have one length (got {lengths})"
-            raise PydanticCustomError("length", rule, {"lengths": sorted(lengths)})
-        return self
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
-    """Result of one point: samples and how they were taken, figures, and both checks."""
-
-    samples_ns: tuple[float, ...] = ()
-    """Wall time of one run in each sample, ns: a sample's time over its runs. Empty: nothing is repeated."""
-    device_ns: tuple[float, ...] | None = None
-    """Device time of the same, from events; None on a CPU."""
-    runs_per_sample: int | None = None
-    stop_reason: str | None = None
-    warm_up: dict[str, Any] | None = None
-    """Length and end of the warm-up; None: there was none."""
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    curve: Curve | None = None
-    roofline: float | None = None
-    """Share of the machine's limit."""
-    telemetry: dict[str, Any] | None = None
-    before: Check | None = None
-    after: Check | None = None
-    process: tuple[int, ...] | None = None
-    """Number of the process that gave each sample; None: one gave all."""
-    notes: dict[str, Any] = field(default_factory=dict)
-    unread: dict[str, str] = field(default_factory=dict)
-    """For each field that is None though it could have a value: why."""
-
-    @property
-    def median_ns(self) -> float:
-        """Median time of one run, ns."""
-        return median(self.samples_ns)
-
-    @property
-    def interval_ns(self) -> tuple[float, float]:
-        """95 % interval of the median, ns."""
-        return median_interval(self.samples_ns)
-
-    @property
-    def fault(self) -> str | None:
-        """Reason for which it is no evidence; None: it is right, and below the roofline."""
-        for when, check in (("before", self.before), ("after", self.after)):
-            if check is not None and not check.passed:
-                return f"ArithmeticError: {check.why(when)}"
-        if (self.roofline or 0.0) > 1:
-            return (
-                f"ArithmeticError: roofline: {self.roofline:.0%} of what the machine allows; "
-                "the work is not done, or declared wrong"
-            )
-        return None
 
 
 # ------------------------------------------------------------------ kinds of workload
@@ -509,6 +416,8 @@ class EventStopwatch:
     """Wall time, and device time by events on the current stream, around a block and one synchronisation."""
 
     def __init__(self, synchronize: Callable[[], None]) -> None:
+        import torch  # noqa: PLC0415  (takes seconds)
+
         self._wall = WallStopwatch(synchronize)
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 

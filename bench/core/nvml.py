@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
+from statistics import median
 from types import TracebackType
-from typing import Any, Final
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, Final
 
 from .quiet import SIBLINGS
+
+if TYPE_CHECKING:
+    import torch
 
 ENERGY_WINDOW_S: Final = 5.0
 """The energy counter moves every 100 ms: over shorter windows joules mean little."""
@@ -257,6 +259,8 @@ def opened(device: torch.device) -> Iterator[tuple[Any, Any]]:
     """
     if device.type != "cuda":
         raise RuntimeError("the point runs on the CPU")
+    import torch  # noqa: PLC0415  (takes seconds)
+
     try:
         import pynvml  # noqa: PLC0415  (optional)
     except ImportError as error:
@@ -327,7 +331,7 @@ def energy_period_s(
         if (now := read_mj()) != last:
             last = now
             moved.append(clock())
-    return float(np.median(np.diff(moved))) if len(moved) > 1 else None
+    return median(after - before for before, after in pairwise(moved)) if len(moved) > 1 else None
 
 
 READERS: Final[Mapping[str, Callable[[Any, Any], float]]] = {

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
 
 class CrowdedError(RuntimeError):
     """A point and its siblings do not fit into the memory of the GPU together."""
@@ -39,5 +37,9 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         SIBLINGS.ask_for_quiet(False)
-    if SIBLINGS.n and torch.cuda.memory_stats().get("num_alloc_retries"):
+    if not SIBLINGS.n:
+        return
+    import torch  # noqa: PLC0415  (takes seconds)
+
+    if torch.cuda.memory_stats().get("num_alloc_retries"):
         raise CrowdedError(f"at once: a point beside {SIBLINGS.n} others must find memory (it ran out); take fewer")

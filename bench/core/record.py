@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self, TypeVar
 
-import torch
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -28,10 +27,23 @@ from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.terminal import echo
 
 from . import machine, nvml
-from .archive import File, exists, files_below, located, read_bytes
+from .archive import File, decoded, exists, files_below, located, read_bytes
 from .errors import FileError
-from .measure import Curve, Measurement, Metric
-from .point import Check, Facts, Mode, Point, Preset, class_and_config, command_line, passes, run_options, unmet
+from .point import (
+    Check,
+    Curve,
+    Facts,
+    Measurement,
+    Metric,
+    Mode,
+    Point,
+    Preset,
+    class_and_config,
+    command_line,
+    passes,
+    run_options,
+    unmet,
+)
 from .schema import (
     MOST,
     Amount,
@@ -47,11 +59,13 @@ from .schema import (
     Telemetry,
     Time,
     WarmUp,
-    decoded,
     fault,
     short,
 )
 from .stats import Ratio, log_ratios
+
+if TYPE_CHECKING:
+    import torch
 
 SCHEMA: Final = 2
 """Raised when a field changes its meaning or goes."""
@@ -162,6 +176,8 @@ class Context:
     @classmethod
     def here(cls, preset: Preset, run_id: str | None = None, note: str | None = None) -> Context:
         """Read this machine."""
+        import torch  # noqa: PLC0415  (takes seconds)
+
         machine.warn_without_commit()
         return cls(
             run_id=run_id or new_run_id(),

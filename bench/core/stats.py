@@ -1,17 +1,20 @@
 """Statistics of samples: a median and its interval, and the ratio of two sides.
 
-SciPy is imported where a ratio is judged, not here: a process that measures has no need of it.
+NumPy and SciPy are imported by the functions that need them: the import takes longer than most commands.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -22,12 +25,12 @@ RESAMPLES = 2_000
 TRIMMED = 4
 """One in so many values is left out at each end of an interquartile mean."""
 
-Floats = NDArray[np.float64]
+Floats: TypeAlias = "NDArray[np.float64]"
 
 
 def median(samples: Sequence[float]) -> float:
     """Return the median."""
-    return float(np.median(samples))
+    return float(statistics.median(samples))
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -55,6 +58,8 @@ def spread(values: Sequence[float]) -> float:
 
 def interquartile_mean(values: Floats) -> Floats:
     """Return the mean over the first axis without the lowest and the highest quarter, rounded down to whole values."""
+    import numpy as np  # noqa: PLC0415
+
     n_trimmed = len(values) // TRIMMED
     return np.asarray(np.sort(values, axis=0)[n_trimmed : len(values) - n_trimmed].mean(0))
 
@@ -66,6 +71,8 @@ def interquartile_band(values: Floats) -> tuple[Floats, Floats]:
 
     Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.
     """
+    import numpy as np  # noqa: PLC0415
+
     n_runs = len(values)
     drawn = np.random.default_rng(0).integers(n_runs, size=(RESAMPLES, n_runs))
     means = np.stack([interquartile_mean(values[rows]) for rows in drawn])
@@ -105,6 +112,8 @@ class Ratio:
         """
         if len(values) < 2:
             raise ValueError(f"ratio: needs the logarithms of two or more ratios (got {len(values)}); measure more")
+        import numpy as np  # noqa: PLC0415
+
         logs = np.asarray(values, np.float64)
         mean, error, dof = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1
         half = student_quantile((1 + CONFIDENCE) / 2, dof) * error
@@ -191,7 +200,8 @@ def unpaired_p(a: Sequence[float], b: Sequence[float], over: float = 1.0) -> flo
 
     Ties share their ranks and narrow the variance; half a step is taken off for continuity.
     """
-    from scipy.stats import mannwhitneyu  # noqa: PLC0415  (0.8 s, which no measuring process takes)
+    import numpy as np  # noqa: PLC0415
+    from scipy.stats import mannwhitneyu  # noqa: PLC0415
 
     first, second = np.asarray(a, np.float64) * over, np.asarray(b, np.float64)
     if np.ptp(np.concatenate([first, second])) == 0:
@@ -228,7 +238,7 @@ def smallest_detectable(noise: float, n: int, dof: int | None = None) -> float:
 
 def student_cdf(t: float, dof: float) -> float:
     """Return the probability that Student's t is at most so large."""
-    from scipy.special import stdtr  # noqa: PLC0415  (0.3 s, which no measuring process takes)
+    from scipy.special import stdtr  # noqa: PLC0415
 
     return float(stdtr(dof, t))
 

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 from bench.core.errors import ShowError
-from bench.core.measure import Curve, Metric
+from bench.core.point import Curve, Metric
 from bench.core.record import Record
 from bench.show import plots
 from bench.show.plots import charts, paint
