@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -98,9 +99,16 @@ ROWS: Final = {
         "report:report",
         "Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing.",
     ),
-    "list": Row("cli:list_", "Show the cases with their axes, and which backends can run here."),
+    "list": Row("list:list_", "Show the cases with their axes, and which backends can run here."),
 }
 """The commands by name, in the order of `--help`."""
+
+
+def import_function(name: str) -> Callable[..., None]:
+    """Import and return the function of a command."""
+    module, _, function = ROWS[name].function.partition(":")
+    imported: Callable[..., None] = getattr(importlib.import_module(f".{module}", __package__), function)
+    return imported
 
 
 class Command(TyperCommand):
@@ -108,9 +116,8 @@ class Command(TyperCommand):
 
     def imported(self) -> Any:
         """Return the command with its options."""
-        module, _, function = ROWS[str(self.name)].function.partition(":")
         command = typer.Typer(add_completion=False)
-        command.command(self.name)(getattr(importlib.import_module(f".{module}", __package__), function))
+        command.command(self.name)(import_function(str(self.name)))
         imported = typer.main.get_command(command)
         refuse_empty(imported)
         return imported
@@ -159,21 +166,3 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)
 @app.callback()
 def main() -> None:
     """Run, record, compare and plot benchmarks."""
-
-
-def list_() -> None:
-    """Show the cases with their axes, and which backends can run here."""
-    from warpdrive_min.backends import availability  # noqa: PLC0415
-
-    from .core.point import PresetName  # noqa: PLC0415
-    from .workloads.cases import CASES  # noqa: PLC0415
-
-    for case in CASES.values():
-        echo(f"{case.name} ({case.scope}): {case.title}")
-        for preset in PresetName:
-            echo(f"  {preset.value}: {len(case.points(preset.value))} points")
-            for axis, values in case.axes(preset.value).items():
-                echo(f"    {axis}: {', '.join(map(str, values))}")
-    echo("backends")
-    for name, state in availability().items():
-        echo(f"  {name}: {state}")
