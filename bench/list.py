@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from warpdrive_min.backends import availability
+import json
+import sys
+
+import typer
+
+from warpdrive_min.processes import run
 from warpdrive_min.terminal import echo
 
 from .core.point import PresetName
 from .workloads.cases import CASES
+
+ASK = """
+import json
+from warpdrive_min.backends import availability
+print(json.dumps({name: str(state) for name, state in availability().items()}))
+"""
 
 
 def list_() -> None:
@@ -20,3 +31,13 @@ def list_() -> None:
     echo("backends")
     for name, state in availability().items():
         echo(f"  {name}: {state}")
+
+
+def availability() -> dict[str, str]:
+    """Ask a new process which backends can run here, as the answer needs torch."""
+    done = run([sys.executable, "-c", ASK], stderr=None)
+    if done.returncode:
+        echo(f"backends: must answer in a process of their own (exit code {done.returncode}); see above", err=True)
+        raise typer.Exit(1)
+    states: dict[str, str] = json.loads(done.stdout)
+    return states

@@ -9,12 +9,12 @@ from warpdrive_min import stopping
 if stopping.is_starting():  # to import the rest takes seconds
     stopping.end_at_once()
 
-from warpdrive_min.backends import BACKENDS, availability
-from warpdrive_min.constants import Constants
 from warpdrive_min.packages import on_first_use
 
 if TYPE_CHECKING:
+    from warpdrive_min.backends import BACKENDS, availability
     from warpdrive_min.consistency import EnvironmentCPUvsGPU
+    from warpdrive_min.constants import Constants
     from warpdrive_min.data_feed import DataFeed
     from warpdrive_min.data_manager import CUDADataManager
     from warpdrive_min.env_wrapper import EnvWrapper
@@ -30,7 +30,9 @@ else:  # a type checker would take every name for one of ours
     __getattr__ = on_first_use(
         __name__,
         {
+            "backends": ("BACKENDS", "availability"),
             "consistency": ("EnvironmentCPUvsGPU",),
+            "constants": ("Constants",),
             "data_feed": ("DataFeed",),
             "data_manager": ("CUDADataManager",),
             "env_wrapper": ("EnvWrapper",),

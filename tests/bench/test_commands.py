@@ -11,9 +11,12 @@ import pytest
 import typer
 
 from bench import cli
+from bench import list as bench_list
 from bench.core import machine
 from bench.sweep import run_of
+from bench.workloads.cases import CASES
 from tests.bench.builders import bench
+from warpdrive_min import BACKENDS, availability
 from warpdrive_min import cli as core_cli
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text())["command"]
@@ -65,6 +68,19 @@ def test_help_of_a_command_is_its_docstring(name):
     """The line of `--help`, which imports no command, is the first paragraph of the help of the command."""
     first, *_ = COMMAND_LINE.commands[name].imported().help.split("\n\n")
     assert " ".join(first.split()) == cli.ROWS[name].help
+
+
+def test_list_names_cases_and_backends():
+    """With the state of each backend, which the commands that train give too."""
+    lines = bench("list").splitlines()
+    assert all(f"{case.name} ({case.scope}): {case.title}" in lines for case in CASES.values())
+    assert lines[-len(BACKENDS) :] == [f"  {name}: {state}" for name, state in availability().items()]
+
+
+def test_list_says_that_a_backend_does_not_answer(monkeypatch):
+    """Such as where torch is broken."""
+    monkeypatch.setattr(bench_list, "ASK", "raise SystemExit(3)")
+    assert "exit code 3" in bench("list", exits=1)
 
 
 HEAVY = ("torch", "numpy", "scipy", "pandas", "matplotlib", "numba")
