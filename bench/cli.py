@@ -1,4 +1,4 @@
-"""The command line: `python -m bench`; a command's module is imported when the command runs."""
+"""The command line: `python -m bench`; commands are imported when they run."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Command(TyperCommand):
 
 
 class Commands(Strict):
-    """Commands whose errors about files, standard output among them, are one line and an exit code."""
+    """Commands that turn file errors into one line and an exit code."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{**given, "commands": {name: Command(name, help=row.help) for name, row in ROWS.items()}})

@@ -74,13 +74,16 @@ def files_below(folder: Path) -> dict[str, File]:
 
 
 def with_archived(folder: Path) -> list[Path]:
-    """Return a folder of results and the folder of its name in the archive beside it, those that exist."""
+    """Return a folder and its counterpart in the archive, those that exist."""
     folders = (folder, folder.parent / ARCHIVE / folder.name)
     return [each for each in folders if located(each).is_dir()]
 
 
 def matches(pattern: str) -> list[Path]:
-    """Return the files and folders that match a shell pattern, sorted; its * enters no subfolder."""
+    """Return the sorted files and folders that match a shell pattern.
+
+    A `*` matches no slash.
+    """
     archive = _archive_of(Path(pattern))
     if archive is None:
         return [Path(name) for name in sorted(glob.glob(pattern))]
@@ -95,7 +98,11 @@ def matches(pattern: str) -> list[Path]:
 
 
 def decoded(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
-    """Return what a text holds; raises FileError, which says why it cannot be read."""
+    """Parse a text.
+
+    Raises:
+        FileError: It cannot be parsed; gives the reason.
+    """
     try:
         return parse(text.decode() if isinstance(text, bytes) else text)
     except json.JSONDecodeError as error:
@@ -109,7 +116,7 @@ def decoded(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
 
 
 def read(path: File, parse: Callable[[str], Any] = json.loads) -> Any:
-    """Return what a file holds; raises FileError, which names the file."""
+    """Parse a file; raises FileError, which names the file."""
     try:
         return decoded(read_bytes(path), parse)
     except OSError as error:
@@ -119,18 +126,18 @@ def read(path: File, parse: Callable[[str], Any] = json.loads) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file; raises FileError, which names the file."""
+    """Read a text file; raises FileError, which names the file."""
     return str(read(path, str))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file; raises FileError, which names the file."""
+    """Read a TOML file; raises FileError, which names the file."""
     tables: dict[str, Any] = read(path, tomllib.loads)
     return tables
 
 
 def load(path: File, kind: type[Loaded]) -> Loaded:
-    """Return the model, or list of dataclasses, that a JSON file holds.
+    """Read a model, or a list of dataclasses, from a JSON file.
 
     Raises:
         FileError: It cannot be read, or breaks the model; names file, field, rule and value.

@@ -14,7 +14,7 @@ from .record import CaseVersion, Context, Host, Record, StartTime
 
 
 class Skip(Exception):  # noqa: N818  (not a failure)
-    """A point cannot run on this machine; the message says why and what to install."""
+    """A point cannot run on this machine; the message gives the reason and the package to install."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Case(CaseVersion):
     setup: Callable[[Point], Workload]
     """Makes a point ready; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
-    """Returns base and other of each ratio that is shown or claimed."""
+    """Returns base and other of each ratio in a table or claim."""
     table: Callable[..., Any] | None = None
     """Table of the records of this case; None: of every point."""
     charts: Sequence[Callable[..., Any]] = ()

@@ -1,4 +1,4 @@
-"""Quiet while a point is timed: of the points that are set up and checked at once all others wait meanwhile."""
+"""Pause concurrent points while one is timed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class CrowdedError(RuntimeError):
 
 @dataclass(slots=True)
 class Siblings:
-    """Processes that set up and check points at the same time as this one; a process by itself has none."""
+    """Processes that set up and check points concurrently with this one."""
 
     ask_for_quiet: Callable[[bool], int] = lambda wants_quiet: 0
-    """Asks for quiet, or says that it is over; waits until this process may go on, and returns how many others wait."""
+    """Requests or ends the pause; blocks until granted, and returns the number of paused processes."""
     n: int = 0
-    """Number of those that waited last, each of which has work on the GPU."""
+    """Number of processes that the last request paused, all with work on the GPU."""
 
 
 SIBLINGS: Final = Siblings()
@@ -27,10 +27,10 @@ SIBLINGS: Final = Siblings()
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Do what is timed while all siblings wait.
+    """Pause sibling processes during a timed section.
 
     Raises:
-        CrowdedError: Memory was short, for which torch's allocator waits and gives back what it keeps.
+        CrowdedError: Memory was short, so that torch's allocator waited and released its cache.
     """
     SIBLINGS.n = SIBLINGS.ask_for_quiet(True)
     try:

@@ -33,7 +33,7 @@ def short(value: Any) -> str:
 
 
 def fault(error: ValidationError) -> str:
-    """Return the first field that breaks a model, the rule, and what was got, in words."""
+    """Describe a model's first error: field, rule and value."""
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     got = "" if "(got " in first["msg"] else f" (got {short(first.get('input'))})"
@@ -44,7 +44,7 @@ def fault(error: ValidationError) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Make sure that all numbers in a value are finite and of a usable size, and that it is not nested too deeply."""
+    """Check that a value's numbers are finite and its nesting is limited."""
     left = [(value, "")]
     while left:
         each, place = left.pop()
@@ -70,7 +70,7 @@ def _iso(text: str) -> str:
 
 
 def shaped(**kinds: type | UnionType) -> AfterValidator:
-    """Return a check of a dictionary's entries, as far as they are there; durations must be above 0."""
+    """Return a type check of optional entries; durations must be above 0."""
 
     def check(value: dict[str, Any]) -> dict[str, Any]:
         for name, kind in kinds.items():
@@ -94,7 +94,7 @@ def _is_name(git: dict[str, Any]) -> dict[str, Any]:
 
 
 def _scalars(value: dict[str, Any]) -> dict[str, Any]:
-    """Check that all values but the reasons of those that are unread are no lists or dictionaries."""
+    """Check that all values except `unread` are scalars."""
     for name, each in value.items():
         if name != "unread" and isinstance(each, dict | list):
             rule = "{name} must be a text or a number (got {got})"
