@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -30,76 +32,37 @@ class Row:
 
     function: str
     """Its module and function."""
-    help: str
-    """First paragraph of the function's docstring."""
     file_error: int = 1
     """Exit code where a file cannot be read or written."""
     usage_error: int = 2
     """Exit code of wrong usage."""
 
+    def help(self) -> str:
+        """Return the first paragraph of the docstring, without importing the module."""
+        module, _, function = self.function.partition(":")
+        source = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+        docstring = re.search(rf'^def {function}\(.*?"""(.*?)("""|\n\n)', source, re.MULTILINE | re.DOTALL)
+        return " ".join(docstring[1].split()) if docstring else ""
+
 
 ROWS: Final = {
-    "claims": Row(
-        "judge.claims:claims", "Compare every claim about speed and learning, WarpDrive's and our own, with records."
-    ),
-    "paper": Row(
-        "paper:paper", "Write figures, LaTeX tables, the method and a manifest for a paper; measures nothing."
-    ),
-    "table": Row("show.documents:table", "Print the records of each case as a Markdown table, for documents."),
-    "refresh": Row(
-        "show.documents:refresh",
-        "Update the tables of documents: run the `python -m bench table ...` command above each.",
-    ),
-    "compare": Row(
-        "judge.compare:compare",
-        "Measure two sides in turns, or read two files of records, and say which is faster.",
-        file_error=5,
-    ),
-    "calibrate": Row(
-        "judge.calibrate:calibrate", "Compare the present code with itself and store the noise.", file_error=5
-    ),
-    "gate": Row(
-        "judge.gate:gate",
-        "Fail if something is slower than a baseline, or with --static if the machine code of kernels is worse.",
-        file_error=5,
-        usage_error=5,
-    ),
-    "export": Row(
-        "export:export", "Write records for ASV, github-action-benchmark or Bencher, as times or costs: less is better."
-    ),
-    "reproduce": Row(
-        "judge.reproduce:reproduce",
-        "Measure the points of a run again; exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken.",
-        file_error=5,
-        usage_error=5,
-    ),
-    "doctor": Row(
-        "doctor:doctor",
-        "Report what this machine can measure, and what to do about problems; exits with 1 if there is one.",
-    ),
-    "peers": Row(
-        "peers.command:peers",
-        "Measure other software in turns with ours, on the same work; exits with 1 if a point failed.",
-    ),
-    "publish": Row(
-        "publish:publish",
-        "Make or continue the set of this commit on this kind of machine: records, figures, tables, manifest.",
-    ),
-    "run": Row(
-        "sweep:command",
-        "Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none.",
-    ),
-    "static": Row(
-        "static.command:static",
-        "Compile every kernel as it would be launched, read its machine code, record it, and show a table.",
-        file_error=5,
-    ),
-    "plot": Row("show.plots:plot", "Draw the figures of each machine from its records; measures nothing."),
-    "report": Row(
-        "report:report",
-        "Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing.",
-    ),
-    "list": Row("list:list_", "Show the cases with their axes, and which backends can run here."),
+    "claims": Row("judge.claims:claims"),
+    "paper": Row("paper:paper"),
+    "table": Row("show.documents:table"),
+    "refresh": Row("show.documents:refresh"),
+    "compare": Row("judge.compare:compare", file_error=5),
+    "calibrate": Row("judge.calibrate:calibrate", file_error=5),
+    "gate": Row("judge.gate:gate", file_error=5, usage_error=5),
+    "export": Row("export:export"),
+    "reproduce": Row("judge.reproduce:reproduce", file_error=5, usage_error=5),
+    "doctor": Row("doctor:doctor"),
+    "peers": Row("peers.command:peers"),
+    "publish": Row("publish:publish"),
+    "run": Row("sweep:command"),
+    "static": Row("static.command:static", file_error=5),
+    "plot": Row("show.plots:plot"),
+    "report": Row("report:report"),
+    "list": Row("list:list_"),
 }
 """The commands by name, in the order of `--help`."""
 
@@ -135,7 +98,7 @@ class Commands(Strict):
     """Commands that turn file errors into one line and an exit code."""
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**{**given, "commands": {name: Command(name, help=row.help) for name, row in ROWS.items()}})
+        super().__init__(**{**given, "commands": {name: Command(name, help=row.help()) for name, row in ROWS.items()}})
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""

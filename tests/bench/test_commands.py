@@ -67,7 +67,7 @@ def test_empty_argument_is_refused(line, words, tmp_path, monkeypatch):
 def test_help_of_a_command_is_its_docstring(name):
     """The line of `--help`, which imports no command, is the first paragraph of the help of the command."""
     first, *_ = COMMAND_LINE.commands[name].imported().help.split("\n\n")
-    assert " ".join(first.split()) == cli.ROWS[name].help
+    assert " ".join(first.split()) == cli.ROWS[name].help()
 
 
 def test_list_names_cases_and_backends():
