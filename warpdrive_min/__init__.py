@@ -9,7 +9,8 @@ from warpdrive_min import stopping
 if stopping.is_starting():  # to import the rest takes seconds
     stopping.end_at_once()
 
-from warpdrive_min.packages import on_first_use
+from warpdrive_min import forks  # noqa: F401  (notes forks from now on)
+from warpdrive_min.lazy import on_first_use
 
 if TYPE_CHECKING:
     from warpdrive_min.backends import BACKENDS, availability

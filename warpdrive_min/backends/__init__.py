@@ -7,7 +7,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Final
 
 from warpdrive_min.errors import BackendUnavailable, known
-from warpdrive_min.packages import on_first_use
+from warpdrive_min.lazy import on_first_use
 
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Availability, Backend
