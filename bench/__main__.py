@@ -1,10 +1,14 @@
 """`python -m bench`."""
 
+import sys
+
 from warpdrive_min.stopping import stoppable
 
 with stoppable():
-    from .cli import app
+    from .cli import ROWS, app, import_function
     from .process.stopping import tidy
 
+    if sys.argv[1:2] and sys.argv[1] in ROWS:
+        import_function(sys.argv[1])  # a signal ends the process at once, as there is nothing to tidy yet
     with tidy():
         app(prog_name=f"python -m {__package__}")

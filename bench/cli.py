@@ -1,49 +1,110 @@
-"""The command line: `python -m bench`."""
+"""The command line: `python -m bench`; commands are imported when they run."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import typer
+from typer.core import TyperCommand
 
-from warpdrive_min.backends import availability
-from warpdrive_min.commands.strict import Strict
+from warpdrive_min.commands.strict import Strict, refuse_empty
 from warpdrive_min.errors import WriteError
 from warpdrive_min.files import FULL
 from warpdrive_min.terminal import echo
 
-from . import sweep
-from .core import record
 from .core.errors import FileError
-from .core.point import PresetName
-from .doctor import doctor
-from .export import export
-from .judge.calibrate import calibrate
-from .judge.claims import claims
-from .judge.compare import compare
-from .judge.gate import GateCommand, gate
-from .judge.reproduce import reproduce
-from .paper import paper
-from .peers.command import peers
-from .publish import publish
-from .report import report
-from .show import documents, plots
-from .static.command import static
-from .workloads.cases import CASES
 
-BROKEN: Final = ("calibrate", "compare", "gate", "reproduce", "static")
-"""Commands that exit with 5 where a file cannot be read or written; others exit with 1."""
+# Typer brings its own click or needs click, by its release; this is the UsageError of the one in use.
+UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A command."""
+
+    function: str
+    """Its module and function."""
+    file_error: int = 1
+    """Exit code where a file cannot be read or written."""
+    usage_error: int = 2
+    """Exit code of wrong usage."""
+
+    def help(self) -> str:
+        """Return the first paragraph of the docstring, without importing the module."""
+        module, _, function = self.function.partition(":")
+        source = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+        docstring = re.search(rf'^def {function}\(.*?"""(.*?)("""|\n\n)', source, re.MULTILINE | re.DOTALL)
+        return " ".join(docstring[1].split()) if docstring else ""
+
+
+ROWS: Final = {
+    "claims": Row("judge.claims:claims"),
+    "paper": Row("paper:paper"),
+    "table": Row("show.documents:table"),
+    "refresh": Row("show.documents:refresh"),
+    "compare": Row("judge.compare:compare", file_error=5),
+    "calibrate": Row("judge.calibrate:calibrate", file_error=5),
+    "gate": Row("judge.gate:gate", file_error=5, usage_error=5),
+    "export": Row("export:export"),
+    "reproduce": Row("judge.reproduce:reproduce", file_error=5, usage_error=5),
+    "doctor": Row("doctor:doctor"),
+    "peers": Row("peers.command:peers"),
+    "publish": Row("publish:publish"),
+    "run": Row("sweep:command"),
+    "static": Row("static.command:static", file_error=5),
+    "plot": Row("show.plots:plot"),
+    "report": Row("report:report"),
+    "list": Row("list:list_"),
+}
+"""The commands by name, in the order of `--help`."""
+
+
+def import_function(name: str) -> Callable[..., None]:
+    """Import and return the function of a command."""
+    module, _, function = ROWS[name].function.partition(":")
+    imported: Callable[..., None] = getattr(importlib.import_module(f".{module}", __package__), function)
+    return imported
+
+
+class Command(TyperCommand):
+    """A command that is imported when it runs."""
+
+    def imported(self) -> Any:
+        """Return the command with its options."""
+        command = typer.Typer(add_completion=False)
+        command.command(self.name)(import_function(str(self.name)))
+        imported = typer.main.get_command(command)
+        refuse_empty(imported)
+        return imported
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Import the command and parse its arguments."""
+        try:
+            return self.imported().make_context(*args, **options)
+        except UsageError as error:
+            vars(error)["exit_code"] = ROWS[str(self.name)].usage_error
+            raise
 
 
 class Commands(Strict):
-    """Commands whose errors about files, standard output among them, are one line and an exit code."""
+    """Commands that turn file errors into one line and an exit code."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**given, "commands": {name: Command(name, help=row.help()) for name, row in ROWS.items()}})
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        record.TOLD.clear()
+        from .core.record import TOLD  # noqa: PLC0415  (`--help` needs no records)
+
+        TOLD.clear()
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -59,39 +120,12 @@ class Commands(Strict):
             return result
         text = str(why) if isinstance(why, FileError | WriteError) else f"standard output or a temporary file: {why}"
         echo(text, err=True)
-        raise typer.Exit(5 if ctx.invoked_subcommand in BROKEN else 1) from why
+        raise typer.Exit(ROWS[ctx.invoked_subcommand].file_error) from why
 
 
-app = typer.Typer(
-    cls=Commands, help="Run, record, compare and plot benchmarks.", no_args_is_help=True, add_completion=False
-)
-app.command("claims")(claims)
-app.command("paper")(paper)
-app.command("table")(documents.table)
-app.command("refresh")(documents.refresh)
-app.command("compare")(compare)
-app.command("calibrate")(calibrate)
-app.command("gate", cls=GateCommand)(gate)
-app.command("export")(export)
-app.command("reproduce", cls=GateCommand)(reproduce)
-app.command("doctor")(doctor)
-app.command("peers")(peers)
-app.command("publish")(publish)
-app.command("run")(sweep.command)
-app.command("static")(static)
-app.command("plot")(plots.plot)
-app.command("report")(report)
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)
 
 
-@app.command("list")
-def list_() -> None:
-    """Show the cases with their axes, and which backends can run here."""
-    for case in CASES.values():
-        sweep.say(f"{case.name} ({case.scope}): {case.title}")
-        for preset in PresetName:
-            sweep.say(f"  {preset.value}: {len(case.points(preset.value))} points")
-            for axis, values in case.axes(preset.value).items():
-                sweep.say(f"    {axis}: {', '.join(map(str, values))}")
-    sweep.say("backends")
-    for name, state in availability().items():
-        sweep.say(f"  {name}: {state}")
+@app.callback()
+def main() -> None:
+    """Run, record, compare and plot benchmarks."""

@@ -21,7 +21,7 @@ from warpdrive_min.terminal import echo
 from .core import machine
 from .core.errors import FileError, ShowError, exiting
 from .core.groups import groups_of
-from .core.measure import Metric
+from .core.point import Metric
 from .core.record import Record, leaving_out, read_all
 from .core.stats import median
 from .judge.evidence import name_of

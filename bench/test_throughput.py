@@ -1,7 +1,7 @@
-"""pytest-benchmark's view: `pytest bench` times the smoke points of every case that repeats.
+"""Time the smoke points of repeated cases with pytest-benchmark.
 
-A round is so many runs as a sample of the sweep lasts. Dispatch alone is never timed: on a CPU a run returns when it is
-done, and on a GPU the clock is made of events. The figures to publish or gate on come from `python -m bench run`.
+A round lasts as long as a sample of the sweep. Dispatch alone is never timed: on a CPU a run returns when it is done,
+and on a GPU the clock is made of events. The figures to publish or gate on come from `python -m bench run`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ PLAN: Final = PLANS["default"]
 
 
 class Stamp:
-    """A moment on the current stream; two of them subtract to the seconds between, after a wait for the later one."""
+    """An event on the current stream; a difference is in seconds.
+
+    A difference waits for the later event.
+    """
 
     def __init__(self) -> None:
         self._event = torch.cuda.Event(enable_timing=True)

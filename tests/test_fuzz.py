@@ -752,7 +752,9 @@ NO_NUMBER = {"", " ", "abc", "a=b", "=", "[", "{}", "None", "nan", "1e400", "9" 
 
 def parameters(app: typer.Typer, name: str) -> tuple[list[str], set[str]]:
     """Return the options of a command that take a word, "" among them for an argument; and those for a number."""
-    command: Any = (BENCH if app is bench_cli.app else TRAINING).commands[name]  # type: ignore[attr-defined]
+    is_bench = app is bench_cli.app
+    command: Any = (BENCH if is_bench else TRAINING).commands[name]  # type: ignore[attr-defined]
+    command = command.imported() if is_bench else command
     hints, options, numbers = typing.get_type_hints(command.callback), [], set()
     for each in command.params:
         if each.param_type_name == "argument":

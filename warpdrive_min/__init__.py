@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from warpdrive_min import stopping
 
 if stopping.is_starting():  # to import the rest takes seconds
     stopping.end_at_once()
 
-from warpdrive_min.backends import BACKENDS, availability
-from warpdrive_min.consistency import EnvironmentCPUvsGPU
-from warpdrive_min.constants import Constants
-from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.environment import CUDAEnvironmentContext, Environment
-from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
-from warpdrive_min.graph import capture
-from warpdrive_min.logger import CUDALogController
-from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
-from warpdrive_min.resetter import CUDAEnvironmentReset
-from warpdrive_min.ring_buffer import RingBuffer, RingBufferManager
-from warpdrive_min.sampler import CUDASampler
+from warpdrive_min import forks  # noqa: F401  (notes forks from now on)
+from warpdrive_min.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends import BACKENDS, availability
+    from warpdrive_min.consistency import EnvironmentCPUvsGPU
+    from warpdrive_min.constants import Constants
+    from warpdrive_min.data_feed import DataFeed
+    from warpdrive_min.data_manager import CUDADataManager
+    from warpdrive_min.env_wrapper import EnvWrapper
+    from warpdrive_min.environment import CUDAEnvironmentContext, Environment
+    from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
+    from warpdrive_min.graph import capture
+    from warpdrive_min.logger import CUDALogController
+    from warpdrive_min.registrar import EnvironmentRegistrar, env_registrar
+    from warpdrive_min.resetter import CUDAEnvironmentReset
+    from warpdrive_min.ring_buffer import RingBuffer, RingBufferManager
+    from warpdrive_min.sampler import CUDASampler
+else:  # a type checker would take every name for one of ours
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            "backends": ("BACKENDS", "availability"),
+            "consistency": ("EnvironmentCPUvsGPU",),
+            "constants": ("Constants",),
+            "data_feed": ("DataFeed",),
+            "data_manager": ("CUDADataManager",),
+            "env_wrapper": ("EnvWrapper",),
+            "environment": ("CUDAEnvironmentContext", "Environment"),
+            "function_manager": ("CUDAFunctionFeed", "CUDAFunctionManager"),
+            "graph": ("capture",),
+            "logger": ("CUDALogController",),
+            "registrar": ("EnvironmentRegistrar", "env_registrar"),
+            "resetter": ("CUDAEnvironmentReset",),
+            "ring_buffer": ("RingBuffer", "RingBufferManager"),
+            "sampler": ("CUDASampler",),
+        },
+    )
 
 __all__ = [
     "BACKENDS",
@@ -43,3 +69,7 @@ __all__ = [
     "capture",
     "env_registrar",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

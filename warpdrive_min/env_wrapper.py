@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Self, overload
 
 import torch
 
-from warpdrive_min import backends
-from warpdrive_min.backends import forks
+from warpdrive_min import backends, forks
 from warpdrive_min.backends.base import Language, Launch, Source
 from warpdrive_min.backends.cuda_source import warp_drive_sizes, whole_text
 from warpdrive_min.constants import DONE, Constants

@@ -1,1 +1,1 @@
-"""Measurements: points, cases, timers, statistics, records, and the machine that they describe."""
+"""Points, cases, timers, statistics, records and the machine."""

@@ -1,19 +1,33 @@
-"""Results on disk or in a zip archive, whose members have paths such as results/archive.zip/sweeps/RUN.jsonl."""
+"""Read files on disk or in a zip archive.
+
+A member of an archive has a path such as results/archive.zip/sweeps/RUN.jsonl.
+"""
 
 from __future__ import annotations
 
 import errno
 import glob
+import json
 import lzma
+import tomllib
 import zipfile
 import zlib
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from .errors import FileError
+from .schema import fault
 
 File = Path | zipfile.Path
 ARCHIVE: Final = "archive.zip"
 """Name of the archive in the folder of results."""
+CUT: Final = "is cut short"
+"""Start of the message for incomplete JSON, such as the last line of a killed sweep."""
+Loaded = TypeVar("Loaded")
 
 
 def located(path: Path) -> File:
@@ -60,13 +74,16 @@ def files_below(folder: Path) -> dict[str, File]:
 
 
 def with_archived(folder: Path) -> list[Path]:
-    """Return a folder of results and the folder of its name in the archive beside it, those that exist."""
+    """Return a folder and its counterpart in the archive, those that exist."""
     folders = (folder, folder.parent / ARCHIVE / folder.name)
     return [each for each in folders if located(each).is_dir()]
 
 
 def matches(pattern: str) -> list[Path]:
-    """Return the files and folders that match a shell pattern, sorted; its * enters no subfolder."""
+    """Return the sorted files and folders that match a shell pattern.
+
+    A `*` matches no slash.
+    """
     archive = _archive_of(Path(pattern))
     if archive is None:
         return [Path(name) for name in sorted(glob.glob(pattern))]
@@ -75,3 +92,58 @@ def matches(pattern: str) -> list[Path]:
     return sorted(
         archive / name for name in names if len(name.parts) == len(inside) and all(map(fnmatchcase, name.parts, inside))
     )
+
+
+# ------------------------------------------------------------------ JSON and TOML
+
+
+def decoded(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
+    """Parse a text.
+
+    Raises:
+        FileError: It cannot be parsed; gives the reason.
+    """
+    try:
+        return parse(text.decode() if isinstance(text, bytes) else text)
+    except json.JSONDecodeError as error:
+        raise FileError(f"{CUT} ({error.msg} at column {error.colno})") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"must be UTF-8 (got byte 0x{error.object[error.start]:02x} at {error.start})") from error
+    except RecursionError as error:
+        raise FileError("is nested too deeply to be read") from error
+    except ValueError as error:
+        raise FileError(f"cannot be read ({error})") from error
+
+
+def read(path: File, parse: Callable[[str], Any] = json.loads) -> Any:
+    """Parse a file; raises FileError, which names the file."""
+    try:
+        return decoded(read_bytes(path), parse)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def read_text(path: Path) -> str:
+    """Read a text file; raises FileError, which names the file."""
+    return str(read(path, str))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; raises FileError, which names the file."""
+    tables: dict[str, Any] = read(path, tomllib.loads)
+    return tables
+
+
+def load(path: File, kind: type[Loaded]) -> Loaded:
+    """Read a model, or a list of dataclasses, from a JSON file.
+
+    Raises:
+        FileError: It cannot be read, or breaks the model; names file, field, rule and value.
+    """
+    fields = read(path)
+    try:
+        return TypeAdapter(kind).validate_python(fields)
+    except ValidationError as error:
+        raise FileError(f"{path}: {fault(error)}") from error

@@ -8,17 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
-
-from ..show.charts import MakeChart
-from ..show.columns import MakeTable
 from .measure import PLANS, Workload
 from .point import Point, Preset
 from .record import CaseVersion, Context, Host, Record, StartTime
 
 
 class Skip(Exception):  # noqa: N818  (not a failure)
-    """A point cannot run on this machine; the message says why and what to install."""
+    """A point cannot run on this machine; the message gives the reason and the package to install."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,10 +29,10 @@ class Case(CaseVersion):
     setup: Callable[[Point], Workload]
     """Makes a point ready; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
-    """Returns base and other of each ratio that is shown or claimed."""
-    table: MakeTable | None = None
+    """Returns base and other of each ratio in a table or claim."""
+    table: Callable[..., Any] | None = None
     """Table of the records of this case; None: of every point."""
-    charts: Sequence[MakeChart] = ()
+    charts: Sequence[Callable[..., Any]] = ()
     """Charts of the records of this case."""
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
@@ -57,6 +53,8 @@ class Job:
 
     def run(self, context: Context) -> Record:
         """Set up, check, measure, check and record the point, in this process."""
+        import torch  # noqa: PLC0415  (takes seconds, which are no part of the set-up)
+
         started, host = StartTime(), Host.before()
         build = partial(Record.of, self.case, self.point, context, started=started)
         workload: Workload | None = None

@@ -1,4 +1,4 @@
-"""Errors of what should be compared and cannot be, each with the exit code that says so, and the exit of a command."""
+"""Errors of commands, with their exit codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warpdrive_min.terminal import echo
 
 
 class CompareError(ValueError):
-    """A point is wrong or breaks, or a command cannot do what it is told to."""
+    """A point is wrong or breaks, or a command is used wrongly."""
 
     code: ClassVar[int] = 5
     """Exit code of the command."""
@@ -31,16 +31,16 @@ class NotComparable(CompareError):  # noqa: N818  (an outcome, not a mistake)
 
 
 class FileError(ValueError):
-    """A file, or a line of it, cannot be read as what it should hold; names the place."""
+    """A file, or a line of it, has the wrong content; names the place."""
 
 
 class ShowError(ValueError):
-    """Records cannot be shown, or not in this way: as a figure, a page, a document or a file of another tool."""
+    """Records cannot be shown as a figure, page, document or other tool's file."""
 
 
 @contextmanager
 def exiting(code: int, *kinds: type[Exception], to_stderr: bool = False) -> Iterator[None]:
-    """Print an error of these kinds and exit with its own code, else with the one that is given."""
+    """Print errors of these kinds and exit with their code, or the default."""
     try:
         yield
     except kinds as error:

@@ -10,7 +10,7 @@ SharedKey = TypeVar("SharedKey", bound=Hashable)
 
 
 def groups_of(items: Iterable[Item], key: Callable[[Item], SharedKey]) -> dict[SharedKey, list[Item]]:
-    """Return items by their keys; groups and the items of each are in the order in which they come."""
+    """Group items by key, in their order of appearance."""
     groups: dict[SharedKey, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

@@ -1,4 +1,7 @@
-"""Machine, code and installed packages, as a record describes them: no name of a host, a user or a folder."""
+"""Machine, code and installed packages of a record.
+
+A record has no name of a host, a user or a folder.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from warpdrive_min.backends import cuda_c
 from warpdrive_min.checkout import GitError, commit_of_code, git
 
-from .point import Facts
+if TYPE_CHECKING:
+    import torch
+
+    from .point import Facts
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,14 @@ SETTINGS = (
 
 
 def fingerprint(device: torch.device) -> dict[str, Any]:
-    """Describe the machine; a field that cannot be read is None, and `unread` says why."""
+    """Describe the machine.
+
+    A field that cannot be read is None; `unread` has the reason.
+    """
+    import torch  # noqa: PLC0415  (takes seconds)
+
+    from warpdrive_min.backends import cuda_c  # noqa: PLC0415
+
     readers: dict[str, Callable[[], Any]] = {
         "gpu": lambda: _gpu(device).name,
         "gpu_uuid_hash": lambda: card_hash(str(_gpu(device).uuid)),
@@ -68,7 +78,7 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
 
 
 def card_hash(uuid: str) -> str:
-    """Return what a record has in place of a card's UUID, with or without the driver's "GPU-" before it."""
+    """Hash a GPU's UUID, without its prefix "GPU-"."""
     return _hash(uuid.removeprefix("GPU-"))[:16]
 
 
@@ -79,7 +89,7 @@ def kind(fingerprint: Mapping[str, Any]) -> str:
 
 
 def slug(text: str) -> str:
-    """Return a text as part of a file's name: at most 100 ASCII letters, digits and hyphens."""
+    """Turn a text into a file name of at most 100 ASCII characters."""
     return "-".join(re.findall("[A-Za-z0-9]+", text))[:100] or "unnamed"
 
 
@@ -90,7 +100,7 @@ def commit_of(git: Mapping[str, Any]) -> str | None:
 
 
 def settings() -> str | None:
-    """Return which of `SETTINGS` the environment has, as a shell would write them; None: none of them."""
+    """Return the `SETTINGS` of the environment as NAME=VALUE; None if absent."""
     found = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
     return " ".join(found) or None
 
@@ -98,6 +108,8 @@ def settings() -> str | None:
 def _gpu(device: torch.device) -> Any:
     if device.type != "cuda":
         raise RuntimeError("torch finds no NVIDIA GPU")
+    import torch  # noqa: PLC0415
+
     return torch.cuda.get_device_properties(device)
 
 
@@ -108,6 +120,8 @@ def _driver() -> str:
 
 
 def _cpp_compiler() -> str:
+    from warpdrive_min.backends import cuda_c  # noqa: PLC0415
+
     compiler = cuda_c.cpu_compiler()
     if compiler is None:
         raise RuntimeError(cuda_c.no_cpu_compiler())
@@ -122,7 +136,7 @@ def _cpu() -> str:
 
 
 def _cpu_limit() -> float | None:
-    """Return the container's limit in cores; None if there is none."""
+    """Return the container's limit in cores; None if absent."""
     version_2, version_1 = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu")
     if version_2.exists():
         quota, period = version_2.read_text().split()
@@ -137,7 +151,7 @@ def _cpu_limit() -> float | None:
 
 
 def load() -> float | None:
-    """Return the load average over a minute, a core that this process may use; None where there is none."""
+    """Return the load average over a minute per usable core; None if unknown."""
     return os.getloadavg()[0] / n_cores() if hasattr(os, "getloadavg") else None
 
 
@@ -154,10 +168,9 @@ def pinned_cores() -> list[int] | None:
 
 
 def loop_ns() -> int:
-    """Return the time of a loop of Python, ns, the median of five; it grows with whatever slows a core.
+    """Return the median time of a Python loop, ns; a slow core raises it.
 
-    Cores of a virtual machine may share their execution units with those of another one, of which `/proc/stat` tells
-    nothing.
+    It shows work of another virtual machine on the same execution units, which `/proc/stat` does not.
     """
     times = timeit.repeat(number=LOOP_TURNS, repeat=5, timer=time.perf_counter_ns)
     return int(sorted(times)[2])
@@ -181,7 +194,7 @@ class Bystanders:
         self._start = self._read()
 
     def busy(self) -> float | None:
-        """Return the share of our cores that they have kept busy since this was made; None: unknown.
+        """Return their share of our cores since construction; None if unknown.
 
         What a hypervisor took for other machines counts.
         """
@@ -192,7 +205,7 @@ class Bystanders:
         return min(1.0, max(0.0, (used - ours) / spent)) if spent else None
 
     def _read(self) -> tuple[int, int, int] | None:
-        """Return the ticks of all cores that were used, those that went by, and those of our own processes."""
+        """Return ticks: used on all cores, elapsed, and used by our processes."""
         try:
             rows = {
                 words[0]: words[1:9]
@@ -248,7 +261,7 @@ LIMITS: Final[dict[str, Limits]] = {
 
 
 def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
-    """Return the share of the machine's limit that a run of ``seconds`` reaches, and where the limit is from.
+    """Return a run's share of the machine's limit, and the limit's source.
 
     The limit is the longer of the times that the declared bytes and operations need. None with the reason for a
     device that is not in `LIMITS`.
@@ -265,7 +278,9 @@ def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
 
 
 def git_state(root: Path) -> dict[str, Any]:
-    """Return commit, whether there are changes, and a hash of them; nulls with git's reason outside a checkout.
+    """Return the commit and a hash of uncommitted changes.
+
+    Outside a checkout the values are None, with git's reason.
 
     A copy whose own git does not know its commit, as in a container, may name it in $BENCH_GIT_SHA.
     """
@@ -314,7 +329,7 @@ def dependencies_hash() -> str:
 
 @cache
 def sources_hash(root: Path = ROOT) -> str:
-    """Return a hash over name and content of every file of the packages, as they were at the first call.
+    """Hash names and contents of all files of the packages, at the first call.
 
     It needs no git.
     """

@@ -1,4 +1,4 @@
-"""Measuring a point: how much, what comes of it, the four kinds of `Workload`, and the timer."""
+"""Measure a point: plans, kinds of `Workload` and the timer."""
 
 from __future__ import annotations
 
@@ -7,29 +7,27 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, Protocol, Self
-
-import torch
-from pydantic import model_validator
-from pydantic_core import PydanticCustomError
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from . import machine
 from .nvml import Sampler, pcie_bytes_per
-from .point import Check, Facts, Preset
+from .point import Check, Facts, Measurement, Metric, Preset
 from .quiet import quiet
-from .schema import Amount, Index, Model, Number
 from .stats import median, median_interval, spread
+
+if TYPE_CHECKING:
+    import torch
 
 WARM_BLOCKS: Final = 5
 """Blocks whose medians must agree before anything is kept."""
 SAMPLES_PER_BLOCK: Final = 3
 WARM_SPREAD: Final = 0.01
-"""Share by which those medians may differ."""
+"""Largest relative difference of those medians."""
 FEWEST: Final = 9
 """Samples with which slow work may stop: the fewest whose shortest and longest lie outside the median's interval."""
 CLOCKS_AGREE: Final = 0.02
-"""Share by which device time and wall time may differ before the record says why."""
+"""Relative difference of device and wall time above which a record notes it."""
 
 
 class MeasureError(RuntimeError):
@@ -53,9 +51,9 @@ class Plan:
     measure_cap_s: float = 10.0
     """Time after which no sample beyond `FEWEST` is taken, s."""
     n_starts: int = 20
-    """Samples of a point each of whose samples is a process of its own."""
+    """Samples of a point with one process per sample."""
     watch_s: float = 5.5
-    """Time for which the device is watched while it repeats a point, s; from 5 s on energy is read too."""
+    """Duration of telemetry while the device repeats a point, s; includes energy from 5 s."""
 
 
 PLANS: Final[dict[Preset, Plan]] = {
@@ -70,99 +68,8 @@ class Stopwatch(Protocol):
     """Times a block of runs that ends with a synchronisation."""
 
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
-        """Run the block and wait for it; returns wall time and, on a GPU, device time, in ns."""
+        """Run and synchronise a block; return wall and device time, ns."""
         ...
-
-
-# ------------------------------------------------------------------ what is measured
-
-Direction = Literal["higher", "lower"]
-"""Direction that is better."""
-
-
-class Metric(Model):
-    """A figure with its unit, which way is better, and its 95 % interval."""
-
-    value: Number
-    unit: str
-    direction: Direction
-    low: Number
-    high: Number
-
-    @classmethod
-    def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
-        """Return a figure that has no spread."""
-        return cls(value=value, unit=unit, direction=direction, low=value, high=value)
-
-
-class Curve(Model):
-    """A learning curve: an entry for each row of metrics."""
-
-    env_steps: list[Index]
-    """Steps of all environments since the start."""
-    seconds: list[Amount]
-    """Wall time since the start of training, after everything was built, compiled and captured, s."""
-    mean_return: dict[str, list[Number | None]]
-    """Mean return of each policy: over episodes of its agents' rewards, summed; those of the latest rows in which every
-    environment had the time for a whole episode. null: there was less time, or none ended."""
-
-    @model_validator(mode="after")
-    def _has_one_length(self) -> Self:
-        """Check that each row has all its entries."""
-        lengths = {len(self.env_steps), len(self.seconds), *map(len, self.mean_return.values())}
-        if len(lengths) > 1:
-            rule = "env_steps, seconds and each mean_return must have one length (got {lengths})"
-            raise PydanticCustomError("length", rule, {"lengths": sorted(lengths)})
-        return self
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
-    """Result of one point: samples and how they were taken, figures, and both checks."""
-
-    samples_ns: tuple[float, ...] = ()
-    """Wall time of one run in each sample, ns: a sample's time over its runs. Empty: nothing is repeated."""
-    device_ns: tuple[float, ...] | None = None
-    """Device time of the same, from events; None on a CPU."""
-    runs_per_sample: int | None = None
-    stop_reason: str | None = None
-    warm_up: dict[str, Any] | None = None
-    """Length and end of the warm-up; None: there was none."""
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    curve: Curve | None = None
-    roofline: float | None = None
-    """Share of the machine's limit."""
-    telemetry: dict[str, Any] | None = None
-    before: Check | None = None
-    after: Check | None = None
-    process: tuple[int, ...] | None = None
-    """Number of the process that gave each sample; None: one gave all."""
-    notes: dict[str, Any] = field(default_factory=dict)
-    unread: dict[str, str] = field(default_factory=dict)
-    """For each field that is None though it could have a value: why."""
-
-    @property
-    def median_ns(self) -> float:
-        """Median time of one run, ns."""
-        return median(self.samples_ns)
-
-    @property
-    def interval_ns(self) -> tuple[float, float]:
-        """95 % interval of the median, ns."""
-        return median_interval(self.samples_ns)
-
-    @property
-    def fault(self) -> str | None:
-        """Reason for which it is no evidence; None: it is right, and below the roofline."""
-        for when, check in (("before", self.before), ("after", self.after)):
-            if check is not None and not check.passed:
-                return f"ArithmeticError: {check.why(when)}"
-        if (self.roofline or 0.0) > 1:
-            return (
-                f"ArithmeticError: roofline: {self.roofline:.0%} of what the machine allows; "
-                "the work is not done, or declared wrong"
-            )
-        return None
 
 
 # ------------------------------------------------------------------ kinds of workload
@@ -183,24 +90,27 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """Work of this process, which is held against an oracle before and after it is measured."""
+    """Work of this process, checked against an oracle before and after timing."""
 
     check: Callable[[], Check]
-    """Holds what was done since the last check against its oracle."""
+    """Compares the work since the last check with its oracle."""
     facts: Facts
     twin: Callable[[], Check] | None = None
     """Holds a small run of the same against its twin. Only after the timing: another trainer in the process makes each
     launch out of a CUDA graph slower, for good (ADR 0014). None: there is no twin."""
 
     def check_after(self, *, with_twin: bool = True) -> Check:
-        """Check what was timed, and the twin, unless another process has done that with the same code."""
+        """Check the timed work and its twin.
+
+        Another process may have checked the twin with the same code.
+        """
         own = self.check()
         if self.twin is None or not with_twin or not own.passed:
             return own
         return replace(self.twin(), detail=own.detail)
 
     def measure(self, plan: Plan) -> Measurement:
-        """Check, measure, and check again; what is wrong before is not measured.
+        """Check, measure, and check again; measure nothing if the first check fails.
 
         Raises:
             MeasureError: Under Numba's simulator, whose times mean nothing, or if a clock runs backwards.
@@ -214,7 +124,7 @@ class Checked:
         return replace(seen, before=before, after=self.check_after())
 
     def taken(self, plan: Plan) -> Measurement:
-        """Do the work, and return what was measured."""
+        """Do the work and return its measurement."""
         raise NotImplementedError
 
 
@@ -229,7 +139,7 @@ class Timed(Checked):
     stopwatch: Stopwatch | None = None
     """Clock; None: that of the device."""
     pinned: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Context in which samples are taken: keeps threads on cores of their own."""
+    """Context of sampling: pins each thread to a core."""
     snapshot: Callable[[], Callable[[], None]] | None = None
     """Copies the state that the next run starts from, and returns what writes it back, both enqueued; None: there is
     none, or it is out of reach."""
@@ -257,7 +167,7 @@ class Timed(Checked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Once(Checked):
-    """Work that is done a single time, and of which not the speed but the course counts."""
+    """One run, recorded for its result rather than its speed."""
 
     run: Callable[[], Measurement]
     """Does all of it, waits for it, and returns its figures."""
@@ -270,13 +180,13 @@ class Once(Checked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColdStart(Checked):
-    """Work that is timed from cold: each sample is a process of its own, and there is no warm-up."""
+    """Work timed from cold: one process per sample, no warm-up."""
 
     run: Callable[[], Mapping[str, float]]
     """Starts one process, waits for it, and returns how long each part of it took, s, in their order."""
 
     def taken(self, plan: Plan) -> Measurement:
-        """Start as many processes as are planned, one after the other."""
+        """Start the planned number of processes, one by one."""
         starts = [self.run() for _ in range(plan.n_starts)]
         totals_s = [sum(parts.values()) for parts in starts]
         samples_s = {name: [parts[name] for parts in starts] for name in starts[0]}
@@ -318,7 +228,7 @@ class Ranks:
 
 
 def rates(seen: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:
-    """Turn samples into figures: a rate for each kind of work, and the time of one unit of the first kind."""
+    """Return the rate of each kind of work and the time of one unit of the first."""
     low_ns, high_ns = seen.interval_ns
     metrics = {
         f"{kind}_per_s": Metric(
@@ -361,7 +271,7 @@ class Timer:
         self.warm_up = self._warm_up(plan)
 
     def sample(self) -> tuple[float, float | None]:
-        """Return wall time and, on a GPU, device time of one run, ns; waits for the device."""
+        """Return wall and (on a GPU) device time of one run, ns."""
         wall, device = self._time(self.runs)
         return wall / self.runs, None if device is None else device / self.runs
 
@@ -387,7 +297,7 @@ class Timer:
         )
 
     def watched(self, window_s: float, median_ns: float) -> tuple[dict[str, Any] | None, str]:
-        """Repeat the work under the NVML sampler; returns telemetry with what watching cost, or the reason why not."""
+        """Repeat the work under telemetry; return it and its cost, or a reason."""
         if window_s == 0:
             return None, "the preset does not watch the device"
         facts = self._timed.facts
@@ -420,7 +330,7 @@ class Timer:
         return wall, device
 
     def runs_per_sample(self, sample_s: float) -> int:
-        """Double the runs of a sample until it is long enough, then scale to a little above the length."""
+        """Return the number of runs that makes a sample long enough."""
         runs = 1
         while True:
             wall, _ = self._time(runs)
@@ -506,9 +416,11 @@ class WallStopwatch:
 
 
 class EventStopwatch:
-    """Wall time, and device time by events on the current stream, around a block and one synchronisation."""
+    """Wall time and device time (by events) of a block, with synchronisation."""
 
     def __init__(self, synchronize: Callable[[], None]) -> None:
+        import torch  # noqa: PLC0415  (takes seconds)
+
         self._wall = WallStopwatch(synchronize)
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 

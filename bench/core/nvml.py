@@ -9,20 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
+from statistics import median
 from types import TracebackType
-from typing import Any, Final
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, Final
 
 from .quiet import SIBLINGS
+
+if TYPE_CHECKING:
+    import torch
 
 ENERGY_WINDOW_S: Final = 5.0
 """The energy counter moves every 100 ms: over shorter windows joules mean little."""
 GPM_WINDOW_S: Final = 0.1
 """Two GPM samples must be this far apart."""
 ANSWER_S: Final = 5.0
-"""A driver that has lost its GPU may not return from a call: the measurement goes on after this time."""
+"""Timeout of a call, s: a driver that has lost its GPU may not return."""
 
 THROTTLE: Final = {
     "GpuIdle": "idle",
@@ -48,17 +50,17 @@ GPM: Final = {
 """Metrics of Hopper and later, and the end of NVML's name of each."""
 
 Series = dict[str, float]
-"""Mean, min and max of what was sampled."""
+"""Mean, min and max of samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Telemetry of the GPU; a field that could not be read is None, and `unread` says why."""
+    """Telemetry of the GPU; `unread` has the reason for each None."""
 
     samples: int
     duration_s: float
     utilisation_percent: Series | None
-    """Share of time in which any kernel ran: one idle block reads 100 %. Read it beside `gpm`."""
+    """Share of time with a running kernel: one idle block reads 100 %. Read it with `gpm`."""
     memory_used_bytes: Series | None
     sm_clock_mhz: Series | None
     memory_clock_mhz: Series | None
@@ -66,7 +68,7 @@ class Telemetry:
     temperature_c: Series | None
     energy_j: float | None
     throttle_reasons: dict[str, float] | None
-    """Share of the samples in which each reason held; they are taken at equal times, so that is its share of time."""
+    """Share of samples, equally spaced in time, with each reason."""
     contended: bool | None
     """Another process used the GPU."""
     other_processes: int | None
@@ -78,9 +80,9 @@ class Telemetry:
 
 
 class Sampler:
-    """Reads NVML in a thread while the body of the ``with`` runs; never raises into it.
+    """Reads NVML in a thread during a ``with``; never raises into its body.
 
-    Afterwards `telemetry` holds what was seen, or None, and `reason` says why.
+    Afterwards `telemetry` has the result, or is None and `reason` has the reason.
 
     Args:
         device: As torch names it; NVML's index is found by UUID, as it ignores CUDA_VISIBLE_DEVICES.
@@ -143,7 +145,7 @@ class Sampler:
                 return
 
     def _read(self, name: str, reader: Callable[[], Any]) -> Any:
-        """Return what ``reader`` reads; None, with the first reason kept, if it fails or failed before."""
+        """Call ``reader``; None after its first failure, whose reason is kept."""
         if name in self._unread:
             return None
         try:
@@ -224,7 +226,7 @@ def _series(values: Sequence[float] | None) -> Series | None:
 
 
 def _count_others(processes: Sequence[Any]) -> int:
-    """Count the processes on a GPU beside this one and its siblings, which are on it too.
+    """Count the processes on a GPU other than this one and its siblings.
 
     Raises:
         RuntimeError: NVML shows not even this one.
@@ -239,7 +241,7 @@ def _count_others(processes: Sequence[Any]) -> int:
 
 
 def other_users(device: torch.device) -> int | None:
-    """Count the other processes on a GPU that this one uses; None: it is a CPU, or NVML does not say."""
+    """Count the other processes on our GPU; None on a CPU or if unknown."""
     try:
         with opened(device) as (nvml, handle):
             return _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -249,7 +251,7 @@ def other_users(device: torch.device) -> int | None:
 
 @contextlib.contextmanager
 def opened(device: torch.device) -> Iterator[tuple[Any, Any]]:
-    """Lend NVML, initialised, and its handle of a torch device, which is found by UUID.
+    """Initialise NVML and yield it with its handle of a torch device.
 
     Raises:
         ImportError: There is no `nvidia-ml-py`.
@@ -257,6 +259,8 @@ def opened(device: torch.device) -> Iterator[tuple[Any, Any]]:
     """
     if device.type != "cuda":
         raise RuntimeError("the point runs on the CPU")
+    import torch  # noqa: PLC0415  (takes seconds)
+
     try:
         import pynvml  # noqa: PLC0415  (optional)
     except ImportError as error:
@@ -281,7 +285,10 @@ def _handle(nvml: Any, uuid: str) -> Any:
 
 
 def clock_reasons(nvml: Any, handle: Any) -> int:
-    """Return the bits of why the clocks are lower now; libraries and drivers before 535 have them by their old name."""
+    """Return the bits of the reasons for lower clocks.
+
+    Libraries and drivers before 535 use an older name.
+    """
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     except Exception:  # noqa: BLE001  (the library lacks the function, or the driver does)
@@ -320,14 +327,14 @@ def energy_period_s(
     clock: Callable[[], float] = time.perf_counter,
     pause: Callable[[float], None] = time.sleep,
 ) -> float | None:
-    """Median time between two changes of the energy counter within 1 s, s; None: fewer than two changes."""
+    """Median update period of the energy counter, s; None if over 1 s."""
     began, last, moved = clock(), read_mj(), []
     while clock() - began < 1:
         pause(0.001)
         if (now := read_mj()) != last:
             last = now
             moved.append(clock())
-    return float(np.median(np.diff(moved))) if len(moved) > 1 else None
+    return median(after - before for before, after in pairwise(moved)) if len(moved) > 1 else None
 
 
 READERS: Final[Mapping[str, Callable[[Any, Any], float]]] = {
@@ -342,19 +349,21 @@ READERS: Final[Mapping[str, Callable[[Any, Any], float]]] = {
 
 
 def throttling(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the reasons for which a record's GPU was slower than it could be, each with its share of time."""
+    """Return the reasons for a throttled GPU, with their shares of time."""
     reasons = (telemetry or {}).get("throttle_reasons") or {}
     return {reason: share for reason, share in reasons.items() if reason not in NOT_THROTTLED}
 
 
 def pcie_bytes_per_s(gpm: Mapping[str, float] | None) -> float | None:
-    """Return the bytes that crossed the bus both ways in a second; None: it was not read."""
+    """Return PCIe traffic in both directions, bytes/s; None if unread."""
     received, sent = ((gpm or {}).get(f"pcie_{way}_mib_per_s") for way in ("received", "sent"))
     return None if received is None or sent is None else (received + sent) * 2**20
 
 
 def pcie_bytes_per(telemetry: Telemetry, amount: float) -> float | None:
-    """Return the bytes that crossed the bus both ways for each unit of work, of so many done while the GPU was watched.
+    """Return PCIe traffic per unit of work, bytes.
+
+    ``amount`` is the work done during the telemetry.
 
     Near zero: the loop stays on the GPU. Launches and NVML's own reading cross it too.
     """

@@ -1,4 +1,4 @@
-"""A point of a benchmark: the values of its axes, its facts once it is set up, and what its check found."""
+"""A point of a benchmark: axes, facts, checks and measurement."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
-import torch
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
 
-from .schema import Amount
+from .schema import Amount, Index, Model, Number
+from .stats import median, median_interval
+
+if TYPE_CHECKING:
+    import torch
 
 Point = Mapping[str, Any]
 """Value of each axis: a string, a number or a truth value; which of them, the axis decides."""
 Mode = Literal["eager", "graph", "fused"]
-"""Way in which the work is launched; "fused": a peer compiles all of it into one program."""
+"""Way of launching; "fused": a peer compiles all work into one program."""
 Preset = Literal["smoke", "default", "full", "paper"]
 
 
@@ -58,7 +63,7 @@ class Check:
     detail: str = ""
 
     def why(self, when: str) -> str:
-        """Return what was seen before or after the timing, in words."""
+        """Describe the check before or after the timing."""
         return f"{when} the timing, against {self.oracle}: {self.detail}"
 
     def require(self, when: str) -> Check:
@@ -66,6 +71,98 @@ class Check:
         if not self.passed:
             raise ArithmeticError(self.why(when))
         return self
+
+
+Direction = Literal["higher", "lower"]
+"""Direction that is better."""
+
+
+class Metric(Model):
+    """A figure with its unit, which way is better, and its 95 % interval."""
+
+    value: Number
+    unit: str
+    direction: Direction
+    low: Number
+    high: Number
+
+    @classmethod
+    def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
+        """Return a figure that has no spread."""
+        return cls(value=value, unit=unit, direction=direction, low=value, high=value)
+
+
+class Curve(Model):
+    """A learning curve: an entry for each row of metrics."""
+
+    env_steps: list[Index]
+    """Steps of all environments since the start."""
+    seconds: list[Amount]
+    """Wall time since the start of training, after everything was built, compiled and captured, s."""
+    mean_return: dict[str, list[Number | None]]
+    """Mean over episodes of the summed rewards of each policy's agents. It covers the latest rows, enough of them for a
+    whole episode of every environment. null: there were fewer rows, or no episode ended."""
+
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Self:
+        """Check that each row has all its entries."""
+        lengths = {len(self.env_steps), len(self.seconds), *map(len, self.mean_return.values())}
+        if len(lengths) > 1:
+            rule = "env_steps, seconds and each mean_return must have one length (got {lengths})"
+            raise PydanticCustomError("length", rule, {"lengths": sorted(lengths)})
+        return self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """Result of one point: samples and how they were taken, figures, and both checks."""
+
+    samples_ns: tuple[float, ...] = ()
+    """Wall time of one run in each sample, ns: a sample's time over its runs. Empty: nothing is repeated."""
+    device_ns: tuple[float, ...] | None = None
+    """Device time of the same, from events; None on a CPU."""
+    runs_per_sample: int | None = None
+    stop_reason: str | None = None
+    warm_up: dict[str, Any] | None = None
+    """Length and end of the warm-up; None: there was none."""
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    curve: Curve | None = None
+    roofline: float | None = None
+    """Share of the machine's limit."""
+    telemetry: dict[str, Any] | None = None
+    before: Check | None = None
+    after: Check | None = None
+    process: tuple[int, ...] | None = None
+    """Number of the process that gave each sample; None: one gave all."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    """For each field that is None though it could have a value: why."""
+
+    @property
+    def median_ns(self) -> float:
+        """Median time of one run, ns."""
+        return median(self.samples_ns)
+
+    @property
+    def interval_ns(self) -> tuple[float, float]:
+        """95 % interval of the median, ns."""
+        return median_interval(self.samples_ns)
+
+    @property
+    def fault(self) -> str | None:
+        """Reason to reject it; None: it is right, and below the roofline."""
+        for when, check in (("before", self.before), ("after", self.after)):
+            if check is not None and not check.passed:
+                return f"ArithmeticError: {check.why(when)}"
+        if (self.roofline or 0.0) > 1:
+            return (
+                f"ArithmeticError: roofline: {self.roofline:.0%} of what the machine allows; "
+                "the work is not done, or declared wrong"
+            )
+        return None
+
+
+# ------------------------------------------------------------------ names and conditions
 
 
 def point_name(case: str, point: Point) -> str:
@@ -102,16 +199,16 @@ def why_no_plain(envs: Iterable[str]) -> str:
 
 
 ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
-"""Axes in which the sides of a ratio may differ, beside the one that tells its base."""
+"""Axes, besides the base's, that may differ between the sides of a ratio."""
 
 
 def shared_axes(point: Point, axis: str, *ignored: str) -> tuple[Any, ...]:
-    """Return what a point must share with its base in a ratio.
+    """Return the values that a point shares with its base in a ratio.
 
     Args:
         point: One side.
-        axis: Axis that tells the base; unless it is the backend, both sides are on a GPU or none.
-        ignored: Axes in which they may differ too, beside those of `ALSO_DIFFER`.
+        axis: Axis of the base; unless it is the backend, both sides are on a GPU or both on a CPU.
+        ignored: More axes that may differ, besides those of `ALSO_DIFFER`.
     """
     free = {axis, *ALSO_DIFFER.get(axis, ()), *ignored}
     same = sorted((name, value) for name, value in point.items() if name not in free)
@@ -124,7 +221,7 @@ def conditions(point: Point) -> list[str]:
 
 
 def class_and_config(env: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of an environment, or its class or path, and the config in JSON that may follow it.
+    """Split an environment's name, class or path from its JSON config.
 
     Raises:
         json.JSONDecodeError: What follows is no JSON.
@@ -134,7 +231,7 @@ def class_and_config(env: str) -> tuple[str, dict[str, Any]]:
 
 
 def run_options(point: Point) -> dict[str, str | list[str]]:
-    """Return the options of `python -m bench run` that choose a point, also one outside `envs/`."""
+    """Return the options of `python -m bench run` that select a point."""
     env = str(point.get("env", ""))
     if not env or env.isidentifier():
         return {"where": conditions(point)}
@@ -143,7 +240,7 @@ def run_options(point: Point) -> dict[str, str | list[str]]:
 
 
 def command_line(command: str, **options: str | Iterable[str]) -> str:
-    """Return a command of `python -m bench` as a shell takes it, with each option as often as it has values."""
+    """Return a command line of `python -m bench`, quoted for a shell."""
     words = ["python", "-m", "bench", command]
     for name, values in options.items():
         for value in [values] if isinstance(values, str) else values:
@@ -156,13 +253,18 @@ ABSENT: Final = "absent"
 
 
 def unmet(where: Sequence[str], points: Iterable[Point]) -> str:
-    """Return the first ``AXIS=VALUE`` condition that none of some points meets; empty: all are met, or no points."""
+    """Return the first ``AXIS=VALUE`` condition that no point meets.
+
+    Empty if all are met, or if there are no points.
+    """
     points = list(points)
     return next((each for each in where if points and not any(passes(point, [each]) for point in points)), "")
 
 
 def passes(point: Point, where: Sequence[str]) -> bool:
-    """Say whether a point has, of each axis that ``AXIS=VALUE`` conditions name, one of the values that they name.
+    """True if a point satisfies ``AXIS=VALUE`` conditions.
+
+    Conditions on the same axis are alternatives.
 
     `ABSENT` stands for an axis that it does not have.
     """

@@ -1,4 +1,4 @@
-"""Quiet while a point is timed: of the points that are set up and checked at once all others wait meanwhile."""
+"""Pause concurrent points while one is timed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
 
 class CrowdedError(RuntimeError):
     """A point and its siblings do not fit into the memory of the GPU together."""
@@ -16,12 +14,12 @@ class CrowdedError(RuntimeError):
 
 @dataclass(slots=True)
 class Siblings:
-    """Processes that set up and check points at the same time as this one; a process by itself has none."""
+    """Processes that set up and check points concurrently with this one."""
 
     ask_for_quiet: Callable[[bool], int] = lambda wants_quiet: 0
-    """Asks for quiet, or says that it is over; waits until this process may go on, and returns how many others wait."""
+    """Requests or ends the pause; blocks until granted, and returns the number of paused processes."""
     n: int = 0
-    """Number of those that waited last, each of which has work on the GPU."""
+    """Number of processes that the last request paused, all with work on the GPU."""
 
 
 SIBLINGS: Final = Siblings()
@@ -29,15 +27,19 @@ SIBLINGS: Final = Siblings()
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Do what is timed while all siblings wait.
+    """Pause sibling processes during a timed section.
 
     Raises:
-        CrowdedError: Memory was short, for which torch's allocator waits and gives back what it keeps.
+        CrowdedError: Memory was short, so that torch's allocator waited and released its cache.
     """
     SIBLINGS.n = SIBLINGS.ask_for_quiet(True)
     try:
         yield
     finally:
         SIBLINGS.ask_for_quiet(False)
-    if SIBLINGS.n and torch.cuda.memory_stats().get("num_alloc_retries"):
+    if not SIBLINGS.n:
+        return
+    import torch  # noqa: PLC0415  (takes seconds)
+
+    if torch.cuda.memory_stats().get("num_alloc_retries"):
         raise CrowdedError(f"at once: a point beside {SIBLINGS.n} others must find memory (it ran out); take fewer")

@@ -1,4 +1,4 @@
-"""Records and comparisons: one JSON object a line for each point, and for each two that were measured in turns.
+"""Records of points and comparisons of interleaved pairs, as JSON lines.
 
 Schema 2 has the fields of 1 in their places. Files of 1 are read too, with their pairs as comparisons of one round.
 """
@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self, TypeVar
 
-import torch
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -28,10 +27,23 @@ from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.terminal import echo
 
 from . import machine, nvml
-from .archive import File, exists, files_below, located, read_bytes
+from .archive import File, decoded, exists, files_below, located, read_bytes
 from .errors import FileError
-from .measure import Curve, Measurement, Metric
-from .point import Check, Facts, Mode, Point, Preset, class_and_config, command_line, passes, run_options, unmet
+from .point import (
+    Check,
+    Curve,
+    Facts,
+    Measurement,
+    Metric,
+    Mode,
+    Point,
+    Preset,
+    class_and_config,
+    command_line,
+    passes,
+    run_options,
+    unmet,
+)
 from .schema import (
     MOST,
     Amount,
@@ -47,11 +59,13 @@ from .schema import (
     Telemetry,
     Time,
     WarmUp,
-    decoded,
     fault,
     short,
 )
 from .stats import Ratio, log_ratios
+
+if TYPE_CHECKING:
+    import torch
 
 SCHEMA: Final = 2
 """Raised when a field changes its meaning or goes."""
@@ -59,11 +73,11 @@ READABLE: Final = (1, 2)
 RESULTS: Final = Path("results")
 SWEEPS: Final = RESULTS / "sweeps"
 PEER_RECORDS: Final = RESULTS / "peers"
-"""Folder of the records of other people's software, with ours beside it."""
+"""Folder of the records of other software, with ours."""
 MOST_OF_A_REASON: Final = 4000
 """Characters of a record's reason; a longer one is in a file that it names."""
 ALONE: Final = "alone"
-"""Value of `Record.taken` of a point that is measured by itself."""
+"""Value of `Record.taken` of a point that is not interleaved."""
 
 
 class RecordError(FileError):
@@ -96,7 +110,10 @@ class Checks(Model):
 
     @classmethod
     def of(cls, before: Check, after: Check) -> Checks:
-        """Return both, with the larger error and the oracle of the later one; JSON has no infinite errors."""
+        """Combine two checks: the larger error, the later oracle.
+
+        Errors are finite, as JSON requires.
+        """
         before, after = (
             check if check.max_error <= MOST else replace(check, max_error=MOST) for check in (before, after)
         )
@@ -120,11 +137,11 @@ class Host(Model):
     gpu_users: Index | None = None
     """Other processes on the GPU at the end; null: the work is on the CPU, or NVML does not say."""
     others_busy: Amount | None = None
-    """Share of the cores that the process may use that others kept busy meanwhile, in the round in which it was most;
-    null: the system does not say, or the point was not measured in turns."""
+    """Largest share over rounds of our cores that other processes kept busy; null: unknown, or the point was not
+    interleaved."""
     loop_ns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
-    """Shortest and longest time of one loop of Python in the process that leads, before and after the turns of each
-    round; null: the point was not measured in turns."""
+    """Shortest and longest time of a Python loop in the leading process, before and after each round; null: the point
+    was not interleaved."""
 
     @classmethod
     def before(cls) -> Host:
@@ -144,7 +161,7 @@ class CaseVersion:
     name: str
     scope: Scope
     version: int = 1
-    """Raised when what is timed changes; records of different versions are not compared."""
+    """Raised when the timed work changes; records of different versions are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +179,8 @@ class Context:
     @classmethod
     def here(cls, preset: Preset, run_id: str | None = None, note: str | None = None) -> Context:
         """Read this machine."""
+        import torch  # noqa: PLC0415  (takes seconds)
+
         machine.warn_without_commit()
         return cls(
             run_id=run_id or new_run_id(),
@@ -239,7 +258,7 @@ class Record(_Line):
     process: list[Index] | None = None
     """Number of the process that gave each sample, from 0; null: unknown, in records of schema 1."""
     taken: str = ALONE
-    """Way of measuring: alone, or in turns with what."""
+    """Way of measuring: alone, or interleaved with another side."""
 
     @model_validator(mode="before")
     @classmethod
@@ -265,7 +284,7 @@ class Record(_Line):
     @field_validator("metrics")
     @classmethod
     def _are_figures(cls, metrics: dict[str, Metric] | None) -> dict[str, Metric] | None:
-        """Check that each value lies in its interval, and that rates and times are above 0."""
+        """Check that values lie in their intervals; rates and times are positive."""
         for name, each in (metrics or {}).items():
             got = {"name": name, "got": f"value {each.value:g}, low {each.low:g}, high {each.high:g}"}
             if not each.low <= each.value <= each.high:
@@ -276,7 +295,7 @@ class Record(_Line):
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
-        """Check that all samples are there, and the figures of what was measured."""
+        """Check that samples and metrics are complete."""
         n = len(self.samples_ns or ())
         if (self.n or 0) != n:
             raise PydanticCustomError(
@@ -320,7 +339,7 @@ class Record(_Line):
             status: "skipped" or "failed" where nothing was measured.
             reason: Why.
             host: Load and pinning of the host.
-            taken: "alone", or in turns with what.
+            taken: "alone", or interleaved with another side.
             command: Repeats the point; None: the sweep does.
         """
         seen = seen or Measurement()
@@ -355,7 +374,10 @@ class Record(_Line):
 
     @property
     def start(self) -> datetime:
-        """Start of its set-up; a time without a zone is UTC. No earlier than that of a line before it, see `_read`."""
+        """Start of its set-up; UTC if it has no zone.
+
+        No earlier than the start of a preceding line, see `_read`.
+        """
         start = datetime.fromisoformat(self.started_at)
         start = start if start.tzinfo else start.replace(tzinfo=UTC)
         not_before: datetime = vars(self).get("not_before", start)
@@ -373,7 +395,7 @@ class Record(_Line):
 
     @property
     def why_no_evidence(self) -> str:
-        """Reason for which it is no evidence."""
+        """Reason to reject it."""
         return self.reason or "its check failed"
 
     @property
@@ -415,7 +437,7 @@ LogRatio = Annotated[Number, Field(ge=-50, le=50)]
 
 
 class Comparison(_Line):
-    """Times of one record over those of another one, which were measured in turns on one card."""
+    """Times of one record over another's, interleaved on one GPU."""
 
     id: str
     run_id: str
@@ -452,11 +474,11 @@ class Comparison(_Line):
 
     @classmethod
     def of_one_round(cls, a: Record, b: Record) -> Comparison:
-        """Return the comparison of two records whose samples belong together one by one, as in schema 1."""
+        """Return the comparison of two records with paired samples, as in schema 1."""
         return cls.of(a, b, [log_ratios(a.turn_ns, b.turn_ns)])
 
     def ratio(self) -> Ratio:
-        """Return b over a: with Student's interval over rounds, or over turns where there is one round.
+        """Return b over a, with Student's interval over rounds (or turns of one).
 
         The replicate is the round, so that the interval holds what differs between processes.
 
@@ -468,7 +490,7 @@ class Comparison(_Line):
 
 
 def are_on_two_cards(a: Record, b: Record) -> bool:
-    """Return whether two records are of two cards, whose ratio says as much of them as of what they ran."""
+    """True if two records are of different GPUs; their ratio is no comparison."""
     return a.card is not None and b.card is not None and a.card != b.card
 
 
@@ -484,7 +506,7 @@ class HasLine(Protocol):
 
 
 def append(path: Path, record: HasLine) -> None:
-    """Append a record as one line, completely or not at all, and wait until it is on the disk.
+    """Append a record as one line, atomically, and wait for the disk.
 
     Sweeps that write to one file at once do not mix lines. A kill leaves at most the last line cut, which `read_all`
     reports and the next line replaces.
@@ -496,12 +518,14 @@ def append(path: Path, record: HasLine) -> None:
 
 
 def there(*files: Path) -> list[Path]:
-    """Return those of some files that there are, each once; a command that goes on has some."""
+    """Return the files that exist, without duplicates."""
     return [file for file in dict.fromkeys(files) if exists(file)]
 
 
 def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> list[Comparison]:
-    """Return the comparisons of several files and folders, see `files_in`; pairs of schema 1 are of one round.
+    """Return the comparisons of files and folders, see `files_in`.
+
+    Pairs of schema 1 become comparisons of one round.
 
     Raises:
         RecordError: As for `read_all`.
@@ -521,7 +545,7 @@ def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> lis
 
 
 def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
-    """Yield the pairs of schema 1: runs whose names end in -a and -b, and ours with the peer beside it."""
+    """Yield the pairs of schema 1: runs named -a and -b, or peer and ours."""
     sides: dict[str, list[Record]] = {}
     peer: Record | None = None
     for record in records:
@@ -538,7 +562,7 @@ def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
 
 
 def files_in(path: Path) -> list[File]:
-    """Return a file itself, or all ``*.jsonl`` files below a folder or in a zip archive.
+    """Return a file, or all ``*.jsonl`` files of a folder or zip archive.
 
     Raises:
         RecordError: There is no such file or folder, or the archive is damaged.
@@ -557,7 +581,7 @@ def files_in(path: Path) -> list[File]:
 
 
 def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the JSON object of each line of `files_in` some paths, and its place for messages."""
+    """Yield the JSON object and the place of each line of some paths."""
     for path in itertools.chain(*map(files_in, paths)):
         try:
             lines = read_bytes(path).split(b"\n")
@@ -581,7 +605,7 @@ def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[
 
 
 def _leave_out(message: str, cut: list[str] | None) -> None:
-    """Note what is left out, once; raises RecordError where everything must be read."""
+    """Note a skipped line once; raise RecordError without a list of them."""
     if cut is None:
         raise RecordError(message)
     if message not in cut:
@@ -592,7 +616,7 @@ Line = TypeVar("Line", Record, Comparison)
 
 
 def parsed(kind: type[Line], fields: dict[str, Any], where: str) -> Line:
-    """Return the record or comparison of a JSON object; raises RecordError, which names the place."""
+    """Validate a record or comparison; raises RecordError, which names the place."""
     version = fields.get("schema")
     if version not in READABLE:
         known = " or ".join(map(str, READABLE))
@@ -637,7 +661,7 @@ Not the axes themselves: to list points asks for GPUs, after which no process of
 
 
 def _require_of_case(record: Record, where: str) -> None:
-    """Make sure that a record has the axes of its case, and a rate for each kind of work; raises RecordError."""
+    """Check a record's axes and rates against its case; raises RecordError."""
     axes = AXES_OF[record.case]() if record.case in AXES_OF else {}
     for name, axis in axes.items():
         if rule := axis.fault(value := record.point.get(name)):
@@ -649,7 +673,7 @@ def _require_of_case(record: Record, where: str) -> None:
 
 
 def _read(paths: Iterable[Path], cut: list[str] | None) -> tuple[list[Record], list[Comparison]]:
-    """Return the records and the comparisons of several files and folders, see `read_all`."""
+    """Return the records and comparisons of files and folders."""
     records, comparisons, starts = list[Record](), list[Comparison](), dict[tuple[Any, ...], datetime]()
     for fields, where in _lines(paths, cut):
         try:
@@ -670,7 +694,7 @@ def _read(paths: Iterable[Path], cut: list[str] | None) -> tuple[list[Record], l
 
 
 def _taken_in_schema_1(fields: Mapping[str, Any]) -> str:
-    """Return how a point was taken, which schema 1 has among the notes, and of a peer nowhere."""
+    """Return `Record.taken` of a record of schema 1, from its notes."""
     notes = fields.get("notes")
     notes = notes if isinstance(notes, dict) else {}
     return str(notes.get("taken", "in turns with ours" if "ours" in notes else ALONE))
@@ -697,7 +721,7 @@ TOLD: Final = set[str]()
 
 @contextmanager
 def leaving_out() -> Iterator[list[str]]:
-    """Collect the messages of lines that are left out, and print each once on standard error."""
+    """Collect messages of skipped lines; print each once on standard error."""
     cut = list[str]()
     try:
         yield cut
@@ -716,7 +740,7 @@ def oldest_first(records: Iterable[Record]) -> list[Record]:
 
 
 def selected(records: Iterable[Record], cases: Sequence[str], where: Sequence[str]) -> list[Record]:
-    """Return the records of some cases, or of all, whose points pass ``AXIS=VALUE`` conditions.
+    """Select records by case and ``AXIS=VALUE`` conditions.
 
     Raises:
         RecordError: A case or condition keeps none, though others do.

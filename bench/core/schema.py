@@ -1,28 +1,19 @@
-"""Models of files, and the one reader of JSON and TOML, whose errors name file, field, rule and value."""
+"""Models of files and types of their fields."""
 
 from __future__ import annotations
 
-import json
 import reprlib
-import tomllib
-from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
-
-from .archive import File, read_bytes
-from .errors import FileError
 
 DEEPEST: Final = 32
 """Deepest nesting of a value in a file."""
 MOST: Final = 1e24
 """Largest number in a file: products and ratios of two of them are finite."""
-CUT: Final = "is cut short"
-"""Words for a text that is no whole JSON, as the last line is that a killed process writes."""
 SHOWN: Final = 80
 """Letters of a value that an error shows."""
 _SHORT: Final = reprlib.Repr()
@@ -35,9 +26,6 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-Loaded = TypeVar("Loaded")
-
-
 def short(value: Any) -> str:
     """Return a value as an error shows it."""
     text = _SHORT.repr(value)
@@ -45,7 +33,7 @@ def short(value: Any) -> str:
 
 
 def fault(error: ValidationError) -> str:
-    """Return the first field that breaks a model, the rule, and what was got, in words."""
+    """Describe a model's first error: field, rule and value."""
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     got = "" if "(got " in first["msg"] else f" (got {short(first.get('input'))})"
@@ -56,7 +44,7 @@ def fault(error: ValidationError) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Make sure that all numbers in a value are finite and of a usable size, and that it is not nested too deeply."""
+    """Check that a value's numbers are finite and its nesting is limited."""
     left = [(value, "")]
     while left:
         each, place = left.pop()
@@ -82,7 +70,7 @@ def _iso(text: str) -> str:
 
 
 def shaped(**kinds: type | UnionType) -> AfterValidator:
-    """Return a check of a dictionary's entries, as far as they are there; durations must be above 0."""
+    """Return a type check of optional entries; durations must be above 0."""
 
     def check(value: dict[str, Any]) -> dict[str, Any]:
         for name, kind in kinds.items():
@@ -106,7 +94,7 @@ def _is_name(git: dict[str, Any]) -> dict[str, Any]:
 
 
 def _scalars(value: dict[str, Any]) -> dict[str, Any]:
-    """Check that all values but the reasons of those that are unread are no lists or dictionaries."""
+    """Check that all values except `unread` are scalars."""
     for name, each in value.items():
         if name != "unread" and isinstance(each, dict | list):
             rule = "{name} must be a text or a number (got {got})"
@@ -139,54 +127,3 @@ Notes = Annotated[
 ]
 Time = Annotated[str, AfterValidator(_iso)]
 """Time in ISO 8601."""
-
-
-# ------------------------------------------------------------------ reading
-
-
-def decoded(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
-    """Return what a text holds; raises FileError, which says why it cannot be read."""
-    try:
-        return parse(text.decode() if isinstance(text, bytes) else text)
-    except json.JSONDecodeError as error:
-        raise FileError(f"{CUT} ({error.msg} at column {error.colno})") from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"must be UTF-8 (got byte 0x{error.object[error.start]:02x} at {error.start})") from error
-    except RecursionError as error:
-        raise FileError("is nested too deeply to be read") from error
-    except ValueError as error:
-        raise FileError(f"cannot be read ({error})") from error
-
-
-def read(path: File, parse: Callable[[str], Any] = json.loads) -> Any:
-    """Return what a file holds; raises FileError, which names the file."""
-    try:
-        return decoded(read_bytes(path), parse)
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file; raises FileError, which names the file."""
-    return str(read(path, str))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file; raises FileError, which names the file."""
-    tables: dict[str, Any] = read(path, tomllib.loads)
-    return tables
-
-
-def load(path: File, kind: type[Loaded]) -> Loaded:
-    """Return the model, or list of dataclasses, that a JSON file holds.
-
-    Raises:
-        FileError: It cannot be read, or breaks the model; names file, field, rule and value.
-    """
-    fields = read(path)
-    try:
-        return TypeAdapter(kind).validate_python(fields)
-    except ValidationError as error:
-        raise FileError(f"{path}: {fault(error)}") from error

@@ -1,17 +1,20 @@
 """Statistics of samples: a median and its interval, and the ratio of two sides.
 
-SciPy is imported where a ratio is judged, not here: a process that measures has no need of it.
+NumPy and SciPy are imported by the functions that need them: the import takes longer than most commands.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -20,14 +23,14 @@ NOISIER = 0.01
 """Probability below which noise is larger than it was when it was calibrated."""
 RESAMPLES = 2_000
 TRIMMED = 4
-"""One in so many values is left out at each end of an interquartile mean."""
+"""An interquartile mean drops one in this many values at each end."""
 
-Floats = NDArray[np.float64]
+Floats: TypeAlias = "NDArray[np.float64]"
 
 
 def median(samples: Sequence[float]) -> float:
     """Return the median."""
-    return float(np.median(samples))
+    return float(statistics.median(samples))
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -54,18 +57,25 @@ def spread(values: Sequence[float]) -> float:
 
 
 def interquartile_mean(values: Floats) -> Floats:
-    """Return the mean over the first axis without the lowest and the highest quarter, rounded down to whole values."""
+    """Return the interquartile mean over the first axis.
+
+    A quarter of the values, rounded down, is dropped at each end.
+    """
+    import numpy as np  # noqa: PLC0415
+
     n_trimmed = len(values) // TRIMMED
     return np.asarray(np.sort(values, axis=0)[n_trimmed : len(values) - n_trimmed].mean(0))
 
 
 def interquartile_band(values: Floats) -> tuple[Floats, Floats]:
-    """Return the 95 % percentile-bootstrap interval of `interquartile_mean` over runs, (n_runs, ...).
+    """Return the 95 % bootstrap interval of `interquartile_mean` over runs.
 
     Whole runs are drawn with replacement, so that the points of a curve stay together.
 
     Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.
     """
+    import numpy as np  # noqa: PLC0415
+
     n_runs = len(values)
     drawn = np.random.default_rng(0).integers(n_runs, size=(RESAMPLES, n_runs))
     means = np.stack([interquartile_mean(values[rows]) for rows in drawn])
@@ -93,7 +103,7 @@ class Ratio:
 
     @classmethod
     def of_logs(cls, values: Sequence[float], *, between_processes: bool) -> Ratio:
-        """Return the geometric mean of ratios from their logarithms, with Student's interval on the log scale.
+        """Return the geometric mean of ratios, with Student's interval on logs.
 
         Times scatter by factors, so it is their logarithms that are added and near normal.
 
@@ -105,6 +115,8 @@ class Ratio:
         """
         if len(values) < 2:
             raise ValueError(f"ratio: needs the logarithms of two or more ratios (got {len(values)}); measure more")
+        import numpy as np  # noqa: PLC0415
+
         logs = np.asarray(values, np.float64)
         mean, error, dof = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1
         half = student_quantile((1 + CONFIDENCE) / 2, dof) * error
@@ -128,7 +140,7 @@ class Ratio:
         )
 
     def pooled(self, noise: float, dof: int) -> Ratio:
-        """Return the ratio with its error known from earlier ratios of the same kind too, where nothing changed.
+        """Pool the ratio's error with that of earlier unchanged comparisons.
 
         Both estimate one variance, so they are averaged by their degrees of freedom. Where the ratio's own error is
         larger than the earlier ones explain, at 1 %, only it counts.
@@ -172,7 +184,7 @@ def log_ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
 
 
 def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Return the ratio of the medians, ``b`` over ``a``, with an interval from those of the two medians.
+    """Return the ratio of medians, ``b`` over ``a``, and its interval.
 
     Source: Zou and Donner 2008, "Construction of confidence limits about effect measures: a general approach", equation
     4, on logarithms, with `median_interval` for the limits of each side.
@@ -187,11 +199,12 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
 
 
 def unpaired_p(a: Sequence[float], b: Sequence[float], over: float = 1.0) -> float:
-    """Return the one-sided p-value for ``b`` being above ``a * over``: Mann and Whitney's test, its normal limit.
+    """Return the one-sided Mann-Whitney p-value for ``b`` above ``a * over``.
 
     Ties share their ranks and narrow the variance; half a step is taken off for continuity.
     """
-    from scipy.stats import mannwhitneyu  # noqa: PLC0415  (0.8 s, which no measuring process takes)
+    import numpy as np  # noqa: PLC0415
+    from scipy.stats import mannwhitneyu  # noqa: PLC0415
 
     first, second = np.asarray(a, np.float64) * over, np.asarray(b, np.float64)
     if np.ptp(np.concatenate([first, second])) == 0:
@@ -200,7 +213,7 @@ def unpaired_p(a: Sequence[float], b: Sequence[float], over: float = 1.0) -> flo
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for being so many: below 5 % all of them, one in twenty such families has a false one.
+    """Return p-values adjusted for multiple comparisons (Holm).
 
     Source: Holm 1979, "A simple sequentially rejective multiple test procedure".
     """
@@ -212,7 +225,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_detectable(noise: float, n: int, dof: int | None = None) -> float:
-    """Return the smallest slow-down that a 5 % test finds four times in five, as a share.
+    """Return the smallest slow-down a 5 % test detects with power 0.8, as a share.
 
     Args:
         noise: Standard deviation of the logarithm of one ratio.
@@ -228,7 +241,7 @@ def smallest_detectable(noise: float, n: int, dof: int | None = None) -> float:
 
 def student_cdf(t: float, dof: float) -> float:
     """Return the probability that Student's t is at most so large."""
-    from scipy.special import stdtr  # noqa: PLC0415  (0.3 s, which no measuring process takes)
+    from scipy.special import stdtr  # noqa: PLC0415
 
     return float(stdtr(dof, t))
 

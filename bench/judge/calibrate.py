@@ -17,13 +17,14 @@ import typer
 
 from warpdrive_min.files import locked, require_writable, write_atomically
 
+from ..core.archive import load
 from ..core.case import Job
 from ..core.errors import CompareError, FileError, NotComparable, NothingMeasured, exiting
 from ..core.groups import groups_of
 from ..core.machine import kind
 from ..core.point import Preset, PresetName, command_line, point_name
 from ..core.record import RESULTS, Context, Record
-from ..core.schema import Amount, Count, Git, Machine, Model, Plain, load
+from ..core.schema import Amount, Count, Git, Machine, Model, Plain
 from ..core.stats import median, smallest_detectable
 from ..process.pairs import ROUNDS, WORKING_TREE, Kept, Pair, measure_revisions
 from ..process.stopping import keeps

@@ -19,7 +19,7 @@ import typer
 from warpdrive_min.files import require_writable, write_atomically
 
 from .. import sweep
-from ..core.archive import exists
+from ..core.archive import exists, read_toml
 from ..core.case import Job
 from ..core.errors import CompareError, NotComparable, NothingMeasured, exiting
 from ..core.measure import Timed
@@ -35,7 +35,6 @@ from ..core.record import (
     read_all,
     selected,
 )
-from ..core.schema import read_toml
 from ..core.stats import CONFIDENCE, holm, median
 from ..process.pairs import (
     WORKING_TREE,

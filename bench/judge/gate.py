@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, Literal, get_args
 from xml.etree import ElementTree
 
 import typer
-from typer.core import TyperCommand
 
 from warpdrive_min.errors import WriteError
 from warpdrive_min.files import require_writable, write_atomically
@@ -164,21 +163,6 @@ class Report:
 
 
 # ------------------------------------------------------------------ the command
-
-# Typer brings its own click or needs click, by its release; this is the UsageError of the one in use.
-UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-
-
-class GateCommand(TyperCommand):
-    """A command whose wrong usage is 5, broken: the 2 that it would be says "inconclusive" here."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments."""
-        try:
-            return super().parse_args(ctx, args)
-        except UsageError as error:
-            vars(error)["exit_code"] = int(Code.BROKEN)
-            raise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

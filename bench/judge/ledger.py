@@ -14,13 +14,13 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from ..core.archive import read_toml
 from ..core.errors import FileError
 from ..core.groups import groups_of
-from ..core.measure import Direction
 from ..core.nvml import pcie_bytes_per_s
-from ..core.point import ABSENT, Point
+from ..core.point import ABSENT, Direction, Point
 from ..core.record import Comparison, Record, are_on_two_cards
-from ..core.schema import Model, fault, read_toml
+from ..core.schema import Model, fault
 from ..core.stats import median, median_interval
 from ..show.labels import number, plural
 from ..show.records import metric

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
+from ..core.archive import read_toml
 from ..core.case import Job
 from ..core.errors import CompareError
 from ..core.machine import ROOT
 from ..core.point import Preset, conditions, passes
-from ..core.schema import read_toml
 from ..process.counts import FOLDERS
 from ..workloads.cases import CASES
 from ..workloads.shared import EPISODE_LENGTHS

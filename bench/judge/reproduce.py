@@ -21,11 +21,10 @@ from warpdrive_min.text import one_line
 from warpdrive_min.training.certificate import Certificate
 
 from ..core import machine
-from ..core.archive import with_archived
+from ..core.archive import CUT, with_archived
 from ..core.errors import CompareError, FileError, exiting
 from ..core.machine import CODE
-from ..core.measure import Metric
-from ..core.point import passes, unmet
+from ..core.point import Metric, passes, unmet
 from ..core.record import (
     RESULTS,
     SWEEPS,
@@ -36,7 +35,6 @@ from ..core.record import (
     leaving_out,
     read_all,
 )
-from ..core.schema import CUT
 from ..process.server import run_point
 from ..process.stopping import keeps
 from ..show.sets import SETS

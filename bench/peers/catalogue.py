@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import torch
 
+from ..core.archive import read_toml
 from ..core.point import ORACLE, Point, Preset
 from ..core.record import Comparison, Record
-from ..core.schema import read_toml
 from ..judge.anchors import ANCHORS, Anchor
 from ..judge.evidence import key, point_key
 from ..workloads.learn import TASKS, task_point

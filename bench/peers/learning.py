@@ -12,8 +12,7 @@ import torch
 
 from warpdrive_min.training.metrics import EPISODIC_RETURN, RecentReturns
 
-from ..core.measure import Curve, Measurement, Metric
-from ..core.point import Check, Facts, Point
+from ..core.point import Check, Curve, Facts, Measurement, Metric, Point
 from ..core.record import Record
 from ..show.records import metric
 from ..workloads.learn import EVALUATED, NOT_REACHED, figures, return_metric

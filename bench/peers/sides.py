@@ -18,8 +18,8 @@ from warpdrive_min.backends import availability
 from ..core.case import Case
 from ..core.errors import NotComparable
 from ..core.machine import card_hash, fingerprint
-from ..core.measure import MeasureError, Metric, Timed
-from ..core.point import Facts, Point, command_line, conditions
+from ..core.measure import MeasureError, Timed
+from ..core.point import Facts, Metric, Point, command_line, conditions
 from ..core.record import CaseVersion, Comparison, Context, Host, Record, Scope, StartTime, parsed
 from ..judge.evidence import remarks
 from ..process import pairs, server

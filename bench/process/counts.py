@@ -41,9 +41,9 @@ from warpdrive_min.backends.cache import cached
 from warpdrive_min.processes import run
 
 from ..core import machine
+from ..core.archive import load
 from ..core.case import Job, Skip
 from ..core.measure import Timed
-from ..core.schema import load
 from ..workloads.cases import CASES
 from .worker import Message, Worker, finding, program, serve
 

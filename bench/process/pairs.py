@@ -23,8 +23,8 @@ from warpdrive_min.checkout import GitError, commit_of, git
 from ..core.case import Job
 from ..core.errors import NotComparable
 from ..core.machine import ROOT, Bystanders, git_state, loop_ns
-from ..core.measure import PLANS, Measurement, rates
-from ..core.point import Check, Facts, Point, Preset, point_name
+from ..core.measure import PLANS, rates
+from ..core.point import Check, Facts, Measurement, Point, Preset, point_name
 from ..core.record import (
     CaseVersion,
     Comparison,

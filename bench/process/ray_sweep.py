@@ -18,8 +18,8 @@ from warpdrive_min.backends import BACKENDS, Availability
 
 from ..core.case import Job
 from ..core.machine import sources_hash
-from ..core.measure import Measurement, Ranks
-from ..core.point import PLAIN, point_name
+from ..core.measure import Ranks
+from ..core.point import PLAIN, Measurement, point_name
 from ..core.record import Context, Record, StartTime, Status
 from ..workloads.shared import ON_GPU
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..core.groups import groups_of
 from ..core.machine import LIMITS
-from ..core.measure import Metric
+from ..core.point import Metric
 from ..core.record import Record, oldest_first
 from ..core.stats import median, median_interval
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_maker, points_along, rows

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from warpdrive_min.text import in_lines
 
-from ..core.measure import Metric
+from ..core.point import Metric
 from ..core.record import Record
 from .labels import backend_label, is_ours, maker
 from .records import metric

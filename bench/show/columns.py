@@ -8,8 +8,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from warpdrive_min.text import one_line
 
-from ..core.measure import Metric
-from ..core.point import ORACLE, PLAIN, shared_axes
+from ..core.point import ORACLE, PLAIN, Metric, shared_axes
 from ..core.record import Record, are_on_two_cards
 from .labels import (
     ENV_NAME,

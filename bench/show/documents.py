@@ -15,11 +15,10 @@ from warpdrive_min.errors import known
 from warpdrive_min.files import write_atomically
 from warpdrive_min.terminal import Console, echo
 
-from ..core.archive import matches
+from ..core.archive import matches, read_text
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
 from ..core.record import Record, leaving_out, oldest_first, read_all, selected
-from ..core.schema import read_text
 from ..static.command import TABLES as STATIC
 from ..workloads.cases import CASES
 from . import peers, render

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..core.measure import Metric
-from ..core.point import class_and_config
+from ..core.point import Metric, class_and_config
 from ..core.record import Record
 
 BACKEND_NAME: Final = {

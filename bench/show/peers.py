@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..core.measure import Metric
+from ..core.point import Metric
 from ..core.record import Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from .columns import Column, Table, axis_column, interval_column, metric_column

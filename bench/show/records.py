@@ -9,8 +9,7 @@ from typing import Any
 from ..core.errors import ShowError
 from ..core.groups import groups_of
 from ..core.machine import kind
-from ..core.measure import Metric
-from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS
+from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS, Metric
 from ..core.record import ALONE, Record, are_on_two_cards, oldest_first
 from .labels import ENV_NAME
 

@@ -10,11 +10,11 @@ from pydantic import Field
 
 from warpdrive_min.files import write_atomically
 
-from ..core.archive import files_below, located, read_bytes, with_archived
+from ..core.archive import files_below, load, located, read_bytes, with_archived
 from ..core.errors import FileError
 from ..core.point import Preset
 from ..core.record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
-from ..core.schema import Machine, Model, Time, load
+from ..core.schema import Machine, Model, Time
 
 SETS: Final = RESULTS / "sets"
 MANIFEST: Final = "manifest.json"

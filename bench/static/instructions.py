@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from ..core.case import Job
 from ..core.machine import ROOT
-from ..core.measure import Measurement, Metric
-from ..core.point import Check, command_line
+from ..core.point import Check, Measurement, Metric, command_line
 from ..core.record import CaseVersion, Context, Record, StartTime
 from ..process import counts
 from ..process.worker import WorkerError

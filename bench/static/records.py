@@ -20,8 +20,7 @@ from warpdrive_min.processes import Child
 
 from ..core.errors import CompareError
 from ..core.machine import ROOT
-from ..core.measure import Measurement, Metric
-from ..core.point import Check, command_line
+from ..core.point import Check, Measurement, Metric, command_line
 from ..core.record import CaseVersion, Context, Record, StartTime
 from ..process.worker import finding
 from ..show.columns import Column, Table, metric_column

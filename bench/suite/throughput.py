@@ -1,7 +1,7 @@
-"""ASV's view: a class for every case that repeats, whose parameters are its smoke points, tracked as time per work.
+"""ASV benchmarks: a class per repeated case, tracked as time per unit of work.
 
-ASV calls ``setup`` before every sample, so what it made is kept until the point changes. It takes smaller for better,
-so what is tracked is time, not throughput.
+Its parameters are the smoke points. ASV calls ``setup`` before every sample, so the set-up is kept until the point
+changes. ASV takes smaller for better, so the tracked value is time, not throughput.
 """
 
 from __future__ import annotations

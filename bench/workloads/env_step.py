@@ -20,8 +20,8 @@ from warpdrive_min.spaces import category_counts
 from warpdrive_min.validation.subject import load_class
 
 from ..core.case import Case, Skip
-from ..core.measure import Metric, Timed
-from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Check, Point, Preset, class_and_config, why_no_plain
+from ..core.measure import Timed
+from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Check, Metric, Point, Preset, class_and_config, why_no_plain
 from ..core.record import Record
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
 from ..show.labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text

@@ -48,6 +48,8 @@ def _import(name: str) -> Any:
     """Import the package, and find out whether a backend is there."""
     import warpdrive_min  # noqa: PLC0415  (this is what is timed)
 
+    for each in warpdrive_min.__all__:  # a name is imported on first use
+        getattr(warpdrive_min, each)
     return warpdrive_min.BACKENDS[name].require()
 
 

@@ -19,8 +19,8 @@ from warpdrive_min.training.trained import load_policies
 
 from ..core.case import Case
 from ..core.groups import groups_of
-from ..core.measure import Curve, Measurement, Metric, Once
-from ..core.point import ON_CPU, Check, Facts, Point, Preset
+from ..core.measure import Once
+from ..core.point import ON_CPU, Check, Curve, Facts, Measurement, Metric, Point, Preset
 from ..core.record import Record
 from ..core.stats import Floats, interquartile_band, interquartile_mean, median, median_interval
 from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series

@@ -12,8 +12,8 @@ from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import Backend
 
 from ..core.case import Case
-from ..core.measure import Measurement, Metric, Once
-from ..core.point import Check, Facts, Point, Preset
+from ..core.measure import Once
+from ..core.point import Check, Facts, Measurement, Metric, Point, Preset
 from ..core.record import Record
 from ..show.charts import Axis, Chart
 from ..show.columns import Table

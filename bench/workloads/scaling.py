@@ -27,8 +27,8 @@ from warpdrive_min.training.distributed import joined, launch
 from warpdrive_min.training.ranks import World, as_bytes
 
 from ..core.case import Case, Skip
-from ..core.measure import Measurement, Plan, Ranks, Stopwatch, Timer, stopwatch_for
-from ..core.point import Facts, Point, Preset
+from ..core.measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
+from ..core.point import Facts, Measurement, Point, Preset
 from ..core.record import Record
 from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
 from ..show.columns import Table, value_column

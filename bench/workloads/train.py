@@ -25,8 +25,8 @@ from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.trainer import Trainer
 
 from ..core.case import Case
-from ..core.measure import Metric, Timed
-from ..core.point import ON_CPU, Check, Point, Preset
+from ..core.measure import Timed
+from ..core.point import ON_CPU, Check, Metric, Point, Preset
 from ..core.quiet import quiet
 from ..core.record import Record
 from ..judge.anchors import ANCHORS, CARD, JAX, SEPARATE, SOURCES, WARPDRIVE, Anchor, anchor

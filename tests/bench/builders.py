@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from bench import cli
 from bench.core import nvml
 from bench.core.case import Case, Job
-from bench.core.measure import Curve, Metric, Stopwatch, Timed
-from bench.core.point import Check, Facts, Point
+from bench.core.measure import Stopwatch, Timed
+from bench.core.point import Check, Curve, Facts, Metric, Point
 from bench.core.record import Checks, Comparison, Context, Record
 from bench.core.stats import log_ratios
 from bench.process.pairs import Pair

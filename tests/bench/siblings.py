@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from bench.core.case import Case, Skip
-from bench.core.measure import Measurement, Metric, Once, Timed
-from bench.core.point import Check, Facts
+from bench.core.measure import Once, Timed
+from bench.core.point import Check, Facts, Measurement, Metric
 from bench.process.server import Server
 from bench.process.worker import Connection, serve
 

@@ -11,8 +11,8 @@ import pytest
 
 from bench import test_throughput
 from bench.core.case import Skip
-from bench.core.measure import Measurement, Timed
-from bench.core.point import Check
+from bench.core.measure import Timed
+from bench.core.point import Check, Measurement
 from bench.suite import throughput
 from bench.workloads.cases import CASES
 from tests.bench.builders import case, timed

@@ -16,10 +16,10 @@ import pytest
 
 from bench import sweep
 from bench.core import machine, record
+from bench.core.archive import load, read_toml
 from bench.core.errors import FileError
-from bench.core.measure import Metric
+from bench.core.point import Metric
 from bench.core.record import RESULTS, RecordError, StartTime, append, read_all, read_comparisons
-from bench.core.schema import load, read_toml
 from bench.judge import calibrate
 from bench.judge.calibrate import Calibration
 from bench.show import sets

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,9 +11,12 @@ import pytest
 import typer
 
 from bench import cli
+from bench import list as bench_list
 from bench.core import machine
 from bench.sweep import run_of
+from bench.workloads.cases import CASES
 from tests.bench.builders import bench
+from warpdrive_min import BACKENDS, availability
 from warpdrive_min import cli as core_cli
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text())["command"]
@@ -23,7 +28,7 @@ def test_command_says_what_is_wrong_and_measures_nothing(row, tmp_path, monkeypa
     monkeypatch.chdir(machine.ROOT)
     monkeypatch.setattr(machine, "fingerprint", lambda device: {"gpu": None, "cpu": "a laptop's", "cores": 2})
     name, *words = row["words"].split()
-    takes_out = any(option.name == "out" for option in COMMAND_LINE.commands[name].params)
+    takes_out = any(option.name == "out" for option in COMMAND_LINE.commands[name].imported().params)
     said = bench(name, *words, *(["--out", tmp_path / "out"] if takes_out else []), exits=row["exits"], COLUMNS="200")
     assert all(each in " ".join(said.split()) for each in row["says"])
     assert "Traceback" not in said
@@ -36,8 +41,10 @@ COMMAND_LINE = typer.main.get_command(cli.app)
 def parameters():
     """Return the words that give each command of both programs an empty argument or option."""
     found = []
-    for program, line in (("bench", COMMAND_LINE), ("warpdrive_min", typer.main.get_command(core_cli.app))):
-        for name, command in line.commands.items():
+    core_line = typer.main.get_command(core_cli.app)
+    ours = {name: command.imported() for name, command in COMMAND_LINE.commands.items()}
+    for program, line, commands in (("bench", COMMAND_LINE, ours), ("warpdrive_min", core_line, core_line.commands)):
+        for name, command in commands.items():
             for each in command.params:
                 takes_value = each.name != "help" and not getattr(each, "is_flag", False)
                 if takes_value:
@@ -54,6 +61,56 @@ def test_empty_argument_is_refused(line, words, tmp_path, monkeypatch):
         line.main(words, prog_name="program")
     assert caught.value.code in (2, 5)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", cli.ROWS)
+def test_help_of_a_command_is_its_docstring(name):
+    """The line of `--help`, which imports no command, is the first paragraph of the help of the command."""
+    first, *_ = COMMAND_LINE.commands[name].imported().help.split("\n\n")
+    assert " ".join(first.split()) == cli.ROWS[name].help()
+
+
+def test_list_names_cases_and_backends():
+    """With the state of each backend, which the commands that train give too."""
+    lines = bench("list").splitlines()
+    assert all(f"{case.name} ({case.scope}): {case.title}" in lines for case in CASES.values())
+    assert lines[-len(BACKENDS) :] == [f"  {name}: {state}" for name, state in availability().items()]
+
+
+def test_list_says_that_a_backend_does_not_answer(monkeypatch):
+    """Such as where torch is broken."""
+    monkeypatch.setattr(bench_list, "ASK", "raise SystemExit(3)")
+    assert "exit code 3" in bench("list", exits=1)
+
+
+HEAVY = ("torch", "numpy", "scipy", "pandas", "matplotlib", "numba")
+
+
+@pytest.mark.parametrize("words", ["", "--help", "no-such-command", "gate-typo --help"])
+def test_command_starts_without_heavy_packages(words):
+    """`--help` answers at once."""
+    lines = imported_by("-m", "bench", *words.split(), exits=0 if words == "--help" else 2)
+    assert "bench.cli" in lines
+    assert not {*HEAVY, "bench.workloads"} & lines
+
+
+@pytest.mark.parametrize(
+    "module", ["warpdrive_min", "warpdrive_min.backends", "warpdrive_min.files", "bench.core.case", "bench.core.nvml"]
+)
+def test_module_imports_no_heavy_package(module):
+    """What reads records and prints needs none of them."""
+    lines = imported_by("-c", f"import {module}")
+    assert module in lines
+    assert not lines & {*HEAVY}
+
+
+def imported_by(*words, exits=0):
+    """Return the modules that a new Python process imports."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *words], cwd=machine.ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == exits, done.stderr
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
 
 
 @pytest.mark.parametrize(

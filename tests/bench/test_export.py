@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.measure import Metric
+from bench.core.point import Metric
 from bench.core.record import append, read_all
 from bench.export import bencher, costs, github_action_benchmark, write_asv
 from bench.workloads.cases import CASES

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.core.measure import Curve
+from bench.core.point import Curve
 from bench.show import render
 from bench.show.columns import NOTHING
 from bench.workloads import learn

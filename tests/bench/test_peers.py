@@ -22,7 +22,8 @@ import torch
 
 from bench.core.errors import NotComparable
 from bench.core.machine import card_hash, fingerprint
-from bench.core.measure import PLANS, Metric
+from bench.core.measure import PLANS
+from bench.core.point import Metric
 from bench.core.record import Context, Host, Record, read_all, read_comparisons
 from bench.judge.anchors import JAX, WARPDRIVE, anchor
 from bench.peers import learning, sides, worker

@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from PIL import Image
 
 from bench.core.errors import ShowError
-from bench.core.measure import Curve, Metric
+from bench.core.point import Curve, Metric
 from bench.core.record import Record
 from bench.show import plots
 from bench.show.charts import PART_COLORS

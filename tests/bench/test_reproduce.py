@@ -11,8 +11,7 @@ from bench import sweep
 from bench.core import machine
 from bench.core.archive import with_archived
 from bench.core.case import Skip
-from bench.core.measure import Curve
-from bench.core.point import Check
+from bench.core.point import Check, Curve
 from bench.core.record import SWEEPS, Context, append, read_all
 from bench.judge import reproduce
 from bench.judge.reproduce import (

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from torch import distributed
 
 from bench.core.case import Skip
-from bench.core.measure import Measurement, Plan
-from bench.core.point import Check
+from bench.core.measure import Plan
+from bench.core.point import Check, Measurement
 from bench.show import plots
 from bench.workloads import scaling
 from tests.bench.builders import FakeWatch, cycle, metric, record

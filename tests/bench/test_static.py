@@ -10,8 +10,7 @@ import pytest
 
 import envs
 from bench.core.errors import CompareError
-from bench.core.measure import Measurement, Metric
-from bench.core.point import Check
+from bench.core.point import Check, Measurement, Metric
 from bench.core.record import Context, Record, StartTime, append
 from bench.judge.gate import Choice, Code, Report, fill, render_markdown
 from bench.static import cubin, probe, records, sass, verdict

@@ -8,18 +8,8 @@ import pytest
 import torch
 
 from bench import sweep
-from bench.core.measure import (
-    PLANS,
-    ColdStart,
-    Curve,
-    MeasureError,
-    Measurement,
-    Metric,
-    Once,
-    Plan,
-    Ranks,
-)
-from bench.core.point import Check, Facts
+from bench.core.measure import PLANS, ColdStart, MeasureError, Once, Plan, Ranks
+from bench.core.point import Check, Curve, Facts, Measurement, Metric
 from bench.core.record import Context, Record, read_all
 from tests.bench.builders import case, in_this_process
 

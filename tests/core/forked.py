@@ -15,8 +15,8 @@ import torch
 
 from envs import ENVS
 from tests.training.builders import PPO, make_trainer
-from warpdrive_min import BACKENDS, EnvWrapper
-from warpdrive_min.backends import forks, host
+from warpdrive_min import BACKENDS, EnvWrapper, forks
+from warpdrive_min.backends import host
 
 SIZES = {"THREADS": 32, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1, "EXACT": False}
 LARGE = 1_000_000

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import warpdrive_min
 from tests.environments import FILL
 from tests.support import is_simulated, managers, on_every_backend, push
 from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
@@ -20,6 +21,28 @@ from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, Pytho
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError
 
 needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
+
+
+# ------------------------------------------------------------------ names that are imported on first use
+
+
+def test_table_of_backends_is_a_mapping_by_their_names(monkeypatch):
+    """Each is made once, and another one can take its place for a while."""
+    assert {name: backend.name for name, backend in BACKENDS.items()} == {name: name for name in BACKENDS}
+    assert BACKENDS["cpu"] is BACKENDS["cpu"]
+    assert "pycdua" not in BACKENDS
+    monkeypatch.setitem(BACKENDS, "cpu", BACKENDS["host"])
+    assert BACKENDS["cpu"].name == "host"
+    assert len(BACKENDS) == 4
+
+
+@pytest.mark.parametrize("package", [warpdrive_min, backends], ids=lambda each: each.__name__)
+def test_package_has_all_its_names_and_no_others(package):
+    """A misspelt name is an AttributeError, as in every module."""
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    assert {*package.__all__} <= {*dir(package)}
+    with pytest.raises(AttributeError, match="has no attribute 'EnvWraper'"):
+        package.EnvWraper  # noqa: B018
 
 
 # ------------------------------------------------------------------ availability

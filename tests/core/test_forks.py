@@ -41,3 +41,13 @@ def test_operations_of_torch_do_not_wait_either(found):
 def test_fork_server_that_ran_nothing_gives_all_threads(found):
     """Benchmarks start their processes so."""
     assert found["fork server"]["threads"] == [2, 2]
+
+
+@pytest.mark.parametrize(("imported", "is_noted"), [("torch", True), ("json", False)])
+def test_fork_is_noted_once_torch_may_have_threads(imported, is_noted):
+    """Also where nothing of the package was used before; a process without torch has no threads to lose."""
+    code = (
+        f"import os, warpdrive_min, {imported}\nif os.fork() == 0: print(warpdrive_min.forks.forked)\nelse: os.wait()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{is_noted}\n"

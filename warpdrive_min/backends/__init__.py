@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Final
+import importlib
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Final
 
-from warpdrive_min.backends.base import Availability, Backend
-from warpdrive_min.backends.cpu import CpuBackend
-from warpdrive_min.backends.host import HostBackend
-from warpdrive_min.backends.numba_cuda import NumbaBackend
-from warpdrive_min.backends.pycuda_driver import PyCudaBackend
 from warpdrive_min.errors import BackendUnavailable, known
+from warpdrive_min.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Availability, Backend
+else:
+    __getattr__ = on_first_use(__name__, {"base": ("Availability", "Backend")})
 
 __all__ = ["BACKENDS", "PLAYED_BY", "Availability", "Backend", "availability", "get"]
 
-BACKENDS: Final[dict[str, Backend]] = {
-    backend.name: backend for backend in (CpuBackend(), HostBackend(), NumbaBackend(), PyCudaBackend())
-}
+
+class Backends(MutableMapping[str, "Backend"]):
+    """Backends by name, each imported on first use; to list the names imports none.
+
+    Args:
+        classes: Module and class of each.
+    """
+
+    def __init__(self, classes: dict[str, tuple[str, str]]) -> None:
+        self._backends: dict[str, tuple[str, str] | Backend] = dict(classes)
+
+    def __getitem__(self, name: str) -> Backend:
+        backend = self._backends[name]
+        if isinstance(backend, tuple):
+            module, kind = backend
+            backend = self._backends[name] = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
+        return backend
+
+    def __setitem__(self, name: str, backend: Backend) -> None:
+        self._backends[name] = backend
+
+    def __delitem__(self, name: str) -> None:
+        del self._backends[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._backends
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._backends)
+
+    def __len__(self) -> int:
+        return len(self._backends)
+
+
+BACKENDS: Final = Backends(
+    {
+        "cpu": ("cpu", "CpuBackend"),
+        "host": ("host", "HostBackend"),
+        "numba": ("numba_cuda", "NumbaBackend"),
+        "pycuda": ("pycuda_driver", "PyCudaBackend"),
+    }
+)
 
 PLAYED_BY: Final[dict[str, str]] = {}
 """Backends whose part another one of the same language plays for a whole process; `compat` says which."""

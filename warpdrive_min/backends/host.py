@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 
-from warpdrive_min.backends import cuda_c, cuda_source, forks
+from warpdrive_min import forks
+from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.backends.base import (
     Argument,
     Availability,

@@ -14,8 +14,13 @@ class Strict(TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         for command in self.commands.values():
-            for parameter in command.params:
-                _refuse_empty(parameter)
+            refuse_empty(command)
+
+
+def refuse_empty(command: Any) -> None:
+    """Make an empty argument or option of a command a usage error."""
+    for parameter in command.params:
+        _refuse_empty(parameter)
 
 
 def _refuse_empty(parameter: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from warpdrive_min.backends import forks
+from warpdrive_min import forks
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper

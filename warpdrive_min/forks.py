@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import warnings
-
-import torch
 
 forked = False
 """True in a forked process, and in those that it forks."""
@@ -23,6 +22,9 @@ _threads_before = 1
 def _note() -> None:
     """Note that this process was forked; after use of `host` torch, too, has one thread from now on."""
     global forked, _was_used, _had_parent, _threads_before
+    torch = sys.modules.get("torch")
+    if torch is None:  # no pool yet
+        return
     forked, _was_used, _threads_before = True, used, max(_threads_before, torch.get_num_threads())
     _had_parent = multiprocessing.parent_process() is not None
     if used:
@@ -45,6 +47,8 @@ def threads() -> int:
     There the first call warns, and torch gets one thread.
     """
     global _threads_before
+    import torch  # noqa: PLC0415  (takes seconds)
+
     n = torch.get_num_threads()
     if not forked or (n == 1 and _threads_before == 1) or _is_of_a_server():
         return n
