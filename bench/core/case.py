@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from ..show.charts import MakeChart
-from ..show.columns import MakeTable
 from .measure import PLANS, Workload
 from .point import Point, Preset
 from .record import CaseVersion, Context, Host, Record, StartTime
@@ -33,11 +31,7 @@ class Case(CaseVersion):
     setup: Callable[[Point], Workload]
     """Makes a point ready; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
-    """Returns base and other of each ratio that is shown or claimed."""
-    table: MakeTable | None = None
-    """Table of the records of this case; None: of every point."""
-    charts: Sequence[MakeChart] = ()
-    """Charts of the records of this case."""
+    """Returns base and other of each ratio to show or claim."""
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
         """Return the values that each axis takes in a preset."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from warpdrive_min import BACKENDS, EnvWrapper
@@ -20,30 +19,12 @@ from warpdrive_min.spaces import category_counts
 from warpdrive_min.validation.subject import load_class
 
 from ..core.case import Case, Skip
-from ..core.measure import Metric, Timed
+from ..core.measure import Timed
 from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Check, Point, Preset, class_and_config, why_no_plain
-from ..core.record import Record
-from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
-from ..show.labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
-from ..show.records import (
-    baselines,
-    best_on_cpu,
-    between,
-    grouped,
-    joules,
-    latest,
-    metric,
-    plain,
-    size,
-    times_baseline,
-    work_of,
-)
-from ..show.tables import over_baseline
 from .plain import BATCHES
 from .plain.check import agreement
 from .shared import (
     EPISODE_LENGTHS,
-    FULLY_OBSERVED_AGENTS,
     ON_GPU,
     SEED,
     Pairs,
@@ -411,293 +392,6 @@ def env_step_pairs(preset: Preset) -> Pairs:
     ]
 
 
-# ------------------------------------------------------------------ charts over environments
-
-RATE: Final = "env_steps_per_s"
-SATURATED: Final = 0.9
-"""Share of the highest rate from which on a device counts as full."""
-
-
-def throughput_chart(records: Sequence[Record]) -> Chart:
-    """Return throughput over the number of environments, and where each backend is saturated."""
-    shown = _in_sizes(latest(records))
-    panels = _panels(shown, lambda record: metric(record, RATE), right="agent steps per second")
-    return Chart(
-        name="throughput",
-        title="Throughput over environments",
-        caption=f"A step samples random actions, steps every environment and restarts those that ended. {MEDIANS}",
-        x=Axis("environments"),
-        y=Axis("environment steps per second"),
-        panels=panels,
-        records=shown,
-        findings=_findings(panels, saturation),
-    )
-
-
-def saturation(points: Sequence[DataPoint]) -> str:
-    """Say from which measured number of environments on a rate is at least `SATURATED` of the highest one."""
-    full = min(point.x for point in points if point.y >= SATURATED * max(point.y for point in points))
-    if full == max(point.x for point in points):
-        return f"not saturated up to {full:,.0f} environments"
-    return f"saturated ({SATURATED:.0%} of its highest rate) from {full:,.0f} environments on"
-
-
-def speedup_chart(records: Sequence[Record]) -> Chart:
-    """Return speed-ups over the best code on a CPU; without one, over the oracle."""
-    best = best_on_cpu(records)
-    if not best:
-        return speedup_over(ORACLE)(records)
-    others = [r for r in records if work_of(r) in best and r.point["backend"] != ORACLE and r is not best[work_of(r)]]
-    return _speedup("speedup", "the best CPU code", others, lambda record: best[work_of(record)])
-
-
-def speedup_over(baseline: str) -> MakeChart:
-    """Return what makes the chart of speed-ups over a backend of the CPU, at the same size in the same run."""
-
-    def speedup(records: Sequence[Record]) -> Chart:
-        bases = baselines(records, "backend", baseline)
-        others = [r for r in records if size(r) in bases and r.point["backend"] not in (ORACLE, PLAIN, baseline)]
-        return _speedup(
-            "speedup" if baseline == ORACLE else f"speedup-{baseline}", "", others, lambda record: bases[size(record)]
-        )
-
-    return speedup
-
-
-def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Record], Record]) -> Chart:
-    """Return the chart of speed-ups over each record's base, which stands for what its code is called."""
-    shown = _in_sizes(latest(others))
-    compared = [base(record) for record in shown]
-    codes = " and ".join(sorted({backend_label(record) for record in compared}))
-    panels = _panels(shown, lambda record: times_baseline(record, base(record)), level=1)
-    which = f" At each size that is the fastest of {codes}." if over else ""
-    return Chart(
-        name=name,
-        title=f"Speed-up over {over or codes}",
-        caption="Each ratio is of two points of the same size in the same run; its interval reaches as far as "
-        f"theirs allow. Above the line at 1 a backend is faster than the baseline.{which}",
-        x=Axis("environments"),
-        y=Axis(f"times {over or codes}"),
-        panels=panels,
-        records=[*shown, *compared],
-        findings=_findings(panels, crossover),
-    )
-
-
-def crossover(points: Sequence[DataPoint]) -> str:
-    """Say from where on a ratio stays above 1: between which measured sizes, and about where on a log-log line."""
-    ordered = sorted(points, key=lambda point: point.x)
-    best = f"{ratio_text(max(point.y for point in ordered))} times at best"
-    slower = [index for index, point in enumerate(ordered) if point.y < 1]
-    if not slower:
-        return f"faster from the smallest size on, {ordered[0].x:,.0f}; {best}"
-    if slower[-1] == len(ordered) - 1:
-        return f"not faster at the largest size, {ordered[-1].x:,.0f} environments; {best}"
-    before, after = ordered[slower[-1] : slower[-1] + 2]
-    share = np.log(before.y) / (np.log(before.y) - np.log(after.y))
-    about = float(f"{before.x * (after.x / before.x) ** share:.2g}")
-    between = f"measured at {before.x:,.0f} and {after.x:,.0f}"
-    return f"faster from about {about:,.0f} environments on ({between}); {best}"
-
-
-def energy_chart(records: Sequence[Record]) -> Chart:
-    """Return the energy of a step over the number of environments, where it was read."""
-    shown = latest(record for record in records if joules(record) is not None)
-    return Chart(
-        name="energy",
-        title="Energy",
-        caption="Of the whole card, over the window in which the point is repeated.",
-        x=Axis("environments"),
-        y=Axis("J per million environment steps"),
-        panels=_panels(shown, joules),
-        records=shown,
-    )
-
-
-def _panels(
-    records: Sequence[Record],
-    value: Callable[[Record], Metric | None],
-    level: float | None = None,
-    right: str = "",
-) -> list[Panel]:
-    """Return a panel over environments for each environment and number of agents, with a series a backend."""
-    return [
-        Panel(
-            environment(str(env), agents=int(n_agents)),
-            lines(of_panel, value, "n_envs"),
-            level=level,
-            right=(right, n_agents) if right and n_agents > 1 else None,
-        )
-        for (env, n_agents), of_panel in grouped(plain(records), "env", "n_agents").items()
-    ]
-
-
-def _in_sizes(records: Iterable[Record]) -> list[Record]:
-    """Keep what was measured at several numbers of environments; the others are for charts over agents."""
-    groups = grouped(plain(records), "env", "n_agents")
-    several = [each for each in groups.values() if len({record.point["n_envs"] for record in each}) > 1]
-    return [record for each in several or groups.values() for record in each]
-
-
-def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]) -> list[str]:
-    return [
-        f"{panel.title}, {series.name}: {say(series.points)}"
-        for panel in panels
-        for series in panel.series
-        if len(series.points) > 1
-    ]
-
-
-# ------------------------------------------------------------------ charts over agents
-
-AGENTS_IN_EACH: Final = "agents in each environment"
-
-
-def of_several_sizes(groups: Iterable[Sequence[Record]]) -> list[Sequence[Record]]:
-    """Keep the groups, each of one environment, that were measured with several numbers of agents."""
-    return [group for group in groups if _n_sizes(group) > 1]
-
-
-def _n_sizes(records: Sequence[Record]) -> int:
-    return len({record.point["n_agents"] for record in records})
-
-
-def over_agents(records: Sequence[Record], name: str, xlabel: str = "", envs: int | None = None) -> Panel:
-    """Return the panel of an environment over the number of its agents.
-
-    Args:
-        records: Records of one environment.
-        name: Name of the metric along the other axis.
-        xlabel: Label of the axis of agents instead of the chart's.
-        envs: Number of environments that the title names.
-    """
-    series = lines(records, lambda record: metric(record, name), "n_agents")
-    return Panel(environment(str(records[0].point["env"]), envs=envs), series, xlabel=xlabel)
-
-
-def agents_chart(records: Sequence[Record]) -> Chart:
-    """Return throughput over the number of agents, in the number of environments that most sizes were measured in."""
-    by_env = grouped(plain(latest(records)), "env").values()
-    shown = of_several_sizes(max(grouped(each, "n_envs").values(), key=_n_sizes) for each in by_env)
-    partly: dict[Any, str] = {"tag_gridworld": f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"}
-    return Chart(
-        name="agents",
-        title="Throughput over agents",
-        caption=MEDIANS,
-        x=Axis(AGENTS_IN_EACH),
-        y=Axis("agent steps per second"),
-        panels=[
-            over_agents(each, "agent_steps_per_s", partly.get(each[0].point["env"], ""), int(each[0].point["n_envs"]))
-            for each in shown
-        ],
-        records=[record for each in shown for record in each],
-    )
-
-
-def neighbors_chart(records: Sequence[Record]) -> Chart:
-    """Return the search in a grid of cells beside that of all pairs in its run, and how many times faster it is."""
-    pairs = baselines(records, "neighbor_search", "all_pairs")
-
-    def place(record: Record) -> tuple[Any, ...]:
-        return size(record, "neighbor_search")
-
-    def rates(found: Sequence[Record], **changed: str) -> list[Series]:
-        return lines(found, lambda record: metric(record, "agent_steps_per_s"), "n_agents", **changed)
-
-    def named(series: Sequence[Series], words: str) -> list[Series]:
-        return [Series(f"{each.name}, {words}", each.style, each.points) for each in series]
-
-    grids = latest(r for r in records if r.point["neighbor_search"] == "grid" and place(r) in pairs)
-    panels = []
-    for (env, n_envs), found in grouped(grids, "env", "n_envs").items():
-        title = environment(str(env), envs=int(n_envs))
-        every = rates([pairs[place(record)] for record in found], linestyle=":", markerfacecolor="none")
-        factors = lines(found, lambda record: times_baseline(record, pairs[place(record)]), "n_agents")
-        panels += [
-            Panel(title, [*named(rates(found), "cells"), *named(every, "all pairs")]),
-            Panel(title, named(factors, "cells"), level=1, ylabel="times all pairs"),
-        ]
-    return Chart(
-        name="neighbors",
-        title="Search for neighbours",
-        caption=f"Only how the neighbours are found differs. {MEDIANS}",
-        x=Axis(AGENTS_IN_EACH),
-        y=Axis("agent steps per second"),
-        panels=panels,
-        records=[*grids, *(pairs[place(record)] for record in grids)],
-    )
-
-
-# ------------------------------------------------------------------ charts of what is made of the device
-
-DIRECTION: Final = {"n_envs": "more environments", "n_agents": "more agents"}
-
-
-def languages_chart(records: Sequence[Record]) -> Chart:
-    """Return CUDA C over Numba, at the same size in the same run."""
-    bases = baselines(records, "backend", "numba")
-    of_cuda_c = latest(record for record in records if record.point["backend"] == "pycuda" and size(record) in bases)
-    return Chart(
-        name="languages",
-        title="CUDA C against Numba",
-        caption="Both run the same phases as CUDA graphs, at the same size in the same run. Above the line at 1 "
-        "CUDA C is faster; the interval reaches as far as theirs allow.",
-        x=Axis("agents in all environments"),
-        y=Axis("times Numba-CUDA", is_log=False),
-        panels=_panels_of_directions(of_cuda_c, lambda record: times_baseline(record, bases[size(record)])),
-        records=[*of_cuda_c, *(bases[size(record)] for record in of_cuda_c)],
-    )
-
-
-def limits_chart(records: Sequence[Record]) -> Chart:
-    """Return the share of the machine's limit that each backend reaches."""
-    shown = [record for record in latest(records) if record.roofline is not None]
-
-    def share(record: Record) -> Metric | None:
-        rate = metric(record, RATE)
-        if rate is None or record.roofline is None:
-            return None
-        per_rate = record.roofline / rate.value
-        return between(record.roofline, rate.low * per_rate, rate.high * per_rate)
-
-    return Chart(
-        name="limits",
-        title="Share of the machine's limit",
-        caption="The shortest time in which the device could move the least bytes, or do the least operations, of a "
-        "step, over the time that it takes. 1 is the machine's limit.",
-        x=Axis("agents in all environments"),
-        y=Axis("share of the machine's limit"),
-        panels=_panels_of_directions(shown, share),
-        records=shown,
-    )
-
-
-def _panels_of_directions(records: Sequence[Record], value: Callable[[Record], Metric | None]) -> list[Panel]:
-    """Return a panel for each environment over all its agents: series for more environments and for more agents."""
-    panels = []
-    for (env,), of_env in grouped(plain(records), "env").items():
-        series = []
-        for name, style in BACKEND_STYLE.items():
-            of_backend = [record for record in of_env if record.point["backend"] == name]
-            for fixed, other, dash in (("n_agents", "n_envs", "-"), ("n_envs", "n_agents", ":")):
-                groups = grouped(of_backend, fixed)
-                if not groups:
-                    continue
-                longest = max(groups.values(), key=lambda line: len({record.point[other] for record in line}))
-                if len({record.point[other] for record in longest}) > 1:
-                    points = points_along(longest, value, _all_agents)
-                    series.append(
-                        Series(f"{BACKEND_NAME[name]}, {DIRECTION[other]}", style | {"linestyle": dash}, points)
-                    )
-        if series:
-            panels.append(Panel(environment(str(env)), series, level=1))
-    return panels
-
-
-def _all_agents(record: Record) -> float:
-    return float(record.point["n_envs"]) * float(record.point["n_agents"])
-
-
 # ------------------------------------------------------------------ cases
 
 ENV_STEP: Final = Case(
@@ -708,16 +402,6 @@ ENV_STEP: Final = Case(
     points=env_step_points,
     setup=env_step,
     pairs=env_step_pairs,
-    table=over_baseline("backend", "cpu", "exact"),
-    charts=(
-        throughput_chart,
-        speedup_chart,
-        speedup_over("host"),
-        agents_chart,
-        languages_chart,
-        limits_chart,
-        energy_chart,
-    ),
 )
 GRAPH: Final = compared(
     name="graph",
@@ -734,7 +418,6 @@ NEIGHBOR_SEARCH: Final = compared(
     points=neighbor_search_points,
     setup=env_step,
     over=("neighbor_search", "all_pairs"),
-    charts=(neighbors_chart,),
 )
 PUBLISHED: Final = compared(
     name="published",

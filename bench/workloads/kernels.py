@@ -34,10 +34,6 @@ from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
 
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Check, Point, Preset
-from ..core.record import Record, are_on_two_cards
-from ..show.charts import Axis, Chart, rows
-from ..show.labels import MEDIANS, is_ours, maker, plural
-from ..show.records import grouped, latest, rate_of
 from .env_step import checked_envs, start_env
 from .shared import SEED, Arrays, Repeated, available, compared, errors, repeated, steps_of, timed
 
@@ -610,42 +606,6 @@ def launch_points(preset: Preset) -> list[Point]:
     ]
 
 
-# ------------------------------------------------------------------ chart
-
-
-def samplers_chart(records: Sequence[Record]) -> Chart:
-    """Return the rate of each sampler in a row of its own, and its ratio to torch on the same device, a card or CPU."""
-    shown = latest(records)
-    panels = []
-    for (n_envs, n_agents, n_actions), found in grouped(shown, "n_envs", "n_agents", "n_actions").items():
-        by_rate = sorted(found, key=lambda record: (record.threads is not None, -rate_of(record, "samples_per_s")))
-        torch = [record for record in found if record.point["implementation"] == "torch.multinomial"]
-        base = {record.threads is None: record for record in torch}
-        title = f"{plural(int(n_envs), 'environment')}, {plural(int(n_agents), 'agent')}, {n_actions} actions"
-
-        def over_torch(record: Record, base: Mapping[bool, Record] = base) -> str:
-            other = base.get(record.threads is None)
-            if other is None or are_on_two_cards(record, other):
-                return ""
-            return f"{rate_of(record, 'samples_per_s') / rate_of(other, 'samples_per_s'):.3g} x"
-
-        panels.append(rows(title, by_rate, "samples_per_s", _sampler_name, over_torch))
-    return Chart(
-        name="sampler",
-        title="Samplers",
-        caption=f"One action for every agent, drawn from its own probabilities. {MEDIANS}",
-        kind="rows",
-        x=Axis("samples per second (x: over torch.multinomial on the same device)"),
-        has_legend=False,
-        panels=panels,
-        records=shown,
-    )
-
-
-def _sampler_name(record: Record) -> str:
-    return f"ours, {maker(record)}" if is_ours(record) else maker(record)
-
-
 # ------------------------------------------------------------------ cases
 
 kernel_case: Final = partial(compared, scope="kernel")
@@ -656,7 +616,6 @@ SAMPLER: Final = kernel_case(
     points=sampler_points,
     setup=workload(sampler, "draws"),
     over=("implementation", "torch.multinomial", "torch.Categorical"),
-    charts=(samplers_chart,),
 )
 RESET: Final = kernel_case(
     name="reset",

@@ -18,17 +18,10 @@ from warpdrive_min.training.population import PopulationTrainer
 from warpdrive_min.training.trained import load_policies
 
 from ..core.case import Case
-from ..core.groups import groups_of
 from ..core.measure import Curve, Measurement, Metric, Once
 from ..core.point import ON_CPU, Check, Facts, Point, Preset
-from ..core.record import Record
-from ..core.stats import Floats, interquartile_band, interquartile_mean, median, median_interval
-from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
-from ..show.columns import NOTHING, Column, Table, axis_column, column_of
-from ..show.labels import backend_label, environment, number, plural
-from ..show.records import by, grouped, latest, metric
-from ..show.tables import point_order
-from .shared import ON_GPU, available, counterpart, default_mode, torch_threads
+from ..core.stats import median, median_interval
+from .shared import FP32, MEMBERS, ON_GPU, UNTIL_END, available, counterpart, default_mode, torch_threads
 from .train import SCHEDULES, Settings, WatchedTrainer, shipped, train_points
 
 SEEDS: Final = range(5)
@@ -101,8 +94,6 @@ is, with A2C, what no seed has at random (39.6 at most). In the COVID-19 economy
 governors' doing: some 360 at random, 448 at level 7 throughout. In RICE the utility of all regions is: 191 at random,
 and 226 at the best rates that never change.
 """
-UNTIL_END: Final = {"until": "end"}
-"""Axis of a whole run; without it a run ends at the threshold."""
 
 
 class LearningRun(WatchedTrainer):
@@ -253,10 +244,6 @@ def learning_of_members(point: Point) -> Learning:
     return run, lambda: same_return(trainer, play)
 
 
-MEMBERS: Final = "members"
-"""Note of a population's record: by name the numbers of its members, null of one that missed the threshold."""
-
-
 def figures_of_members(members: Mapping[str, Sequence[float | None]], n_missing: int) -> dict[str, Metric]:
     """Return what the threshold takes: medians over members, as far as they are finite, and the last one's."""
     found = {}
@@ -386,8 +373,6 @@ def _scored(score: evaluation.Score) -> Metric:
 
 # ------------------------------------------------------------------ points
 
-FP32: Final = "fp32"
-"""Precision of points without that axis."""
 POPULATIONS: Final = (256, 1_024)
 """Members of populations of CartPole on a GPU."""
 MANY_ENVS: Final = 2_048
@@ -454,217 +439,6 @@ def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -
     }
 
 
-# ------------------------------------------------------------------ tables and charts
-
-
-TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision", "until", "population")
-
-MOST_LISTED: Final = 100
-"""Runs that are listed one by one, at most."""
-
-Seeds: TypeAlias = Sequence[Record]
-"""Records of one task on one backend, each of a seed, or one of a population."""
-
-
-def _values(seeds: Seeds, name: str) -> list[float]:
-    """Return a metric of each seed, and of each member of a population, that has it."""
-    members = [record.notes[MEMBERS].get(name, []) for record in seeds if MEMBERS in record.notes]
-    of_members = [value for values in members for value in values if value is not None]
-    return of_members or [found.value for record in seeds if (found := metric(record, name))]
-
-
-def _n_seeds(seeds: Seeds) -> int:
-    """Return how many runs there are, the members of populations among them."""
-    return sum(int(record.point.get("population", 1)) for record in seeds)
-
-
-def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str]) -> Column[Seeds]:
-    """Return the column of a metric of all seeds; a seed that misses the threshold takes longer than all others.
-
-    Runs to the end are not timed.
-    """
-
-    def text(seeds: Seeds) -> str:
-        reached = _values(seeds, name)
-        if name == "seconds_to_threshold" and is_to_the_end(seeds[0].point):
-            return NOTHING
-        return write([*reached, *[math.inf] * (_n_seeds(seeds) - len(reached))])
-
-    return Column(header, text, is_right=True)
-
-
-def learning_table(records: Sequence[Record]) -> Table[Seeds]:
-    """Return the time and steps to the threshold, and the return afterwards, over seeds, each with its interval."""
-    groups = groups_of(sorted(records, key=point_order(TASK)), by(*TASK, "backend"))
-
-    def where(seeds: Seeds) -> str:
-        size = seeds[0].point.get("population")
-        parts = (
-            backend_label(seeds[0]),
-            str(seeds[0].point.get("precision", "")),
-            size and f"a population of {size:,}",
-        )
-        return ", ".join(part for part in parts if part)
-
-    def reached(seeds: Seeds) -> str:
-        return f"{len(_values(seeds, 'env_steps_to_threshold')):,} of {_n_seeds(seeds):,}"
-
-    def kept(seeds: Seeds) -> str:
-        if not is_to_the_end(seeds[0].point):
-            return NOTHING
-        threshold = float(seeds[0].point["threshold"])
-        return f"{sum(value >= threshold for value in _values(seeds, 'return_after'))} of {len(seeds)}"
-
-    def to_threshold(found: Sequence[float]) -> str:
-        middle, (low, high) = median(found), median_interval(found)
-        if math.isinf(middle):
-            return "not reached"
-        return f"{number(middle)} ({number(low)} to {'not reached' if math.isinf(high) else number(high)})"
-
-    def worst(seeds: Seeds) -> str:
-        found = _values(seeds, "return_after")
-        return f"{min(found):.4g}" if found else NOTHING
-
-    def each(seeds: Seeds) -> str:
-        if _n_seeds(seeds) > MOST_LISTED:
-            return NOTHING
-        return " ".join(f"{value:.4g}" for value in sorted(_values(seeds, "return_after")))
-
-    def returns(found: Sequence[float]) -> str:
-        found = [value for value in found if not math.isinf(value)]
-        if not found:
-            return NOTHING
-        low, high = interquartile_band(np.array(found))
-        return f"{float(interquartile_mean(np.array(found))):.4g} ({low:.4g} to {high:.4g})"
-
-    whole = (
-        Column("above it at the end", kept, is_right=True),
-        _over_seeds("return of the best", "return_best", returns),
-    )
-    return Table(
-        caption="Learning to a threshold: medians over seeds with their 95 % order-statistic intervals (the range of "
-        "fewer than six seeds), and the interquartile mean of the return after training with its 95 % bootstrap "
-        "interval, beside the worst seed and each, in their order: means and medians hide who ends low.",
-        rows=list(groups.values()),
-        columns=[
-            *(column_of(axis_column(name, records), lambda seeds: seeds[0]) for name in TASK[:4]),
-            Column("threshold", lambda seeds: f"{seeds[0].point['threshold']:g}", is_right=True),
-            Column("backend", where),
-            Column("reached", reached, is_right=True),
-            _over_seeds("env steps to it", "env_steps_to_threshold", to_threshold),
-            _over_seeds("s to it", "seconds_to_threshold", to_threshold),
-            _over_seeds("return after", "return_after", returns),
-            Column("worst seed", worst, is_right=True),
-            Column("each seed", each, is_long=True),
-            *(whole if any(is_to_the_end(record.point) for record in records) else ()),
-        ],
-        n_grouping=5,
-    )
-
-
-def without_curve(records: Sequence[Record]) -> list[str]:
-    """Return the trainings whose speed some records have, and whose learning in that precision none, in words."""
-
-    def trained(record: Record) -> tuple[str, str, str]:
-        env, algorithm = (str(record.point[axis]) for axis in ("env", "algorithm"))
-        return env, algorithm, str(record.point.get("precision", FP32))
-
-    curves = {trained(record) for record in records if record.case == LEARN.name}
-    speeds = {trained(record) for record in records if record.case == "train"}
-    return [
-        f"{environment(env)} with {algorithm} in {precision}" for env, algorithm, precision in sorted(speeds - curves)
-    ]
-
-
-CURVE_POINTS: Final = 100
-"""Points at which learning curves of several seeds are compared."""
-
-
-def learning_over(
-    name: str, axis: Axis, along: Callable[[Curve], Sequence[float]], *, is_timed: bool = False
-) -> MakeChart:
-    """Return what makes the chart of learning curves along their steps or seconds; runs to the end are not timed."""
-
-    def learning(records: Sequence[Record]) -> Chart:
-        shown = [record for record in latest(records) if not (is_timed and is_to_the_end(record.point))]
-        panels = []
-        for key, found in grouped(shown, *TASK).items():
-            env, algorithm, learner, n_envs, threshold, precision, until, population = key
-            if population:
-                continue  # its record has one curve, of the members' median
-            for policy in policies(found) if until else [str(learner)]:
-                series, counts = [], set()
-                for maker, style in BACKEND_STYLE.items():
-                    seeds = [record for record in found if record.point["backend"] == maker]
-                    points = _mean_curve([curve_of(record, policy, along) for record in seeds], axis.is_log)
-                    if points:
-                        series.append(Series(backend_label(seeds[0]), style | {"marker": ""}, points))
-                        counts.add(len(seeds))
-                    evaluated = "return_after" if policy == learner else f"return_after_{policy}"
-                    if ends := _ends(seeds, policy, evaluated, along):
-                        marks = style | {"linestyle": "none", "markerfacecolor": "none"}
-                        series.append(Series(f"{backend_label(seeds[0])}, each seed evaluated", marks, ends))
-                if series:
-                    who = "" if policy == "shared" else f" ({policy})"
-                    how = "".join(f", {each}" for each in (precision, until and f"to the {until}") if each)
-                    several = "" if min(counts) == max(counts) else f"{min(counts)} to "
-                    n_seeds = f"{several}{plural(max(counts), 'seed')}"
-                    title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} environments, {n_seeds}"
-                    panels.append(Panel(title, series, level=float(threshold) if policy == learner else None))
-        return Chart(
-            name=name,
-            title=f"Learning over {axis.label}",
-            caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval; seeds that are "
-            "done keep their last return. Marks are the evaluations of each seed, where its training ended. The level "
-            "is the task's threshold.",
-            statistic="interquartile mean over seeds and its 95 % bootstrap interval; seeds that are done stay",
-            x=axis,
-            y=Axis("mean return", is_log=False),
-            panels=panels,
-            records=shown,
-        )
-
-    return learning
-
-
-def policies(seeds: Seeds) -> list[str]:
-    """Return the policies whose returns some records have."""
-    return list(dict.fromkeys(name for record in seeds if record.curve for name in record.curve.mean_return))
-
-
-def curve_of(record: Record, learner: str, along: Callable[[Curve], Sequence[float]]) -> tuple[Floats, Floats]:
-    """Return the places along its curve at which a seed has a return, and the returns."""
-    assert record.curve is not None
-    pairs = zip(along(record.curve), record.curve.mean_return[learner], strict=True)
-    found = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.float64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
-
-
-def _ends(seeds: Seeds, policy: str, name: str, along: Callable[[Curve], Sequence[float]]) -> list[DataPoint]:
-    """Return the evaluation of each seed after its training, at the end of its curve."""
-    found = [
-        DataPoint(float(along(record.curve)[-1]), score.value, score.low, score.high, f"seed {record.point['seed']}")
-        for record in seeds
-        if record.curve and policy in record.curve.mean_return and (score := metric(record, name))
-    ]
-    return sorted(found, key=lambda point: point.x)
-
-
-def _mean_curve(curves: Sequence[tuple[Floats, Floats]], is_log: bool) -> list[DataPoint]:
-    """Return the interquartile mean from where all seeds have begun to where the last one ends."""
-    curves = [curve for curve in curves if len(curve[0])]
-    if not curves:
-        return []
-    spaced = np.geomspace if is_log else np.linspace
-    x = spaced(max(steps[0] for steps, _ in curves), max(steps[-1] for steps, _ in curves), CURVE_POINTS)
-    values = np.stack([np.interp(x, *curve) for curve in curves])
-    columns = (x, interquartile_mean(values), *interquartile_band(values))
-    note = plural(len(curves), "seed")
-    return [
-        DataPoint(float(x), float(y), float(low), float(high), note) for x, y, low, high in zip(*columns, strict=True)
-    ]
-
-
 LEARN: Final = Case(
     name="learn",
     title="train from a seed until the mean return reaches a threshold",
@@ -672,9 +446,4 @@ LEARN: Final = Case(
     workload=Once,
     points=learn_points,
     setup=learn,
-    table=learning_table,
-    charts=(
-        learning_over("learning", Axis("environment steps", is_log=False), lambda curve: curve.env_steps),
-        learning_over("learning-seconds", Axis("seconds of training"), lambda curve: curve.seconds, is_timed=True),
-    ),
 )

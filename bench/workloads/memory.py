@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -14,12 +13,7 @@ from warpdrive_min.backends import Backend
 from ..core.case import Case
 from ..core.measure import Measurement, Metric, Once
 from ..core.point import Check, Facts, Point, Preset
-from ..core.record import Record
-from ..show.charts import Axis, Chart
-from ..show.columns import Table
-from ..show.records import grouped, latest
-from ..show.tables import every_point, note_column
-from .env_step import AGENTS_IN_EACH, env_step_sizes, of_several_sizes, over_agents, place, start_env
+from .env_step import env_step_sizes, place, start_env
 from .shared import ON_GPU, available
 
 SLACK_BYTES: Final = 1 << 20
@@ -163,34 +157,6 @@ def counted_envs(backend: str, n_agents: int) -> int:
     return max(1, (1_000_000 if backend in ON_GPU else 10_000) // n_agents)
 
 
-# ------------------------------------------------------------------ tables and charts
-
-
-def memory_table(records: Sequence[Record]) -> Table[Record]:
-    """Return every point, with the memory that does not grow, that is free, and how many environments were stepped."""
-    return every_point(
-        records,
-        note_column("fixed_bytes", "bytes"),
-        note_column("free_bytes", "bytes"),
-        note_column("stepped_envs", "environments"),
-    )
-
-
-def memory_chart(records: Sequence[Record]) -> Chart:
-    """Return the bytes of an environment over the number of its agents, for environments of several sizes."""
-    shown = of_several_sizes(grouped(latest(records), "env").values())
-    return Chart(
-        name="memory",
-        title="Memory of an environment",
-        caption="What as many environments again make in the arrays of started environments, for each of them.",
-        statistic="of the arrays",
-        x=Axis(AGENTS_IN_EACH),
-        y=Axis("bytes of an environment"),
-        panels=[over_agents(each, "bytes_per_env") for each in shown],
-        records=[record for each in shown for record in each],
-    )
-
-
 MEMORY: Final = Case(
     name="memory",
     title="what an environment needs of memory, and how many fit",
@@ -198,6 +164,4 @@ MEMORY: Final = Case(
     workload=Once,
     points=memory_points,
     setup=memory,
-    table=memory_table,
-    charts=(memory_chart,),
 )

@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -29,12 +29,6 @@ from warpdrive_min.training.ranks import World, as_bytes
 from ..core.case import Case, Skip
 from ..core.measure import Measurement, Plan, Ranks, Stopwatch, Timer, stopwatch_for
 from ..core.point import Facts, Point, Preset
-from ..core.record import Record
-from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
-from ..show.columns import Table, value_column
-from ..show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run
-from ..show.records import baselines, grouped, latest, metric, rate_of, size
-from ..show.tables import every_point
 from .shared import ON_GPU, Repeated, available, steps_of, timed
 from .train import Comparison, WatchedTrainer, learned, learning_check, settings, training_point, twin_check
 
@@ -160,24 +154,6 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
     return compare
 
 
-# ------------------------------------------------------------------ records
-
-
-def efficiencies(records: Iterable[Record]) -> dict[int, float]:
-    """Return rate(n) / (n * rate(1)) of each record, by its `id`; of those with one rank in the same run."""
-    records = list(records)
-    single = baselines(records, "n_ranks", 1)
-    return {
-        id(record): _rate(record) / (int(record.point["n_ranks"]) * _rate(single[size(record, "n_ranks")]))
-        for record in records
-        if size(record, "n_ranks") in single
-    }
-
-
-def _rate(record: Record) -> float:
-    return rate_of(record, "env_steps_per_s")
-
-
 # ------------------------------------------------------------------ points
 
 
@@ -200,60 +176,6 @@ def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
     return place | training_point(env, backend, **sizes, algorithm="A2C")
 
 
-# ------------------------------------------------------------------ tables and charts
-
-
-def scaling_table(records: Sequence[Record]) -> Table[Record]:
-    """Return every point, and what share of as many times one rank's rate it reaches."""
-    shares = efficiencies(records)
-    efficiency = value_column("efficiency", lambda record: shares.get(id(record)), "{:.1%}".format)
-    return every_point(records, efficiency)
-
-
-def scaling_chart(records: Sequence[Record]) -> Chart:
-    """Return the throughput of training over ranks, beside as many times that of one, and what share of it it is."""
-    shown = latest(records)
-    panels = []
-    for (env, n_agents, _, precision), found in grouped(shown, "env", "n_agents", "n_envs", "precision").items():
-        counts = sorted({int(record.point["n_ranks"]) for record in found})
-        if len(counts) > 1:
-            where = "GPUs" if found[0].threads is None else "processes, each with as many threads"
-            title = f"{environment(str(env), int(n_agents))}, {precision}"
-            panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
-    return Chart(
-        name="scaling",
-        title="Scaling over GPUs",
-        caption="Ranks train together, each on a GPU with as many environments of its own, and the slowest one's time "
-        f"counts. {MEDIANS} Percentages are of as many times the rate of one rank in the same run.",
-        statistic="median and 95 % interval, and the share of as many times one",
-        x=Axis("GPUs", is_log=False),
-        y=Axis("environment steps per second"),
-        panels=panels,
-        records=shown,
-    )
-
-
-def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series]:
-    """Return a series for each backend over the places of the numbers of ranks, and then what would be ideal."""
-    efficiency = efficiencies(records)
-    reached, ideal = [], []
-    for name, style in BACKEND_STYLE.items():
-        points = []
-        for record in sorted(records, key=lambda record: int(record.point["n_ranks"])):
-            rate, n_ranks = metric(record, "env_steps_per_s"), int(record.point["n_ranks"])
-            if record.point["backend"] == name and rate is not None:
-                share = f"{efficiency[id(record)]:.0%}" if n_ranks > 1 and id(record) in efficiency else ""
-                place = counts.index(n_ranks)
-                points.append(DataPoint(place, rate.value, rate.low, rate.high, size_and_run(record), share))
-                if n_ranks == 1:
-                    rates = [count * rate.value for count in counts]
-                    multiples = [DataPoint(place, y, y, y, record.run_id) for place, y in enumerate(rates)]
-                    ideal.append(Series("as many times one", GREY | {"marker": "", "linestyle": ":"}, multiples))
-        if points:
-            reached.append(Series(BACKEND_NAME[name], style, points))
-    return reached + ideal
-
-
 SCALING: Final = Case(
     name="scaling",
     title="train in several ranks of one host, with as many environments in each",
@@ -261,8 +183,6 @@ SCALING: Final = Case(
     workload=Ranks,
     points=scaling_points,
     setup=scaling,
-    table=scaling_table,
-    charts=(scaling_chart,),
 )
 
 if __name__ == "__main__":

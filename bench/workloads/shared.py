@@ -19,11 +19,16 @@ from warpdrive_min.consistency import difference
 from ..core.case import Case, Skip
 from ..core.measure import Timed
 from ..core.point import ON_CPU, PLAIN, Check, Facts, Mode, Point, Preset, shared_axes
-from ..show.tables import over_baseline
 
 SEED: Final = 274880
 """Seed of all cases that have no axis of seeds."""
 
+FP32: Final = "fp32"
+"""Precision of points without that axis."""
+UNTIL_END: Final = {"until": "end"}
+"""Axis of a run that continues after the threshold."""
+MEMBERS: Final = "members"
+"""Note of a population's record: metrics of its members, null below the threshold."""
 ON_GPU: Final = tuple(name for name in BACKENDS if name not in ON_CPU)
 EPISODE_LENGTHS: Final = {
     "cartpole": 500,
@@ -288,11 +293,11 @@ def pairs_over(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequenc
 
 
 def compared(*, points: Callable[[Preset], Sequence[Point]], over: tuple[str, ...], **declared: Any) -> Case:
-    """Return a case that is timed over a baseline, in its table and in its pairs.
+    """Return a timed case whose points are paired with a baseline.
 
     Args:
         points: Returns the points of a preset.
-        over: Axis, and values of the bases on it, of which the table shows the first; see `pairs_over`.
+        over: Axis, and values of the bases on it; see `pairs_over`.
         declared: Other fields of the case.
     """
     axis, *bases = over
@@ -300,6 +305,5 @@ def compared(*, points: Callable[[Preset], Sequence[Point]], over: tuple[str, ..
         workload=Timed,
         points=points,
         pairs=lambda preset: pairs_over(points(preset), axis, *bases),
-        table=over_baseline(axis, bases[0]),
         **declared,
     )

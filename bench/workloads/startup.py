@@ -8,9 +8,8 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -23,12 +22,6 @@ from warpdrive_min.processes import run
 from ..core.case import Case
 from ..core.measure import ColdStart
 from ..core.point import Check, Facts, Point, Preset
-from ..core.record import Record
-from ..show.charts import HATCHES, PART_COLORS, Axis, Chart, bars
-from ..show.columns import BACKEND, INTERVAL, Column, Table, axis_column, column_of, interval_column, metric_column
-from ..show.labels import backend_label, environment
-from ..show.records import latest, metric
-from ..show.tables import all_points, differing, point_order
 from .env_step import place, start_env
 from .fresh import FIRST_UPDATE, observed
 from .shared import SEED, Arrays, available, counterpart, errors, torch_threads
@@ -188,56 +181,6 @@ def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_ste
     return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
 
 
-# ------------------------------------------------------------------ tables and charts
-
-
-class Part(NamedTuple):
-    """A part of a start."""
-
-    record: Record
-    metric: str
-
-
-def starts_table(records: Sequence[Record]) -> Table[Part]:
-    """Return a row for each part of the start of each point."""
-    keys, same = differing(records)
-    axes = [*(axis_column(name, records) for name in keys), BACKEND]
-    ordered = sorted(records, key=point_order(keys))
-    return Table(
-        caption=f"Start of a process, part after part: medians over fresh processes.{all_points(same)}",
-        rows=[Part(record, name) for record in ordered for name in record.metrics or {}],
-        columns=[
-            *(column_of(column, lambda part: part.record) for column in axes),
-            Column("part", lambda part: part.metric.removesuffix("_s").replace("_", " ")),
-            Column("s", lambda part: metric_column(part.metric).text(part.record), is_right=True),
-            Column(INTERVAL, lambda part: interval_column(part.metric).text(part.record), is_right=True),
-        ],
-        n_grouping=len(axes),
-    )
-
-
-def starts_chart(records: Sequence[Record]) -> Chart:
-    """Return how long each part of a start takes, one after the other, in a row for each point."""
-    shown = sorted(latest(records), key=_start_name)
-    names = dict.fromkeys(name for record in shown for name in record.notes["samples_s"])
-    parts = {name: HATCHES[index // len(PART_COLORS)] for index, name in enumerate(names)}
-    return Chart(
-        name="startup",
-        title="Start of a process",
-        caption="Each part of the start of a fresh process, one after the other. Medians of each part.",
-        statistic="medians of each part",
-        kind="rows",
-        x=Axis("seconds in a fresh process", is_log=False),
-        panels=[bars("", shown, parts, metric, _start_name)] if shown else [],
-        records=shown,
-    )
-
-
-def _start_name(record: Record) -> str:
-    point = record.point
-    return f"{environment(str(point['env']))}, {point['until']}, {backend_label(record)}, {point['cache']}"
-
-
 STARTUP: Final = Case(
     name="startup",
     title="from a fresh process to the first step, or to a trainer that has learned and is captured",
@@ -245,6 +188,4 @@ STARTUP: Final = Case(
     workload=ColdStart,
     points=startup_points,
     setup=startup,
-    table=starts_table,
-    charts=(starts_chart,),
 )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import math
 import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,16 +23,10 @@ from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.trainer import Trainer
 
 from ..core.case import Case
-from ..core.measure import Metric, Timed
+from ..core.measure import Timed
 from ..core.point import ON_CPU, Check, Point, Preset
 from ..core.quiet import quiet
-from ..core.record import Record
-from ..judge.anchors import ANCHORS, CARD, JAX, SEPARATE, SOURCES, WARPDRIVE, Anchor, anchor
-from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series, bars, rows
-from ..show.columns import NOTHING, Column, Table, value_column
-from ..show.labels import BACKEND_NAME, MEDIANS, environment, plural, ratio_text
-from ..show.records import by, grouped, latest, rate_of
-from ..show.tables import every_point
+from ..judge.anchors import ANCHORS, SEPARATE
 from .env_step import place
 from .shared import (
     ON_GPU,
@@ -551,156 +543,6 @@ def train_pairs(preset: Preset) -> Pairs:
     ]
 
 
-# ------------------------------------------------------------------ tables and charts
-
-
-REFERENCE_MARKER: Final = {WARPDRIVE: "x", JAX: "+"}
-
-
-def training_table(records: Sequence[Record]) -> Table[Record]:
-    """Return every point over what others reach on it on an H200."""
-
-    def over_reference(record: Record) -> float | None:
-        return lead if math.isfinite(lead := _lead(record)) else None
-
-    def reference(record: Record) -> str:
-        other = _reference(record)
-        return NOTHING if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run"
-
-    over = value_column("x reference (on an H200)", over_reference, ratio_text)
-    made = every_point(records, over, Column("reference", reference))
-    named = {other.by for record in records if (other := _reference(record)) is not None}
-    sources = [f"{name}: {source}." for name, source in SOURCES.items() if name in named]
-    return replace(made, caption=" ".join([made.caption, *sources]))
-
-
-def rollouts_chart(records: Sequence[Record]) -> Chart:
-    """Return the throughput of rollouts, which play and do not learn, in a row for each point."""
-    shown = latest(records)
-    return Chart(
-        name="rollout",
-        title="Rollouts",
-        caption=f"All steps of the policies, their forward passes and the samples' way into the batch. {MEDIANS}",
-        statistic="medians",
-        kind="rows",
-        x=Axis("environment steps per second of rollout"),
-        panels=[
-            rows(environment(str(env)), found, "env_steps_per_s", _iteration)
-            for (env,), found in grouped(sorted(shown, key=_iteration_order), "env").items()
-        ],
-        records=shown,
-    )
-
-
-def training_chart(records: Sequence[Record]) -> Chart:
-    """Return the throughput of training, and of others on the same points, in a row for each point."""
-    shown = latest(records)
-    panels = []
-    for (env,), found in grouped(sorted(shown, key=_iteration_order), "env").items():
-        best = {_iteration(record): record for record in sorted(found, key=lambda r: rate_of(r, "env_steps_per_s"))}
-
-        def beside(record: Record, best: Mapping[str, Record] = best) -> str:
-            is_ahead = best[_iteration(record)] is record and _lead(record) >= 1
-            return _over_other(record) if is_ahead else ""
-
-        own = rows(environment(str(env)), found, "env_steps_per_s", _iteration, beside)
-        panels.append(Panel(own.title, [*own.series, *_others(best, own.ticks)], own.ticks))
-    has_others = any(math.isfinite(_lead(record)) for record in shown)
-    others = " What others reach on these points was measured on an NVIDIA H200; x is the fastest backend over it."
-    return Chart(
-        name="training",
-        title="Training",
-        caption=f"An iteration is a rollout and the update of every policy. {MEDIANS}{others if has_others else ''}",
-        statistic="medians",
-        kind="rows",
-        x=Axis("environment steps per second" + (" (x: over the reference)" if has_others else "")),
-        panels=panels,
-        records=shown,
-    )
-
-
-def _others(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
-    """Return what others reach on the points of our fastest records; what is ahead is labelled, to be readable."""
-    points: dict[str, list[DataPoint]] = {}
-    for name, record in best.items():
-        other = _reference(record)
-        if other is not None and other.env_steps_per_s is not None:
-            rate, label = other.env_steps_per_s, "" if _lead(record) >= 1 else _over_other(record)
-            place = DataPoint(rate, names.index(name), rate, rate, "bench/judge/anchors.toml", label)
-            points.setdefault(other.by, []).append(place)
-    return [
-        Series(f"{by} (on an H200)", GREY | {"marker": REFERENCE_MARKER[by]}, own) for by, own in sorted(points.items())
-    ]
-
-
-def _reference(record: Record) -> Anchor | None:
-    """Return what others reach on a record's point, on a card of its kind."""
-    return anchor(record.point) if record.machine.get("gpu") == CARD else None
-
-
-def _lead(record: Record) -> float:
-    """Return how many times what others reach on a point a record is; infinitely many where they do not run."""
-    other = _reference(record)
-    rate = rate_of(record, "env_steps_per_s")
-    return rate / other.env_steps_per_s if other is not None and other.env_steps_per_s else math.inf
-
-
-def _over_other(record: Record) -> str:
-    other = _reference(record)
-    if other is None:
-        return ""
-    return f"{ratio_text(_lead(record))} x" if other.env_steps_per_s else f"{other.by}: does not run"
-
-
-def split_chart(records: Sequence[Record]) -> Chart:
-    """Return which share of an iteration is its rollout, and which its update."""
-    shown = [record for record in latest(records) if {"rollout_s", "update_s"} <= record.notes.keys()]
-
-    def share(record: Record, part: str) -> Metric:
-        value = record.notes[f"{part}_s"] / (record.notes["rollout_s"] + record.notes["update_s"])
-        return Metric.exactly(value, "", "lower")
-
-    return Chart(
-        name="split",
-        title="Time split of an iteration",
-        caption="Rollout and update, each measured by itself over the iterations after the warm-up.",
-        statistic="means over the iterations after the warm-up",
-        kind="rows",
-        x=Axis("share of an iteration", is_log=False),
-        panels=[
-            bars(
-                environment(str(env)),
-                found,
-                {"rollout": "", "update": "///"},
-                share,
-                lambda record: f"{_iteration(record)}, {BACKEND_NAME[str(record.point['backend'])]}",
-                lambda record, part: f"{ratio_text(1e3 * record.notes[f'{part}_s'])} ms",
-            )
-            for (env,), found in grouped(sorted(shown, key=_iteration_order), "env").items()
-        ],
-        records=shown,
-    )
-
-
-def _iteration(record: Record) -> str:
-    point = record.point
-    played = f"{plural(int(point['n_agents']), 'agent')} x {plural(int(point['n_steps']), 'step')}"
-    usual = {"precision": "fp32", "mode": "graph" if point["backend"] in ON_GPU else "eager"}
-    how = "".join(f", {point[axis]}" for axis, value in usual.items() if point[axis] != value)
-    how += "" if point.get("fused", True) else ", not fused"
-    how += ", exact" if point.get("exact") else ""
-    algorithm = f"{point['algorithm']} " if "algorithm" in point else ""
-    return f"{algorithm}{point['network']}, {point['n_envs']:,} x {played}{how}"
-
-
-def _iteration_order(record: Record) -> tuple[Any, ...]:
-    axes = by("algorithm", "network", "n_agents", "n_envs", "n_steps")
-    how = (record.point["precision"] != "fp32", str(record.point["precision"]), record.point["mode"] == "eager")
-    backend = list(BACKEND_STYLE).index(str(record.point["backend"]))
-    more = not record.point.get("fused", True), bool(record.point.get("exact"))
-    return (*axes(record), *how, *more, backend)
-
-
 # ------------------------------------------------------------------ cases
 
 ROLLOUT: Final = compared(
@@ -710,7 +552,6 @@ ROLLOUT: Final = compared(
     points=rollout_points,
     setup=rollout,
     over=("backend", "cpu"),
-    charts=(rollouts_chart,),
 )
 TRAIN: Final = Case(
     name="train",
@@ -720,6 +561,4 @@ TRAIN: Final = Case(
     points=train_points,
     setup=train,
     pairs=train_pairs,
-    table=training_table,
-    charts=(training_chart, split_chart),
 )

@@ -14,6 +14,7 @@ import torch
 
 from bench.core.measure import Curve
 from bench.show import render
+from bench.show.cases import VIEWS, learning_table, without_curve
 from bench.show.columns import NOTHING
 from bench.workloads import learn
 from bench.workloads.learn import TASKS, UNTIL_END, WHOLE_TASKS, LearningRun, Task, settings, task_point
@@ -138,7 +139,7 @@ def test_population_trains_until_each_member_is_there(population):
     assert got.unread == {}
     point = task_point(EASY, "host", 3) | {"population": 3}
     whole = seed_record(3, None, point=point, metrics=got.metrics, notes=got.notes, curve=got.curve)
-    table = render.markdown(learn.learning_table([whole]))
+    table = render.markdown(learning_table([whole]))
     assert "| 3 of 3 |" in table
     assert "a population of 3" in table
 
@@ -172,10 +173,10 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
         seed_record(seed, None, after, point=task_point(task, "host", seed) | UNTIL_END, curve=curve)
         for seed, after in enumerate((37.0, 25.0, 38.0))
     ]
-    table = render.markdown(learn.learning_table(records))
+    table = render.markdown(learning_table(records))
     assert "| 2 of 3 |" in table
     assert f"| 0 of 3 | not reached | {NOTHING} |" in table, "a run to the end has steps and is not timed"
-    chart, over_seconds = (make(records) for make in learn.LEARN.charts)
+    chart, over_seconds = (make(records) for make in VIEWS["learn"].charts)
     assert not over_seconds.panels, "a run to the end is not timed"
     assert [(panel.title, panel.level) for panel in chart.panels] == [
         ("Tag GridWorld (tagger), PPO, to the end, 100 environments, 3 seeds", 30.0),
@@ -198,18 +199,18 @@ def test_training_speed_without_a_curve_is_named():
     """bf16 is timed and only fp32 learned; a record of the same precision takes it off the list."""
     axes = {"n_envs": 64, "network": "32-32", "algorithm": "PPO", "precision": "bf16"}
     fast = record(case="train", scope="train", point={"env": "cartpole", "backend": "pycuda", **axes}, threads=None)
-    assert learn.without_curve([fast, seed_record(0, 1.0)]) == ["CartPole with PPO in bf16"]
-    assert learn.without_curve([fast, seed_record(0, 1.0, point={"precision": "bf16"})]) == []
+    assert without_curve([fast, seed_record(0, 1.0)]) == ["CartPole with PPO in bf16"]
+    assert without_curve([fast, seed_record(0, 1.0, point={"precision": "bf16"})]) == []
 
 
 def test_every_seed_is_shown_beside_the_mean():
     """Of five seeds one ends at 145: the table names it the worst and has all, the chart a mark where each ended."""
     ends = (500.0, 145.0, 500.0, 500.0, 499.0)
     records = [seed_record(seed, 9.0, after) for seed, after in enumerate(ends)]
-    table = learn.learning_table(records)
+    table = learning_table(records)
     (cells,) = (dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.cells)
     assert (cells["worst seed"], cells["each seed"]) == ("145", "145 499 500 500 500")
-    chart = learn.LEARN.charts[0](records)
+    chart = VIEWS["learn"].charts[0](records)
     (panel,) = chart.panels
     mean, marks = panel.series
     assert chart.name == "learning"
