@@ -20,7 +20,6 @@ from .core.point import command_line
 from .core.record import Record, leaving_out, oldest_first, read_all, read_comparisons
 from .judge.anchors import SOURCES
 from .judge.claims import Claims, for_report
-from .show.cases import without_curve
 from .show.charts import Chart, DataPoint
 from .show.columns import Column, Table
 from .show.labels import commit_label, digits, machine_label, notes
@@ -29,6 +28,7 @@ from .show.records import by_machine, evidence_of
 from .show.render import template
 from .show.sets import past_records, published_records
 from .show.tables import RUN, all_known, hardware, headline
+from .show.views.cases import without_curve
 
 OUT: Final = Path("results/report.html")
 

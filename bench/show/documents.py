@@ -22,10 +22,10 @@ from ..core.record import Record, leaving_out, oldest_first, read_all, selected
 from ..core.schema import read_text
 from ..static.command import TABLES as STATIC
 from . import peers, render
-from .cases import VIEWS
 from .columns import Column, MakeTable, Table
 from .labels import commit_label
 from .records import latest, measured_alone
+from .views.cases import VIEWS
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)

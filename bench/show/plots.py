@@ -28,11 +28,11 @@ from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import slug
 from ..core.record import RESULTS, Record, leaving_out, read_all
 from . import across, peers
-from .cases import VIEWS
 from .charts import Chart, Panel, Series
 from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of, measured_alone
 from .sets import past_records, published_records
+from .views.cases import VIEWS
 
 STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 64

@@ -7,9 +7,9 @@ import pytest
 from bench.core.point import PLAIN, PLAIN_CASES, PLAIN_ENVS
 from bench.core.record import Record
 from bench.show.documents import TABLES
-from bench.show.env_charts import speedup_chart
 from bench.show.records import best_on_cpu, work_of
 from bench.show.tables import headline
+from bench.show.views.env_charts import speedup_chart
 from bench.workloads.cases import CASES
 from tests.bench.builders import point, record
 

@@ -7,8 +7,8 @@ import pytest
 from bench.core import machine
 from bench.core.errors import ShowError
 from bench.core.record import append
-from bench.show.cases import VIEWS
 from bench.show.documents import COMMAND, TABLES, printed, refreshed
+from bench.show.views.cases import VIEWS
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, metric, point, record
 

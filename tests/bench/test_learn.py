@@ -14,8 +14,8 @@ import torch
 
 from bench.core.measure import Curve
 from bench.show import render
-from bench.show.cases import VIEWS, learning_table, without_curve
 from bench.show.columns import NOTHING
+from bench.show.views.cases import VIEWS, learning_table, without_curve
 from bench.workloads import learn
 from bench.workloads.learn import TASKS, UNTIL_END, WHOLE_TASKS, LearningRun, Task, settings, task_point
 from bench.workloads.train import shipped, train_points

@@ -15,9 +15,9 @@ from bench.core.errors import ShowError
 from bench.core.measure import Curve, Metric
 from bench.core.record import Record
 from bench.show import plots
-from bench.show.env_charts import neighbors_chart, speedup_over, throughput_chart
 from bench.show.plots import charts, paint
 from bench.show.records import by_machine, latest
+from bench.show.views.env_charts import neighbors_chart, speedup_over, throughput_chart
 from tests.bench.builders import point, record, seed_record, two_backends
 
 

@@ -20,10 +20,10 @@ from bench.judge.ledger import LINKS
 from bench.show.across import history
 from bench.show.charts import DataPoint
 from bench.show.columns import Column, Table
-from bench.show.env_charts import crossover, saturation
 from bench.show.labels import digits
 from bench.show.plots import charts
 from bench.show.tables import headline
+from bench.show.views.env_charts import crossover, saturation
 from tests.bench.builders import bench, metric, point, record, two_backends
 from tests.support import Page
 

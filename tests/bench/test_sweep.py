@@ -16,7 +16,7 @@ from bench.core.record import Context, read_all
 from bench.judge.anchors import ANCHORS
 from bench.process.at_once import run_points
 from bench.show import documents, plots
-from bench.show.run_charts import training_chart
+from bench.show.views.run_charts import training_chart
 from bench.workloads.train import training_point
 from tests.bench.builders import bench, case, in_this_process, record, timed
 

@@ -9,14 +9,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..core.groups import groups_of
-from ..core.record import Record
-from ..core.stats import interquartile_band, interquartile_mean, median, median_interval
-from ..judge.anchors import SOURCES
-from ..workloads.shared import FP32, MEMBERS
-from . import env_charts, run_charts
-from .charts import MakeChart
-from .columns import (
+from ...core.groups import groups_of
+from ...core.record import Record
+from ...core.stats import interquartile_band, interquartile_mean, median, median_interval
+from ...judge.anchors import SOURCES
+from ...workloads.shared import FP32, MEMBERS
+from ..charts import MakeChart
+from ..columns import (
     BACKEND,
     INTERVAL,
     NOTHING,
@@ -29,10 +28,11 @@ from .columns import (
     metric_column,
     value_column,
 )
-from .labels import backend_label, environment, number, ratio_text
-from .records import by, metric
+from ..labels import backend_label, environment, number, ratio_text
+from ..records import by, metric
+from ..tables import all_points, differing, every_point, note_column, over_baseline, point_order
+from . import env_charts, run_charts
 from .run_charts import TASK, is_to_the_end
-from .tables import all_points, differing, every_point, note_column, over_baseline, point_order
 
 # ------------------------------------------------------------------ train, scaling, memory
 

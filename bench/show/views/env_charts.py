@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..core.measure import Metric
-from ..core.point import ORACLE, PLAIN
-from ..core.record import Record
-from ..workloads.shared import FULLY_OBSERVED_AGENTS
-from .charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
-from .labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
-from .records import (
+from ...core.measure import Metric
+from ...core.point import ORACLE, PLAIN
+from ...core.record import Record
+from ...workloads.shared import FULLY_OBSERVED_AGENTS
+from ..charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
+from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
+from ..records import (
     baselines,
     best_on_cpu,
     between,

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..core.measure import Curve, Metric
-from ..core.record import Record, are_on_two_cards
-from ..core.stats import Floats, interquartile_band, interquartile_mean
-from ..judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
-from ..workloads.shared import ON_GPU, UNTIL_END
-from .charts import (
+from ...core.measure import Curve, Metric
+from ...core.record import Record, are_on_two_cards
+from ...core.stats import Floats, interquartile_band, interquartile_mean
+from ...judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
+from ...workloads.shared import ON_GPU, UNTIL_END
+from ..charts import (
     BACKEND_STYLE,
     GREY,
     HATCHES,
@@ -28,8 +28,8 @@ from .charts import (
     bars,
     rows,
 )
-from .labels import BACKEND_NAME, MEDIANS, backend_label, environment, is_ours, maker, plural, ratio_text, size_and_run
-from .records import baselines, by, grouped, latest, metric, rate_of, size
+from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, is_ours, maker, plural, ratio_text, size_and_run
+from ..records import baselines, by, grouped, latest, metric, rate_of, size
 
 RATE: Final = "env_steps_per_s"
 
