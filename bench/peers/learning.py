@@ -16,8 +16,8 @@ from ..core.measure import Curve, Measurement, Metric
 from ..core.point import Check, Facts, Point
 from ..core.record import Record
 from ..show.records import metric
-from ..workloads.learn import EVALUATED, NOT_REACHED, figures, return_metric
-from ..workloads.train import shipped
+from ..workloads.setups.learning import EVALUATED, NOT_REACHED, figures, return_metric
+from ..workloads.setups.trainers import shipped
 from .catalogue import PeerJob
 from .check import correctness
 

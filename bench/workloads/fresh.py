@@ -46,13 +46,13 @@ def start(point: dict[str, Any], parts: Parts) -> dict[str, Any]:
 
 def _import(name: str) -> Any:
     """Import the package, and find out whether a backend is there."""
-    import warpdrive_min  # noqa: PLC0415  (this is what is timed)
+    import warpdrive_min
 
     return warpdrive_min.BACKENDS[name].require()
 
 
 def _allocate(backend: Any) -> None:
-    import torch  # noqa: PLC0415
+    import torch
 
     torch.zeros(1, device=backend.device)
     backend.synchronize()
@@ -60,10 +60,10 @@ def _allocate(backend: Any) -> None:
 
 def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
     """Build the environments, start them, build what draws, and step once."""
-    from warpdrive_min.policies import random_policy  # noqa: PLC0415
+    from warpdrive_min.policies import random_policy
 
-    from .env_step import build_env  # noqa: PLC0415
-    from .shared import SEED  # noqa: PLC0415
+    from .setups.environments import build_env
+    from .shared import SEED
 
     def done(work: Callable[[], Any]) -> Callable[[], Any]:
         def waited() -> Any:
@@ -85,7 +85,7 @@ def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, 
 def _first_update(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
     """Build a trainer, play and learn once eagerly, and a second time, on a GPU out of the graphs it captures."""
     parts.time("import_training_s", lambda: importlib.import_module("warpdrive_min.training.trainer"))
-    from .train import player  # noqa: PLC0415
+    from .setups.trainers import player
 
     def iterate() -> None:
         trainer.iterate()
@@ -113,7 +113,7 @@ def main(text: str, folder: str) -> None:
     parts = Parts()
     point = json.loads(text)
     arrays = start(point, parts)
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     np.savez(Path(folder) / "arrays.npz", **arrays)
     Path(folder, "parts.json").write_text(json.dumps(parts.seconds))

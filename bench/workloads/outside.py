@@ -10,19 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from warpdrive_min import BACKENDS
-from warpdrive_min.commands.environments import read_settings
-from warpdrive_min.environment import Environment
-from warpdrive_min.envs import ENVS
 from warpdrive_min.errors import ConfigError, known
-from warpdrive_min.validation.subject import load_class
 
 from ..core.case import Job
 from ..core.errors import CompareError
 from ..core.point import ORACLE, Point, Preset, class_and_config
 from ..core.record import Record
 from .cases import CASES
-from .env_step import environment_of, is_outside, place
 from .many_steps import modes
+from .shared import is_outside, place
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
 """Cases that measure such an environment."""
@@ -39,8 +35,10 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
         CompareError: One is of no environment, or another option is given that is not of these.
     """
     outside = [name for name in envs if is_outside(name)]
-    for name in envs:
-        if name not in ENVS and name not in outside:
+    if shipped := [name for name in envs if name not in outside]:
+        from warpdrive_min.envs import ENVS
+    for name in shipped:
+        if name not in ENVS:
             rule = f"must be one of {', '.join(ENVS)}, a class as module:Class, or a path that is there"
             raise CompareError(f"--env: {rule} (got {name}); look for it from {Path.cwd()}")
     if config and not outside:
@@ -56,6 +54,8 @@ def name_of(target: str, arguments: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: There is no such class.
     """
+    from warpdrive_min.validation.subject import load_class
+
     cls = load_class(target)
     parts = cls.__module__.split(".")
     places = [Path(*parts).with_suffix(".py").resolve(), Path(*parts, "__init__.py").resolve()]
@@ -119,6 +119,10 @@ def outside_jobs(
         CompareError: Another case or backend is named, there are no NumPy kernels, or the class takes other arguments.
         ConfigError: There is no such class, or the config breaks a rule of its own.
     """
+    from warpdrive_min.environment import Environment
+
+    from .setups.environments import environment_of
+
     for case in cases:
         if case not in OUTSIDE_CASES:
             raise CompareError(
@@ -164,6 +168,8 @@ def config_of(settings: Sequence[str]) -> dict[str, Any]:
     Raises:
         CompareError: One is no pair.
     """
+    from warpdrive_min.commands.environments import read_settings
+
     try:
         return read_settings(settings, "--config")
     except ConfigError as error:

@@ -13,24 +13,25 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if __name__ == "__main__":  # before anything that takes seconds to import
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a word: who has launched it has said all
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
-import torch
-from pydantic import TypeAdapter
-from torch import distributed
-
-from warpdrive_min.training.distributed import joined, launch
-from warpdrive_min.training.ranks import World, as_bytes
-
-from ..core.case import Case, Skip
+from ..core.case import Case
+from ..core.errors import Skip
 from ..core.measure import Measurement, Plan, Ranks, Stopwatch, Timer, stopwatch_for
 from ..core.point import Facts, Point, Preset
-from .shared import ON_GPU, Repeated, available, steps_of, timed
-from .train import Comparison, WatchedTrainer, learned, learning_check, settings, training_point, twin_check
+from .shared import ON_GPU, steps_of, training_point
+
+if TYPE_CHECKING:
+    import torch
+
+    from warpdrive_min.training.ranks import World
+
+    from .setups.iterations import Comparison
+    from .setups.trainers import WatchedTrainer
 
 PROGRAM: Final = f"{__package__}.scaling"
 REPORT: Final = "report.json"
@@ -40,12 +41,41 @@ ON_THREADS: Final = (1, 2)
 """Ranks on a CPU, each with the same share of its threads, however many there are."""
 
 
+# ------------------------------------------------------------------ points
+
+
+def scaling_points(preset: Preset) -> list[Point]:
+    """Return CartPole in one and two ranks on the CPU; beyond smoke also both tags on 1, 2, 4 and 8 GPUs."""
+    if preset == "smoke":
+        return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
+    points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
+    for backend in ("pycuda",) if preset == "default" else ON_GPU:
+        for n in ON_GPUS:
+            points.append(ranks_point("tag_gridworld", backend, n, n_envs=2_000, n_agents=5, n_steps=100))
+            tag = ranks_point("tag_continuous", backend, n, n_envs=2_000, n_agents=110, n_steps=50)
+            points.append({**tag, "precision": "tf32"})
+    return points
+
+
+def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
+    """Return a point of A2C in so many ranks, each of these sizes."""
+    place = {"env": env, "backend": backend, "n_ranks": n_ranks}
+    return place | training_point(env, backend, **sizes, algorithm="A2C")
+
+
+# ------------------------------------------------------------------ set-up
+
+
 def scaling(point: Point) -> Ranks:
     """Train in as many processes as the point says, each with environments of its own and all of the weights.
 
     Raises:
         Skip: The backend is not there, or there are too few GPUs, or one alone, which has nothing to be compared with.
     """
+    import torch
+
+    from .setups.timing import available
+
     backend = available(point["backend"])
     n_ranks, on_gpu = point["n_ranks"], backend.captures_graphs
     n_gpus = torch.cuda.device_count() if on_gpu else 0
@@ -76,6 +106,10 @@ def start(point: Point, plan: Plan, threads: int) -> Measurement:
     Raises:
         TrainingError: A rank has failed; what it said is on standard error.
     """
+    from pydantic import TypeAdapter
+
+    from warpdrive_min.training.distributed import launch
+
     with tempfile.TemporaryDirectory(prefix="warpdrive-scaling-") as folder:
         report = Path(folder, REPORT)
         task = {"point": dict(point), "plan": asdict(plan), "threads": threads}
@@ -88,6 +122,11 @@ def start(point: Point, plan: Plan, threads: int) -> Measurement:
 
 def main(task: str, file: str) -> None:
     """Train as a rank, and if it is the first one write what all have come to."""
+    import torch
+    from pydantic import TypeAdapter
+
+    from warpdrive_min.training.distributed import joined
+
     asked = json.loads(task)
     with joined(asked["point"]["backend"]) as world:
         torch.set_num_threads(asked["threads"])
@@ -98,6 +137,12 @@ def main(task: str, file: str) -> None:
 
 def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     """Set up, check, time and check again; returns the same times on all ranks."""
+    import torch
+
+    from .setups.iterations import learned, learning_check, twin_check
+    from .setups.timing import Repeated, timed
+    from .setups.trainers import WatchedTrainer, settings
+
     trainer = WatchedTrainer(point["env"], settings(point))
     backend = trainer.wrapper.backend
     notes = trainer.split()
@@ -127,6 +172,9 @@ class SlowestRank:
 
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
         """Time a block."""
+        import torch
+        from torch import distributed
+
         self._world.wait()
         wall, device = self._own.time(block)
         slowest = torch.tensor([wall, device or 0], dtype=torch.int64, device=self._device)
@@ -137,10 +185,13 @@ class SlowestRank:
 
 
 def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
-    """Return a comparison of the weights of all ranks, which only the first rank makes.
+    """Return a comparison of the weights of all ranks, made by the first rank.
 
-    They differ as numbers, or infinitely if in their bits alone.
+    The error is infinite if only bits differ.
     """
+    import torch
+
+    from warpdrive_min.training.ranks import as_bytes
 
     def compare() -> tuple[float, str]:
         gathered = world.gathered({"weights": trainer.weights().to(trainer.wrapper.backend.device)})
@@ -154,27 +205,7 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
     return compare
 
 
-# ------------------------------------------------------------------ points
-
-
-def scaling_points(preset: Preset) -> list[Point]:
-    """Return CartPole in one and two ranks on the CPU; beyond smoke also both tags on 1, 2, 4 and 8 GPUs."""
-    if preset == "smoke":
-        return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
-    points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
-    for backend in ("pycuda",) if preset == "default" else ON_GPU:
-        for n in ON_GPUS:
-            points.append(ranks_point("tag_gridworld", backend, n, n_envs=2_000, n_agents=5, n_steps=100))
-            tag = ranks_point("tag_continuous", backend, n, n_envs=2_000, n_agents=110, n_steps=50)
-            points.append({**tag, "precision": "tf32"})
-    return points
-
-
-def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
-    """Return a point of A2C in so many ranks, each of these sizes."""
-    place = {"env": env, "backend": backend, "n_ranks": n_ranks}
-    return place | training_point(env, backend, **sizes, algorithm="A2C")
-
+# ------------------------------------------------------------------ case
 
 SCALING: Final = Case(
     name="scaling",

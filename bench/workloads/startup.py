@@ -9,29 +9,62 @@ import sys
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min import BACKENDS
-from warpdrive_min.backends.cache import excerpt
-from warpdrive_min.policies import random_policy
-from warpdrive_min.processes import run
 
 from ..core.case import Case
 from ..core.measure import ColdStart
 from ..core.point import Check, Facts, Point, Preset
-from .env_step import place, start_env
 from .fresh import FIRST_UPDATE, observed
-from .shared import SEED, Arrays, available, counterpart, errors, torch_threads
-from .train import player, training_point, twin_of
+from .shared import SEED, place, training_point
+
+if TYPE_CHECKING:
+    from .setups.timing import Arrays
 
 ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 FRESH: Final = Path(__file__).with_name("fresh.py")
 FIRST_STEP: Final = "first step"
 CACHED: Final = "cached"
 COLD: Final = "cold"
+CACHED_ON: Final = ("host", "pycuda")
+"""Backends that cache compiled code."""
+
+
+# ------------------------------------------------------------------ points
+
+
+def startup_points(preset: Preset) -> list[Point]:
+    """Return the way to CartPole's first step, with and without compiled code, and to its trainer's first update.
+
+    From preset paper on also that of Tag Continuous. What has no cache of compiled code is cold alone.
+    """
+    if preset == "smoke":
+        return [
+            first_step_point("cartpole", 16, 1, "cpu", COLD),
+            first_update_point("cartpole", 8, 1, "host", n_steps=8),
+        ]
+    sizes = [("cartpole", 1_000, 1)] + ([("tag_continuous", 100, 110)] if preset in ("full", "paper") else [])
+    points = [
+        first_step_point(*size, backend, cache)
+        for size in sizes
+        for backend in BACKENDS
+        for cache in ((COLD, CACHED) if backend in CACHED_ON else (COLD,))
+    ]
+    return points + [first_update_point(*size, backend) for size in sizes for backend in BACKENDS]
+
+
+def first_step_point(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
+    """Return the point of the way to the first step."""
+    return {"until": FIRST_STEP} | place(env, backend, n_envs, n_agents, cache=cache)
+
+
+def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
+    """Return the point of the way to the first update, with compiled code."""
+    return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
+
+
+# ------------------------------------------------------------------ set-up
 
 
 class StartError(RuntimeError):
@@ -60,6 +93,11 @@ class Starter:
         Raises:
             StartError: It failed; with the end of what it wrote.
         """
+        import numpy as np
+
+        from warpdrive_min.backends.cache import excerpt
+        from warpdrive_min.processes import run
+
         number = self.n_started
         self.n_started += 1
         cache = Path(self._folder, CACHED if self._point["cache"] == CACHED else f"cache-{number}")
@@ -104,6 +142,10 @@ def startup(point: Point) -> ColdStart:
 
     Every process must come to the arrays of an oracle in this one, to the bit; so floats are exact.
     """
+    import torch
+
+    from .setups.timing import available, errors, torch_threads
+
     backend = available(point["backend"])
     starter = Starter(point, torch.get_num_threads())
     expected, oracle = (first_update if point["until"] == FIRST_UPDATE else first_step)(point)
@@ -130,8 +172,16 @@ def startup(point: Point) -> ColdStart:
     )
 
 
+# ------------------------------------------------------------------ check
+
+
 def first_step(point: Point) -> tuple[Arrays, str]:
     """Return the arrays after one step on another backend of the CPU, and its name."""
+    from warpdrive_min.policies import random_policy
+
+    from .setups.environments import start_env
+    from .setups.timing import counterpart
+
     other = counterpart(point["backend"])
     wrapper = start_env({**point, "exact": True}, other, point["n_envs"])
     random_policy(wrapper, SEED)()
@@ -141,6 +191,9 @@ def first_step(point: Point) -> tuple[Arrays, str]:
 
 def first_update(point: Point) -> tuple[Arrays, str]:
     """Return the arrays and weights after two iterations: on a GPU eagerly, on a CPU on another backend."""
+    from .setups.iterations import twin_of
+    from .setups.trainers import player
+
     other = twin_of(point)
     trainer = player(other, exact=True)
     trainer.iterate_times(2)
@@ -148,38 +201,7 @@ def first_update(point: Point) -> tuple[Arrays, str]:
     return arrays, f"two iterations on {other['backend']}, {other['mode']}"
 
 
-# ------------------------------------------------------------------ points
-
-
-def startup_points(preset: Preset) -> list[Point]:
-    """Return the way to CartPole's first step, with and without compiled code, and to its trainer's first update.
-
-    From preset paper on also that of Tag Continuous. What has no cache of compiled code is cold alone.
-    """
-    if preset == "smoke":
-        return [
-            first_step_point("cartpole", 16, 1, "cpu", COLD),
-            first_update_point("cartpole", 8, 1, "host", n_steps=8),
-        ]
-    sizes = [("cartpole", 1_000, 1)] + ([("tag_continuous", 100, 110)] if preset in ("full", "paper") else [])
-    points = [
-        first_step_point(*size, backend, cache)
-        for size in sizes
-        for backend in BACKENDS
-        for cache in ((COLD, CACHED) if BACKENDS[backend].language == "cuda_c" else (COLD,))
-    ]
-    return points + [first_update_point(*size, backend) for size in sizes for backend in BACKENDS]
-
-
-def first_step_point(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
-    """Return the point of the way to the first step."""
-    return {"until": FIRST_STEP} | place(env, backend, n_envs, n_agents, cache=cache)
-
-
-def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
-    """Return the point of the way to the first update, with compiled code."""
-    return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
-
+# ------------------------------------------------------------------ case
 
 STARTUP: Final = Case(
     name="startup",

@@ -17,7 +17,7 @@ from bench.judge.anchors import ANCHORS
 from bench.process.at_once import run_points
 from bench.show import documents, plots
 from bench.show.views.run_charts import training_chart
-from bench.workloads.train import training_point
+from bench.workloads.shared import training_point
 from tests.bench.builders import bench, case, in_this_process, record, timed
 
 

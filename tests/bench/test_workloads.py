@@ -15,10 +15,12 @@ from bench.core.case import Skip
 from bench.core.measure import Plan, Ranks, Timed, Timer
 from bench.core.point import PLAIN, PLAIN_CASES, Preset, point_name
 from bench.judge.ledger import CLAIMS
-from bench.workloads import env_step, kernels, many_steps
+from bench.workloads import env_step, many_steps
 from bench.workloads.cases import CASES
-from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
-from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors, repeated, snapshot_of
+from bench.workloads.setups import environments, kernels, stepping
+from bench.workloads.setups.kernels import GAMMA, SCANNERS, Played
+from bench.workloads.setups.timing import EAGER_STEPS, errors, repeated, snapshot_of
+from bench.workloads.shared import ON_GPU, OURS, place
 from envs import ENVS
 from tests.bench.checked import declared
 from warpdrive_min import BACKENDS, EnvWrapper
@@ -69,7 +71,7 @@ def test_smoke_point_is_measured_and_right(case, point):
 @pytest.mark.parametrize(("env", "n_agents"), [("cartpole", 1), ("tag_continuous", 5)])
 def test_steps_go_on_from_a_snapshot_to_the_bit(env, n_agents, backend):
     """What follows is the same each time, draws too, in whatever state the environments were meanwhile."""
-    wrapper = env_step.start_env(env_step.place(env, backend, 64, n_agents, exact=False), backend, 64)
+    wrapper = environments.start_env(place(env, backend, 64, n_agents, exact=False), backend, 64)
     data, draw = wrapper.cuda_data_manager, random_policy(wrapper)
     steps = repeated(wrapper.backend, lambda: (draw(), wrapper.step()))
     steps.run()
@@ -201,7 +203,7 @@ def test_arrays_that_are_missing_or_not_numbers_differ(got):
 def test_step_alone_draws_nothing(monkeypatch):
     """Many steps take the actions of one draw; with draws there is one for each."""
     draws = []
-    monkeypatch.setattr(env_step, "random_policy", lambda wrapper, seed: lambda: draws.append(seed))
+    monkeypatch.setattr(stepping, "random_policy", lambda wrapper, seed: lambda: draws.append(seed))
     point = {"env": "cartpole", "backend": "host", "n_envs": 8, "n_agents": 1}
     alone = env_step.step(point)
     n_before = len(draws)
