@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import os
@@ -15,11 +16,12 @@ from bench.core.case import Skip
 from bench.core.measure import Plan, Ranks, Timed, Timer
 from bench.core.point import PLAIN, PLAIN_CASES, Preset, point_name
 from bench.judge.ledger import CLAIMS
-from bench.workloads import env_step, many_steps
+from bench.workloads import cases, env_step, learn, many_steps
 from bench.workloads.cases import CASES
 from bench.workloads.setups import environments, kernels, stepping
 from bench.workloads.setups.kernels import GAMMA, SCANNERS, Played
 from bench.workloads.setups.timing import EAGER_STEPS, errors, repeated, snapshot_of
+from bench.workloads.setups.trainers import shipped
 from bench.workloads.shared import ON_GPU, OURS, place
 from envs import ENVS
 from tests.bench.checked import declared
@@ -134,6 +136,33 @@ def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
     with pytest.raises(Skip, match="100 steps that are all kept must fit the GPU"):
         many_steps.require_room(SimpleNamespace(cuda_data_manager=data))
     many_steps.require_room(wrapper)
+
+
+HEAVY = ("torch", "numpy", "envs", "warpdrive_min")
+LIGHT = ("warpdrive_min.constants", "warpdrive_min.errors")
+"""Modules that import no torch; `BACKENDS` of `warpdrive_min` has names and imports a backend on first use."""
+
+
+@pytest.mark.parametrize("file", sorted(Path(cases.__file__).parent.glob("*.py")), ids=lambda file: file.stem)
+def test_case_files_import_what_measures_inside_functions(file):
+    """All points can be listed without torch, NumPy and environments."""
+    imported = []
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Import):
+            imported += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            imported += [f"{module}.{alias.name}" for alias in node.names]
+    allowed = ("warpdrive_min.BACKENDS", "warpdrive_min.backends.BACKENDS")
+    heavy = [name for name in imported if name.split(".")[0] in HEAVY and not name.startswith(LIGHT)]
+    assert [name for name in heavy if name not in allowed] == []
+    assert [name for name in imported if name.startswith(".setups")] == []
+
+
+def test_run_configs_of_tasks_say_their_environments():
+    """Points read the number from the file, as `RunConfig` does."""
+    for task in learn.WHOLE_TASKS:
+        assert task.n_envs == shipped(task.env, f"_{task.algorithm.lower()}").trainer.num_envs
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -193,7 +193,7 @@ def agents_chart(records: Sequence[Record]) -> Chart:
             Panel(
                 environment(str(each[0].point["env"]), envs=int(each[0].point["n_envs"])),
                 _over_agents(each, AGENT_RATE),
-                xlabel=partly.get(each[0].point["env"], ""),
+                xlabel=partly.get(str(each[0].point["env"]), ""),
             )
             for each in shown
         ],
