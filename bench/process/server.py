@@ -26,6 +26,7 @@ from ..core.case import Case, Job, Skip
 from ..core.measure import Plan, Timed, Timer
 from ..core.record import Context, Host, Record, StartTime, parsed
 from ..workloads.cases import CASES
+from ..workloads.setups import every as every  # its copies start with all of it
 from ..workloads.shared import ON_GPU
 from .worker import Message, Worker, WorkerError, serve
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,10 +30,16 @@ class Task:
     @property
     def n_envs(self) -> int:
         """Environments of the shipped run config."""
-        import yaml
+        return shipped_envs(self.env, self.algorithm)
 
-        config = yaml.safe_load(run_config_file(self.env, f"_{self.algorithm.lower()}").read_text())
-        return int(config["trainer"]["num_envs"])
+
+@functools.cache
+def shipped_envs(env: str, algorithm: str) -> int:
+    """Return the number of environments of a shipped run config."""
+    import yaml
+
+    config = yaml.safe_load(run_config_file(env, f"_{algorithm.lower()}").read_text())
+    return int(config["trainer"]["num_envs"])
 
 
 TASKS: Final = (

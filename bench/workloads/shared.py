@@ -142,7 +142,11 @@ def _has_nvml_gpu() -> bool:
 
         pynvml.nvmlInit()
         return int(pynvml.nvmlDeviceGetCount()) > 0
-    except Exception:  # noqa: BLE001  (no driver, or no nvidia-ml-py)
+    except ImportError:
+        import torch
+
+        return torch.cuda.is_available()
+    except Exception:  # noqa: BLE001  (no driver)
         return False
 
 
@@ -233,5 +237,5 @@ def agent_counts(preset: Preset) -> list[int]:
 
 
 def is_to_the_end(point: Point) -> bool:
-    """Tell whether a run goes on to the end of its run config, whatever it reaches."""
+    """True if a run continues after the threshold; it is not timed."""
     return point.get("until") == UNTIL_END["until"]

@@ -16,9 +16,10 @@ from bench.core.case import Skip
 from bench.core.measure import Plan, Ranks, Timed, Timer
 from bench.core.point import PLAIN, PLAIN_CASES, Preset, point_name
 from bench.judge.ledger import CLAIMS
+from bench.process import server
 from bench.workloads import cases, env_step, learn, many_steps
 from bench.workloads.cases import CASES
-from bench.workloads.setups import environments, kernels, stepping
+from bench.workloads.setups import environments, every, kernels, stepping
 from bench.workloads.setups.kernels import GAMMA, SCANNERS, Played
 from bench.workloads.setups.timing import EAGER_STEPS, errors, repeated, snapshot_of
 from bench.workloads.setups.trainers import shipped
@@ -157,6 +158,13 @@ def test_case_files_import_what_measures_inside_functions(file):
     heavy = [name for name in imported if name.split(".")[0] in HEAVY and not name.startswith(LIGHT)]
     assert [name for name in heavy if name not in allowed] == []
     assert [name for name in imported if name.startswith(".setups")] == []
+
+
+def test_processes_that_measure_start_with_all_setups():
+    """The fork server imports them, so that no copy of it does."""
+    files = {file.stem for file in Path(every.__file__).parent.glob("*.py")}
+    assert files - {"__init__", "every"} == set(every.__all__)
+    assert server.every is every
 
 
 def test_run_configs_of_tasks_say_their_environments():

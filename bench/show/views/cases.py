@@ -13,7 +13,7 @@ from ...core.groups import groups_of
 from ...core.record import Record
 from ...core.stats import interquartile_band, interquartile_mean, median, median_interval
 from ...judge.anchors import SOURCES
-from ...workloads.shared import FP32, MEMBERS
+from ...workloads.shared import FP32, MEMBERS, is_to_the_end
 from ..charts import MakeChart
 from ..columns import (
     BACKEND,
@@ -32,7 +32,7 @@ from ..labels import backend_label, environment, number, ratio_text
 from ..records import by, metric
 from ..tables import all_points, differing, every_point, note_column, over_baseline, point_order
 from . import env_charts, run_charts
-from .run_charts import TASK, is_to_the_end
+from .run_charts import TASK
 
 # ------------------------------------------------------------------ train, scaling, memory
 
@@ -117,7 +117,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         return f"{len(_values(seeds, 'env_steps_to_threshold')):,} of {_n_seeds(seeds):,}"
 
     def kept(seeds: Seeds) -> str:
-        if not is_to_the_end(seeds[0]):
+        if not is_to_the_end(seeds[0].point):
             return NOTHING
         threshold = float(seeds[0].point["threshold"])
         return f"{sum(value >= threshold for value in _values(seeds, 'return_after'))} of {len(seeds)}"
@@ -163,7 +163,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
             _over_seeds("return after", "return_after", returns),
             Column("worst seed", worst, is_right=True),
             Column("each seed", each, is_long=True),
-            *(whole if any(is_to_the_end(record) for record in records) else ()),
+            *(whole if any(is_to_the_end(record.point) for record in records) else ()),
         ],
         n_grouping=5,
     )
@@ -177,7 +177,7 @@ def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str])
 
     def text(seeds: Seeds) -> str:
         reached = _values(seeds, name)
-        if name == "seconds_to_threshold" and is_to_the_end(seeds[0]):
+        if name == "seconds_to_threshold" and is_to_the_end(seeds[0].point):
             return NOTHING
         return write([*reached, *[math.inf] * (_n_seeds(seeds) - len(reached))])
 

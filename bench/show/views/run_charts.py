@@ -13,7 +13,7 @@ from ...core.measure import Curve, Metric
 from ...core.record import Record, are_on_two_cards
 from ...core.stats import Floats, interquartile_band, interquartile_mean
 from ...judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
-from ...workloads.shared import ON_GPU, UNTIL_END
+from ...workloads.shared import ON_GPU, is_to_the_end
 from ..charts import (
     BACKEND_STYLE,
     GREY,
@@ -308,11 +308,6 @@ CURVE_POINTS: Final = 100
 """Points at which curves of several seeds are averaged."""
 
 
-def is_to_the_end(record: Record) -> bool:
-    """True if a run continued after the threshold, so that it is not timed."""
-    return UNTIL_END.items() <= record.point.items()
-
-
 @dataclass(frozen=True, slots=True)
 class LearningCurves:
     """Chart of learning curves along their steps or their seconds."""
@@ -325,7 +320,7 @@ class LearningCurves:
 
     def __call__(self, records: Sequence[Record]) -> Chart:
         """Make the chart."""
-        shown = [record for record in latest(records) if not (self.is_timed and is_to_the_end(record))]
+        shown = [record for record in latest(records) if not (self.is_timed and is_to_the_end(record.point))]
         panels = []
         for (*task, population), found in grouped(shown, *TASK).items():
             if not population:  # its record has one curve, the median of the members
