@@ -1,4 +1,4 @@
-"""Environments that are stepped: `env_step`, `graph`, `neighbor_search`, `published`, `step`."""
+"""Environment steps: `env_step`, `graph`, `neighbor_search`, `published`, `step`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ would take NumPy minutes a step.
 
 
 def env_step_points(preset: Preset) -> list[Point]:
-    """Return environments x backends x sizes, and with exact floats the largest CartPole and Tag Continuous.
+    """Return environments x backends x sizes, and a few with exact floats.
 
     In presets full and paper with `A_MILLION` agents, too, of whom some are always where rounding decides.
     """
@@ -71,7 +71,7 @@ def env_step_points(preset: Preset) -> list[Point]:
 
 
 def graph_points(preset: Preset) -> list[Point]:
-    """Return CartPole and Tag Continuous as graphs, where there are any, and with every launch by itself.
+    """Return CartPole and Tag Continuous in graphs and eagerly.
 
     Preset default has the fewest environments, which gain the most, and the most.
     """
@@ -86,7 +86,7 @@ def graph_points(preset: Preset) -> list[Point]:
 
 
 def neighbor_search_points(preset: Preset) -> list[Point]:
-    """Return Tag Continuous with cells and with all pairs, in so many environments that a GPU is full."""
+    """Return Tag Continuous with cells and all pairs, up to a full GPU."""
     on_gpu = has_gpu()
     counts = (
         [60] if preset == "smoke" else [n for n in agent_counts(preset) if 500 <= n <= (10_000 if on_gpu else 1_000)]
@@ -101,7 +101,7 @@ def neighbor_search_points(preset: Preset) -> list[Point]:
 
 
 def published_points(preset: Preset) -> list[Point]:
-    """Return the node's point on every backend, the highest one where there is a GPU to compare; smoke: a tiny node."""
+    """Return the points that others were measured at; smoke: a tiny one."""
     if preset == "smoke":
         return [place(**NODE | {"n_envs": 3, "backend": backend}) for backend in (PLAIN, *ON_CPU)]
     points: list[Point] = [place(**NODE, backend=backend) for backend in (PLAIN, *BACKENDS)]
@@ -111,7 +111,7 @@ def published_points(preset: Preset) -> list[Point]:
 
 
 def step_points(preset: Preset) -> list[Point]:
-    """Return CartPole and the Tag environments at the largest sizes of `env_step`, and at 100 environments."""
+    """Return CartPole and both Tags at the largest and a small size."""
     sizes = env_step_sizes(preset)
     return [
         place(env, backend, n_envs, n_agents)
@@ -129,7 +129,7 @@ def backends(n_envs: int, n_agents: int) -> list[str]:
 
 
 def codes(env: str, n_envs: int, n_agents: int) -> list[str]:
-    """Return all backends, and plain NumPy for `PLAIN_ENVS`, in Tag Continuous up to `PLAIN_PAIRS`."""
+    """Return all backends, and plain NumPy where it is quick enough."""
     has_plain = env in PLAIN_ENVS and (env != "tag_continuous" or n_envs * n_agents**2 <= PLAIN_PAIRS)
     return [*([PLAIN] if has_plain else []), *backends(n_envs, n_agents)]
 
@@ -138,7 +138,7 @@ def codes(env: str, n_envs: int, n_agents: int) -> list[str]:
 
 
 def env_step_pairs(preset: Preset) -> Pairs:
-    """Return GPUs over C++, CUDA C over the oracle and over Numba, it and C++ over plain NumPy, and many over few."""
+    """Return the pairs of `env_step`: backend over backend, many over few."""
     points = env_step_points(preset)
     compiled = [point for point in points if point["backend"] not in (ORACLE, PLAIN)]
     fastest = [point for point in points if point["backend"] in (PLAIN, "host", "pycuda")]

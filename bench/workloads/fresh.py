@@ -1,4 +1,4 @@
-"""Work of `startup` in a process of its own: ``python -P bench/workloads/fresh.py JSON FOLDER``, timed part by part.
+"""Process of `startup`, run as ``python -P bench/workloads/fresh.py JSON FOLDER``.
 
 Nothing but the standard library is imported before the clock starts, which is checked. JSON is the
 point, and FOLDER gets ``parts.json``, the seconds of each part, and ``arrays.npz``, what it all came to.
@@ -38,7 +38,7 @@ class Parts:
 
 
 def start(point: dict[str, Any], parts: Parts) -> dict[str, Any]:
-    """Go from nothing to the first step, or to a trainer that has learned and is captured; returns arrays by name."""
+    """Start up to the first step or update, and return its arrays."""
     backend = parts.time("import_s", lambda: _import(point["backend"]))
     parts.time("context_s", lambda: _allocate(backend))
     return (_first_update if point["until"] == FIRST_UPDATE else _first_step)(point, backend, parts)
@@ -83,7 +83,7 @@ def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, 
 
 
 def _first_update(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
-    """Build a trainer, play and learn once eagerly, and a second time, on a GPU out of the graphs it captures."""
+    """Build a trainer and iterate twice, on a GPU the second time in graphs."""
     parts.time("import_training_s", lambda: importlib.import_module("warpdrive_min.training.trainer"))
     from .setups.trainers import player
 

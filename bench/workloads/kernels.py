@@ -1,4 +1,4 @@
-"""Single kernels, ours and what torch offers: `sampler`, `reset`, `return_scan`, `shuffle`, `record`, `launch`."""
+"""Kernels: `sampler`, `reset`, `return_scan`, `shuffle`, `record`, `launch`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Row = tuple[Any, ...]
 def sizes_of(
     preset: Preset, axes: tuple[str, ...], smoke: Row, usual: Sequence[Row], large: Sequence[Row] = ()
 ) -> list[dict[str, Any]]:
-    """Return one size in preset smoke, else the usual ones, and where there is a GPU those that fill it."""
+    """Return one size in preset smoke, else the usual and the large ones."""
     rows = [*([smoke] if preset == "smoke" else usual), *(large if has_gpu_sizes(preset) else ())]
     return [dict(zip(axes, row, strict=True)) for row in rows]
 
 
 def implementations(sizes: Sequence[Mapping[str, Any]], *names: str) -> list[Point]:
-    """Return each size with every implementation; torch's own do not depend on the backend, only on its device."""
+    """Return each size with every implementation; torch's run once a device."""
     return [
         {"implementation": name, "backend": backend, **size}
         for size in sizes
@@ -39,7 +39,7 @@ def implementations(sizes: Sequence[Mapping[str, Any]], *names: str) -> list[Poi
 
 
 def sampler_points(preset: Preset) -> list[Point]:
-    """Return ours and torch's samplers on each backend's device, also at sizes that fill a GPU."""
+    """Return our sampler and torch's on each backend's device."""
     axes = ("n_envs", "n_agents", "n_actions")
     sizes = sizes_of(preset, axes, (8, 1, 2), [(100, 110, 21), (10_000, 1, 2), (2_000, 1_000, 10)])
     points = implementations(sizes, OURS, "torch.multinomial", "torch.Categorical")
@@ -55,7 +55,7 @@ def reset_sizes(preset: Preset) -> list[dict[str, Any]]:
 
 
 def reset_points(preset: Preset) -> list[Point]:
-    """Return both sizes by their own kernels and, whatever the environment, by saved arrays."""
+    """Return all sizes with their own kernels and with saved arrays."""
     sizes = reset_sizes(preset)
     saved = [{"n_envs": size["n_envs"], "n_agents": size["n_agents"]} for size in sizes]
     return implementations(sizes, OURS) + implementations(saved, "saved arrays")
@@ -73,7 +73,7 @@ def scan_points(preset: Preset) -> list[Point]:
 
 
 def shuffle_points(preset: Preset) -> list[Point]:
-    """Return numbers of indices up to those of a rollout of 100,000 environments; NumPy draws a million."""
+    """Return numbers of indices; NumPy stops at a million."""
     large = 10_000_000
     sizes = sizes_of(preset, ("n_indices",), (1_000,), [(10_000,), (1_000_000,)], [(large,)])
     points = implementations(sizes, OURS, "torch.randperm")
@@ -81,7 +81,7 @@ def shuffle_points(preset: Preset) -> list[Point]:
 
 
 def record_points(preset: Preset) -> list[Point]:
-    """Return the sizes of `reset`, by our kernel: nothing else keeps it all in one pass."""
+    """Return the sizes of `reset`, with our kernel alone."""
     return implementations(reset_sizes(preset), OURS)
 
 

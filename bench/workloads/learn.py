@@ -1,4 +1,4 @@
-"""Training from a seed to a threshold or to the end, and its learning curve: `learn`."""
+"""Training from a seed to a threshold or to the end: `learn`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ MORE_ENVS: Final = {"A2C": (16_384,), "PPO": (16_384, 65_536)}
 
 
 def learn_points(preset: Preset) -> list[Point]:
-    """Return CartPole from one seed; from preset paper on every task from all seeds, also in more environments.
+    """Return CartPole from one seed; from preset paper on all tasks and seeds.
 
     On `pycuda` each task is also learned in the precisions in which its environment's training is timed, so that a
     speed has a curve. All tasks take an hour on a CPU. NumPy learns CartPole alone, and only a GPU has thousands of
@@ -142,7 +142,7 @@ def learn_points(preset: Preset) -> list[Point]:
 
 
 def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> dict[str, Any]:
-    """Return the point of a task; in as many environments as its run config has, if not told otherwise."""
+    """Return the point of a task, by default in its run config's environments."""
     return {
         "env": task.env,
         "backend": backend,
@@ -158,7 +158,7 @@ def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -
 
 
 def learn(point: Point) -> Once:
-    """Train until the learner, or each member of a population, reaches the threshold, or to the end."""
+    """Train until the policy reaches the threshold, or to the end."""
     from .setups.learning import learning_of_members, learning_of_policies
     from .setups.timing import available, torch_threads
 

@@ -94,7 +94,7 @@ WITH_POLICY: Final[dict[str, Mode]] = {"host": "eager", "pycuda": "graph"}
 
 
 def many_steps(point: Point) -> Timed:
-    """Take steps and restart what ended: so many in a launch, or, as in `env_step`, a draw and a step at a time.
+    """Step environments: many steps a launch, or one at a time.
 
     Actions are random, or those of the point's ``policy``.
     """
@@ -130,7 +130,7 @@ def many_steps(point: Point) -> Timed:
 
 
 def require_room(wrapper: EnvWrapper) -> None:
-    """Make sure that a GPU has memory for all observations of a launch, and for the last ones of episodes.
+    """Check that a GPU can hold all observations of a launch.
 
     Raises:
         Skip: It has not.
@@ -149,7 +149,7 @@ def require_room(wrapper: EnvWrapper) -> None:
 
 
 def steps_of_policy(point: Point) -> Timed:
-    """Have a policy act: within a kernel, or, as torch, the sampler and the step, one by one."""
+    """Step environments with a policy, in a kernel or in torch."""
     from warpdrive_min import capture
 
     from .setups.environments import start_env
@@ -182,14 +182,14 @@ def steps_of_policy(point: Point) -> Timed:
 
 
 def precision_of(point: Point) -> AbstractContextManager[None]:
-    """Return the context in which a policy's products are bound: of float32, or of what the point says."""
+    """Return the context of the point's matrix precision."""
     from warpdrive_min.training.config import precision
 
     return precision(point.get("precision", FP32), BACKENDS[point["backend"]].device)
 
 
 def network(point: Point, wrapper: EnvWrapper) -> FullyConnected:
-    """Return the policy of a point, with the same weights each time: hidden layers, tanh, and a value on them."""
+    """Return the policy of a point, with the same weights each time."""
     import torch
 
     from warpdrive_min.training.actions import ActionSpace
@@ -208,7 +208,7 @@ def network(point: Point, wrapper: EnvWrapper) -> FullyConnected:
 
 
 def policy_agrees(point: Point, steps: PolicySteps) -> Check:
-    """Hold a twin's policy against torch and NumPy, step by step from what was seen, and its steps against NumPy.
+    """Check a policy's steps against torch and NumPy, in a smaller run.
 
     What its actions lead to must be the same to the bit, log-probabilities and values but for `ROUNDING`, and actions
     where `ROUNDING` does not decide.
@@ -250,7 +250,7 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
 
 
 def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float) -> int:
-    """Count actions (n_steps, n_envs) that the sampler does not draw from probabilities, unless rounding decides."""
+    """Count actions that the sampler would not draw, unless rounding decides."""
     import numpy as np
 
     from warpdrive_min.rng import STREAM_ACTIONS, philox, seed_words, uniform
@@ -265,7 +265,7 @@ def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float)
 
 
 def twin_agrees(point: Point, steps: Steps) -> Check:
-    """Hold a twin of few environments and exact floats against NumPy; the point's own numbers must be finite."""
+    """Check a smaller run with exact floats against NumPy."""
     from .setups.environments import checked_envs
     from .setups.stepping import CHECKED_STEPS
     from .setups.timing import are_finite, errors
@@ -291,7 +291,7 @@ def twin_agrees(point: Point, steps: Steps) -> Check:
 
 
 def exact_pair(point: Point, n_envs: int) -> tuple[EnvWrapper, EnvWrapper]:
-    """Build and start so many environments of a point with exact floats, on its backend and on NumPy."""
+    """Start environments with exact floats on the backend and on NumPy."""
     from .setups.environments import start_env
 
     exact = {**point, "exact": True}

@@ -47,7 +47,7 @@ def memory_points(preset: Preset) -> list[Point]:
 
 
 def counted_envs(backend: str, n_agents: int) -> int:
-    """Return how many environments are started: of a million agents on a GPU, on a CPU of ten thousand."""
+    """Return the number of environments for a million agents (CPU: 10,000)."""
     return max(1, (1_000_000 if backend in ON_GPU else 10_000) // n_agents)
 
 
@@ -55,7 +55,7 @@ def counted_envs(backend: str, n_agents: int) -> int:
 
 
 def memory(point: Point) -> Once:
-    """Start some environments and twice as many: the difference is what one takes, and the rest is fixed."""
+    """Measure the memory of n and 2 n environments: the slope is one's need."""
     from .setups.timing import available
 
     backend = available(point["backend"])
@@ -95,7 +95,7 @@ def memory(point: Point) -> Once:
 
 
 def used_bytes(point: Point, backend: Backend, n_envs: int) -> int:
-    """Return what starting so many environments takes: by torch's allocator on a GPU, else by the arrays' storage."""
+    """Return the bytes of started environments: allocated, or of all arrays."""
     from .setups.environments import start_env
 
     if backend.device.type == "cuda":
@@ -156,7 +156,7 @@ def fill(point: Point, n_envs: int) -> int:
 
 
 def as_declared(point: Point, backend: Backend) -> Check:
-    """Hold what three times the environments take against the shapes of the arrays of one environment and of two.
+    """Check the bytes of 3 n environments against shapes and dtypes.
 
     So every size must be linear in the environments, and no array may share or waste memory.
     """

@@ -1,4 +1,4 @@
-"""Points of an environment outside `envs/`, which a command line names by its class or its path."""
+"""Points of an environment outside `envs/`, named by class or path."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
 
 
 def name_of(target: str, arguments: Mapping[str, Any]) -> str:
-    """Return the name of an environment in records: ``module:Class``, if it is in the current folder, and its config.
+    """Return the name of an environment in records: its class and config.
 
     Raises:
         ConfigError: There is no such class.
@@ -65,7 +65,7 @@ def name_of(target: str, arguments: Mapping[str, Any]) -> str:
 
 
 def names_of(envs: Sequence[str]) -> set[str]:
-    """Return all names that records may have for environments outside `envs/` that a command line names.
+    """Return all names in records of environments on the command line.
 
     Raises:
         CompareError: One is of no environment.
@@ -78,7 +78,7 @@ def names_of(envs: Sequence[str]) -> set[str]:
 
 
 def job_of(record: Record, named: Collection[str] = ()) -> Job:
-    """Return the point of a record, which must not choose the code that is imported here.
+    """Return the point of a record, whose environment must be known or named.
 
     Args:
         record: Record of a case of today.
@@ -103,7 +103,7 @@ def outside_jobs(
     backends: Sequence[str] = (),
     n_envs: Sequence[int] = (),
 ) -> list[Job]:
-    """Return the points of an environment outside `envs/`, on the backends that it has kernels for.
+    """Return the points of an environment outside `envs/`.
 
     Points of `many_steps` are of an `Environment`: one after WarpDrive's manual takes its steps one by one.
 

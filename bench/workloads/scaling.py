@@ -1,4 +1,4 @@
-"""Iterations of a trainer in several ranks of one host, with as much work for each of them: `scaling`.
+"""Training in several ranks of one host, with equal work each: `scaling`.
 
 It is also the program of a rank, which torchrun starts: ``python -m bench.workloads.scaling JSON FILE``. JSON says the
 point, how much is measured, and how many threads of the CPU a rank has; the first rank writes to FILE.
@@ -45,7 +45,7 @@ ON_THREADS: Final = (1, 2)
 
 
 def scaling_points(preset: Preset) -> list[Point]:
-    """Return CartPole in one and two ranks on the CPU; beyond smoke also both tags on 1, 2, 4 and 8 GPUs."""
+    """Return CartPole in two ranks on the CPU, and both Tags on 1 to 8 GPUs."""
     if preset == "smoke":
         return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
     points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
@@ -67,7 +67,7 @@ def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
 
 
 def scaling(point: Point) -> Ranks:
-    """Train in as many processes as the point says, each with environments of its own and all of the weights.
+    """Train in several processes, each with its own environments.
 
     Raises:
         Skip: The backend is not there, or there are too few GPUs, or one alone, which has nothing to be compared with.
@@ -96,7 +96,7 @@ def scaling(point: Point) -> Ranks:
 
 
 def start(point: Point, plan: Plan, threads: int) -> Measurement:
-    """Start the ranks of a point, wait for them, and return what the first one has written.
+    """Start the ranks of a point, and return the report of the first.
 
     Args:
         point: The point.
@@ -162,7 +162,7 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
 
 
 class SlowestRank:
-    """A stopwatch that starts on all ranks together, and of which all get the time of the slowest one.
+    """Stopwatch that starts on all ranks together and returns the slowest time.
 
     So they also decide alike how long they warm up and how many samples they take.
     """

@@ -1,4 +1,4 @@
-"""Points that several families of cases share: sizes, configs of environments, and axes."""
+"""Sizes, configs of environments and axes that several families share."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CROWDED_AGENTS: Final = 10_000
 
 
 def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers: int | None = None) -> dict[str, Any]:
-    """Return the config of a benchmarked environment: that of the published run configs.
+    """Return the config of an environment, as in published run configs.
 
     Args:
         env: Its name in `ENVS`.
@@ -121,7 +121,7 @@ def is_outside(name: str) -> bool:
 
 
 def availability() -> dict[str, Availability]:
-    """Return for each value of the axis `backend` whether it can run here, and why not."""
+    """Return for each backend, and plain NumPy, whether it can run here."""
     from warpdrive_min.backends import Availability, availability
 
     return {**availability(), PLAIN: Availability(True, "NumPy")}
@@ -151,7 +151,7 @@ def _has_nvml_gpu() -> bool:
 
 
 def has_gpu_sizes(preset: Preset) -> bool:
-    """True if a preset has sizes that fill a GPU: `full`, and others but `smoke` where there is one."""
+    """True if a preset has GPU sizes: `full`, or another with a GPU."""
     return preset == "full" or (preset != "smoke" and has_gpu())
 
 
@@ -197,7 +197,7 @@ def training_point(
     mode: str = "",
     **first: Any,
 ) -> dict[str, Any]:
-    """Return a point of a trainer; ``algorithm`` stands before the network, and other axes behind the mode."""
+    """Return a point of a trainer, its axes in the order of records."""
     network = network or ("256-256" if env in ("tag_continuous", "covid19_economy") else "32-32")
     algorithm = {"algorithm": first.pop("algorithm")} if "algorithm" in first else {}
     how = {"network": network, "precision": precision, "mode": mode or default_mode(backend)}
@@ -205,7 +205,7 @@ def training_point(
 
 
 def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
-    """Return the numbers of environments that are measured, by environment and number of agents.
+    """Return numbers of environments, by environment and number of agents.
 
     Preset default has every second one: with all other cases it takes less than an hour on a machine with a GPU.
     """

@@ -1,4 +1,4 @@
-"""From a fresh process to the first step, or to a trainer that learns at full speed: `startup`."""
+"""From a fresh process to the first step or update: `startup`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CACHED_ON: Final = ("host", "pycuda")
 
 
 def startup_points(preset: Preset) -> list[Point]:
-    """Return the way to CartPole's first step, with and without compiled code, and to its trainer's first update.
+    """Return starts to CartPole's first step, and to its first update.
 
     From preset paper on also that of Tag Continuous. What has no cache of compiled code is cold alone.
     """
@@ -72,7 +72,7 @@ class StartError(RuntimeError):
 
 
 class Starter:
-    """Starts the processes of one point, and keeps the arrays that they came to until they are checked.
+    """Starts the processes of a point, and keeps their arrays for the check.
 
     Args:
         point: The point; ``cache`` says whether each process finds the folder of compiled code empty, or as the first
@@ -138,7 +138,7 @@ class Starter:
 
 
 def startup(point: Point) -> ColdStart:
-    """Time fresh processes, each of which imports, builds, compiles or finds compiled code, and does its first work.
+    """Time fresh processes up to their first step or update.
 
     Every process must come to the arrays of an oracle in this one, to the bit; so floats are exact.
     """
@@ -190,7 +190,7 @@ def first_step(point: Point) -> tuple[Arrays, str]:
 
 
 def first_update(point: Point) -> tuple[Arrays, str]:
-    """Return the arrays and weights after two iterations: on a GPU eagerly, on a CPU on another backend."""
+    """Return arrays and weights after two iterations on the reference."""
     from .setups.iterations import twin_of
     from .setups.trainers import player
 

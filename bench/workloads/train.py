@@ -1,4 +1,4 @@
-"""Policies that play, and trainers that learn, as a user runs them: `rollout`, `train`."""
+"""Rollouts and training, as a user runs them: `rollout`, `train`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGEST: Final = (ROLLOUT_SIZES[2], ROLLOUT_SIZES[3], ROLLOUT_SIZES[5])
 
 
 def rollout_points(preset: Preset) -> list[Point]:
-    """Return CartPole on the CPU; beyond smoke also Tag Continuous there, and on a GPU three environments.
+    """Return CartPole on the CPU; beyond smoke all sizes on a GPU.
 
     The largest of each on `pycuda` also in other precisions and eagerly, and that of CartPole with a wider network.
     """
@@ -61,7 +61,7 @@ RICE_ENVS: Final = (60, 1_000, 10_000)
 
 
 def train_points(preset: Preset) -> list[Point]:
-    """Return a small CartPole on the CPU; from preset default on also all points that others were measured on."""
+    """Return CartPole on the CPU; beyond smoke all published points."""
 
     def cartpole(backend: str, n_envs: int, n_steps: int, algorithm: str) -> Point:
         return training_point("cartpole", backend, n_envs, 1, n_steps, algorithm=algorithm)
@@ -96,7 +96,7 @@ def train_points(preset: Preset) -> list[Point]:
 
 
 def train_pairs(preset: Preset) -> Pairs:
-    """Return Tag Continuous in 2,000 environments over 100 (a claim of WarpDrive's), and exact training over other."""
+    """Return Tag Continuous in many over few environments, and exact training."""
     usual = {"env": "tag_continuous", "backend": "pycuda", "n_agents": 110, "algorithm": "A2C", "precision": "fp32"}
     points = train_points(preset)
     sizes = [point for point in points if usual.items() <= point.items() and "fused" not in point]

@@ -1,4 +1,4 @@
-"""The five environments of one agent in plain NumPy: a row for each component of the state, in float32.
+"""Classic control in plain NumPy: a float32 row a component of the state.
 
 Formulas are those of the references; what a step needs lies in buffers that are made once.
 """
@@ -15,7 +15,7 @@ from .batch import Array, Batch, Floats, Indices
 
 
 class Single(Batch):
-    """Environments of one agent; arrays are ``(components, n_envs)``, so that an operation runs over one row."""
+    """Environments of one agent; arrays are ``(components, n_envs)``."""
 
     n_state: ClassVar[int]
     n_features: ClassVar[int]
@@ -128,7 +128,7 @@ class Valley(Single):
         return np.stack([position + self.config.min_start, np.zeros_like(position)])
 
     def roll(self, push: Floats) -> None:
-        """Advance by one step with the motor's push, which is a buffer; writes `terminated`."""
+        """Advance by one step with a push; writes `terminated`."""
         c, (x, v), slope = self.config, self.state, self.buffers[1]
         np.multiply(x, 3, out=slope)
         np.cos(slope, out=slope)
@@ -178,7 +178,7 @@ class ContinuousMountainCar(Valley):
 
 
 class Pendulum(Single):
-    """Pendulum: rows are the angle, kept within +-pi, and the velocity; it is never terminated.
+    """Pendulum: rows are the angle within +-pi and the velocity.
 
     Observed are cosine, sine and velocity.
     """

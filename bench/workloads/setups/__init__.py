@@ -1,1 +1,1 @@
-"""Set-ups and checks of workloads. They import torch, so a case imports them to measure a point."""
+"""Set-ups and checks of workloads, imported to measure: they need torch."""

@@ -38,7 +38,7 @@ def build_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = Tru
 
 
 def environment_of(point: Point) -> CUDAEnvironmentContext:
-    """Return the environment of a point: one of `ENVS`, or of a class outside, and its config in JSON.
+    """Return the environment of a point, from `ENVS` or from outside.
 
     Raises:
         ConfigError: There is no such class, or it does not take this config.
@@ -58,7 +58,7 @@ def checked_envs(point: Point) -> int:
 
 
 def sampler_bytes(wrapper: EnvWrapper) -> int:
-    """Return bytes a draw must move for one environment: the distribution, the actions, the counter in and out."""
+    """Return the least bytes of a draw for one environment."""
     total = 0
     for agents in agent_sets(wrapper.env).values():
         space = wrapper.env.action_space[agents[0]]

@@ -1,4 +1,4 @@
-"""All set-ups: a process that measures imports them once, before it is forked for each point."""
+"""All set-ups, which a process imports once before it is forked."""
 
 from . import environments, iterations, kernels, learning, stepping, timing, trainers
 

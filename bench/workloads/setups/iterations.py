@@ -1,4 +1,4 @@
-"""Iterations of trainers: their timing, least cost, and checks against a second run."""
+"""Iterations of trainers: timing, least cost, and checks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ NO_TWIN: Final = "none before the timing, which another trainer would slow down"
 
 
 def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Check]:
-    """Return the check of a small run against its twin; it raises Skip where the twin's backend cannot run.
+    """Return the check of a small run against a second one.
 
     Args:
         point: Whose sizes are made small.
@@ -85,7 +85,7 @@ def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Che
 
 
 def twin_of(point: Point) -> Point:
-    """Return the point that must come to the same: on a GPU in the other mode, on a CPU on another backend.
+    """Return the point with equal results: other mode on a GPU, else backend.
 
     Exact training must come to the same on a CPU as on a GPU, and there once more.
 
@@ -107,7 +107,7 @@ def learned(point: Point) -> Arrays:
 
 
 def played(point: Point) -> Arrays:
-    """Return where the environments are after some rollouts, and the weights that the last one teaches."""
+    """Return environments after some rollouts, and the weights of an update."""
     trainer = player(point, exact=True)
     rollouts = plays(trainer, point["mode"])  # has played once
     for _ in range(TWIN_ITERATIONS - 1):
@@ -119,7 +119,7 @@ def played(point: Point) -> Arrays:
 
 
 def named(data: CUDADataManager, *names: str) -> list[str]:
-    """Return the arrays of these names, of each role and key of a Dict, with a row for each agent."""
+    """Return the arrays of these names, of all roles and Dict keys."""
     return [
         each
         for each in data.array_names()
@@ -128,7 +128,7 @@ def named(data: CUDADataManager, *names: str) -> list[str]:
 
 
 def learning_check(trainer: WatchedTrainer, compare: Comparison = lambda: (0.0, NO_TWIN)) -> Callable[[], Check]:
-    """Return the check of a trainer: its weights and metrics stay finite and move, and a comparison finds no error.
+    """Return the check that weights move, are finite, and pass a comparison.
 
     The check raises TrainingError for metrics that are not finite.
     """
@@ -180,7 +180,7 @@ def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]
 
 
 def least_bytes(trainer: WatchedTrainer) -> int:
-    """Return bytes that an iteration must move: what the steps do, and observations written and read once.
+    """Return the least bytes of an iteration: steps, and observations once.
 
     A policy that goes through them several times, or for the value too, reads them again. What all agents of an
     environment see counts once.
@@ -192,7 +192,7 @@ def least_bytes(trainer: WatchedTrainer) -> int:
 
 
 def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:
-    """Return multiplications with additions that an iteration must do: each weight once a row, twice more to learn.
+    """Return the least multiply-adds of an iteration.
 
     Gradients of what a layer is fed with, and what happens between the layers, come on top. What a first layer makes of
     what all agents of an environment see counts once.
@@ -214,12 +214,12 @@ def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:
 
 
 def rows_seen(trainer: WatchedTrainer, group: PolicyGroup) -> int:
-    """Return the rows of observations of an environment that differ by more than who is oneself."""
+    """Return the rows of observations that differ by more than the agent's id."""
     return group.arrays.n_agents if trainer.wrapper.env.own_columns is None else 1
 
 
 def rows_learned(policy: PolicyConfig, n_rows: int) -> int:
-    """Return how many rows go through a policy's networks in an update, of a rollout with ``n_rows``."""
+    """Return the rows that an update passes through a policy's networks."""
     if policy.algorithm == "DDPG":
         return policy.batch_size * policy.updates_per_iteration
     return n_rows * (policy.n_epochs if policy.algorithm == "PPO" else 1)

@@ -1,4 +1,4 @@
-"""Single kernels, ours and what torch offers, each with its least cost and a reference."""
+"""Kernels, ours and torch's, each with its least cost and a reference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .timing import Arrays, Repeated, available, errors, repeated, timed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernel:
-    """A kernel that is ready to be called, what a call costs at least, and what holds it against an oracle."""
+    """A kernel ready to be called, with its least cost and its check."""
 
     calls: Repeated
     work: Mapping[str, int]
@@ -53,7 +53,7 @@ class Kernel:
     """Periods of arrays of angles, by name."""
 
     def check(self) -> Check:
-        """Hold it against the oracle in all trials; the array that is furthest off decides."""
+        """Compare with the reference in all trials; the largest error decides."""
         worst: dict[str, float] = {}
         for _ in range(self.n_trials):
             worst |= {name: max(worst.get(name, 0.0), e) for name, e in errors(*self.trial(), self.periods).items()}
@@ -95,7 +95,7 @@ def arrays_of(data: CUDADataManager) -> dict[str, torch.Tensor]:
 
 
 def mark_done(data: CUDADataManager, generator: torch.Generator) -> torch.Tensor:
-    """Let each environment have ended with a chance of one half, the first one surely; returns the flags."""
+    """End the first and half of the other environments; return the flags."""
     flags = torch.randint(0, 2, (data.n_envs,), generator=generator, dtype=torch.int32)
     flags[0] = 1
     data.tensor(DONE).copy_(flags)
@@ -113,7 +113,7 @@ Draw = tuple[Callable[[], None], Callable[[], torch.Tensor]]
 
 
 def sampler(point: Point, backend: Backend) -> Kernel:
-    """Draw one action for every agent from probabilities: ours, or torch's on the same device."""
+    """Draw one action for every agent: our sampler, or torch's."""
     shape = (point["n_envs"], point["n_agents"], point["n_actions"])
     weights = np.random.default_rng(SEED).random(shape, np.float32)
     probabilities = torch.from_numpy(weights / weights.sum(-1, keepdims=True)).to(backend.device)
@@ -166,7 +166,7 @@ def torch_multinomial(backend: Backend, probabilities: torch.Tensor) -> Draw:
 
 
 def torch_categorical(backend: Backend, probabilities: torch.Tensor) -> Draw:
-    """Set up `torch.distributions.Categorical`, built anew for each draw as a policy's output asks for."""
+    """Set up `torch.distributions.Categorical`, built anew for each draw."""
     last: list[torch.Tensor] = []
 
     def draw() -> None:
@@ -182,12 +182,12 @@ SAVED_WORDS: Final = 8
 
 
 def reset(point: Point, backend: Backend) -> Kernel:
-    """Restart every environment: by its own kernel, or by copying saved arrays, as those without one are restarted."""
+    """Restart every environment, by its own kernel or from saved arrays."""
     return (own_reset if point["implementation"] == OURS else saved_reset)(point, backend)
 
 
 def own_reset(point: Point, backend: Backend) -> Kernel:
-    """Restart by the kernel `reset` of the environment; a trial restarts some on NumPy too, from the same state."""
+    """Restart by the environment's kernel; NumPy is the reference."""
     n_checked = checked_envs(point)
     wrapper, oracle = start_env(point, backend.name, point["n_envs"]), start_env(point, "cpu", n_checked)
     data, expected = wrapper.cuda_data_manager, oracle.cuda_data_manager
@@ -214,7 +214,7 @@ def own_reset(point: Point, backend: Backend) -> Kernel:
 
 
 def saved_reset(point: Point, backend: Backend) -> Kernel:
-    """Restart by copying `SAVED_WORDS` numbers for each agent; a trial spoils all and restarts half of them."""
+    """Restart by copying `SAVED_WORDS` numbers for each agent."""
     n_envs, n_agents = point["n_envs"], point["n_agents"]
     data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
     feed = DataFeed()
@@ -281,7 +281,7 @@ class Played:
 
 
 def return_scan(point: Point, backend: Backend) -> Kernel:
-    """Sum up discounted rewards backwards in time: our kernel, a loop over the steps in torch, or its cumulative sum.
+    """Sum discounted rewards: our kernel, a torch loop, or a cumulative sum.
 
     A trial takes the definition in float64, on the CPU, for all rows.
     """
@@ -308,7 +308,7 @@ def return_scan(point: Point, backend: Backend) -> Kernel:
 
 
 def random_rollout(shape: tuple[int, int, int]) -> Played:
-    """Return rewards from 0 to 1 and episodes that end with a chance of one in fifty a step, half of them cut off."""
+    """Return random rewards and episodes; 2 % of steps end one."""
     generator = torch.Generator().manual_seed(SEED)
     ends = torch.rand(shape[:2], generator=generator)
     rewards, last_values = torch.rand(shape, generator=generator), torch.rand(shape[1:], generator=generator)
@@ -333,7 +333,7 @@ def loop_scan(played: Played) -> None:
 
 
 def cumulative_scan(played: Played) -> None:
-    """Take sums of gamma^t r(t) from each step on, less the one from the next episode on, over gamma^t."""
+    """Take cumulative sums of gamma^t r(t) to each episode's end."""
     n_steps = len(played.rewards)
     steps = torch.arange(n_steps, device=played.rewards.device)
     discount = (GAMMA ** steps.float())[:, None, None]
@@ -354,7 +354,7 @@ SCANNERS: Final[Mapping[str, Callable[[Backend, Played], Callable[[], None]]]] =
 
 
 def returns_in_float64(played: Played) -> torch.Tensor:
-    """Return the definition, (n_steps, n_envs, n_agents) float64, of arrays on the CPU."""
+    """Return the discounted returns in float64, step by step on the CPU."""
     rewards, after = played.rewards.double(), played.last_values.double()
     returns = torch.empty_like(rewards)
     for step in reversed(range(len(rewards))):
@@ -367,7 +367,7 @@ FEW_INDICES: Final = 20
 
 
 def shuffle(point: Point, backend: Backend) -> Kernel:
-    """Draw a permutation: ours, or `torch.randperm` on the same device, which is called eagerly."""
+    """Draw a permutation: ours, or `torch.randperm` on the same device."""
     n, is_ours = point["n_indices"], point["implementation"] == OURS
     ours, oracle = Shuffle(backend, n, SEED), Shuffle("cpu", n, SEED)
     indices = ours.indices if is_ours else torch.zeros(n, dtype=torch.int64, device=backend.device)
@@ -406,7 +406,7 @@ RECORDED: Final = 4
 
 
 def record(point: Point, backend: Backend) -> Kernel:
-    """Keep a step of a rollout: rewards, ends and last observations, and the sums over episodes."""
+    """Record a step of a rollout: rewards, ends, observations, episode sums."""
     wrapper = start_env(point, backend.name, point["n_envs"])
     draw = random_policy(wrapper, SEED)
     arrays = SharedLayout().arrays(wrapper, {"all": list(wrapper.env.action_space)})["all"]
@@ -438,7 +438,7 @@ def record(point: Point, backend: Backend) -> Kernel:
 
 
 def end_some(wrapper: EnvWrapper, generator: torch.Generator) -> None:
-    """Let half of the environments have ended, half of these by their time limit: what `record` reads, no step sees."""
+    """End half of the environments, half of these by their time limit."""
     data = wrapper.cuda_data_manager
     is_done = mark_done(data, generator).int()
     is_truncated = torch.randint(0, 2, is_done.shape, generator=generator, dtype=torch.int32) & is_done
@@ -484,7 +484,7 @@ LAUNCHES: Final = 100
 
 
 def launch(point: Point, backend: Backend) -> Kernel:
-    """Launch next to nothing, one by one or in a graph: a kernel of one block, or torch's addition of one number."""
+    """Launch a minimal kernel, one by one or in a graph."""
     launches = torch.zeros(1, dtype=torch.int32, device=backend.device)
     call = counting_kernel(backend, launches) if point["implementation"] == OURS else lambda: launches.add_(1)
     calls = repeated(backend, call, point["mode"], LAUNCHES)

@@ -34,7 +34,7 @@ CHECKED_ERRORS: Final = 4
 
 
 class LearningRun(WatchedTrainer):
-    """A trainer that stops where one of its policies is good enough, unless it goes on to the end and keeps the best.
+    """A trainer that stops at a policy's threshold, or trains to the end.
 
     What counts is `Trainer.recent_return`: the first episodes to end are the short ones, of which some environments
     have only good ones, and others only bad ones.
@@ -75,7 +75,7 @@ class LearningRun(WatchedTrainer):
 
 
 class PopulationRun(LearningRun, PopulationTrainer):
-    """A trainer of a population, which stops where each member has been good enough; arguments as of `LearningRun`."""
+    """Trainer of a population; stops when each member has the threshold."""
 
     @property
     def judged_return(self) -> dict[str, float | None]:
@@ -128,7 +128,7 @@ def learning_of_policies(point: Point) -> Learning:
 
 
 def learning_of_members(point: Point) -> Learning:
-    """Set up the training of a population until each member has reached the threshold, or its episodes are used up."""
+    """Set up the training of a population to the threshold."""
     size, learner, threshold = point["population"], point["learner"], point["threshold"]
     trainer = PopulationRun(point["env"], settings(point) | {"population": {"size": size}}, learner, threshold)
 
@@ -171,7 +171,7 @@ def learning_of_members(point: Point) -> Learning:
 
 
 def figures_of_members(members: Mapping[str, Sequence[float | None]], n_missing: int) -> dict[str, Metric]:
-    """Return what the threshold takes: medians over members, as far as they are finite, and the last one's."""
+    """Return steps and time to the threshold: medians, and the last member's."""
     found = {}
     for name, unit in (("env_steps_to_threshold", "env_steps"), ("seconds_to_threshold", "s")):
         known = [value for value in members[name] if value is not None]
@@ -189,7 +189,7 @@ MeanReturn: TypeAlias = tuple[float, float]
 
 
 def _over_members(scores: Iterable[evaluation.Score]) -> MeanReturn:
-    """Return the mean over members of their mean returns, with the error that the members' scatter gives."""
+    """Return the mean over members and its standard error."""
     returns = np.array([score.mean_return for score in scores])
     scatter = float(returns.std(ddof=min(1, len(returns) - 1)))
     return float(returns.mean()), scatter / math.sqrt(len(returns))
@@ -199,7 +199,7 @@ NOT_REACHED: Final = {"seconds_to_threshold": "not reached in all its episodes"}
 
 
 def best_score(trainer: LearningRun) -> evaluation.Score:
-    """Play the episodes that the last weights played with those of the best checkpoint."""
+    """Evaluate the best checkpoint on the episodes of the last weights."""
     trained = load_policies(trainer.folder, type(trainer.wrapper.env)(**trainer.config.env))
     (score,) = evaluation.evaluate(
         trained.wrapper(trainer.wrapper.env_backend), trained.models, trained.policies, n_episodes=EVALUATED
@@ -208,7 +208,7 @@ def best_score(trainer: LearningRun) -> evaluation.Score:
 
 
 def settings(point: Point) -> Settings:
-    """Return the run of a point: the shipped one, in which one policy learns; of a whole run as it is shipped.
+    """Return the run of a point: the shipped one, with one policy to train.
 
     More environments play as many steps each between updates, and as many episodes each in all; schedules, which count
     the steps of all, are stretched.
@@ -239,7 +239,7 @@ def stretched(schedule: Any, times: float) -> Any:
 
 
 def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = True) -> dict[str, Metric]:
-    """Return when a curve first reaches the threshold, unless it does not, and where it ends.
+    """Return when a curve reaches the threshold, and where it ends.
 
     Not timed it has no rates and seconds: those of a whole run have checkpoints and their evaluations in them.
     """
@@ -259,7 +259,7 @@ def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = Tr
 
 
 def same_return(trainer: LearningRun, play: Callable[[EnvWrapper], MeanReturn]) -> Check:
-    """Play the same episodes with the same weights on the trainer's backend and on another one of the CPU.
+    """Check a mean return on another backend of the CPU.
 
     Raises:
         Skip: That backend cannot run here.

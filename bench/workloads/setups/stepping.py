@@ -25,7 +25,7 @@ CHECKED_STEPS_OF_MANY: Final = 2
 
 
 def env_step(point: Point, *, draws: bool = True) -> Timed:
-    """Sample uniform random actions, step, restart what ended: many times in a graph, eagerly on a CPU.
+    """Sample random actions, step, and restart what ended.
 
     Args:
         point: Its ``mode``, where it has one, says whether there is a graph.
@@ -57,7 +57,7 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
 
 
 def plain_step(point: Point, *, draws: bool) -> Timed:
-    """Do the same in plain NumPy, checked step by step against the oracle; arguments as for `env_step`.
+    """Do the same in plain NumPy; arguments as for `env_step`.
 
     Raises:
         Skip: The environment has no plain NumPy code.

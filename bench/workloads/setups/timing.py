@@ -30,7 +30,7 @@ def available(name: str) -> Backend:
 
 
 def counterpart(backend: str) -> str:
-    """Return the backend of the CPU that another one is held against: NumPy, and C++ for NumPy itself.
+    """Return a backend's reference: NumPy, or C++ for NumPy.
 
     Raises:
         Skip: It cannot run here.
@@ -39,7 +39,7 @@ def counterpart(backend: str) -> str:
 
 
 def torch_threads(backend: Backend) -> int | None:
-    """Return the threads of torch's own operations, which the environments' kernels have too; None on a GPU."""
+    """Return the threads of torch and the kernels; None on a GPU."""
     return torch.get_num_threads() if backend.device.type == "cpu" else None
 
 
@@ -96,7 +96,7 @@ def timed(
     snapshot: Callable[[], Callable[[], None]] | None = None,
     twin: Callable[[], Check] | None = None,
 ) -> Timed:
-    """Return a workload that is timed; its amounts of work, bytes and operations are those of one repetition.
+    """Return a timed workload, from the amounts of one repetition.
 
     Args:
         backend: That it runs on.
@@ -132,7 +132,7 @@ def timed(
 
 
 def snapshot_of(data: CUDADataManager) -> Callable[[], None]:
-    """Copy all arrays but the kernels' workspace, random counters too; returns what writes them back. Enqueues."""
+    """Copy all arrays but workspace; return what restores them. Enqueues."""
     live = [data.tensor(name) for name in data.array_names() if not data.attribute(name, "scratch", False)]
     copies = [tensor.clone() for tensor in live]
 
@@ -150,7 +150,7 @@ Arrays = Mapping[str, Any]
 
 
 def errors(want: Arrays, got: Arrays, periods: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """Return the largest difference of each wanted array; infinite if absent, not a number or of another shape.
+    """Return the largest difference of each array; infinite if not comparable.
 
     Args:
         want: Arrays of an oracle.
@@ -166,5 +166,5 @@ def errors(want: Arrays, got: Arrays, periods: Mapping[str, Any] | None = None) 
 
 
 def are_finite(*arrays: torch.Tensor) -> bool:
-    """Tell whether all numbers are, by their sums: arrays that fill half of a GPU leave no room for a copy."""
+    """True if all numbers are finite, tested by sums to save memory."""
     return all(bool(torch.isfinite(each.sum())) for each in arrays)

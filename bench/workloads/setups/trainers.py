@@ -47,7 +47,7 @@ def shipped(env: str, name: str) -> RunConfig:
 
 
 def settings(point: Point) -> Settings:
-    """Return the run of a point: the shipped one of its environment and algorithm, in other sizes.
+    """Return the run of a point: the shipped run config in other sizes.
 
     What the shipped one lowers by steps of all environments stays as it begins: with millions of steps an iteration it
     would be at its end, zero, after the first one.
@@ -79,7 +79,7 @@ def settings(point: Point) -> Settings:
 
 
 class WatchedTrainer(Trainer):
-    """A trainer that keeps its rows of metrics, and leaves no file behind when it is gone.
+    """Trainer that keeps its metrics, and deletes its files.
 
     Args:
         env: Name of the environment in `ENVS`.
@@ -114,7 +114,7 @@ class WatchedTrainer(Trainer):
         return row
 
     def warm_up(self) -> float:
-        """Compile and capture an iteration, and go back to where training was; returns what that took, s."""
+        """Compile and capture an iteration, go back, and return the seconds."""
         began = time.perf_counter()
         go_back = self.snapshot()
         self.iterate_times(2)
@@ -122,13 +122,13 @@ class WatchedTrainer(Trainer):
         return time.perf_counter() - began
 
     def weights(self) -> torch.Tensor:
-        """Return a copy of all weights of the policies that learn, one after the other, on the CPU."""
+        """Return all weights of the learning policies, on the CPU."""
         learning = [group for group in self.groups.values() if group.algorithm is not None]
         models = [model for group in learning for model in group.models.values()]
         return torch.cat([weight.detach().flatten().cpu() for model in models for weight in model.parameters()])
 
     def snapshot(self) -> Callable[[], None]:
-        """Copy weights, optimisers, environments and random counters; returns what goes on from there, which waits."""
+        """Copy the whole state of training; return what restores it."""
         state = self.state()
         assert state is not None, "a trainer of one rank has all of its state"
         tensors, header = state
@@ -141,7 +141,7 @@ class WatchedTrainer(Trainer):
             self.iterate()
 
     def split(self) -> dict[str, float]:
-        """Iterate until both phases are captured, and measure how long each takes: ``rollout_s``, ``update_s``."""
+        """Measure rollout and update apart: ``rollout_s``, ``update_s``."""
         self.iterate_times(2)  # both phases have run eagerly, and are captured
         with quiet():
             self.log_metrics()
@@ -152,11 +152,11 @@ class WatchedTrainer(Trainer):
 
 
 def player(point: Point, *, exact: bool = False) -> WatchedTrainer:
-    """Return the trainer of a point, whose rollout is its own and whose policies are as they start."""
+    """Return the trainer of a point with its initial policies."""
     return WatchedTrainer(point["env"], settings({**point, "algorithm": "A2C"}), exact=exact)
 
 
 def n_weights(model: torch.nn.Module, *, n_features: int = 0, share: float = 1) -> float:
-    """Return how many weights of a model a row is multiplied with; those of features count for a share."""
+    """Return the weights that a row is multiplied with."""
     weights = [weight for weight in model.parameters() if weight.dim() > 1]
     return sum(weight.numel() * (share if weight.shape[1] == n_features else 1) for weight in weights)
