@@ -28,7 +28,7 @@ from .show.records import by_machine, evidence_of
 from .show.render import template
 from .show.sets import past_records, published_records
 from .show.tables import RUN, all_known, hardware, headline
-from .workloads.learn import without_curve
+from .show.views.cases import without_curve
 
 OUT: Final = Path("results/report.html")
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 import pytest
 import torch
 
-from bench.core.case import Case, Skip
+from bench.core.case import Case
+from bench.core.errors import Skip
 from bench.core.measure import PLANS, Timed, Timer
 from bench.core.point import Point, point_name
 from bench.workloads.cases import CASES

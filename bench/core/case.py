@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from .measure import PLANS, Workload
-from .point import Point, Preset
+from .errors import Skip as Skip
+from .measure import PLANS, Timed, Workload
+from .point import Point, Preset, shared_axes
 from .record import CaseVersion, Context, Host, Record, StartTime
-
-
-class Skip(Exception):  # noqa: N818  (not a failure)
-    """A point cannot run on this machine; the message gives the reason and the package to install."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,11 +26,7 @@ class Case(CaseVersion):
     setup: Callable[[Point], Workload]
     """Makes a point ready; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
-    """Returns base and other of each ratio in a table or claim."""
-    table: Callable[..., Any] | None = None
-    """Table of the records of this case; None: of every point."""
-    charts: Sequence[Callable[..., Any]] = ()
-    """Charts of the records of this case."""
+    """Returns base and other of each ratio to show or claim."""
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
         """Return the values that each axis takes in a preset."""
@@ -42,6 +35,42 @@ class Case(CaseVersion):
             for name, value in point.items():
                 values.setdefault(name, {})[value] = None
         return {name: list(each) for name, each in values.items()}
+
+
+Pairs = list[tuple[Point, Point]]
+"""Base and other of each ratio."""
+
+
+def pairs_over(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequence[str] = ()) -> Pairs:
+    """Return pairs of points that differ in one axis.
+
+    Args:
+        points: All points.
+        axis: The axis; see `shared_axes`.
+        bases: Values of the base on that axis; a base is compared with later ones only.
+        ignored: Axes in which they may differ too.
+    """
+
+    def place(point: Point) -> tuple[Any, ...]:
+        return shared_axes(point, axis, *ignored)
+
+    pairs = []
+    for n, base in enumerate(bases, start=1):
+        of_base = {place(point): point for point in points if point[axis] == base}
+        others = [point for point in points if point[axis] not in bases[:n] and place(point) in of_base]
+        pairs += [(of_base[place(point)], point) for point in others]
+    return pairs
+
+
+def compared(*, points: Callable[[Preset], Sequence[Point]], over: tuple[str, ...], **declared: Any) -> Case:
+    """Return a timed case whose points are paired with baselines.
+
+    Args:
+        points: Returns the points of a preset.
+        over: Axis, and values of the bases on it; see `pairs_over`.
+        declared: Other fields of the case.
+    """
+    return Case(workload=Timed, points=points, pairs=lambda preset: pairs_over(points(preset), *over), **declared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,10 @@ import typer
 from warpdrive_min.terminal import echo
 
 
+class Skip(Exception):  # noqa: N818  (not a failure)
+    """A point cannot run on this machine; the message says why and what to install."""
+
+
 class CompareError(ValueError):
     """A point is wrong or breaks, or a command is used wrongly."""
 

@@ -15,8 +15,8 @@ from warpdrive_min.training.metrics import EPISODIC_RETURN, RecentReturns
 from ..core.point import Check, Curve, Facts, Measurement, Metric, Point
 from ..core.record import Record
 from ..show.records import metric
-from ..workloads.learn import EVALUATED, NOT_REACHED, figures, return_metric
-from ..workloads.train import shipped
+from ..workloads.setups.learning import EVALUATED, NOT_REACHED, figures, return_metric
+from ..workloads.setups.trainers import shipped
 from .catalogue import PeerJob
 from .check import correctness
 

@@ -42,7 +42,8 @@ from warpdrive_min.processes import run
 
 from ..core import machine
 from ..core.archive import load
-from ..core.case import Job, Skip
+from ..core.case import Job
+from ..core.errors import Skip
 from ..core.measure import Timed
 from ..workloads.cases import CASES
 from .worker import Message, Worker, finding, program, serve

@@ -22,10 +22,12 @@ if __name__ == "__main__":  # run by its path, which says whether the package li
     __package__ = f"{_outer}bench.process"
 
 from ..core import machine, measure
-from ..core.case import Case, Job, Skip
+from ..core.case import Case, Job
+from ..core.errors import Skip
 from ..core.measure import Plan, Timed, Timer
 from ..core.record import Context, Host, Record, StartTime, parsed
 from ..workloads.cases import CASES
+from ..workloads.setups import every as every  # its copies start with all of it
 from ..workloads.shared import ON_GPU
 from .worker import Message, Worker, WorkerError, serve
 

@@ -27,12 +27,12 @@ from warpdrive_min.text import one_line
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import slug
 from ..core.record import RESULTS, Record, leaving_out, read_all
-from ..workloads.cases import CASES
 from . import across, peers
 from .charts import COLOURS, Chart, Panel, Series
 from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of, measured_alone
 from .sets import past_records, published_records
+from .views.cases import VIEWS
 
 STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 128
@@ -119,7 +119,7 @@ def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart
     before = [each for name, group in by_machine(past).items() if name in machines for each in group]
     ordered = _by_case(evidence)
     with_past = _by_case([*measured_alone(each for each in before if each.is_evidence), *evidence])
-    declared = {name: case.charts for name, case in CASES.items()} | {"peer": peers.CHARTS}
+    declared = {name: view.charts for name, view in VIEWS.items()} | {"peer": peers.CHARTS}
     made = [
         make([record for record in evidence if record.case == name])
         for name, of_case in declared.items()
@@ -130,7 +130,7 @@ def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart
 
 
 def _by_case(records: Iterable[Record]) -> list[Record]:
-    order = {name: place for place, name in enumerate(CASES)}
+    order = {name: place for place, name in enumerate(VIEWS)}
     return sorted(records, key=lambda record: order.get(record.case, len(order)))
 
 

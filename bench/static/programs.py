@@ -8,9 +8,8 @@ from typing import Any, Final
 from warpdrive_min.envs import ENVS
 
 from ..core.errors import CompareError
-from ..workloads.env_step import is_outside
 from ..workloads.outside import config_of
-from ..workloads.shared import EPISODE_LENGTHS, env_config
+from ..workloads.shared import EPISODE_LENGTHS, env_config, is_outside
 
 Program = Mapping[str, Any]
 """A program of `probe.py`: ``name``, ``kind``, ``backend``, ``n_envs``, ``n_agents``, and what its kind takes."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping as _Mapping
 from typing import Any
 
 from bench.core.case import Case as _Case
-from bench.core.case import Skip as _Skip
+from bench.core.errors import Skip as _Skip
 from bench.core.measure import PLANS as _PLANS
 from bench.core.measure import Timed as _Timed
 from bench.core.measure import Timer as _Timer

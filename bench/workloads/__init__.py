@@ -1,1 +1,1 @@
-"""Workloads: a file for each kind of work, with its points, its set-up, its check against an oracle, and its cases."""
+"""Families of cases: the points, set-up and check of each kind of work."""

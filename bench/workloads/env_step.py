@@ -1,306 +1,54 @@
-"""Environments that are stepped, with or without draws: `env_step`, `graph`, `neighbor_search`, `published`, `step`."""
+"""Environment steps: `env_step`, `graph`, `neighbor_search`, `published`, `step`."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Final
 
-import numpy as np
-import torch
+from warpdrive_min import BACKENDS
 
-from warpdrive_min import BACKENDS, EnvWrapper
-from warpdrive_min.consistency import Agreement, step_by_step
-from warpdrive_min.environment import CUDAEnvironmentContext, agent_sets
-from warpdrive_min.envs import ENVS
-from warpdrive_min.errors import known, require
-from warpdrive_min.policies import random_policy
-from warpdrive_min.spaces import category_counts
-from warpdrive_min.validation.subject import load_class
-
-from ..core.case import Case, Skip
+from ..core.case import Case, Pairs, compared, pairs_over
 from ..core.measure import Timed
-from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Check, Metric, Point, Preset, class_and_config, why_no_plain
-from ..core.record import Record
-from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
-from ..show.labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
-from ..show.records import (
-    baselines,
-    best_on_cpu,
-    between,
-    grouped,
-    joules,
-    latest,
-    metric,
-    plain,
-    size,
-    times_baseline,
-    work_of,
-)
-from ..show.tables import over_baseline
-from .plain import BATCHES
-from .plain.check import agreement
+from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Point, Preset
 from .shared import (
-    EPISODE_LENGTHS,
-    FULLY_OBSERVED_AGENTS,
+    CARTPOLE,
+    CROWD,
+    N_ENVS_OVER_AGENTS,
     ON_GPU,
-    SEED,
-    Pairs,
-    Repeated,
-    available,
-    compared,
-    env_config,
-    pairs_over,
-    repeated,
-    snapshot_of,
-    steps_of,
-    timed,
+    TAG_CONTINUOUS,
+    TAG_GRIDWORLD,
+    agent_counts,
+    env_step_sizes,
+    has_gpu,
+    has_gpu_sizes,
+    place,
 )
-
-CHECKED_STEPS: Final = 8
-CHECKED_STEPS_OF_MANY: Final = 2
-"""Checked steps of more agents than `CHECKED_AGENTS`, whose pairs take the oracle seconds a step."""
-CHECKED_AGENTS: Final = 2_000
-"""Agents of the environments that are held against the oracle; the first ones of the point."""
-
-
-def env_step(point: Point, *, draws: bool = True) -> Timed:
-    """Sample uniform random actions, step, restart what ended: many times in a graph, eagerly on a CPU.
-
-    Args:
-        point: Its ``mode``, where it has one, says whether there is a graph.
-        draws: Sample in each step; else the actions of one draw are taken again and again.
-    """
-    if point["backend"] == PLAIN:
-        return plain_step(point, draws=draws)
-    backend = available(point["backend"])
-    wrapper = start_env(point, point["backend"], point["n_envs"])
-    draw = random_policy(wrapper, SEED)
-    draw()
-
-    def advance() -> None:
-        if draws:
-            draw()
-        wrapper.step()
-
-    steps = repeated(backend, advance, point.get("mode"))
-    oracle = start_env(point, "cpu", checked_envs(point))
-
-    return stepping(
-        point,
-        steps,
-        checked(point, oracle, partial(step_by_step, wrapper, oracle, draw)),
-        n_bytes=wrapper.env.bytes_per_step + (sampler_bytes(wrapper) if draws else 0),
-        n_ops=wrapper.env.ops_per_step,
-        snapshot=partial(snapshot_of, wrapper.cuda_data_manager),
-    )
-
-
-def plain_step(point: Point, *, draws: bool) -> Timed:
-    """Do the same in plain NumPy, checked step by step against the oracle; arguments as for `env_step`.
-
-    Raises:
-        Skip: The environment has no plain NumPy code.
-    """
-    if reason := why_no_plain([point["env"]]):
-        raise Skip(reason)
-    oracle = start_env(point, ORACLE, checked_envs(point), auto_reset=False)
-    batch = BATCHES[point["env"]](oracle.env.config, point["n_envs"], SEED)
-    drawn = batch.draw()
-    return stepping(
-        point,
-        repeated(BACKENDS[ORACLE], lambda: batch.step(batch.draw() if draws else drawn)),
-        checked(point, oracle, partial(agreement, batch, oracle)),
-        n_bytes=oracle.env.bytes_per_step,
-        n_ops=oracle.env.ops_per_step,
-        snapshot=batch.snapshot,
-    )
-
-
-def stepping(
-    point: Point,
-    steps: Repeated,
-    check: Callable[[], Check],
-    *,
-    n_bytes: int,
-    n_ops: int,
-    snapshot: Callable[[], Callable[[], None]],
-) -> Timed:
-    """Return the timing of steps of all environments of a point.
-
-    Args:
-        point: Whose backend has its threads pinned; plain NumPy has the one of the oracle.
-        steps: Steps of a run.
-        check: Holds them against an oracle.
-        n_bytes: Least bytes that a step of one environment moves.
-        n_ops: Least operations of the same.
-        snapshot: As of `Timed`.
-    """
-    n_envs = point["n_envs"]
-    return timed(
-        BACKENDS.get(point["backend"], BACKENDS[ORACLE]),
-        steps,
-        check,
-        is_pinned=True,
-        work=steps_of(n_envs, point["n_agents"]),
-        n_bytes=n_envs * n_bytes,
-        n_ops=n_envs * n_ops,
-        notes={"steps_per_run": steps.n},
-        snapshot=snapshot,
-    )
-
-
-def checked(point: Point, oracle: EnvWrapper, compare: Callable[[int], Agreement]) -> Callable[[], Check]:
-    """Return the check of a point by so many steps beside its oracle."""
-    n_steps = CHECKED_STEPS if point["n_agents"] <= CHECKED_AGENTS else CHECKED_STEPS_OF_MANY
-
-    def check() -> Check:
-        seen = compare(n_steps)
-        return Check(
-            passed=seen.max_error <= oracle.env.tolerance,
-            max_error=seen.max_error,
-            oracle=f"NumPy, {oracle.n_envs} environments, {n_steps} steps from the same state",
-            detail=str(seen),
-        )
-
-    return check
-
-
-def step(point: Point) -> Timed:
-    """Step and restart what ended, with actions that stay: the kernel alone."""
-    return env_step(point, draws=False)
-
-
-def start_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = True) -> EnvWrapper:
-    """Build and start the environment of a point."""
-    wrapper = build_env(point, backend, n_envs, auto_reset=auto_reset)
-    wrapper.reset()
-    return wrapper
-
-
-def build_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = True) -> EnvWrapper:
-    """Build the environment of a point; compiles its kernels."""
-    return EnvWrapper(
-        environment_of(point),
-        num_envs=n_envs,
-        env_backend=backend,
-        seed=SEED,
-        auto_reset=auto_reset,
-        exact=point.get("exact", False),
-    )
-
-
-def is_outside(name: str) -> bool:
-    """True if a name, which a config in JSON may follow, is ``module:Class`` or a path."""
-    target = name.partition("{")[0]
-    return target not in ENVS and (":" in target or os.path.exists(target))
-
-
-def environment_of(point: Point) -> CUDAEnvironmentContext:
-    """Return the environment of a point: one of `ENVS`, or of a class outside, and its config in JSON.
-
-    Raises:
-        ConfigError: There is no such class, or it does not take this config.
-    """
-    name, own = class_and_config(point["env"])
-    if is_outside(name):
-        return load_class(name)(**own)
-    require(name in ENVS, "environment", f"must be one of {known(ENVS)}, module:Class, or an existing path", name)
-    config = env_config(name, point["n_agents"], point.get("neighbor_search", "auto"), point.get("n_taggers"))
-    return ENVS[name](**config)
-
-
-def checked_envs(point: Point) -> int:
-    """Return how many environments of a point are held against the oracle."""
-    n_envs: int = min(point["n_envs"], CHECKED_AGENTS // point["n_agents"])
-    return max(1, n_envs)
-
-
-def sampler_bytes(wrapper: EnvWrapper) -> int:
-    """Return bytes a draw must move for one environment: the distribution, the actions, the counter in and out."""
-    total = 0
-    for agents in agent_sets(wrapper.env).values():
-        space = wrapper.env.action_space[agents[0]]
-        if hasattr(space, "low"):  # uniform between bounds that all environments share
-            total += 4 * len(agents) * int(space.shape[0]) + 8
-        else:
-            categories = category_counts(space)
-            total += 4 * len(agents) * (sum(categories) + len(categories)) + 8
-    return total
-
 
 # ------------------------------------------------------------------ points
 
-AGENT_COUNTS: Final = [5, 20, 110, 500, 1_000, 2_000, 5_000, 10_000]
-"""Agents in each of `N_ENVS_OVER_AGENTS` environments."""
 A_MILLION: Final = 2**20
 """Agents of one environment, the most that Tag Continuous has."""
-N_ENVS_OVER_AGENTS: Final = 100
 ORACLE_PAIRS: Final = 1_300_000
 """Pairs of agents in all environments up to which the oracle is measured; above, a step takes it seconds."""
 ORACLE_ENVS: Final = 100_000
 """Environments up to which the oracle is measured; its rate does not grow any more."""
 PLAIN_PAIRS: Final = 100_000_000
 """Pairs of agents up to which plain NumPy is measured where it looks at all of them."""
-CARTPOLE: Final = ("cartpole", 1)
-TAG_GRIDWORLD: Final = ("tag_gridworld", 5)
-TAG_CONTINUOUS: Final = ("tag_continuous", 110)
-RICE: Final = ("rice", 27)
-COVID19_ECONOMY: Final = ("covid19_economy", 52)
-
-
-def place(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> dict[str, Any]:
-    """Return a point of an environment."""
-    return {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, **axes}
-
-
-def backends(n_envs: int, n_agents: int) -> list[str]:
-    """Return all backends, the oracle up to `ORACLE_PAIRS` and `ORACLE_ENVS`."""
-    has_oracle = n_envs * n_agents**2 <= ORACLE_PAIRS and n_envs <= ORACLE_ENVS
-    return [name for name in BACKENDS if name != "cpu" or has_oracle]
-
-
-def codes(env: str, n_envs: int, n_agents: int) -> list[str]:
-    """Return all backends, and plain NumPy for `PLAIN_ENVS`, in Tag Continuous up to `PLAIN_PAIRS`."""
-    has_plain = env in PLAIN_ENVS and (env != "tag_continuous" or n_envs * n_agents**2 <= PLAIN_PAIRS)
-    return [*([PLAIN] if has_plain else []), *backends(n_envs, n_agents)]
-
-
-def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
-    """Return the numbers of environments that are measured, by environment and number of agents.
-
-    Preset default has every second one: with all other cases it takes less than an hour on a machine with a GPU.
-    """
-    classic = [(env, 1) for env in EPISODE_LENGTHS]
-    if preset == "smoke":
-        return {key: [64] for key in classic} | {TAG_GRIDWORLD: [4], ("tag_continuous", 5): [4], RICE: [4]}
-    on_gpu = torch.cuda.is_available() or preset == "full"
-    of_one = [1, 100, 10_000, *([1_000_000] if on_gpu else [])]
-    of_tag = [1, 10, 100, *([1_000, 2_000] if on_gpu else [])]
-    if preset == "default":
-        of_one, of_tag = of_one[1:], [10, 100, *of_tag[4:]]
-    sizes = {key: list(of_one) for key in classic} | {key: list(of_tag) for key in (TAG_GRIDWORLD, TAG_CONTINUOUS)}
-    sizes[CARTPOLE] = sorted({*of_one, 100_000})
-    sizes[RICE] = [60, 1_000, *([10_000] if on_gpu else [])]
-    if preset == "full":
-        sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
-        sizes[TAG_GRIDWORLD] = [*sizes[TAG_GRIDWORLD], 100_000]
-    sizes[COVID19_ECONOMY] = [60, *([1_000, 10_000] if on_gpu else [])]  # of 60 is WarpDrive's own number
-    for env in ("tag_gridworld", "tag_continuous"):
-        for n_agents in agent_counts(preset):
-            if on_gpu or n_agents <= 1_000:
-                sizes.setdefault((env, n_agents), [N_ENVS_OVER_AGENTS])
-    return sizes
-
-
-def agent_counts(preset: Preset) -> list[int]:
-    """Return `AGENT_COUNTS`, in preset default every second one."""
-    return AGENT_COUNTS[:: 2 if preset == "default" else 1]
+NODE: Final[dict[str, Any]] = {"env": "tag_continuous", "n_envs": 60, "n_agents": 105, "n_taggers": 5}
+"""Sizes of WarpDrive's comparison of a GPU with a node of 16 CPUs."""
+HIGHEST: Final[dict[str, Any]] = {"env": "tag_gridworld", "n_envs": 2_000, "n_agents": 1_000}
+"""Sizes of its highest figure."""
+GPU_ALONE: Final[tuple[dict[str, Any], ...]] = (
+    {"env": "cartpole", "n_envs": 1_000, "n_agents": 1},
+    {"env": "tag_gridworld", "n_envs": 1_000, "n_agents": 100},
+    {**CROWD, "n_envs": 2_000},
+)
+"""Sizes of WarpDrive as it was measured for this project, and of its highest figure with a search for neighbours, which
+would take NumPy minutes a step.
+"""
 
 
 def env_step_points(preset: Preset) -> list[Point]:
-    """Return environments x backends x sizes, and with exact floats the largest CartPole and Tag Continuous.
+    """Return environments x backends x sizes, and a few with exact floats.
 
     In presets full and paper with `A_MILLION` agents, too, of whom some are always where rounding decides.
     """
@@ -323,7 +71,7 @@ def env_step_points(preset: Preset) -> list[Point]:
 
 
 def graph_points(preset: Preset) -> list[Point]:
-    """Return CartPole and Tag Continuous as graphs, where there are any, and with every launch by itself.
+    """Return CartPole and Tag Continuous in graphs and eagerly.
 
     Preset default has the fewest environments, which gain the most, and the most.
     """
@@ -337,21 +85,9 @@ def graph_points(preset: Preset) -> list[Point]:
     ]
 
 
-def step_points(preset: Preset) -> list[Point]:
-    """Return CartPole and the Tag environments at the largest sizes of `env_step`, and at 100 environments."""
-    sizes = env_step_sizes(preset)
-    return [
-        place(env, backend, n_envs, n_agents)
-        for env, n_agents in (CARTPOLE, TAG_GRIDWORLD, TAG_CONTINUOUS)
-        if (counts := sizes.get((env, n_agents)))
-        for n_envs in sorted({min(counts[-1], 100), counts[-1]})
-        for backend in codes(env, n_envs, n_agents)
-    ]
-
-
 def neighbor_search_points(preset: Preset) -> list[Point]:
-    """Return Tag Continuous with cells and with all pairs, in so many environments that a GPU is full."""
-    on_gpu = torch.cuda.is_available()
+    """Return Tag Continuous with cells and all pairs, up to a full GPU."""
+    on_gpu = has_gpu()
     counts = (
         [60] if preset == "smoke" else [n for n in agent_counts(preset) if 500 <= n <= (10_000 if on_gpu else 1_000)]
     )
@@ -364,37 +100,45 @@ def neighbor_search_points(preset: Preset) -> list[Point]:
     ]
 
 
-NODE: Final[dict[str, Any]] = {"env": "tag_continuous", "n_envs": 60, "n_agents": 105, "n_taggers": 5}
-"""Sizes of WarpDrive's comparison of a GPU with a node of 16 CPUs."""
-HIGHEST: Final[dict[str, Any]] = {"env": "tag_gridworld", "n_envs": 2_000, "n_agents": 1_000}
-"""Sizes of its highest figure."""
-CROWD: Final[dict[str, Any]] = {"env": "tag_continuous", "n_agents": 1_000, "n_taggers": 100}
-"""Agents of which a block steps an environment in CUDA C alone."""
-GPU_ALONE: Final[tuple[dict[str, Any], ...]] = (
-    {"env": "cartpole", "n_envs": 1_000, "n_agents": 1},
-    {"env": "tag_gridworld", "n_envs": 1_000, "n_agents": 100},
-    {**CROWD, "n_envs": 2_000},
-)
-"""Sizes of WarpDrive as it was measured for this project, and of its highest figure with a search for neighbours, which
-would take NumPy minutes a step.
-"""
-
-
 def published_points(preset: Preset) -> list[Point]:
-    """Return the node's point on every backend, the highest one where there is a GPU to compare; smoke: a tiny node."""
+    """Return the points that others were measured at; smoke: a tiny one."""
     if preset == "smoke":
         return [place(**NODE | {"n_envs": 3, "backend": backend}) for backend in (PLAIN, *ON_CPU)]
     points: list[Point] = [place(**NODE, backend=backend) for backend in (PLAIN, *BACKENDS)]
-    if torch.cuda.is_available() or preset == "full":
+    if has_gpu_sizes(preset):
         points += [place(**HIGHEST, backend=backend) for backend in (PLAIN, *BACKENDS)]
     return points + [place(**sizes, backend=backend) for sizes in GPU_ALONE for backend in ON_GPU]
+
+
+def step_points(preset: Preset) -> list[Point]:
+    """Return CartPole and both Tags at the largest and a small size."""
+    sizes = env_step_sizes(preset)
+    return [
+        place(env, backend, n_envs, n_agents)
+        for env, n_agents in (CARTPOLE, TAG_GRIDWORLD, TAG_CONTINUOUS)
+        if (counts := sizes.get((env, n_agents)))
+        for n_envs in sorted({min(counts[-1], 100), counts[-1]})
+        for backend in codes(env, n_envs, n_agents)
+    ]
+
+
+def backends(n_envs: int, n_agents: int) -> list[str]:
+    """Return all backends, the oracle up to `ORACLE_PAIRS` and `ORACLE_ENVS`."""
+    has_oracle = n_envs * n_agents**2 <= ORACLE_PAIRS and n_envs <= ORACLE_ENVS
+    return [name for name in BACKENDS if name != "cpu" or has_oracle]
+
+
+def codes(env: str, n_envs: int, n_agents: int) -> list[str]:
+    """Return all backends, and plain NumPy where it is quick enough."""
+    has_plain = env in PLAIN_ENVS and (env != "tag_continuous" or n_envs * n_agents**2 <= PLAIN_PAIRS)
+    return [*([PLAIN] if has_plain else []), *backends(n_envs, n_agents)]
 
 
 # ------------------------------------------------------------------ pairs
 
 
 def env_step_pairs(preset: Preset) -> Pairs:
-    """Return GPUs over C++, CUDA C over the oracle and over Numba, it and C++ over plain NumPy, and many over few."""
+    """Return the pairs of `env_step`: backend over backend, many over few."""
     points = env_step_points(preset)
     compiled = [point for point in points if point["backend"] not in (ORACLE, PLAIN)]
     fastest = [point for point in points if point["backend"] in (PLAIN, "host", "pycuda")]
@@ -411,291 +155,21 @@ def env_step_pairs(preset: Preset) -> Pairs:
     ]
 
 
-# ------------------------------------------------------------------ charts over environments
-
-RATE: Final = "env_steps_per_s"
-SATURATED: Final = 0.9
-"""Share of the highest rate from which on a device counts as full."""
+# ------------------------------------------------------------------ set-up
 
 
-def throughput_chart(records: Sequence[Record]) -> Chart:
-    """Return throughput over the number of environments, and where each backend is saturated."""
-    shown = _in_sizes(latest(records))
-    panels = _panels(shown, lambda record: metric(record, RATE), right="agent steps per second")
-    return Chart(
-        name="throughput",
-        title="Throughput over environments",
-        caption=f"A step samples random actions, steps every environment and restarts those that ended. {MEDIANS}",
-        x=Axis("environments"),
-        y=Axis("environment steps per second"),
-        panels=panels,
-        records=shown,
-        findings=_findings(panels, saturation),
-    )
+def env_step(point: Point) -> Timed:
+    """Sample uniform random actions, step, and restart what ended."""
+    from .setups import stepping
+
+    return stepping.env_step(point)
 
 
-def saturation(points: Sequence[DataPoint]) -> str:
-    """Say from which measured number of environments on a rate is at least `SATURATED` of the highest one."""
-    full = min(point.x for point in points if point.y >= SATURATED * max(point.y for point in points))
-    if full == max(point.x for point in points):
-        return f"not saturated up to {full:,.0f} environments"
-    return f"saturated ({SATURATED:.0%} of its highest rate) from {full:,.0f} environments on"
+def step(point: Point) -> Timed:
+    """Step and restart what ended, with the same actions each time."""
+    from .setups import stepping
 
-
-def speedup_chart(records: Sequence[Record]) -> Chart:
-    """Return speed-ups over the best code on a CPU; without one, over the oracle."""
-    best = best_on_cpu(records)
-    if not best:
-        return speedup_over(ORACLE)(records)
-    others = [r for r in records if work_of(r) in best and r.point["backend"] != ORACLE and r is not best[work_of(r)]]
-    return _speedup("speedup", "the best CPU code", others, lambda record: best[work_of(record)])
-
-
-def speedup_over(baseline: str) -> MakeChart:
-    """Return what makes the chart of speed-ups over a backend of the CPU, at the same size in the same run."""
-
-    def speedup(records: Sequence[Record]) -> Chart:
-        bases = baselines(records, "backend", baseline)
-        others = [r for r in records if size(r) in bases and r.point["backend"] not in (ORACLE, PLAIN, baseline)]
-        return _speedup(
-            "speedup" if baseline == ORACLE else f"speedup-{baseline}", "", others, lambda record: bases[size(record)]
-        )
-
-    return speedup
-
-
-def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Record], Record]) -> Chart:
-    """Return the chart of speed-ups over each record's base, which stands for what its code is called."""
-    shown = _in_sizes(latest(others))
-    compared = [base(record) for record in shown]
-    codes = " and ".join(sorted({backend_label(record) for record in compared}))
-    panels = _panels(shown, lambda record: times_baseline(record, base(record)), level=1)
-    which = f" At each size that is the fastest of {codes}." if over else ""
-    return Chart(
-        name=name,
-        title=f"Speed-up over {over or codes}",
-        caption="Each ratio is of two points of the same size in the same run; its interval reaches as far as "
-        f"theirs allow. Above the line at 1 a backend is faster than the baseline.{which}",
-        x=Axis("environments"),
-        y=Axis(f"times {over or codes}"),
-        panels=panels,
-        records=[*shown, *compared],
-        findings=_findings(panels, crossover),
-    )
-
-
-def crossover(points: Sequence[DataPoint]) -> str:
-    """Say from where on a ratio stays above 1: between which measured sizes, and about where on a log-log line."""
-    ordered = sorted(points, key=lambda point: point.x)
-    best = f"{ratio_text(max(point.y for point in ordered))} times at best"
-    slower = [index for index, point in enumerate(ordered) if point.y < 1]
-    if not slower:
-        return f"faster from the smallest size on, {ordered[0].x:,.0f}; {best}"
-    if slower[-1] == len(ordered) - 1:
-        return f"not faster at the largest size, {ordered[-1].x:,.0f} environments; {best}"
-    before, after = ordered[slower[-1] : slower[-1] + 2]
-    share = np.log(before.y) / (np.log(before.y) - np.log(after.y))
-    about = float(f"{before.x * (after.x / before.x) ** share:.2g}")
-    between = f"measured at {before.x:,.0f} and {after.x:,.0f}"
-    return f"faster from about {about:,.0f} environments on ({between}); {best}"
-
-
-def energy_chart(records: Sequence[Record]) -> Chart:
-    """Return the energy of a step over the number of environments, where it was read."""
-    shown = latest(record for record in records if joules(record) is not None)
-    return Chart(
-        name="energy",
-        title="Energy",
-        caption="Of the whole card, over the window in which the point is repeated.",
-        x=Axis("environments"),
-        y=Axis("J per million environment steps"),
-        panels=_panels(shown, joules),
-        records=shown,
-    )
-
-
-def _panels(
-    records: Sequence[Record],
-    value: Callable[[Record], Metric | None],
-    level: float | None = None,
-    right: str = "",
-) -> list[Panel]:
-    """Return a panel over environments for each environment and number of agents, with a series a backend."""
-    return [
-        Panel(
-            environment(str(env), agents=int(n_agents)),
-            lines(of_panel, value, "n_envs"),
-            level=level,
-            right=(right, n_agents) if right and n_agents > 1 else None,
-        )
-        for (env, n_agents), of_panel in grouped(plain(records), "env", "n_agents").items()
-    ]
-
-
-def _in_sizes(records: Iterable[Record]) -> list[Record]:
-    """Keep what was measured at several numbers of environments; the others are for charts over agents."""
-    groups = grouped(plain(records), "env", "n_agents")
-    several = [each for each in groups.values() if len({record.point["n_envs"] for record in each}) > 1]
-    return [record for each in several or groups.values() for record in each]
-
-
-def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]) -> list[str]:
-    return [
-        f"{panel.title}, {series.name}: {say(series.points)}"
-        for panel in panels
-        for series in panel.series
-        if len(series.points) > 1
-    ]
-
-
-# ------------------------------------------------------------------ charts over agents
-
-AGENTS_IN_EACH: Final = "agents in each environment"
-
-
-def of_several_sizes(groups: Iterable[Sequence[Record]]) -> list[Sequence[Record]]:
-    """Keep the groups, each of one environment, that were measured with several numbers of agents."""
-    return [group for group in groups if _n_sizes(group) > 1]
-
-
-def _n_sizes(records: Sequence[Record]) -> int:
-    return len({record.point["n_agents"] for record in records})
-
-
-def over_agents(records: Sequence[Record], name: str, xlabel: str = "", envs: int | None = None) -> Panel:
-    """Return the panel of an environment over the number of its agents.
-
-    Args:
-        records: Records of one environment.
-        name: Name of the metric along the other axis.
-        xlabel: Label of the axis of agents instead of the chart's.
-        envs: Number of environments that the title names.
-    """
-    series = lines(records, lambda record: metric(record, name), "n_agents")
-    return Panel(environment(str(records[0].point["env"]), envs=envs), series, xlabel=xlabel)
-
-
-def agents_chart(records: Sequence[Record]) -> Chart:
-    """Return throughput over the number of agents, in the number of environments that most sizes were measured in."""
-    by_env = grouped(plain(latest(records)), "env").values()
-    shown = of_several_sizes(max(grouped(each, "n_envs").values(), key=_n_sizes) for each in by_env)
-    partly: dict[Any, str] = {"tag_gridworld": f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"}
-    return Chart(
-        name="agents",
-        title="Throughput over agents",
-        caption=MEDIANS,
-        x=Axis(AGENTS_IN_EACH),
-        y=Axis("agent steps per second"),
-        panels=[
-            over_agents(each, "agent_steps_per_s", partly.get(each[0].point["env"], ""), int(each[0].point["n_envs"]))
-            for each in shown
-        ],
-        records=[record for each in shown for record in each],
-    )
-
-
-def neighbors_chart(records: Sequence[Record]) -> Chart:
-    """Return the search in a grid of cells beside that of all pairs in its run, and how many times faster it is."""
-    pairs = baselines(records, "neighbor_search", "all_pairs")
-
-    def place(record: Record) -> tuple[Any, ...]:
-        return size(record, "neighbor_search")
-
-    def rates(found: Sequence[Record], **changed: str) -> list[Series]:
-        return lines(found, lambda record: metric(record, "agent_steps_per_s"), "n_agents", **changed)
-
-    def named(series: Sequence[Series], words: str) -> list[Series]:
-        return [Series(f"{each.name}, {words}", each.style, each.points) for each in series]
-
-    grids = latest(r for r in records if r.point["neighbor_search"] == "grid" and place(r) in pairs)
-    panels = []
-    for (env, n_envs), found in grouped(grids, "env", "n_envs").items():
-        title = environment(str(env), envs=int(n_envs))
-        every = rates([pairs[place(record)] for record in found], linestyle=":", markerfacecolor="none")
-        factors = lines(found, lambda record: times_baseline(record, pairs[place(record)]), "n_agents")
-        panels += [
-            Panel(title, [*named(rates(found), "cells"), *named(every, "all pairs")]),
-            Panel(title, named(factors, "cells"), level=1, ylabel="times all pairs"),
-        ]
-    return Chart(
-        name="neighbors",
-        title="Search for neighbours",
-        caption=f"Only how the neighbours are found differs. {MEDIANS}",
-        x=Axis(AGENTS_IN_EACH),
-        y=Axis("agent steps per second"),
-        panels=panels,
-        records=[*grids, *(pairs[place(record)] for record in grids)],
-    )
-
-
-# ------------------------------------------------------------------ charts of what is made of the device
-
-DIRECTION: Final = {"n_envs": "more environments", "n_agents": "more agents"}
-
-
-def languages_chart(records: Sequence[Record]) -> Chart:
-    """Return CUDA C over Numba, at the same size in the same run."""
-    bases = baselines(records, "backend", "numba")
-    of_cuda_c = latest(record for record in records if record.point["backend"] == "pycuda" and size(record) in bases)
-    return Chart(
-        name="languages",
-        title="CUDA C against Numba",
-        caption="Both run the same phases as CUDA graphs, at the same size in the same run. Above the line at 1 "
-        "CUDA C is faster; the interval reaches as far as theirs allow.",
-        x=Axis("agents in all environments"),
-        y=Axis("times Numba-CUDA", is_log=False),
-        panels=_panels_of_directions(of_cuda_c, lambda record: times_baseline(record, bases[size(record)])),
-        records=[*of_cuda_c, *(bases[size(record)] for record in of_cuda_c)],
-    )
-
-
-def limits_chart(records: Sequence[Record]) -> Chart:
-    """Return the share of the machine's limit that each backend reaches."""
-    shown = [record for record in latest(records) if record.roofline is not None]
-
-    def share(record: Record) -> Metric | None:
-        rate = metric(record, RATE)
-        if rate is None or record.roofline is None:
-            return None
-        per_rate = record.roofline / rate.value
-        return between(record.roofline, rate.low * per_rate, rate.high * per_rate)
-
-    return Chart(
-        name="limits",
-        title="Share of the machine's limit",
-        caption="The shortest time in which the device could move the least bytes, or do the least operations, of a "
-        "step, over the time that it takes. 1 is the machine's limit.",
-        x=Axis("agents in all environments"),
-        y=Axis("share of the machine's limit"),
-        panels=_panels_of_directions(shown, share),
-        records=shown,
-    )
-
-
-def _panels_of_directions(records: Sequence[Record], value: Callable[[Record], Metric | None]) -> list[Panel]:
-    """Return a panel for each environment over all its agents: series for more environments and for more agents."""
-    panels = []
-    for (env,), of_env in grouped(plain(records), "env").items():
-        series = []
-        for name, style in BACKEND_STYLE.items():
-            of_backend = [record for record in of_env if record.point["backend"] == name]
-            for fixed, other, dash in (("n_agents", "n_envs", "-"), ("n_envs", "n_agents", ":")):
-                groups = grouped(of_backend, fixed)
-                if not groups:
-                    continue
-                longest = max(groups.values(), key=lambda line: len({record.point[other] for record in line}))
-                if len({record.point[other] for record in longest}) > 1:
-                    points = points_along(longest, value, _all_agents)
-                    series.append(
-                        Series(f"{BACKEND_NAME[name]}, {DIRECTION[other]}", style | {"linestyle": dash}, points)
-                    )
-        if series:
-            panels.append(Panel(environment(str(env)), series, level=1))
-    return panels
-
-
-def _all_agents(record: Record) -> float:
-    return float(record.point["n_envs"]) * float(record.point["n_agents"])
+    return stepping.env_step(point, draws=False)
 
 
 # ------------------------------------------------------------------ cases
@@ -708,16 +182,6 @@ ENV_STEP: Final = Case(
     points=env_step_points,
     setup=env_step,
     pairs=env_step_pairs,
-    table=over_baseline("backend", "cpu", "exact"),
-    charts=(
-        throughput_chart,
-        speedup_chart,
-        speedup_over("host"),
-        agents_chart,
-        languages_chart,
-        limits_chart,
-        energy_chart,
-    ),
 )
 GRAPH: Final = compared(
     name="graph",
@@ -734,7 +198,6 @@ NEIGHBOR_SEARCH: Final = compared(
     points=neighbor_search_points,
     setup=env_step,
     over=("neighbor_search", "all_pairs"),
-    charts=(neighbors_chart,),
 )
 PUBLISHED: Final = compared(
     name="published",

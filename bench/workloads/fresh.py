@@ -1,4 +1,4 @@
-"""Work of `startup` in a process of its own: ``python -P bench/workloads/fresh.py JSON FOLDER``, timed part by part.
+"""Process of `startup`, run as ``python -P bench/workloads/fresh.py JSON FOLDER``.
 
 Nothing but the standard library is imported before the clock starts, which is checked. JSON is the
 point, and FOLDER gets ``parts.json``, the seconds of each part, and ``arrays.npz``, what it all came to.
@@ -38,7 +38,7 @@ class Parts:
 
 
 def start(point: dict[str, Any], parts: Parts) -> dict[str, Any]:
-    """Go from nothing to the first step, or to a trainer that has learned and is captured; returns arrays by name."""
+    """Start up to the first step or update, and return its arrays."""
     backend = parts.time("import_s", lambda: _import(point["backend"]))
     parts.time("context_s", lambda: _allocate(backend))
     return (_first_update if point["until"] == FIRST_UPDATE else _first_step)(point, backend, parts)
@@ -46,7 +46,7 @@ def start(point: dict[str, Any], parts: Parts) -> dict[str, Any]:
 
 def _import(name: str) -> Any:
     """Import the package, and find out whether a backend is there."""
-    import warpdrive_min  # noqa: PLC0415  (this is what is timed)
+    import warpdrive_min
 
     for each in warpdrive_min.__all__:  # a name is imported on first use
         getattr(warpdrive_min, each)
@@ -54,7 +54,7 @@ def _import(name: str) -> Any:
 
 
 def _allocate(backend: Any) -> None:
-    import torch  # noqa: PLC0415
+    import torch
 
     torch.zeros(1, device=backend.device)
     backend.synchronize()
@@ -62,10 +62,10 @@ def _allocate(backend: Any) -> None:
 
 def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
     """Build the environments, start them, build what draws, and step once."""
-    from warpdrive_min.policies import random_policy  # noqa: PLC0415
+    from warpdrive_min.policies import random_policy
 
-    from .env_step import build_env  # noqa: PLC0415
-    from .shared import SEED  # noqa: PLC0415
+    from .setups.environments import build_env
+    from .shared import SEED
 
     def done(work: Callable[[], Any]) -> Callable[[], Any]:
         def waited() -> Any:
@@ -85,9 +85,9 @@ def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, 
 
 
 def _first_update(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
-    """Build a trainer, play and learn once eagerly, and a second time, on a GPU out of the graphs it captures."""
+    """Build a trainer and iterate twice, on a GPU the second time in graphs."""
     parts.time("import_training_s", lambda: importlib.import_module("warpdrive_min.training.trainer"))
-    from .train import player  # noqa: PLC0415
+    from .setups.trainers import player
 
     def iterate() -> None:
         trainer.iterate()
@@ -115,7 +115,7 @@ def main(text: str, folder: str) -> None:
     parts = Parts()
     point = json.loads(text)
     arrays = start(point, parts)
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     np.savez(Path(folder) / "arrays.npz", **arrays)
     Path(folder, "parts.json").write_text(json.dumps(parts.seconds))

@@ -1,118 +1,34 @@
-"""Single kernels, ours and what torch offers: `sampler`, `reset`, `return_scan`, `shuffle`, `record`, `launch`.
-
-Each states its call, the least that it costs, and a trial that gives its arrays and those of an oracle.
-"""
+"""Kernels: `sampler`, `reset`, `return_scan`, `shuffle`, `record`, `launch`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import torch
+from warpdrive_min import BACKENDS
 
-from warpdrive_min import (
-    BACKENDS,
-    CUDADataManager,
-    CUDAEnvironmentReset,
-    CUDAFunctionManager,
-    CUDASampler,
-    DataFeed,
-    EnvWrapper,
-)
-from warpdrive_min.backends import Backend
-from warpdrive_min.consistency import copy_state
-from warpdrive_min.constants import DONE, EPISODE, TERMINATED, TIMESTEP, TRUNCATED, Constants
-from warpdrive_min.policies import random_policy
-from warpdrive_min.training.algorithms.returns import ReturnScan
-from warpdrive_min.training.algorithms.shuffle import Shuffle
-from warpdrive_min.training.arrays import SharedLayout
-from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
-
+from ..core.case import compared
 from ..core.measure import Timed
-from ..core.point import ON_CPU, Check, Point, Preset
-from ..core.record import Record, are_on_two_cards
-from ..show.charts import Axis, Chart, rows
-from ..show.labels import MEDIANS, is_ours, maker, plural
-from ..show.records import grouped, latest, rate_of
-from .env_step import checked_envs, start_env
-from .shared import SEED, Arrays, Repeated, available, compared, errors, repeated, steps_of, timed
+from ..core.point import ON_CPU, Point, Preset
+from .shared import OURS, has_gpu_sizes
 
-OURS: Final = "ours"
-"""Implementation of which there is one for each backend; what is named after torch runs once on each device."""
+# ------------------------------------------------------------------ points
+
+Row = tuple[Any, ...]
+"""A value of each axis that says a size."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Kernel:
-    """A kernel that is ready to be called, what a call costs at least, and what holds it against an oracle."""
-
-    calls: Repeated
-    work: Mapping[str, int]
-    """Amount of work of a call."""
-    n_bytes: int
-    n_ops: int = 0
-    trial: Callable[[], tuple[Arrays, Arrays]]
-    """Calls it on spoiled arrays; returns what an oracle comes to, and what it came to."""
-    oracle: str
-    tolerance: float = 0.0
-    """Largest difference that is allowed."""
-    n_trials: int = 1
-    periods: Mapping[str, Any] | None = None
-    """Periods of arrays of angles, by name."""
-
-    def check(self) -> Check:
-        """Hold it against the oracle in all trials; the array that is furthest off decides."""
-        worst: dict[str, float] = {}
-        for _ in range(self.n_trials):
-            worst |= {name: max(worst.get(name, 0.0), e) for name, e in errors(*self.trial(), self.periods).items()}
-        name = max(worst, key=lambda each: worst[each])
-        return Check(
-            passed=worst[name] <= self.tolerance,
-            max_error=worst[name],
-            oracle=self.oracle,
-            detail=f"largest in {name}: {worst[name]:.3g}, {self.tolerance:.3g} at most",
-        )
-
-
-def workload(make: Callable[[Point, Backend], Kernel], noun: str = "launched") -> Callable[[Point], Timed]:
-    """Return the set-up of a case from what makes its kernels."""
-
-    def setup(point: Point) -> Timed:
-        backend = available(point["backend"])
-        kernel = make(point, backend)
-        return timed(
-            backend,
-            kernel.calls,
-            kernel.check,
-            work=kernel.work,
-            is_of_torch=str(point["implementation"]).startswith("torch"),
-            n_bytes=kernel.n_bytes,
-            n_ops=kernel.n_ops,
-            notes={f"{noun}_per_run": kernel.calls.n},
-        )
-
-    return setup
-
-
-def arrays_of(data: CUDADataManager) -> dict[str, torch.Tensor]:
-    """Return copies on the CPU of all arrays but the kernels' workspace."""
-    names = (name for name in data.array_names() if not data.attribute(name, "scratch", False))
-    return {name: data.tensor(name).to("cpu", copy=True) for name in names}
-
-
-def mark_done(data: CUDADataManager, generator: torch.Generator) -> torch.Tensor:
-    """Let each environment have ended with a chance of one half, the first one surely; returns the flags."""
-    flags = torch.randint(0, 2, (data.n_envs,), generator=generator, dtype=torch.int32)
-    flags[0] = 1
-    data.tensor(DONE).copy_(flags)
-    return flags != 0
+def sizes_of(
+    preset: Preset, axes: tuple[str, ...], smoke: Row, usual: Sequence[Row], large: Sequence[Row] = ()
+) -> list[dict[str, Any]]:
+    """Return one size in preset smoke, else the usual and the large ones."""
+    rows = [*([smoke] if preset == "smoke" else usual), *(large if has_gpu_sizes(preset) else ())]
+    return [dict(zip(axes, row, strict=True)) for row in rows]
 
 
 def implementations(sizes: Sequence[Mapping[str, Any]], *names: str) -> list[Point]:
-    """Return each size with every implementation; torch's own do not depend on the backend, only on its device."""
+    """Return each size with every implementation; torch's run once a device."""
     return [
         {"implementation": name, "backend": backend, **size}
         for size in sizes
@@ -122,174 +38,13 @@ def implementations(sizes: Sequence[Mapping[str, Any]], *names: str) -> list[Poi
     ]
 
 
-Row = tuple[Any, ...]
-"""A value of each axis that says a size."""
-
-
-def sizes_of(
-    preset: Preset, axes: tuple[str, ...], smoke: Row, usual: Sequence[Row], large: Sequence[Row] = ()
-) -> list[dict[str, Any]]:
-    """Return one size in preset smoke, else the usual ones, and where there is a GPU those that fill it."""
-    on_gpu_too = preset == "full" or (preset != "smoke" and torch.cuda.is_available())
-    rows = [*([smoke] if preset == "smoke" else usual), *(large if on_gpu_too else ())]
-    return [dict(zip(axes, row, strict=True)) for row in rows]
-
-
-# ------------------------------------------------------------------ sampler
-
-MOST_DRAWS: Final = 2_000
-"""Draws of a check; with few agents their number alone would take its time."""
-STANDARD_ERRORS: Final = 6.0
-"""Largest deviation of a frequency."""
-
-Draw = tuple[Callable[[], None], Callable[[], torch.Tensor]]
-"""Draws, and returns the last actions, (n_envs, n_agents)."""
-
-
-def sampler(point: Point, backend: Backend) -> Kernel:
-    """Draw one action for every agent from probabilities: ours, or torch's on the same device."""
-    shape = (point["n_envs"], point["n_agents"], point["n_actions"])
-    weights = np.random.default_rng(SEED).random(shape, np.float32)
-    probabilities = torch.from_numpy(weights / weights.sum(-1, keepdims=True)).to(backend.device)
-    draw, actions = SAMPLERS[point["implementation"]](backend, probabilities)
-    n_samples = shape[0] * shape[1]
-    n_draws = max(1, min(MOST_DRAWS, 200_000 // n_samples))
-
-    def trial() -> tuple[Arrays, Arrays]:
-        counts = torch.zeros(shape[2], dtype=torch.float64)
-        for _ in range(n_draws):
-            draw()
-            counts += torch.bincount(actions().flatten().cpu(), minlength=len(counts)).double()
-        each = probabilities.double().cpu()
-        mean, variance = n_draws * each.sum((0, 1)), n_draws * (each * (1 - each)).sum((0, 1))
-        return {"frequencies": torch.zeros_like(mean)}, {"frequencies": (counts - mean) / variance.sqrt()}
-
-    return Kernel(
-        calls=repeated(backend, draw, "eager" if point["implementation"] == "torch.Categorical" else None),
-        work={"samples": n_samples},
-        n_bytes=n_samples * 4 * (shape[2] + 1),
-        n_ops=n_samples * 2 * shape[2],
-        trial=trial,
-        oracle=f"frequencies of {n_draws} draws of every agent, in standard errors",
-        tolerance=STANDARD_ERRORS,
-    )
-
-
-def our_sampler(backend: Backend, probabilities: torch.Tensor) -> Draw:
-    """Set up `CUDASampler`."""
-    n_envs, n_agents, n_actions = probabilities.shape
-    data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
-    feed = DataFeed()
-    feed.add_data(Constants.ACTIONS, np.zeros((n_agents, 1), np.int32), n_copies=n_envs)
-    data.push_data_to_device(feed)
-    ours = CUDASampler(CUDAFunctionManager(n_agents, n_envs, backend=backend))
-    ours.register_actions(data, Constants.ACTIONS, n_actions)
-    ours.init_random(SEED)
-    return lambda: ours.sample(data, probabilities), lambda: data.tensor(Constants.ACTIONS)[..., 0]
-
-
-def torch_multinomial(backend: Backend, probabilities: torch.Tensor) -> Draw:
-    """Set up `torch.multinomial`, which takes the rows of all environments together."""
-    rows = probabilities.flatten(0, 1)
-    last = torch.zeros((len(rows), 1), dtype=torch.int64, device=backend.device)
-
-    def draw() -> None:
-        torch.multinomial(rows, 1, out=last)
-
-    return draw, lambda: last.view(probabilities.shape[:2])
-
-
-def torch_categorical(backend: Backend, probabilities: torch.Tensor) -> Draw:
-    """Set up `torch.distributions.Categorical`, built anew for each draw as a policy's output asks for."""
-    last: list[torch.Tensor] = []
-
-    def draw() -> None:
-        last[:] = [torch.distributions.Categorical(probs=probabilities).sample()]
-
-    return draw, lambda: last[0]
-
-
-SAMPLERS: Final = {OURS: our_sampler, "torch.multinomial": torch_multinomial, "torch.Categorical": torch_categorical}
-
-
 def sampler_points(preset: Preset) -> list[Point]:
-    """Return ours and torch's samplers on each backend's device, also at sizes that fill a GPU."""
+    """Return our sampler and torch's on each backend's device."""
     axes = ("n_envs", "n_agents", "n_actions")
     sizes = sizes_of(preset, axes, (8, 1, 2), [(100, 110, 21), (10_000, 1, 2), (2_000, 1_000, 10)])
-    points = implementations(sizes, *SAMPLERS)
+    points = implementations(sizes, OURS, "torch.multinomial", "torch.Categorical")
     shown = [point for point in points if point["backend"] not in ON_CPU or point["n_envs"] <= 100]
     return sorted(shown, key=lambda point: list(BACKENDS).index(point["backend"]))
-
-
-# ------------------------------------------------------------------ reset
-
-SAVED_WORDS: Final = 8
-"""Numbers that are restored for each agent."""
-
-
-def reset(point: Point, backend: Backend) -> Kernel:
-    """Restart every environment: by its own kernel, or by copying saved arrays, as those without one are restarted."""
-    return (own_reset if point["implementation"] == OURS else saved_reset)(point, backend)
-
-
-def own_reset(point: Point, backend: Backend) -> Kernel:
-    """Restart by the kernel `reset` of the environment; a trial restarts some on NumPy too, from the same state."""
-    n_checked = checked_envs(point)
-    wrapper, oracle = start_env(point, backend.name, point["n_envs"]), start_env(point, "cpu", n_checked)
-    data, expected = wrapper.cuda_data_manager, oracle.cuda_data_manager
-    observed = [name for name in data.array_names() if name.startswith(Constants.OBSERVATIONS)]
-    generator = torch.Generator().manual_seed(SEED)
-
-    def trial() -> tuple[Arrays, Arrays]:
-        mark_done(data, generator)
-        copy_state(data, expected)
-        wrapper.env_resetter.reset_when_done(data)
-        oracle.env_resetter.reset_when_done(expected)
-        want, got = arrays_of(expected), arrays_of(data)
-        return want, {name: got[name][: len(array)] for name, array in want.items()}
-
-    return Kernel(
-        calls=repeated(backend, lambda: wrapper.env_resetter.reset_when_done(data, "force_reset")),
-        work={"env_resets": point["n_envs"]},
-        n_bytes=sum(data.tensor(name).nbytes for name in (*observed, DONE, TIMESTEP, EPISODE)),
-        trial=trial,
-        oracle=f"NumPy, {n_checked} environments, of which half have ended, from the same state",
-        tolerance=wrapper.env.tolerance,
-        periods={name: expected.attribute(name, "period", 0.0) for name in expected.array_names()},
-    )
-
-
-def saved_reset(point: Point, backend: Backend) -> Kernel:
-    """Restart by copying `SAVED_WORDS` numbers for each agent; a trial spoils all and restarts half of them."""
-    n_envs, n_agents = point["n_envs"], point["n_agents"]
-    data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
-    feed = DataFeed()
-    start = np.random.default_rng(SEED).random((n_envs, n_agents, SAVED_WORDS), np.float32)
-    feed.add_data("state", start, save_copy_and_apply_at_reset=True)
-    data.push_data_to_device(feed)
-    resetter = CUDAEnvironmentReset(CUDAFunctionManager(n_agents, n_envs, backend=backend))
-    generator = torch.Generator().manual_seed(SEED)
-
-    def trial() -> tuple[Arrays, Arrays]:
-        data.tensor("state").add_(1)
-        is_done = mark_done(data, generator)
-        before = arrays_of(data)
-        resetter.reset_when_done(data)
-        want = {
-            "state": torch.where(is_done[:, None, None], torch.from_numpy(start), before["state"]),
-            DONE: torch.zeros_like(before[DONE]),
-            TIMESTEP: torch.where(is_done, 0, before[TIMESTEP]),
-            EPISODE: before[EPISODE] + is_done,
-        }
-        return want, arrays_of(data)
-
-    return Kernel(
-        calls=repeated(backend, lambda: resetter.reset_when_done(data, "force_reset")),
-        work={"env_resets": n_envs},
-        n_bytes=2 * start.nbytes,
-        trial=trial,
-        oracle="torch: the saved rows of the environments that have ended, the others as they were",
-    )
 
 
 def reset_sizes(preset: Preset) -> list[dict[str, Any]]:
@@ -300,305 +55,34 @@ def reset_sizes(preset: Preset) -> list[dict[str, Any]]:
 
 
 def reset_points(preset: Preset) -> list[Point]:
-    """Return both sizes by their own kernels and, whatever the environment, by saved arrays."""
+    """Return all sizes with their own kernels and with saved arrays."""
     sizes = reset_sizes(preset)
     saved = [{"n_envs": size["n_envs"], "n_agents": size["n_agents"]} for size in sizes]
     return implementations(sizes, OURS) + implementations(saved, "saved arrays")
 
 
-# ------------------------------------------------------------------ return_scan
-
-GAMMA: Final = 0.99
-SCANS: Final = 4
-"""Scans in a run; a loop of torch has thousands of launches for each."""
-SCAN_TOLERANCE: Final = 1e-4
-"""Largest error as a share of the largest return: a cumulative sum in float32 takes small differences of large sums."""
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """Arrays of a rollout that are scanned."""
-
-    rewards: torch.Tensor
-    """(n_steps, n_envs, n_agents) float32."""
-    terminated: torch.Tensor
-    """(n_steps, n_envs) int32."""
-    truncated: torch.Tensor
-    """(n_steps, n_envs) int32."""
-    last_values: torch.Tensor
-    """(n_envs, n_agents): what is expected after the last step."""
-    returns: torch.Tensor
-    """As `rewards`; filled."""
-
-    @property
-    def goes_on(self) -> torch.Tensor:
-        """1 where no episode has ended, else 0, (n_steps, n_envs, 1) float32."""
-        return ((self.terminated | self.truncated) == 0)[..., None].float()
-
-    def to(self, device: torch.device | str) -> Played:
-        """Return the same on a device."""
-        return Played(*(getattr(self, name).to(device) for name in self.__slots__))
-
-
-def return_scan(point: Point, backend: Backend) -> Kernel:
-    """Sum up discounted rewards backwards in time: our kernel, a loop over the steps in torch, or its cumulative sum.
-
-    A trial takes the definition in float64, on the CPU, for all rows.
-    """
-    played = random_rollout((point["n_steps"], point["n_envs"], point["n_agents"])).to(backend.device)
-    scan = SCANNERS[point["implementation"]](backend, played)
-
-    def trial() -> tuple[Arrays, Arrays]:
-        played.returns.fill_(torch.nan)
-        scan()
-        want = returns_in_float64(played.to("cpu"))
-        scale = want.abs().max()
-        return {"returns": want / scale}, {"returns": played.returns.cpu().double() / scale}
-
-    n_returns = played.rewards.numel()
-    return Kernel(
-        calls=repeated(backend, scan, n=SCANS),
-        work={"returns": n_returns},
-        n_bytes=2 * played.rewards.nbytes + 2 * played.terminated.nbytes + played.last_values.nbytes,
-        n_ops=2 * n_returns,
-        trial=trial,
-        oracle="torch in float64, on the CPU, step by step, over the largest return",
-        tolerance=SCAN_TOLERANCE,
-    )
-
-
-def random_rollout(shape: tuple[int, int, int]) -> Played:
-    """Return rewards from 0 to 1 and episodes that end with a chance of one in fifty a step, half of them cut off."""
-    generator = torch.Generator().manual_seed(SEED)
-    ends = torch.rand(shape[:2], generator=generator)
-    rewards, last_values = torch.rand(shape, generator=generator), torch.rand(shape[1:], generator=generator)
-    terminated, truncated = (ends < 0.01).int(), ((ends >= 0.01) & (ends < 0.02)).int()
-    return Played(rewards, terminated, truncated, last_values, torch.zeros(shape))
-
-
-def our_scan(backend: Backend, played: Played) -> Callable[[], None]:
-    """Set up `ReturnScan` without values."""
-    _, n_envs, n_agents = played.rewards.shape
-    scan = ReturnScan(backend, n_envs, n_agents, GAMMA)
-    tensors = (played.rewards, None, played.terminated, played.truncated, played.last_values, None, None)
-    return lambda: scan.scan(*tensors, played.returns)
-
-
-def loop_scan(played: Played) -> None:
-    """Go back through the steps, some torch operations each."""
-    after, goes_on = played.last_values, played.goes_on
-    for step in reversed(range(len(played.rewards))):
-        after = torch.addcmul(played.rewards[step], after, goes_on[step], value=GAMMA)
-        played.returns[step] = after
-
-
-def cumulative_scan(played: Played) -> None:
-    """Take sums of gamma^t r(t) from each step on, less the one from the next episode on, over gamma^t."""
-    n_steps = len(played.rewards)
-    steps = torch.arange(n_steps, device=played.rewards.device)
-    discount = (GAMMA ** steps.float())[:, None, None]
-    weighted = played.rewards * discount
-    weighted[-1] += played.goes_on[-1] * played.last_values * GAMMA**n_steps
-    sums = weighted.flip(0).cumsum(0).flip(0)
-    ends = torch.where(played.goes_on[..., 0] != 0, n_steps - 1, steps[:, None])
-    last_step = ends.flip(0).cummin(0).values.flip(0)
-    beyond = torch.cat([sums[1:], torch.zeros_like(sums[:1])])
-    torch.div(sums - beyond.gather(0, last_step[..., None].expand_as(sums)), discount, out=played.returns)
-
-
-SCANNERS: Final[Mapping[str, Callable[[Backend, Played], Callable[[], None]]]] = {
-    OURS: our_scan,
-    "torch loop": lambda _, played: lambda: loop_scan(played),
-    "torch cumsum": lambda _, played: lambda: cumulative_scan(played),
-}
-
-
-def returns_in_float64(played: Played) -> torch.Tensor:
-    """Return the definition, (n_steps, n_envs, n_agents) float64, of arrays on the CPU."""
-    rewards, after = played.rewards.double(), played.last_values.double()
-    returns = torch.empty_like(rewards)
-    for step in reversed(range(len(rewards))):
-        after = returns[step] = rewards[step] + GAMMA * after * played.goes_on[step]
-    return returns
-
-
 def scan_points(preset: Preset) -> list[Point]:
     """Return rollouts of few and of many rows."""
     usual, large = [(100, 100, 1), (100, 100, 110)], [(100, 10_000, 1), (50, 2_000, 110)]
-    return implementations(sizes_of(preset, ("n_steps", "n_envs", "n_agents"), (8, 16, 1), usual, large), *SCANNERS)
-
-
-# ------------------------------------------------------------------ shuffle
-
-FEW_INDICES: Final = 20
-"""Indices up to which the same permutation may come twice by chance."""
-
-
-def shuffle(point: Point, backend: Backend) -> Kernel:
-    """Draw a permutation: ours, or `torch.randperm` on the same device, which is called eagerly."""
-    n, is_ours = point["n_indices"], point["implementation"] == OURS
-    ours, oracle = Shuffle(backend, n, SEED), Shuffle("cpu", n, SEED)
-    indices = ours.indices if is_ours else torch.zeros(n, dtype=torch.int64, device=backend.device)
-
-    def draw() -> None:
-        if is_ours:
-            ours.permute()
-        else:
-            torch.randperm(n, out=indices)
-
-    def trial() -> tuple[Arrays, Arrays]:
-        draw()
-        before = indices.to("cpu", copy=True)
-        oracle.counter.copy_(ours.counter)
-        draw()
-        got = indices.to("cpu", copy=True)
-        is_repeated = torch.tensor(n > FEW_INDICES and bool((got == before).all()))
-        drawn = {"sorted indices": got.sort().values, "repeated draw": is_repeated}
-        want: dict[str, torch.Tensor] = {"sorted indices": torch.arange(n), "repeated draw": torch.tensor(False)}
-        if is_ours:
-            oracle.permute()
-            want["indices"], drawn["indices"] = oracle.indices, got
-        return want, drawn
-
-    return Kernel(
-        calls=repeated(backend, draw, None if is_ours else "eager"),
-        work={"indices": n},
-        n_bytes=indices.nbytes,
-        trial=trial,
-        oracle="all indices once" + (", and those of NumPy with the same seed" if is_ours else ""),
+    return implementations(
+        sizes_of(preset, ("n_steps", "n_envs", "n_agents"), (8, 16, 1), usual, large),
+        OURS,
+        "torch loop",
+        "torch cumsum",
     )
 
 
 def shuffle_points(preset: Preset) -> list[Point]:
-    """Return numbers of indices up to those of a rollout of 100,000 environments; NumPy draws a million."""
+    """Return numbers of indices; NumPy stops at a million."""
     large = 10_000_000
     sizes = sizes_of(preset, ("n_indices",), (1_000,), [(10_000,), (1_000_000,)], [(large,)])
     points = implementations(sizes, OURS, "torch.randperm")
     return [point for point in points if point["n_indices"] < large or point["backend"] != "cpu"]
 
 
-# ------------------------------------------------------------------ record
-
-RECORDED: Final = 4
-"""Steps of a check."""
-
-
-def record(point: Point, backend: Backend) -> Kernel:
-    """Keep a step of a rollout: rewards, ends and last observations, and the sums over episodes."""
-    wrapper = start_env(point, backend.name, point["n_envs"])
-    draw = random_policy(wrapper, SEED)
-    arrays = SharedLayout().arrays(wrapper, {"all": list(wrapper.env.action_space)})["all"]
-    recorder = RolloutRecorder(wrapper, n_steps=1, arrays=arrays)
-    generator = torch.Generator().manual_seed(SEED)
-
-    def keep() -> None:
-        recorder.begin()
-        recorder.record(0)
-
-    def trial() -> tuple[Arrays, Arrays]:
-        draw()
-        wrapper.step()
-        end_some(wrapper, generator)
-        recorder.clear_statistics()
-        want = recorded_by_torch(wrapper, recorder)
-        keep()
-        return want, recorded(recorder)
-
-    return Kernel(
-        calls=repeated(backend, keep),
-        work=steps_of(point["n_envs"], point["n_agents"]),
-        # Rewards in and out, with their sum in and out; flags in and out, and a count in and out.
-        n_bytes=4 * recorder.rewards[0].nbytes + 4 * 8 * point["n_envs"],
-        trial=trial,
-        oracle=f"torch, on the CPU, {RECORDED} steps, to the bit",
-        n_trials=RECORDED,
-    )
-
-
-def end_some(wrapper: EnvWrapper, generator: torch.Generator) -> None:
-    """Let half of the environments have ended, half of these by their time limit: what `record` reads, no step sees."""
-    data = wrapper.cuda_data_manager
-    is_done = mark_done(data, generator).int()
-    is_truncated = torch.randint(0, 2, is_done.shape, generator=generator, dtype=torch.int32) & is_done
-    data.tensor(TRUNCATED).copy_(is_truncated)
-    data.tensor(TERMINATED).copy_(is_done - is_truncated)
-
-
-def recorded(recorder: RolloutRecorder) -> dict[str, torch.Tensor]:
-    """Return copies on the CPU of all that a recorder keeps of its first step."""
-    rows = {name: getattr(recorder, name)[0] for name in ("rewards", TERMINATED, TRUNCATED, "successes")}
-    kept = rows | recorder.state() | {"n_truncated": recorder.n_truncated}
-    if recorder.truncated_observations is not None:
-        kept["truncated_observations"] = recorder.truncated_observations[0]
-    return {name: array.to("cpu", copy=True) for name, array in kept.items()}
-
-
-def recorded_by_torch(wrapper: EnvWrapper, recorder: RolloutRecorder) -> dict[str, torch.Tensor]:
-    """Return what a recorder must keep of the present arrays, in torch on the CPU."""
-    data, before = arrays_of(wrapper.cuda_data_manager), recorded(recorder)
-    is_done = data[DONE] != 0
-    sums, steps = before["running_return"] + data["rewards"], before["running_steps"] + 1
-    finished_return, finished_steps, finished_episodes = (before[name] for name in FINISHED)
-    want = {
-        "rewards": data["rewards"],
-        TERMINATED: data[TERMINATED],
-        TRUNCATED: data[TRUNCATED],
-        "successes": data[TERMINATED],
-        "running_return": sums * ~is_done[:, None],
-        "running_steps": steps * ~is_done,
-        "finished_return": finished_return + sums * is_done[:, None],
-        "finished_steps": finished_steps + steps * is_done,
-        "finished_episodes": finished_episodes + is_done,
-        "n_truncated": data[TRUNCATED],
-    }
-    if (last := before.get("truncated_observations")) is not None:
-        is_truncated = (data[TRUNCATED] != 0).view(-1, *[1] * (last.dim() - 1))
-        want["truncated_observations"] = torch.where(is_truncated, data["final_observations"], last)
-    return want
-
-
 def record_points(preset: Preset) -> list[Point]:
-    """Return the sizes of `reset`, by our kernel: nothing else keeps it all in one pass."""
+    """Return the sizes of `reset`, with our kernel alone."""
     return implementations(reset_sizes(preset), OURS)
-
-
-# ------------------------------------------------------------------ launch
-
-LAUNCHES: Final = 100
-"""Launches in a run."""
-
-
-def launch(point: Point, backend: Backend) -> Kernel:
-    """Launch next to nothing, one by one or in a graph: a kernel of one block, or torch's addition of one number."""
-    launches = torch.zeros(1, dtype=torch.int32, device=backend.device)
-    call = counting_kernel(backend, launches) if point["implementation"] == OURS else lambda: launches.add_(1)
-    calls = repeated(backend, call, point["mode"], LAUNCHES)
-
-    def trial() -> tuple[Arrays, Arrays]:
-        launches.zero_()
-        calls.run()
-        return {"launches": torch.tensor([LAUNCHES])}, {"launches": launches.cpu()}
-
-    return Kernel(
-        calls=calls,
-        work={"calls": 1},
-        n_bytes=2 * launches.nbytes,
-        trial=trial,
-        oracle="the number of launches",
-    )
-
-
-def counting_kernel(backend: Backend, launches: torch.Tensor) -> Callable[[], Any]:
-    """Set up the kernel of `count/count.cu`."""
-    functions = CUDAFunctionManager(1, 1, backend=backend)
-    functions.load(
-        {
-            "cuda_c": Path(__file__).with_name("count") / "count.cu",
-            "numba": f"{__package__}.count.count_numba",
-            "numpy": f"{__package__}.count.count_numpy",
-        }
-    )
-    return functions.prepare(functions.kernel("count"), [launches])
 
 
 def launch_points(preset: Preset) -> list[Point]:
@@ -610,86 +94,62 @@ def launch_points(preset: Preset) -> list[Point]:
     ]
 
 
-# ------------------------------------------------------------------ chart
+# ------------------------------------------------------------------ set-up
 
 
-def samplers_chart(records: Sequence[Record]) -> Chart:
-    """Return the rate of each sampler in a row of its own, and its ratio to torch on the same device, a card or CPU."""
-    shown = latest(records)
-    panels = []
-    for (n_envs, n_agents, n_actions), found in grouped(shown, "n_envs", "n_agents", "n_actions").items():
-        by_rate = sorted(found, key=lambda record: (record.threads is not None, -rate_of(record, "samples_per_s")))
-        torch = [record for record in found if record.point["implementation"] == "torch.multinomial"]
-        base = {record.threads is None: record for record in torch}
-        title = f"{plural(int(n_envs), 'environment')}, {plural(int(n_agents), 'agent')}, {n_actions} actions"
+def kernel(name: str, noun: str = "launched") -> Callable[[Point], Timed]:
+    """Return the set-up of a kernel of `setups.kernels`, called many times in a run."""
 
-        def over_torch(record: Record, base: Mapping[bool, Record] = base) -> str:
-            other = base.get(record.threads is None)
-            if other is None or are_on_two_cards(record, other):
-                return ""
-            return f"{rate_of(record, 'samples_per_s') / rate_of(other, 'samples_per_s'):.3g} x"
+    def setup(point: Point) -> Timed:
+        from .setups import kernels
 
-        panels.append(rows(title, by_rate, "samples_per_s", _sampler_name, over_torch))
-    return Chart(
-        name="sampler",
-        title="Samplers",
-        caption=f"One action for every agent, drawn from its own probabilities. {MEDIANS}",
-        kind="rows",
-        x=Axis("samples per second (x: over torch.multinomial on the same device)"),
-        has_legend=False,
-        panels=panels,
-        records=shown,
-    )
+        return kernels.measured(getattr(kernels, name), point, noun)
 
-
-def _sampler_name(record: Record) -> str:
-    return f"ours, {maker(record)}" if is_ours(record) else maker(record)
+    return setup
 
 
 # ------------------------------------------------------------------ cases
 
 kernel_case: Final = partial(compared, scope="kernel")
-
 SAMPLER: Final = kernel_case(
     name="sampler",
     title="draw an action for every agent: ours against torch.multinomial and Categorical",
     points=sampler_points,
-    setup=workload(sampler, "draws"),
+    setup=kernel("sampler", "draws"),
     over=("implementation", "torch.multinomial", "torch.Categorical"),
-    charts=(samplers_chart,),
 )
 RESET: Final = kernel_case(
     name="reset",
     title="restart every environment: by its own kernel, or by copying saved arrays",
     points=reset_points,
-    setup=workload(reset),
+    setup=kernel("reset"),
     over=("backend", "cpu"),
 )
 RETURN_SCAN: Final = kernel_case(
     name="return_scan",
     title="sum up discounted rewards: our kernel against a loop and a cumulative sum of torch",
     points=scan_points,
-    setup=workload(return_scan),
+    setup=kernel("return_scan"),
     over=("implementation", "torch loop"),
 )
 SHUFFLE: Final = kernel_case(
     name="shuffle",
     title="draw a permutation: ours against torch.randperm",
     points=shuffle_points,
-    setup=workload(shuffle),
+    setup=kernel("shuffle"),
     over=("implementation", "torch.randperm"),
 )
 RECORD: Final = kernel_case(
     name="record",
     title="keep a step of a rollout and sum over its episodes",
     points=record_points,
-    setup=workload(record),
+    setup=kernel("record"),
     over=("backend", "cpu"),
 )
 LAUNCH: Final = kernel_case(
     name="launch",
     title="launch next to nothing, one by one and in a graph: ours against torch",
     points=launch_points,
-    setup=workload(launch),
+    setup=kernel("launch"),
     over=("implementation", "torch"),
 )

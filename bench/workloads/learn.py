@@ -1,46 +1,18 @@
-"""Training from a seed until the policy is good enough, or to the end, and its learning curve: `learn`."""
+"""Training from a seed to a threshold or to the end: `learn`."""
 
 from __future__ import annotations
 
-import copy
-import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
-
-import numpy as np
-
-from warpdrive_min import EnvWrapper
-from warpdrive_min.training import evaluation
-from warpdrive_min.training.metrics import Row
-from warpdrive_min.training.population import PopulationTrainer
-from warpdrive_min.training.trained import load_policies
+from typing import Any, Final
 
 from ..core.case import Case
-from ..core.groups import groups_of
 from ..core.measure import Once
-from ..core.point import ON_CPU, Check, Curve, Facts, Measurement, Metric, Point, Preset
-from ..core.record import Record
-from ..core.stats import Floats, interquartile_band, interquartile_mean, median, median_interval
-from ..show.charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series
-from ..show.columns import NOTHING, Column, Table, axis_column, column_of
-from ..show.labels import backend_label, environment, number, plural
-from ..show.records import by, grouped, latest, metric
-from ..show.tables import point_order
-from .shared import ON_GPU, available, counterpart, default_mode, torch_threads
-from .train import SCHEDULES, Settings, WatchedTrainer, shipped, train_points
+from ..core.point import ON_CPU, Facts, Point, Preset
+from ..judge.anchors import ANCHORS
+from .shared import ON_GPU, UNTIL_END, default_mode, run_config_file
 
-SEEDS: Final = range(5)
-"""Seeds of runs that end at the threshold."""
-WHOLE_SEEDS: Final = range(20)
-"""Seeds of runs that go on to the end of the run config."""
-EVALUATED: Final = 100
-"""Episodes that the policy is judged by before and after."""
-CHECKED: Final = 20
-"""Episodes that are played on another backend too."""
-CHECKED_ERRORS: Final = 4
-"""Standard errors by which their mean returns may differ."""
+# ------------------------------------------------------------------ tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +30,16 @@ class Task:
     @property
     def n_envs(self) -> int:
         """Environments of the shipped run config."""
-        return shipped(self.env, f"_{self.algorithm.lower()}").trainer.num_envs
+        return shipped_envs(self.env, self.algorithm)
+
+
+@functools.cache
+def shipped_envs(env: str, algorithm: str) -> int:
+    """Return the number of environments of a shipped run config."""
+    import yaml
+
+    config = yaml.safe_load(run_config_file(env, f"_{algorithm.lower()}").read_text())
+    return int(config["trainer"]["num_envs"])
 
 
 TASKS: Final = (
@@ -82,8 +63,6 @@ TASKS: Final = (
 below its -110, for the policy still explores; of Pendulum within 10 % of -152, which RL Baselines3 Zoo's table has for
 its tuned DDPG without noise. Of the Tag environments well beyond what play at random gives: `return_before`.
 """
-
-
 WHOLE_TASKS: Final = (
     *(task for task in TASKS if task.learner == "shared"),
     Task(env="tag_gridworld", algorithm="A2C", learner="tagger", threshold=15.0),
@@ -101,293 +80,14 @@ is, with A2C, what no seed has at random (39.6 at most). In the COVID-19 economy
 governors' doing: some 360 at random, 448 at level 7 throughout. In RICE the utility of all regions is: 191 at random,
 and 226 at the best rates that never change.
 """
-UNTIL_END: Final = {"until": "end"}
-"""Axis of a whole run; without it a run ends at the threshold."""
-
-
-class LearningRun(WatchedTrainer):
-    """A trainer that stops where one of its policies is good enough, unless it goes on to the end and keeps the best.
-
-    What counts is `Trainer.recent_return`: the first episodes to end are the short ones, of which some environments
-    have only good ones, and others only bad ones.
-
-    Args:
-        env: Name of the environment in `ENVS`.
-        settings: The run.
-        learner: Policy that is judged.
-        threshold: Least mean return; None: train to the end.
-    """
-
-    def __init__(self, env: str, settings: Settings, learner: str, threshold: float | None) -> None:
-        stop = {} if threshold is None else {"stop_return": {learner: threshold}}
-        super().__init__(env, settings | {"trainer": settings["trainer"] | stop}, saves=threshold is None)
-        self.returns: list[dict[str, float | None]] = []
-        """For each row the `judged_return`."""
-
-    @property
-    def judged_return(self) -> dict[str, float | None]:
-        """Mean return of each policy; None: too few steps, or no episode ended."""
-        return self.recent_return
-
-    def log_metrics(self) -> Row:
-        """Log, and keep the returns."""
-        row = super().log_metrics()
-        self.returns.append(self.judged_return)
-        return row
-
-    def learn(self) -> Curve:
-        """Train; returns the curve, which begins now."""
-        began = time.perf_counter()
-        self.train()
-        return Curve(
-            env_steps=[int(row["env_steps"]) for _, row in self.rows],
-            seconds=[round(when - began, 6) for when, _ in self.rows],
-            mean_return={name: [each[name] for each in self.returns] for name in self.groups},
-        )
-
-
-class PopulationRun(LearningRun, PopulationTrainer):
-    """A trainer of a population, which stops where each member has been good enough; arguments as of `LearningRun`."""
-
-    @property
-    def judged_return(self) -> dict[str, float | None]:
-        """Median over members of their mean returns; None: one has none yet."""
-        known = [value for value in self.recent_returns if value is not None]
-        return {self.group.name: median(known) if len(known) == len(self.members) else None}
-
-
-def learn(point: Point) -> Once:
-    """Train until the learner, or each member of a population, reaches the threshold, or to the end of the run."""
-    backend = available(point["backend"])
-    run, check = (learning_of_members if "population" in point else learning_of_policies)(point)
-    return Once(
-        run=run,
-        check=check,
-        facts=Facts(mode=default_mode(backend.name), device=backend.device, threads=torch_threads(backend)),
-    )
-
-
-Learning: TypeAlias = tuple[Callable[[], Measurement], Callable[[], Check]]
-"""Trains and returns what it came to, and checks the trainer."""
-
-
-def learning_of_policies(point: Point) -> Learning:
-    """Set up the training of a trainer's policies, of which one is judged."""
-    learner, is_whole = point["learner"], is_to_the_end(point)
-    trainer = LearningRun(point["env"], settings(point), learner, None if is_whole else point["threshold"])
-    # Who plays at random must go on to do so, and from one start two that take their likeliest actions play one game.
-    is_greedy = len(trainer.groups) == 1
-
-    def scores() -> dict[str, Metric]:
-        return {name: _scored(score) for name, score in trainer.evaluate(EVALUATED, greedy=is_greedy).items()}
-
-    def play(where: EnvWrapper) -> MeanReturn:
-        models = {name: copy.deepcopy(each.acting).to(where.backend.device) for name, each in trainer.groups.items()}
-        played = evaluation.evaluate(where, models, trainer.policy_map, n_episodes=CHECKED, greedy=is_greedy)
-        return played[learner].mean_return, played[learner].standard_error
-
-    untrained = scores()
-    warm_up_s = trainer.warm_up()
-
-    def run() -> Measurement:
-        curve, trained = trainer.learn(), scores()
-        return Measurement(
-            curve=curve,
-            metrics={
-                **figures(curve, learner, point["threshold"], is_timed=not is_whole),
-                "return_before": untrained[learner],
-                "return_after": trained[learner],
-                **({"return_best": _scored(best_score(trainer))} if trainer.best_return is not None else {}),
-                **{f"return_after_{name}": trained[name] for name in trained if is_whole and name != learner},
-            },
-            notes={
-                "evaluation": f"{EVALUATED} episodes, {'greedy' if is_greedy else 'drawn'}",
-                "warm_up_s": round(warm_up_s, 3),
-            },
-            unread={} if is_whole or trainer.has_reached_return else NOT_REACHED,
-        )
-
-    return run, lambda: same_return(trainer, play)
-
-
-def learning_of_members(point: Point) -> Learning:
-    """Set up the training of a population until each member has reached the threshold, or its episodes are used up."""
-    size, learner, threshold = point["population"], point["learner"], point["threshold"]
-    trainer = PopulationRun(point["env"], settings(point) | {"population": {"size": size}}, learner, threshold)
-
-    def play(where: EnvWrapper) -> MeanReturn:
-        network = copy.deepcopy(trainer.network).to(where.backend.device)
-        return _over_members(evaluation.evaluate_members(where, network, trainer.policy_map, n_episodes=CHECKED))
-
-    untrained = trainer.evaluate(CHECKED).values()
-    warm_up_s = trainer.warm_up()
-
-    def run() -> Measurement:
-        curve, trained = trainer.learn(), trainer.evaluate(CHECKED).values()
-        when = dict(zip(curve.env_steps, curve.seconds, strict=True))
-        reached = trainer.reached_at
-        members: dict[str, list[float | None]] = {
-            "env_steps_to_threshold": [reached.get(member) for member in range(size)],
-            "seconds_to_threshold": [when[reached[member]] if member in reached else None for member in range(size)],
-            "return_after": [score.mean_return for score in trained],
-        }
-        n_missing = size - len(reached)
-        rate = curve.env_steps[-1] * size / curve.seconds[-1]
-        return Measurement(
-            curve=curve,
-            metrics={
-                **figures_of_members(members, n_missing),
-                "members_to_threshold": Metric.exactly(len(reached), "members", "higher"),
-                "env_steps_per_s": Metric.exactly(rate, "env_steps/s", "higher"),
-                "return_before": return_metric(*_over_members(untrained)),
-                "return_after": return_metric(*_over_members(trained)),
-            },
-            notes={
-                "evaluation": f"{CHECKED} episodes of each member, greedy",
-                "warm_up_s": round(warm_up_s, 3),
-                MEMBERS: members,
-            },
-            unread={"seconds_to_threshold_of_all": f"not reached by {n_missing} members"} if n_missing else {},
-        )
-
-    return run, lambda: same_return(trainer, play)
-
-
-MEMBERS: Final = "members"
-"""Note of a population's record: by name the numbers of its members, null of one that missed the threshold."""
-
-
-def figures_of_members(members: Mapping[str, Sequence[float | None]], n_missing: int) -> dict[str, Metric]:
-    """Return what the threshold takes: medians over members, as far as they are finite, and the last one's."""
-    found = {}
-    for name, unit in (("env_steps_to_threshold", "env_steps"), ("seconds_to_threshold", "s")):
-        known = [value for value in members[name] if value is not None]
-        times = [*known, *[math.inf] * n_missing]
-        middle, (low, high) = median(times), median_interval(times)
-        if math.isfinite(high):
-            found[name] = Metric(value=middle, unit=unit, direction="lower", low=low, high=high)
-        if not n_missing:
-            found[f"{name}_of_all"] = Metric.exactly(max(known), unit, "lower")
-    return found
-
-
-MeanReturn: TypeAlias = tuple[float, float]
-"""Mean return of some episodes, and its standard error."""
-
-
-def _over_members(scores: Iterable[evaluation.Score]) -> MeanReturn:
-    """Return the mean over members of their mean returns, with the error that the members' scatter gives."""
-    returns = np.array([score.mean_return for score in scores])
-    scatter = float(returns.std(ddof=min(1, len(returns) - 1)))
-    return float(returns.mean()), scatter / math.sqrt(len(returns))
-
-
-NOT_REACHED: Final = {"seconds_to_threshold": "not reached in all its episodes"}
-
-
-def is_to_the_end(point: Point) -> bool:
-    """Tell whether a run goes on to the end of its run config, whatever it reaches."""
-    return point.get("until") == UNTIL_END["until"]
-
-
-def best_score(trainer: LearningRun) -> evaluation.Score:
-    """Play the episodes that the last weights played with those of the best checkpoint."""
-    trained = load_policies(trainer.folder, type(trainer.wrapper.env)(**trainer.config.env))
-    (score,) = evaluation.evaluate(
-        trained.wrapper(trainer.wrapper.env_backend), trained.models, trained.policies, n_episodes=EVALUATED
-    ).values()
-    return score
-
-
-def settings(point: Point) -> Settings:
-    """Return the run of a point: the shipped one, in which one policy learns; of a whole run as it is shipped.
-
-    More environments play as many steps each between updates, and as many episodes each in all; schedules, which count
-    the steps of all, are stretched.
-    """
-    config = shipped(point["env"], f"_{point['algorithm'].lower()}")
-    changed = config.to_dict()
-    trainer, n_envs = config.trainer, point["n_envs"]
-    changed["trainer"] |= {
-        "num_envs": n_envs,
-        "num_episodes": math.ceil(trainer.num_episodes * n_envs / trainer.num_envs),
-        "train_batch_size": trainer.train_batch_size // trainer.num_envs * n_envs,
-        "env_backend": point["backend"],
-        "seed": point["seed"],
-        "precision": point.get("precision", trainer.precision),
-    }
-    for name, policy in changed["policy"].items():
-        for key in SCHEDULES:
-            policy[key] = stretched(policy[key], n_envs / trainer.num_envs)
-        policy["to_train"] = policy["to_train"] if is_to_the_end(point) else name == point["learner"]
-    return changed
-
-
-def stretched(schedule: Any, times: float) -> Any:
-    """Return a schedule, or a mapping of them, whose points lie so many times as late."""
-    if isinstance(schedule, Mapping):
-        return {part: stretched(each, times) for part, each in schedule.items()}
-    return [[step * times, value] for step, value in schedule] if isinstance(schedule, list) else schedule
-
-
-def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = True) -> dict[str, Metric]:
-    """Return when a curve first reaches the threshold, unless it does not, and where it ends.
-
-    Not timed it has no rates and seconds: those of a whole run have checkpoints and their evaluations in them.
-    """
-    found = {}
-    returns = curve.mean_return[learner]
-    for index, value in enumerate(returns):
-        if value is not None and value >= threshold:
-            found["env_steps_to_threshold"] = Metric.exactly(curve.env_steps[index], "env_steps", "lower")
-            if is_timed:
-                found["seconds_to_threshold"] = Metric.exactly(curve.seconds[index], "s", "lower")
-            break
-    if known := [value for value in returns if value is not None]:
-        found["final_return"] = Metric.exactly(known[-1], "return", "higher")
-    if is_timed:
-        found["env_steps_per_s"] = Metric.exactly(curve.env_steps[-1] / curve.seconds[-1], "env_steps/s", "higher")
-    return found
-
-
-def same_return(trainer: LearningRun, play: Callable[[EnvWrapper], MeanReturn]) -> Check:
-    """Play the same episodes with the same weights on the trainer's backend and on another one of the CPU.
-
-    Raises:
-        Skip: That backend cannot run here.
-    """
-    wrapper = trainer.wrapper
-    other = counterpart(wrapper.env_backend)
-    elsewhere = EnvWrapper(type(wrapper.env)(**trainer.config.env), env_backend=other, auto_reset=True)
-    (here, error_here), (there, error_there) = play(wrapper), play(elsewhere)
-    error = abs(here - there)
-    allowed = CHECKED_ERRORS * math.hypot(error_here, error_there) + 1e-4 * abs(here)
-    return Check(
-        passed=error <= allowed,
-        max_error=error,
-        oracle=f"mean return of the same {CHECKED} episodes on {other}, within {CHECKED_ERRORS} standard errors",
-        detail=f"{here:.6g} here, {there:.6g} there; {allowed:.3g} apart at most",
-    )
-
-
-Z: Final = 1.96
-"""Standard errors on either side of a mean that make its 95 % interval."""
-
-
-def return_metric(mean: float, standard_error: float) -> Metric:
-    """Return a mean return as a figure, with its 95 % interval."""
-    half = Z * standard_error
-    return Metric(value=mean, unit="return", direction="higher", low=mean - half, high=mean + half)
-
-
-def _scored(score: evaluation.Score) -> Metric:
-    return return_metric(score.mean_return, score.standard_error)
 
 
 # ------------------------------------------------------------------ points
 
-FP32: Final = "fp32"
-"""Precision of points without that axis."""
+SEEDS: Final = range(5)
+"""Seeds of runs that end at the threshold."""
+WHOLE_SEEDS: Final = range(20)
+"""Seeds of runs that go on to the end of the run config."""
 POPULATIONS: Final = (256, 1_024)
 """Members of populations of CartPole on a GPU."""
 MANY_ENVS: Final = 2_048
@@ -396,7 +96,7 @@ MORE_ENVS: Final = {"A2C": (16_384,), "PPO": (16_384, 65_536)}
 
 
 def learn_points(preset: Preset) -> list[Point]:
-    """Return CartPole from one seed; from preset paper on every task from all seeds, also in more environments.
+    """Return CartPole from one seed; from preset paper on all tasks and seeds.
 
     On `pycuda` each task is also learned in the precisions in which its environment's training is timed, so that a
     speed has a curve. All tasks take an hour on a CPU. NumPy learns CartPole alone, and only a GPU has thousands of
@@ -418,13 +118,13 @@ def learn_points(preset: Preset) -> list[Point]:
         for precision in ({}, {"precision": "tf32"})
     ]
     many += [(task, MANY_ENVS, {}) for task in TASKS if task.env == "acrobot"]
-    timed = dict.fromkeys((str(point["env"]), str(point["precision"])) for point in train_points("full"))
     points += [
         task_point(task, "pycuda", seed) | {"precision": precision}
-        for env, precision in timed
+        for precision in ("tf32", "bf16")
+        for env in dict.fromkeys(anchor.env for anchor in ANCHORS)
         for task in TASKS
         for seed in SEEDS
-        if task.env == env and precision != FP32
+        if task.env == env
     ]
     points += [task_point(task, "pycuda", seed) | UNTIL_END for task in WHOLE_TASKS for seed in WHOLE_SEEDS]
     points += [
@@ -442,7 +142,7 @@ def learn_points(preset: Preset) -> list[Point]:
 
 
 def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> dict[str, Any]:
-    """Return the point of a task; in as many environments as its run config has, if not told otherwise."""
+    """Return the point of a task, by default in its run config's environments."""
     return {
         "env": task.env,
         "backend": backend,
@@ -454,216 +154,24 @@ def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -
     }
 
 
-# ------------------------------------------------------------------ tables and charts
+# ------------------------------------------------------------------ set-up
 
 
-TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision", "until", "population")
+def learn(point: Point) -> Once:
+    """Train until the policy reaches the threshold, or to the end."""
+    from .setups.learning import learning_of_members, learning_of_policies
+    from .setups.timing import available, torch_threads
 
-MOST_LISTED: Final = 100
-"""Runs that are listed one by one, at most."""
-
-Seeds: TypeAlias = Sequence[Record]
-"""Records of one task on one backend, each of a seed, or one of a population."""
-
-
-def _values(seeds: Seeds, name: str) -> list[float]:
-    """Return a metric of each seed, and of each member of a population, that has it."""
-    members = [record.notes[MEMBERS].get(name, []) for record in seeds if MEMBERS in record.notes]
-    of_members = [value for values in members for value in values if value is not None]
-    return of_members or [found.value for record in seeds if (found := metric(record, name))]
-
-
-def _n_seeds(seeds: Seeds) -> int:
-    """Return how many runs there are, the members of populations among them."""
-    return sum(int(record.point.get("population", 1)) for record in seeds)
-
-
-def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str]) -> Column[Seeds]:
-    """Return the column of a metric of all seeds; a seed that misses the threshold takes longer than all others.
-
-    Runs to the end are not timed.
-    """
-
-    def text(seeds: Seeds) -> str:
-        reached = _values(seeds, name)
-        if name == "seconds_to_threshold" and is_to_the_end(seeds[0].point):
-            return NOTHING
-        return write([*reached, *[math.inf] * (_n_seeds(seeds) - len(reached))])
-
-    return Column(header, text, is_right=True)
-
-
-def learning_table(records: Sequence[Record]) -> Table[Seeds]:
-    """Return the time and steps to the threshold, and the return afterwards, over seeds, each with its interval."""
-    groups = groups_of(sorted(records, key=point_order(TASK)), by(*TASK, "backend"))
-
-    def where(seeds: Seeds) -> str:
-        size = seeds[0].point.get("population")
-        parts = (
-            backend_label(seeds[0]),
-            str(seeds[0].point.get("precision", "")),
-            size and f"a population of {size:,}",
-        )
-        return ", ".join(part for part in parts if part)
-
-    def reached(seeds: Seeds) -> str:
-        return f"{len(_values(seeds, 'env_steps_to_threshold')):,} of {_n_seeds(seeds):,}"
-
-    def kept(seeds: Seeds) -> str:
-        if not is_to_the_end(seeds[0].point):
-            return NOTHING
-        threshold = float(seeds[0].point["threshold"])
-        return f"{sum(value >= threshold for value in _values(seeds, 'return_after'))} of {len(seeds)}"
-
-    def to_threshold(found: Sequence[float]) -> str:
-        middle, (low, high) = median(found), median_interval(found)
-        if math.isinf(middle):
-            return "not reached"
-        return f"{number(middle)} ({number(low)} to {'not reached' if math.isinf(high) else number(high)})"
-
-    def worst(seeds: Seeds) -> str:
-        found = _values(seeds, "return_after")
-        return f"{min(found):.4g}" if found else NOTHING
-
-    def each(seeds: Seeds) -> str:
-        if _n_seeds(seeds) > MOST_LISTED:
-            return NOTHING
-        return " ".join(f"{value:.4g}" for value in sorted(_values(seeds, "return_after")))
-
-    def returns(found: Sequence[float]) -> str:
-        found = [value for value in found if not math.isinf(value)]
-        if not found:
-            return NOTHING
-        low, high = interquartile_band(np.array(found))
-        return f"{float(interquartile_mean(np.array(found))):.4g} ({low:.4g} to {high:.4g})"
-
-    whole = (
-        Column("above it at the end", kept, is_right=True),
-        _over_seeds("return of the best", "return_best", returns),
-    )
-    return Table(
-        caption="Learning to a threshold: medians over seeds with their 95 % order-statistic intervals (the range of "
-        "fewer than six seeds), and the interquartile mean of the return after training with its 95 % bootstrap "
-        "interval, beside the worst seed and each, in their order: means and medians hide who ends low.",
-        rows=list(groups.values()),
-        columns=[
-            *(column_of(axis_column(name, records), lambda seeds: seeds[0]) for name in TASK[:4]),
-            Column("threshold", lambda seeds: f"{seeds[0].point['threshold']:g}", is_right=True),
-            Column("backend", where),
-            Column("reached", reached, is_right=True),
-            _over_seeds("env steps to it", "env_steps_to_threshold", to_threshold),
-            _over_seeds("s to it", "seconds_to_threshold", to_threshold),
-            _over_seeds("return after", "return_after", returns),
-            Column("worst seed", worst, is_right=True),
-            Column("each seed", each, is_long=True),
-            *(whole if any(is_to_the_end(record.point) for record in records) else ()),
-        ],
-        n_grouping=5,
+    backend = available(point["backend"])
+    run, check = (learning_of_members if "population" in point else learning_of_policies)(point)
+    return Once(
+        run=run,
+        check=check,
+        facts=Facts(mode=default_mode(backend.name), device=backend.device, threads=torch_threads(backend)),
     )
 
 
-def without_curve(records: Sequence[Record]) -> list[str]:
-    """Return the trainings whose speed some records have, and whose learning in that precision none, in words."""
-
-    def trained(record: Record) -> tuple[str, str, str]:
-        env, algorithm = (str(record.point[axis]) for axis in ("env", "algorithm"))
-        return env, algorithm, str(record.point.get("precision", FP32))
-
-    curves = {trained(record) for record in records if record.case == LEARN.name}
-    speeds = {trained(record) for record in records if record.case == "train"}
-    return [
-        f"{environment(env)} with {algorithm} in {precision}" for env, algorithm, precision in sorted(speeds - curves)
-    ]
-
-
-CURVE_POINTS: Final = 100
-"""Points at which learning curves of several seeds are compared."""
-
-
-def learning_over(
-    name: str, axis: Axis, along: Callable[[Curve], Sequence[float]], *, is_timed: bool = False
-) -> MakeChart:
-    """Return what makes the chart of learning curves along their steps or seconds; runs to the end are not timed."""
-
-    def learning(records: Sequence[Record]) -> Chart:
-        shown = [record for record in latest(records) if not (is_timed and is_to_the_end(record.point))]
-        panels = []
-        for key, found in grouped(shown, *TASK).items():
-            env, algorithm, learner, n_envs, threshold, precision, until, population = key
-            if population:
-                continue  # its record has one curve, of the members' median
-            for policy in policies(found) if until else [str(learner)]:
-                series, counts = [], set()
-                for maker, style in BACKEND_STYLE.items():
-                    seeds = [record for record in found if record.point["backend"] == maker]
-                    points = _mean_curve([curve_of(record, policy, along) for record in seeds], axis.is_log)
-                    if points:
-                        series.append(Series(backend_label(seeds[0]), style | {"marker": ""}, points))
-                        counts.add(len(seeds))
-                    evaluated = "return_after" if policy == learner else f"return_after_{policy}"
-                    if ends := _ends(seeds, policy, evaluated, along):
-                        marks = style | {"linestyle": "none", "markerfacecolor": "none"}
-                        series.append(Series(f"{backend_label(seeds[0])}, each seed evaluated", marks, ends))
-                if series:
-                    who = "" if policy == "shared" else f" ({policy})"
-                    how = "".join(f", {each}" for each in (precision, until and f"to the {until}") if each)
-                    several = "" if min(counts) == max(counts) else f"{min(counts)} to "
-                    n_seeds = f"{several}{plural(max(counts), 'seed')}"
-                    title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} environments, {n_seeds}"
-                    panels.append(Panel(title, series, level=float(threshold) if policy == learner else None))
-        return Chart(
-            name=name,
-            title=f"Learning over {axis.label}",
-            caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval; seeds that are "
-            "done keep their last return. Marks are the evaluations of each seed, where its training ended. The level "
-            "is the task's threshold.",
-            statistic="interquartile mean over seeds and its 95 % bootstrap interval; seeds that are done stay",
-            x=axis,
-            y=Axis("mean return", is_log=False),
-            panels=panels,
-            records=shown,
-        )
-
-    return learning
-
-
-def policies(seeds: Seeds) -> list[str]:
-    """Return the policies whose returns some records have."""
-    return list(dict.fromkeys(name for record in seeds if record.curve for name in record.curve.mean_return))
-
-
-def curve_of(record: Record, learner: str, along: Callable[[Curve], Sequence[float]]) -> tuple[Floats, Floats]:
-    """Return the places along its curve at which a seed has a return, and the returns."""
-    assert record.curve is not None
-    pairs = zip(along(record.curve), record.curve.mean_return[learner], strict=True)
-    found = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.float64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
-
-
-def _ends(seeds: Seeds, policy: str, name: str, along: Callable[[Curve], Sequence[float]]) -> list[DataPoint]:
-    """Return the evaluation of each seed after its training, at the end of its curve."""
-    found = [
-        DataPoint(float(along(record.curve)[-1]), score.value, score.low, score.high, f"seed {record.point['seed']}")
-        for record in seeds
-        if record.curve and policy in record.curve.mean_return and (score := metric(record, name))
-    ]
-    return sorted(found, key=lambda point: point.x)
-
-
-def _mean_curve(curves: Sequence[tuple[Floats, Floats]], is_log: bool) -> list[DataPoint]:
-    """Return the interquartile mean from where all seeds have begun to where the last one ends."""
-    curves = [curve for curve in curves if len(curve[0])]
-    if not curves:
-        return []
-    spaced = np.geomspace if is_log else np.linspace
-    x = spaced(max(steps[0] for steps, _ in curves), max(steps[-1] for steps, _ in curves), CURVE_POINTS)
-    values = np.stack([np.interp(x, *curve) for curve in curves])
-    columns = (x, interquartile_mean(values), *interquartile_band(values))
-    note = plural(len(curves), "seed")
-    return [
-        DataPoint(float(x), float(y), float(low), float(high), note) for x, y, low, high in zip(*columns, strict=True)
-    ]
-
+# ------------------------------------------------------------------ case
 
 LEARN: Final = Case(
     name="learn",
@@ -672,9 +180,4 @@ LEARN: Final = Case(
     workload=Once,
     points=learn_points,
     setup=learn,
-    table=learning_table,
-    charts=(
-        learning_over("learning", Axis("environment steps", is_log=False), lambda curve: curve.env_steps),
-        learning_over("learning-seconds", Axis("seconds of training"), lambda curve: curve.seconds, is_timed=True),
-    ),
 )

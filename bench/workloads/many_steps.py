@@ -3,63 +3,105 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import torch
-
-from warpdrive_min import BACKENDS, EnvWrapper, capture
+from warpdrive_min import BACKENDS
 from warpdrive_min.constants import FINAL_OBSERVATIONS, Constants
-from warpdrive_min.rng import STREAM_ACTIONS, philox, seed_words, uniform
-from warpdrive_min.rollouts import Policy, PolicySteps, Steps
-from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.config import ModelConfig, precision
-from warpdrive_min.training.models import FullyConnected
 
-from ..core.case import Skip
+from ..core.case import compared
+from ..core.errors import Skip
 from ..core.measure import Timed
 from ..core.point import ORACLE, Check, Mode, Point, Preset
-from .env_step import (
-    CARTPOLE,
-    CHECKED_STEPS,
-    CROWD,
-    TAG_CONTINUOUS,
-    TAG_GRIDWORLD,
-    checked_envs,
-    env_step,
-    place,
-    start_env,
-    stepping,
-)
 from .shared import (
-    EAGER_STEPS,
+    CARTPOLE,
+    CROWD,
     EPISODE_LENGTHS,
+    FP32,
     ON_GPU,
     SEED,
-    Repeated,
-    are_finite,
-    available,
-    compared,
-    errors,
-    snapshot_of,
+    TAG_CONTINUOUS,
+    TAG_GRIDWORLD,
+    has_gpu_sizes,
+    place,
 )
-from .train import n_weights
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+
+    from warpdrive_min import EnvWrapper
+    from warpdrive_min.rollouts import Policy, PolicySteps, Steps
+    from warpdrive_min.training.models import FullyConnected
 
 WIDE: Final = 32_768
 """Most environments of one agent that a twin with a policy has: with many to a thread of a CPU blocks are wider."""
 STEPS_OF_A_LAUNCH: Final = 100
 MOST_ENVS_OF_A_POLICY: Final = 100_000
-ROUNDING: Final = {"fp32": 1e-5, "tf32": 5e-3}
+ROUNDING: Final = {FP32: 1e-5, "tf32": 5e-3}
 """Difference in log-probabilities and values that rounding makes in a policy of 64 units a layer, by precision."""
 
 
+# ------------------------------------------------------------------ points
+
+
+def many_steps_points(preset: Preset) -> list[Point]:
+    """Return environments of one agent, and both Tags, by mode."""
+    on_gpu = has_gpu_sizes(preset)
+    few = {CARTPOLE: [64], TAG_GRIDWORLD: [4]}
+    sizes: dict[tuple[str, int], list[int]] = few
+    if preset != "smoke":
+        of_one = [10_000, *([100_000, 1_000_000] if on_gpu else [])]
+        sizes = {(env, 1): of_one[:: len(of_one) - 1 or 1] for env in EPISODE_LENGTHS}
+        sizes[CARTPOLE] = of_one
+        sizes[TAG_GRIDWORLD] = sizes[TAG_CONTINUOUS] = [100, *([2_000] if on_gpu else [])]
+    points = [
+        place(env, backend, n_envs, n_agents, mode=mode, kept=kept)
+        for (env, n_agents), counts in sizes.items()
+        for n_envs in counts
+        for backend in BACKENDS
+        if backend != "cpu"
+        for mode, kept in modes(backend)
+    ]
+    if on_gpu:
+        points += [
+            place(**CROWD, backend="pycuda", n_envs=n_envs, mode=mode, kept=kept)
+            for n_envs in (100, 2_000)
+            for mode, kept in modes("pycuda")
+        ]
+    return points + [
+        place("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64", **how)
+        for n_envs in sizes[CARTPOLE]
+        if n_envs <= MOST_ENVS_OF_A_POLICY
+        for backend, single in WITH_POLICY.items()
+        for how in ([{}, {"precision": "tf32"}] if backend in ON_GPU else [{}])
+        for mode in (single, "fused")
+    ]
+
+
+def modes(backend: str) -> list[tuple[Mode, str]]:
+    """Return today's launches, and many steps in one, whose last step is kept, or all."""
+    single: Mode = "graph" if backend in ON_GPU else "eager"
+    return [(single, "last"), ("fused", "last"), ("fused", "all")]
+
+
+WITH_POLICY: Final[dict[str, Mode]] = {"host": "eager", "pycuda": "graph"}
+"""Backends that have a kernel with a policy, and how they take single steps."""
+
+
+# ------------------------------------------------------------------ set-up
+
+
 def many_steps(point: Point) -> Timed:
-    """Take steps and restart what ended: so many in a launch, or, as in `env_step`, a draw and a step at a time.
+    """Step environments: many steps a launch, or one at a time.
 
     Actions are random, or those of the point's ``policy``.
     """
+    from .setups.environments import start_env
+    from .setups.stepping import env_step, stepping
+    from .setups.timing import Repeated, available, snapshot_of
+
     if "policy" in point:
         return steps_of_policy(point)
     if point["mode"] != "fused":
@@ -88,11 +130,13 @@ def many_steps(point: Point) -> Timed:
 
 
 def require_room(wrapper: EnvWrapper) -> None:
-    """Make sure that a GPU has memory for all observations of a launch, and for the last ones of episodes.
+    """Check that a GPU can hold all observations of a launch.
 
     Raises:
         Skip: It has not.
     """
+    import torch
+
     data = wrapper.cuda_data_manager
     if data.device.type != "cuda":
         return
@@ -105,7 +149,14 @@ def require_room(wrapper: EnvWrapper) -> None:
 
 
 def steps_of_policy(point: Point) -> Timed:
-    """Have a policy act: within a kernel, or, as torch, the sampler and the step, one by one."""
+    """Step environments with a policy, in a kernel or in torch."""
+    from warpdrive_min import capture
+
+    from .setups.environments import start_env
+    from .setups.stepping import stepping
+    from .setups.timing import EAGER_STEPS, Repeated, available, snapshot_of
+    from .setups.trainers import n_weights
+
     backend = available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
     model, is_fused = network(point, wrapper), point["mode"] == "fused"
@@ -131,12 +182,20 @@ def steps_of_policy(point: Point) -> Timed:
 
 
 def precision_of(point: Point) -> AbstractContextManager[None]:
-    """Return the context in which a policy's products are bound: of float32, or of what the point says."""
-    return precision(point.get("precision", "fp32"), BACKENDS[point["backend"]].device)
+    """Return the context of the point's matrix precision."""
+    from warpdrive_min.training.config import precision
+
+    return precision(point.get("precision", FP32), BACKENDS[point["backend"]].device)
 
 
 def network(point: Point, wrapper: EnvWrapper) -> FullyConnected:
-    """Return the policy of a point, with the same weights each time: hidden layers, tanh, and a value on them."""
+    """Return the policy of a point, with the same weights each time."""
+    import torch
+
+    from warpdrive_min.training.actions import ActionSpace
+    from warpdrive_min.training.config import ModelConfig
+    from warpdrive_min.training.models import FullyConnected
+
     space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
     n_features = math.prod(wrapper.cuda_data_manager.tensor("observations").shape[2:])
     config = ModelConfig(fc_dims=tuple(map(int, point["policy"].split("-"))), activation="tanh", init_method="xavier")
@@ -145,29 +204,38 @@ def network(point: Point, wrapper: EnvWrapper) -> FullyConnected:
         return FullyConnected(n_features, space, config).to(wrapper.cuda_data_manager.device)
 
 
-@torch.no_grad()
+# ------------------------------------------------------------------ check
+
+
 def policy_agrees(point: Point, steps: PolicySteps) -> Check:
-    """Hold a twin's policy against torch and NumPy, step by step from what was seen, and its steps against NumPy.
+    """Check a policy's steps against torch and NumPy, in a smaller run.
 
     What its actions lead to must be the same to the bit, log-probabilities and values but for `ROUNDING`, and actions
     where `ROUNDING` does not decide.
     """
+    import torch
+
+    from .setups.environments import checked_envs
+    from .setups.stepping import CHECKED_STEPS
+    from .setups.timing import are_finite, errors
+
     n_envs = min(point["n_envs"], WIDE) if point["n_agents"] == 1 else checked_envs(point)
     twin, oracle = exact_pair(point, n_envs)
     model = network(point, twin)
     acting: Policy = model if point["mode"] == "fused" else lambda seen: model(seen)
-    with precision_of(point):
+    with torch.no_grad(), precision_of(point):
         of_twin = twin.rollout(CHECKED_STEPS, acting, keep="all")
     got = {name: tensor.cpu() for name, tensor in of_twin._asdict().items()}
     first = oracle.cuda_data_manager.tensor("observations")[None].clone()
     want = oracle.rollout(CHECKED_STEPS, got["sampled_actions"], keep="all")._asdict()
-    logits, values = network(point, oracle)(torch.cat([first, want["observations"][:-1]]))
+    with torch.no_grad():
+        logits, values = network(point, oracle)(torch.cat([first, want["observations"][:-1]]))
     log_probs = torch.log_softmax(logits, -1)
     want["values"], want["log_probs"] = values, log_probs.gather(-1, got["sampled_actions"].long()).squeeze(-1)
     apart = errors({name: tensor for name, tensor in want.items() if name != FINAL_OBSERVATIONS}, got)
     moved = max(error for name, error in apart.items() if name not in ("values", "log_probs"))
     said = max(apart["values"], apart["log_probs"])
-    rounding = ROUNDING[point.get("precision", "fp32")]
+    rounding = ROUNDING[point.get("precision", FP32)]
     probabilities = log_probs[:, :, 0].double().exp().numpy()
     n_wrong = wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), probabilities, rounding)
     is_finite = are_finite(steps.observations, steps.log_probs)
@@ -182,7 +250,11 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
 
 
 def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float) -> int:
-    """Count actions (n_steps, n_envs) that the sampler does not draw from probabilities, unless rounding decides."""
+    """Count actions that the sampler would not draw, unless rounding decides."""
+    import numpy as np
+
+    from warpdrive_min.rng import STREAM_ACTIONS, philox, seed_words, uniform
+
     ends, n_wrong = probabilities.cumsum(-1), 0
     for step, (taken, until) in enumerate(zip(actions, ends, strict=True)):
         words = philox(step // 4, np.arange(len(taken)), 0, STREAM_ACTIONS, *seed_words(SEED))
@@ -193,7 +265,11 @@ def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float)
 
 
 def twin_agrees(point: Point, steps: Steps) -> Check:
-    """Hold a twin of few environments and exact floats against NumPy; the point's own numbers must be finite."""
+    """Check a smaller run with exact floats against NumPy."""
+    from .setups.environments import checked_envs
+    from .setups.stepping import CHECKED_STEPS
+    from .setups.timing import are_finite, errors
+
     n_envs = checked_envs(point)
     pair = exact_pair(point, n_envs)
     for wrapper in pair:
@@ -215,53 +291,14 @@ def twin_agrees(point: Point, steps: Steps) -> Check:
 
 
 def exact_pair(point: Point, n_envs: int) -> tuple[EnvWrapper, EnvWrapper]:
-    """Build and start so many environments of a point with exact floats, on its backend and on NumPy."""
+    """Start environments with exact floats on the backend and on NumPy."""
+    from .setups.environments import start_env
+
     exact = {**point, "exact": True}
     return start_env(exact, point["backend"], n_envs), start_env(exact, ORACLE, n_envs)
 
 
-def many_steps_points(preset: Preset) -> list[Point]:
-    """Return environments of one agent, and both Tags, by mode."""
-    on_gpu = torch.cuda.is_available() or preset == "full"
-    few = {CARTPOLE: [64], TAG_GRIDWORLD: [4]}
-    sizes: dict[tuple[str, int], list[int]] = few
-    if preset != "smoke":
-        of_one = [10_000, *([100_000, 1_000_000] if on_gpu else [])]
-        sizes = {(env, 1): of_one[:: len(of_one) - 1 or 1] for env in EPISODE_LENGTHS}
-        sizes[CARTPOLE] = of_one
-        sizes[TAG_GRIDWORLD] = sizes[TAG_CONTINUOUS] = [100, *([2_000] if on_gpu else [])]
-    points = [
-        place(env, backend, n_envs, n_agents, mode=mode, kept=kept)
-        for (env, n_agents), counts in sizes.items()
-        for n_envs in counts
-        for backend in BACKENDS
-        if backend != "cpu"
-        for mode, kept in modes(backend)
-    ]
-    if on_gpu and preset != "smoke":
-        points += [
-            place(**CROWD, backend="pycuda", n_envs=n_envs, mode=mode, kept=kept)
-            for n_envs in (100, 2_000)
-            for mode, kept in modes("pycuda")
-        ]
-    return points + [
-        place("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64", **how)
-        for n_envs in sizes[CARTPOLE]
-        if n_envs <= MOST_ENVS_OF_A_POLICY
-        for backend, single in WITH_POLICY.items()
-        for how in ([{}, {"precision": "tf32"}] if backend in ON_GPU else [{}])
-        for mode in (single, "fused")
-    ]
-
-
-def modes(backend: str) -> list[tuple[Mode, str]]:
-    """Return today's launches, and many steps in one, whose last step is kept, or all."""
-    single: Mode = "graph" if backend in ON_GPU else "eager"
-    return [(single, "last"), ("fused", "last"), ("fused", "all")]
-
-
-WITH_POLICY: Final[dict[str, Mode]] = {"host": "eager", "pycuda": "graph"}
-"""Backends that have a kernel with a policy, and how they take single steps."""
+# ------------------------------------------------------------------ case
 
 MANY_STEPS: Final = compared(
     name="many_steps",

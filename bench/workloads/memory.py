@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from warpdrive_min import BACKENDS, EnvWrapper
-from warpdrive_min.backends import Backend
+from warpdrive_min import BACKENDS
 
 from ..core.case import Case
 from ..core.measure import Once
 from ..core.point import Check, Facts, Measurement, Metric, Point, Preset
-from ..core.record import Record
-from ..show.charts import Axis, Chart
-from ..show.columns import Table
-from ..show.records import grouped, latest
-from ..show.tables import every_point, note_column
-from .env_step import AGENTS_IN_EACH, env_step_sizes, of_several_sizes, over_agents, place, start_env
-from .shared import ON_GPU, available
+from .shared import ON_GPU, env_step_sizes, place
+
+if TYPE_CHECKING:
+    import torch
+
+    from warpdrive_min import EnvWrapper
+    from warpdrive_min.backends import Backend
 
 SLACK_BYTES: Final = 1 << 20
 """Bytes on a GPU of what is no array and does not grow, such as constants that a kernel has got there."""
@@ -34,8 +30,34 @@ AT_ONCE: Final = 2**26
 """Environments whose steps are looked at together, which takes memory as well."""
 
 
+# ------------------------------------------------------------------ points
+
+
+def memory_points(preset: Preset) -> list[Point]:
+    """Return every environment, and the Tag environments with more and more agents."""
+    if preset == "smoke":
+        sizes = [("cartpole", 1), ("tag_continuous", 5)]
+    else:
+        sizes = sorted(key for key in env_step_sizes(preset) if preset == "full" or key[1] <= 1_000)
+    return [
+        place(env, backend, counted_envs(backend, n_agents), n_agents)
+        for env, n_agents in sizes
+        for backend in (BACKENDS if preset == "full" else [name for name in BACKENDS if name != "numba"])
+    ]
+
+
+def counted_envs(backend: str, n_agents: int) -> int:
+    """Return the number of environments for a million agents (CPU: 10,000)."""
+    return max(1, (1_000_000 if backend in ON_GPU else 10_000) // n_agents)
+
+
+# ------------------------------------------------------------------ set-up
+
+
 def memory(point: Point) -> Once:
-    """Start some environments and twice as many: the difference is what one takes, and the rest is fixed."""
+    """Measure the memory of n and 2 n environments: the slope is one's need."""
+    from .setups.timing import available
+
     backend = available(point["backend"])
     n_envs = point["n_envs"]
 
@@ -73,8 +95,12 @@ def memory(point: Point) -> Once:
 
 
 def used_bytes(point: Point, backend: Backend, n_envs: int) -> int:
-    """Return what starting so many environments takes: by torch's allocator on a GPU, else by the arrays' storage."""
+    """Return the bytes of started environments: allocated, or of all arrays."""
+    from .setups.environments import start_env
+
     if backend.device.type == "cuda":
+        import torch
+
         gc.collect()
         before = int(torch.cuda.memory_stats(backend.device)[REQUESTED])
         started = start_env(point, point["backend"], n_envs)
@@ -91,12 +117,16 @@ def used_bytes(point: Point, backend: Backend, n_envs: int) -> int:
 
 def arrays(wrapper: EnvWrapper) -> list[torch.Tensor]:
     """Return every array of a wrapper, reserved ones and saved copies included."""
+    import torch
+
     data = wrapper.cuda_data_manager
     return [array for name in data.names() if isinstance(array := data.find(name), torch.Tensor)]
 
 
 def free_bytes(point: Point, backend: Backend) -> int:
     """Return the free memory of the device, with what torch keeps of it."""
+    from .setups.environments import start_env
+
     gc.collect()
     return int(start_env(point, backend.name, 1).cuda_data_manager.free_bytes())
 
@@ -107,6 +137,10 @@ def fill(point: Point, n_envs: int) -> int:
     Raises:
         DeviceMemoryError: They do not fit.
     """
+    import torch
+
+    from .setups.environments import start_env
+
     gc.collect()
     torch.cuda.empty_cache()
     wrapper = start_env(point, point["backend"], n_envs)
@@ -118,11 +152,16 @@ def fill(point: Point, n_envs: int) -> int:
     return n_envs
 
 
+# ------------------------------------------------------------------ check
+
+
 def as_declared(point: Point, backend: Backend) -> Check:
-    """Hold what three times the environments take against the shapes of the arrays of one environment and of two.
+    """Check the bytes of 3 n environments against shapes and dtypes.
 
     So every size must be linear in the environments, and no array may share or waste memory.
     """
+    from .setups.environments import start_env
+
     n_envs = point["n_envs"]
     one, two = (declared_bytes(start_env(point, backend.name, n)) for n in (1, 2))
     want = one + (two - one) * (3 * n_envs - 1)
@@ -142,54 +181,7 @@ def declared_bytes(wrapper: EnvWrapper) -> int:
     return sum(each.numel() * each.element_size() for each in arrays(wrapper))
 
 
-# ------------------------------------------------------------------ points
-
-
-def memory_points(preset: Preset) -> list[Point]:
-    """Return every environment, and the Tag environments with more and more agents."""
-    if preset == "smoke":
-        sizes = [("cartpole", 1), ("tag_continuous", 5)]
-    else:
-        sizes = sorted(key for key in env_step_sizes(preset) if preset == "full" or key[1] <= 1_000)
-    return [
-        place(env, backend, counted_envs(backend, n_agents), n_agents)
-        for env, n_agents in sizes
-        for backend in (BACKENDS if preset == "full" else [name for name in BACKENDS if name != "numba"])
-    ]
-
-
-def counted_envs(backend: str, n_agents: int) -> int:
-    """Return how many environments are started: of a million agents on a GPU, on a CPU of ten thousand."""
-    return max(1, (1_000_000 if backend in ON_GPU else 10_000) // n_agents)
-
-
-# ------------------------------------------------------------------ tables and charts
-
-
-def memory_table(records: Sequence[Record]) -> Table[Record]:
-    """Return every point, with the memory that does not grow, that is free, and how many environments were stepped."""
-    return every_point(
-        records,
-        note_column("fixed_bytes", "bytes"),
-        note_column("free_bytes", "bytes"),
-        note_column("stepped_envs", "environments"),
-    )
-
-
-def memory_chart(records: Sequence[Record]) -> Chart:
-    """Return the bytes of an environment over the number of its agents, for environments of several sizes."""
-    shown = of_several_sizes(grouped(latest(records), "env").values())
-    return Chart(
-        name="memory",
-        title="Memory of an environment",
-        caption="What as many environments again make in the arrays of started environments, for each of them.",
-        statistic="of the arrays",
-        x=Axis(AGENTS_IN_EACH),
-        y=Axis("bytes of an environment"),
-        panels=[over_agents(each, "bytes_per_env") for each in shown],
-        records=[record for each in shown for record in each],
-    )
-
+# ------------------------------------------------------------------ case
 
 MEMORY: Final = Case(
     name="memory",
@@ -198,6 +190,4 @@ MEMORY: Final = Case(
     workload=Once,
     points=memory_points,
     setup=memory,
-    table=memory_table,
-    charts=(memory_chart,),
 )

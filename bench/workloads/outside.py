@@ -1,4 +1,4 @@
-"""Points of an environment outside `envs/`, which a command line names by its class or its path."""
+"""Points of an environment outside `envs/`, named by class or path."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from warpdrive_min import BACKENDS
-from warpdrive_min.commands.environments import read_settings
-from warpdrive_min.environment import Environment
-from warpdrive_min.envs import ENVS
 from warpdrive_min.errors import ConfigError, known
-from warpdrive_min.validation.subject import load_class
 
 from ..core.case import Job
 from ..core.errors import CompareError
 from ..core.point import ORACLE, Point, Preset, class_and_config
 from ..core.record import Record
 from .cases import CASES
-from .env_step import environment_of, is_outside, place
 from .many_steps import modes
+from .shared import is_outside, place
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
 """Cases that measure such an environment."""
@@ -39,8 +35,10 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
         CompareError: One is of no environment, or another option is given that is not of these.
     """
     outside = [name for name in envs if is_outside(name)]
-    for name in envs:
-        if name not in ENVS and name not in outside:
+    if shipped := [name for name in envs if name not in outside]:
+        from warpdrive_min.envs import ENVS
+    for name in shipped:
+        if name not in ENVS:
             rule = f"must be one of {', '.join(ENVS)}, a class as module:Class, or a path that is there"
             raise CompareError(f"--env: {rule} (got {name}); look for it from {Path.cwd()}")
     if config and not outside:
@@ -51,11 +49,13 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
 
 
 def name_of(target: str, arguments: Mapping[str, Any]) -> str:
-    """Return the name of an environment in records: ``module:Class``, if it is in the current folder, and its config.
+    """Return the name of an environment in records: its class and config.
 
     Raises:
         ConfigError: There is no such class.
     """
+    from warpdrive_min.validation.subject import load_class
+
     cls = load_class(target)
     parts = cls.__module__.split(".")
     places = [Path(*parts).with_suffix(".py").resolve(), Path(*parts, "__init__.py").resolve()]
@@ -65,7 +65,7 @@ def name_of(target: str, arguments: Mapping[str, Any]) -> str:
 
 
 def names_of(envs: Sequence[str]) -> set[str]:
-    """Return all names that records may have for environments outside `envs/` that a command line names.
+    """Return all names in records of environments on the command line.
 
     Raises:
         CompareError: One is of no environment.
@@ -78,7 +78,7 @@ def names_of(envs: Sequence[str]) -> set[str]:
 
 
 def job_of(record: Record, named: Collection[str] = ()) -> Job:
-    """Return the point of a record, which must not choose the code that is imported here.
+    """Return the point of a record, whose environment must be known or named.
 
     Args:
         record: Record of a case of today.
@@ -103,7 +103,7 @@ def outside_jobs(
     backends: Sequence[str] = (),
     n_envs: Sequence[int] = (),
 ) -> list[Job]:
-    """Return the points of an environment outside `envs/`, on the backends that it has kernels for.
+    """Return the points of an environment outside `envs/`.
 
     Points of `many_steps` are of an `Environment`: one after WarpDrive's manual takes its steps one by one.
 
@@ -119,6 +119,10 @@ def outside_jobs(
         CompareError: Another case or backend is named, there are no NumPy kernels, or the class takes other arguments.
         ConfigError: There is no such class, or the config breaks a rule of its own.
     """
+    from warpdrive_min.environment import Environment
+
+    from .setups.environments import environment_of
+
     for case in cases:
         if case not in OUTSIDE_CASES:
             raise CompareError(
@@ -164,6 +168,8 @@ def config_of(settings: Sequence[str]) -> dict[str, Any]:
     Raises:
         CompareError: One is no pair.
     """
+    from warpdrive_min.commands.environments import read_settings
+
     try:
         return read_settings(settings, "--config")
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Iterations of a trainer in several ranks of one host, with as much work for each of them: `scaling`.
+"""Training in several ranks of one host, with equal work each: `scaling`.
 
 It is also the program of a rank, which torchrun starts: ``python -m bench.workloads.scaling JSON FILE``. JSON says the
 point, how much is measured, and how many threads of the CPU a rank has; the first rank writes to FILE.
@@ -10,33 +10,28 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if __name__ == "__main__":  # before anything that takes seconds to import
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a word: who has launched it has said all
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
-import torch
-from pydantic import TypeAdapter
-from torch import distributed
-
-from warpdrive_min.training.distributed import joined, launch
-from warpdrive_min.training.ranks import World, as_bytes
-
-from ..core.case import Case, Skip
+from ..core.case import Case
+from ..core.errors import Skip
 from ..core.measure import Plan, Ranks, Stopwatch, Timer, stopwatch_for
 from ..core.point import Facts, Measurement, Point, Preset
-from ..core.record import Record
-from ..show.charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, Panel, Series
-from ..show.columns import Table, value_column
-from ..show.labels import BACKEND_NAME, MEDIANS, environment, size_and_run
-from ..show.records import baselines, grouped, latest, metric, rate_of, size
-from ..show.tables import every_point
-from .shared import ON_GPU, Repeated, available, steps_of, timed
-from .train import Comparison, WatchedTrainer, learned, learning_check, settings, training_point, twin_check
+from .shared import ON_GPU, steps_of, training_point
+
+if TYPE_CHECKING:
+    import torch
+
+    from warpdrive_min.training.ranks import World
+
+    from .setups.iterations import Comparison
+    from .setups.trainers import WatchedTrainer
 
 PROGRAM: Final = f"{__package__}.scaling"
 REPORT: Final = "report.json"
@@ -46,12 +41,41 @@ ON_THREADS: Final = (1, 2)
 """Ranks on a CPU, each with the same share of its threads, however many there are."""
 
 
+# ------------------------------------------------------------------ points
+
+
+def scaling_points(preset: Preset) -> list[Point]:
+    """Return CartPole in two ranks on the CPU, and both Tags on 1 to 8 GPUs."""
+    if preset == "smoke":
+        return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
+    points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
+    for backend in ("pycuda",) if preset == "default" else ON_GPU:
+        for n in ON_GPUS:
+            points.append(ranks_point("tag_gridworld", backend, n, n_envs=2_000, n_agents=5, n_steps=100))
+            tag = ranks_point("tag_continuous", backend, n, n_envs=2_000, n_agents=110, n_steps=50)
+            points.append({**tag, "precision": "tf32"})
+    return points
+
+
+def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
+    """Return a point of A2C in so many ranks, each of these sizes."""
+    place = {"env": env, "backend": backend, "n_ranks": n_ranks}
+    return place | training_point(env, backend, **sizes, algorithm="A2C")
+
+
+# ------------------------------------------------------------------ set-up
+
+
 def scaling(point: Point) -> Ranks:
-    """Train in as many processes as the point says, each with environments of its own and all of the weights.
+    """Train in several processes, each with its own environments.
 
     Raises:
         Skip: The backend is not there, or there are too few GPUs, or one alone, which has nothing to be compared with.
     """
+    import torch
+
+    from .setups.timing import available
+
     backend = available(point["backend"])
     n_ranks, on_gpu = point["n_ranks"], backend.captures_graphs
     n_gpus = torch.cuda.device_count() if on_gpu else 0
@@ -72,7 +96,7 @@ def scaling(point: Point) -> Ranks:
 
 
 def start(point: Point, plan: Plan, threads: int) -> Measurement:
-    """Start the ranks of a point, wait for them, and return what the first one has written.
+    """Start the ranks of a point, and return the report of the first.
 
     Args:
         point: The point.
@@ -82,6 +106,10 @@ def start(point: Point, plan: Plan, threads: int) -> Measurement:
     Raises:
         TrainingError: A rank has failed; what it said is on standard error.
     """
+    from pydantic import TypeAdapter
+
+    from warpdrive_min.training.distributed import launch
+
     with tempfile.TemporaryDirectory(prefix="warpdrive-scaling-") as folder:
         report = Path(folder, REPORT)
         task = {"point": dict(point), "plan": asdict(plan), "threads": threads}
@@ -94,6 +122,11 @@ def start(point: Point, plan: Plan, threads: int) -> Measurement:
 
 def main(task: str, file: str) -> None:
     """Train as a rank, and if it is the first one write what all have come to."""
+    import torch
+    from pydantic import TypeAdapter
+
+    from warpdrive_min.training.distributed import joined
+
     asked = json.loads(task)
     with joined(asked["point"]["backend"]) as world:
         torch.set_num_threads(asked["threads"])
@@ -104,6 +137,12 @@ def main(task: str, file: str) -> None:
 
 def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     """Set up, check, time and check again; returns the same times on all ranks."""
+    import torch
+
+    from .setups.iterations import learned, learning_check, twin_check
+    from .setups.timing import Repeated, timed
+    from .setups.trainers import WatchedTrainer, settings
+
     trainer = WatchedTrainer(point["env"], settings(point))
     backend = trainer.wrapper.backend
     notes = trainer.split()
@@ -123,7 +162,7 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
 
 
 class SlowestRank:
-    """A stopwatch that starts on all ranks together, and of which all get the time of the slowest one.
+    """Stopwatch that starts on all ranks together and returns the slowest time.
 
     So they also decide alike how long they warm up and how many samples they take.
     """
@@ -133,6 +172,9 @@ class SlowestRank:
 
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
         """Time a block."""
+        import torch
+        from torch import distributed
+
         self._world.wait()
         wall, device = self._own.time(block)
         slowest = torch.tensor([wall, device or 0], dtype=torch.int64, device=self._device)
@@ -143,10 +185,13 @@ class SlowestRank:
 
 
 def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
-    """Return a comparison of the weights of all ranks, which only the first rank makes.
+    """Return a comparison of the weights of all ranks, made by the first rank.
 
-    They differ as numbers, or infinitely if in their bits alone.
+    The error is infinite if only bits differ.
     """
+    import torch
+
+    from warpdrive_min.training.ranks import as_bytes
 
     def compare() -> tuple[float, str]:
         gathered = world.gathered({"weights": trainer.weights().to(trainer.wrapper.backend.device)})
@@ -160,99 +205,7 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
     return compare
 
 
-# ------------------------------------------------------------------ records
-
-
-def efficiencies(records: Iterable[Record]) -> dict[int, float]:
-    """Return rate(n) / (n * rate(1)) of each record, by its `id`; of those with one rank in the same run."""
-    records = list(records)
-    single = baselines(records, "n_ranks", 1)
-    return {
-        id(record): _rate(record) / (int(record.point["n_ranks"]) * _rate(single[size(record, "n_ranks")]))
-        for record in records
-        if size(record, "n_ranks") in single
-    }
-
-
-def _rate(record: Record) -> float:
-    return rate_of(record, "env_steps_per_s")
-
-
-# ------------------------------------------------------------------ points
-
-
-def scaling_points(preset: Preset) -> list[Point]:
-    """Return CartPole in one and two ranks on the CPU; beyond smoke also both tags on 1, 2, 4 and 8 GPUs."""
-    if preset == "smoke":
-        return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
-    points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
-    for backend in ("pycuda",) if preset == "default" else ON_GPU:
-        for n in ON_GPUS:
-            points.append(ranks_point("tag_gridworld", backend, n, n_envs=2_000, n_agents=5, n_steps=100))
-            tag = ranks_point("tag_continuous", backend, n, n_envs=2_000, n_agents=110, n_steps=50)
-            points.append({**tag, "precision": "tf32"})
-    return points
-
-
-def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
-    """Return a point of A2C in so many ranks, each of these sizes."""
-    place = {"env": env, "backend": backend, "n_ranks": n_ranks}
-    return place | training_point(env, backend, **sizes, algorithm="A2C")
-
-
-# ------------------------------------------------------------------ tables and charts
-
-
-def scaling_table(records: Sequence[Record]) -> Table[Record]:
-    """Return every point, and what share of as many times one rank's rate it reaches."""
-    shares = efficiencies(records)
-    efficiency = value_column("efficiency", lambda record: shares.get(id(record)), "{:.1%}".format)
-    return every_point(records, efficiency)
-
-
-def scaling_chart(records: Sequence[Record]) -> Chart:
-    """Return the throughput of training over ranks, beside as many times that of one, and what share of it it is."""
-    shown = latest(records)
-    panels = []
-    for (env, n_agents, _, precision), found in grouped(shown, "env", "n_agents", "n_envs", "precision").items():
-        counts = sorted({int(record.point["n_ranks"]) for record in found})
-        if len(counts) > 1:
-            where = "GPUs" if found[0].threads is None else "processes, each with as many threads"
-            title = f"{environment(str(env), int(n_agents))}, {precision}"
-            panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
-    return Chart(
-        name="scaling",
-        title="Scaling over GPUs",
-        caption="Ranks train together, each on a GPU with as many environments of its own, and the slowest one's time "
-        f"counts. {MEDIANS} Percentages are of as many times the rate of one rank in the same run.",
-        statistic="median and 95 % interval, and the share of as many times one",
-        x=Axis("GPUs", is_log=False),
-        y=Axis("environment steps per second"),
-        panels=panels,
-        records=shown,
-    )
-
-
-def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series]:
-    """Return a series for each backend over the places of the numbers of ranks, and then what would be ideal."""
-    efficiency = efficiencies(records)
-    reached, ideal = [], []
-    for name, style in BACKEND_STYLE.items():
-        points = []
-        for record in sorted(records, key=lambda record: int(record.point["n_ranks"])):
-            rate, n_ranks = metric(record, "env_steps_per_s"), int(record.point["n_ranks"])
-            if record.point["backend"] == name and rate is not None:
-                share = f"{efficiency[id(record)]:.0%}" if n_ranks > 1 and id(record) in efficiency else ""
-                place = counts.index(n_ranks)
-                points.append(DataPoint(place, rate.value, rate.low, rate.high, size_and_run(record), share))
-                if n_ranks == 1:
-                    rates = [count * rate.value for count in counts]
-                    multiples = [DataPoint(place, y, y, y, record.run_id) for place, y in enumerate(rates)]
-                    ideal.append(Series("as many times one", GREY | {"marker": "", "linestyle": ":"}, multiples))
-        if points:
-            reached.append(Series(BACKEND_NAME[name], style, points))
-    return reached + ideal
-
+# ------------------------------------------------------------------ case
 
 SCALING: Final = Case(
     name="scaling",
@@ -261,8 +214,6 @@ SCALING: Final = Case(
     workload=Ranks,
     points=scaling_points,
     setup=scaling,
-    table=scaling_table,
-    charts=(scaling_chart,),
 )
 
 if __name__ == "__main__":

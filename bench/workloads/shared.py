@@ -1,30 +1,40 @@
-"""Common parts of workloads: environments' configs, backends, repeated work, arrays held against an oracle, pairs."""
+"""Sizes, configs of environments and axes that several families share."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Final
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import torch
+from warpdrive_min import BACKENDS
 
-from warpdrive_min import BACKENDS, CUDADataManager, capture
-from warpdrive_min.backends import Availability, Backend
-from warpdrive_min.backends import availability as of_backends
-from warpdrive_min.consistency import difference
+from ..core.point import ON_CPU, PLAIN, Mode, Point, Preset
 
-from ..core.case import Case, Skip
-from ..core.measure import Timed
-from ..core.point import ON_CPU, PLAIN, Check, Facts, Mode, Point, Preset, shared_axes
-from ..show.tables import over_baseline
+if TYPE_CHECKING:
+    from warpdrive_min.backends import Availability
+
 
 SEED: Final = 274880
 """Seed of all cases that have no axis of seeds."""
-
+FP32: Final = "fp32"
+"""Precision of points without that axis."""
+UNTIL_END: Final = {"until": "end"}
+"""Axis of a run that continues after the threshold."""
+MEMBERS: Final = "members"
+"""Note of a population's record: metrics of its members, null below the threshold."""
+OURS: Final = "ours"
+"""Implementation with a kernel on each backend; those named after torch run once on each device."""
 ON_GPU: Final = tuple(name for name in BACKENDS if name not in ON_CPU)
+
+
+# ------------------------------------------------------------------ environments and their configs
+
+ENVS_FOLDER: Final = Path(__file__).resolve().parents[2] / "envs"
+"""Folder of the environments, in a checkout and in a wheel."""
+
 EPISODE_LENGTHS: Final = {
     "cartpole": 500,
     "mountain_car": 500,
@@ -44,7 +54,7 @@ CROWDED_AGENTS: Final = 10_000
 
 
 def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers: int | None = None) -> dict[str, Any]:
-    """Return the config of a benchmarked environment: that of the published run configs.
+    """Return the config of an environment, as in published run configs.
 
     Args:
         env: Its name in `ENVS`.
@@ -92,34 +102,60 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
     }
 
 
-def are_finite(*arrays: torch.Tensor) -> bool:
-    """Tell whether all numbers are, by their sums: arrays that fill half of a GPU leave no room for a copy."""
-    return all(bool(torch.isfinite(each.sum())) for each in arrays)
+def run_config_file(env: str, name: str) -> Path:
+    """Return the path of an environment's shipped ``run_config<name>.yaml``."""
+    return next(ENVS_FOLDER.rglob(f"{env}/run_config{name}.yaml"))
 
 
-# ------------------------------------------------------------------ backends
+def is_outside(name: str) -> bool:
+    """True if a name is ``module:Class`` or a path; a config in JSON may follow."""
+    target = name.partition("{")[0]
+    if ":" not in target and not os.path.exists(target):
+        return False
+    from warpdrive_min.envs import ENVS
+
+    return target not in ENVS
+
+
+# ------------------------------------------------------------------ the machine
 
 
 def availability() -> dict[str, Availability]:
-    """Say of each value of the axis `backend` whether it can run here, or why not and what to install."""
-    return {**of_backends(), PLAIN: Availability(True, "NumPy")}
+    """Return for each backend, and plain NumPy, whether it can run here."""
+    from warpdrive_min.backends import Availability, availability
+
+    return {**availability(), PLAIN: Availability(True, "NumPy")}
 
 
-def available(name: str) -> Backend:
-    """Return the backend, or skip the point with the reason and what to install."""
-    state = BACKENDS[name].availability()
-    if not state.available:
-        raise Skip(f"{name}: {state}")
-    return BACKENDS[name]
+def has_gpu() -> bool:
+    """True if this machine has a CUDA GPU; without torch, NVML is asked."""
+    torch = sys.modules.get("torch")
+    return bool(torch.cuda.is_available()) if torch else _has_nvml_gpu()
 
 
-def counterpart(backend: str) -> str:
-    """Return the backend of the CPU that another one is held against: NumPy, and C++ for NumPy itself.
+@functools.cache
+def _has_nvml_gpu() -> bool:
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    try:
+        import pynvml
 
-    Raises:
-        Skip: It cannot run here.
-    """
-    return available("host" if backend == "cpu" else "cpu").name
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount()) > 0
+    except ImportError:
+        import torch
+
+        return torch.cuda.is_available()
+    except Exception:  # noqa: BLE001  (no driver)
+        return False
+
+
+def has_gpu_sizes(preset: Preset) -> bool:
+    """True if a preset has GPU sizes: `full`, or another with a GPU."""
+    return preset == "full" or (preset != "smoke" and has_gpu())
+
+
+# ------------------------------------------------------------------ points
 
 
 def default_mode(backend: str) -> Mode:
@@ -127,179 +163,79 @@ def default_mode(backend: str) -> Mode:
     return "graph" if backend in ON_GPU else "eager"
 
 
-def torch_threads(backend: Backend) -> int | None:
-    """Return the threads of torch's own operations, which the environments' kernels have too; None on a GPU."""
-    return torch.get_num_threads() if backend.device.type == "cpu" else None
-
-
-# ------------------------------------------------------------------ repeated work
-
-GRAPH_STEPS: Final = 50
-"""Steps in a captured graph; long enough that its launch costs nothing."""
-EAGER_STEPS: Final = 4
-"""Steps of a run on a CPU: one Philox block serves four draws, so that every run costs the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """Work that a run does several times."""
-
-    run: Callable[[], None]
-    """Enqueues all of it."""
-    n: int
-    """Number of repetitions."""
-    mode: Mode
-
-
-def repeated(backend: Backend, work: Callable[[], object], mode: Mode | None = None, n: int | None = None) -> Repeated:
-    """Do the work once, so that all is compiled, and return it many times over.
-
-    Args:
-        backend: That it runs on.
-        work: Enqueues the same launches each time.
-        mode: As one graph or eagerly; None: as a graph where there are graphs.
-        n: How many times; None: `GRAPH_STEPS` where there are graphs, also if they are not used, else `EAGER_STEPS`.
-    """
-    n = n or (GRAPH_STEPS if backend.captures_graphs else EAGER_STEPS)
-    mode = mode or ("graph" if backend.captures_graphs else "eager")
-
-    def run() -> None:
-        for _ in range(n):
-            work()
-
-    work()
-    return Repeated(capture(backend, run) if mode == "graph" else run, n, mode)
-
-
-def timed(
-    backend: Backend,
-    repeats: Repeated,
-    check: Callable[[], Check],
-    *,
-    work: Mapping[str, int],
-    is_of_torch: bool = False,
-    is_pinned: bool = False,
-    n_bytes: int = 0,
-    n_ops: int = 0,
-    notes: Mapping[str, Any] | None = None,
-    snapshot: Callable[[], Callable[[], None]] | None = None,
-    twin: Callable[[], Check] | None = None,
-) -> Timed:
-    """Return a workload that is timed; its amounts of work, bytes and operations are those of one repetition.
-
-    Args:
-        backend: That it runs on.
-        repeats: What a run does.
-        check: Holds it against an oracle.
-        work: Amount of each kind of work.
-        is_of_torch: The threads of a CPU are those of torch's own operations.
-        is_pinned: Each thread of a CPU has a core of its own while samples are taken, where there are as many.
-        n_bytes: Least bytes that are moved.
-        n_ops: Least operations.
-        notes: What a record tells beside.
-        snapshot: As of `Timed`.
-        twin: As of `Timed`.
-    """
-    cores = backend.own_cores if is_pinned else None
-    return Timed(
-        pinned=backend.pinned if cores else nullcontext,
-        run=repeats.run,
-        synchronize=backend.synchronize,
-        check=check,
-        snapshot=snapshot,
-        twin=twin,
-        facts=Facts(
-            mode=repeats.mode,
-            device=backend.device,
-            threads=torch_threads(backend) if is_of_torch else backend.threads,
-            work={kind: amount * repeats.n for kind, amount in work.items()},
-            bytes_per_run=n_bytes * repeats.n,
-            ops_per_run=n_ops * repeats.n,
-            notes={**(notes or {}), **({"threads_pinned_to": cores} if cores else {})},
-        ),
-    )
-
-
 def steps_of(n_envs: int, n_agents: int) -> dict[str, int]:
     """Return the work of a step of environments."""
     return {"env_steps": n_envs, "agent_steps": n_envs * n_agents}
 
 
-def snapshot_of(data: CUDADataManager) -> Callable[[], None]:
-    """Copy all arrays but the kernels' workspace, random counters too; returns what writes them back. Enqueues."""
-    live = [data.tensor(name) for name in data.array_names() if not data.attribute(name, "scratch", False)]
-    copies = [tensor.clone() for tensor in live]
-
-    def restore() -> None:
-        for tensor, copy in zip(live, copies, strict=True):
-            tensor.copy_(copy)
-
-    return restore
-
-
-# ------------------------------------------------------------------ what holds it against an oracle
-
-Arrays = Mapping[str, Any]
-"""NumPy arrays, or tensors on the CPU, by name."""
+AGENT_COUNTS: Final = [5, 20, 110, 500, 1_000, 2_000, 5_000, 10_000]
+"""Agents in each of `N_ENVS_OVER_AGENTS` environments."""
+N_ENVS_OVER_AGENTS: Final = 100
+CARTPOLE: Final = ("cartpole", 1)
+TAG_GRIDWORLD: Final = ("tag_gridworld", 5)
+TAG_CONTINUOUS: Final = ("tag_continuous", 110)
+RICE: Final = ("rice", 27)
+COVID19_ECONOMY: Final = ("covid19_economy", 52)
+CROWD: Final[dict[str, Any]] = {"env": "tag_continuous", "n_agents": 1_000, "n_taggers": 100}
+"""Agents of which a block steps an environment in CUDA C alone."""
 
 
-def errors(want: Arrays, got: Arrays, periods: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """Return the largest difference of each wanted array; infinite if absent, not a number or of another shape.
+def place(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> dict[str, Any]:
+    """Return a point of an environment."""
+    return {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, **axes}
 
-    Args:
-        want: Arrays of an oracle.
-        got: Arrays that are held against them.
-        periods: Of arrays of angles, by name.
+
+def training_point(
+    env: str,
+    backend: str,
+    n_envs: int,
+    n_agents: int,
+    n_steps: int,
+    *,
+    network: str = "",
+    precision: str = "fp32",
+    mode: str = "",
+    **first: Any,
+) -> dict[str, Any]:
+    """Return a point of a trainer, its axes in the order of records."""
+    network = network or ("256-256" if env in ("tag_continuous", "covid19_economy") else "32-32")
+    algorithm = {"algorithm": first.pop("algorithm")} if "algorithm" in first else {}
+    how = {"network": network, "precision": precision, "mode": mode or default_mode(backend)}
+    return place(env, backend, n_envs, n_agents, n_steps=n_steps, **algorithm, **how, **first)
+
+
+def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
+    """Return numbers of environments, by environment and number of agents.
+
+    Preset default has every second one: with all other cases it takes less than an hour on a machine with a GPU.
     """
-    largest = {}
-    for name, array in want.items():
-        one, two = np.asarray(array), np.asarray(got.get(name, ()))
-        is_alike = name in got and one.shape == two.shape
-        largest[name] = difference(one, two, (periods or {}).get(name, 0.0)).error if is_alike else float("inf")
-    return largest
+    classic = [(env, 1) for env in EPISODE_LENGTHS]
+    if preset == "smoke":
+        return {key: [64] for key in classic} | {TAG_GRIDWORLD: [4], ("tag_continuous", 5): [4], RICE: [4]}
+    on_gpu = has_gpu_sizes(preset)
+    of_one = [1, 100, 10_000, *([1_000_000] if on_gpu else [])]
+    of_tag = [1, 10, 100, *([1_000, 2_000] if on_gpu else [])]
+    if preset == "default":
+        of_one, of_tag = of_one[1:], [10, 100, *of_tag[4:]]
+    sizes = {key: list(of_one) for key in classic} | {key: list(of_tag) for key in (TAG_GRIDWORLD, TAG_CONTINUOUS)}
+    sizes[CARTPOLE] = sorted({*of_one, 100_000})
+    sizes[RICE] = [60, 1_000, *([10_000] if on_gpu else [])]
+    if preset == "full":
+        sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
+        sizes[TAG_GRIDWORLD] = [*sizes[TAG_GRIDWORLD], 100_000]
+    sizes[COVID19_ECONOMY] = [60, *([1_000, 10_000] if on_gpu else [])]  # of 60 is WarpDrive's own number
+    for env in ("tag_gridworld", "tag_continuous"):
+        for n_agents in agent_counts(preset):
+            if on_gpu or n_agents <= 1_000:
+                sizes.setdefault((env, n_agents), [N_ENVS_OVER_AGENTS])
+    return sizes
 
 
-# ------------------------------------------------------------------ pairs, and cases that are made of them
+def agent_counts(preset: Preset) -> list[int]:
+    """Return `AGENT_COUNTS`, in preset default every second one."""
+    return AGENT_COUNTS[:: 2 if preset == "default" else 1]
 
 
-Pairs = list[tuple[Point, Point]]
-"""Base and other of each ratio."""
-
-
-def pairs_over(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequence[str] = ()) -> Pairs:
-    """Return pairs of points that differ in one axis, of which the base has one of some values.
-
-    Args:
-        points: All that there are.
-        axis: In which they differ; see `shared_axes`.
-        bases: Values of the base on that axis; none is the other side of one that stands behind it.
-        ignored: Axes in which they may differ too.
-    """
-
-    def place(point: Point) -> tuple[Any, ...]:
-        return shared_axes(point, axis, *ignored)
-
-    pairs = []
-    for n, base in enumerate(bases, start=1):
-        of_base = {place(point): point for point in points if point[axis] == base}
-        others = [point for point in points if point[axis] not in bases[:n] and place(point) in of_base]
-        pairs += [(of_base[place(point)], point) for point in others]
-    return pairs
-
-
-def compared(*, points: Callable[[Preset], Sequence[Point]], over: tuple[str, ...], **declared: Any) -> Case:
-    """Return a case that is timed over a baseline, in its table and in its pairs.
-
-    Args:
-        points: Returns the points of a preset.
-        over: Axis, and values of the bases on it, of which the table shows the first; see `pairs_over`.
-        declared: Other fields of the case.
-    """
-    axis, *bases = over
-    return Case(
-        workload=Timed,
-        points=points,
-        pairs=lambda preset: pairs_over(points(preset), axis, *bases),
-        table=over_baseline(axis, bases[0]),
-        **declared,
-    )
+def is_to_the_end(point: Point) -> bool:
+    """True if a run continues after the threshold; it is not timed."""
+    return point.get("until") == UNTIL_END["until"]

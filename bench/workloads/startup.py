@@ -1,4 +1,4 @@
-"""From a fresh process to the first step, or to a trainer that learns at full speed: `startup`."""
+"""From a fresh process to the first step or update: `startup`."""
 
 from __future__ import annotations
 
@@ -8,37 +8,63 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min import BACKENDS
-from warpdrive_min.backends.cache import excerpt
-from warpdrive_min.policies import random_policy
-from warpdrive_min.processes import run
 
 from ..core.case import Case
 from ..core.measure import ColdStart
 from ..core.point import Check, Facts, Point, Preset
-from ..core.record import Record
-from ..show.charts import HATCHES, PART_COLORS, Axis, Chart, bars
-from ..show.columns import BACKEND, INTERVAL, Column, Table, axis_column, column_of, interval_column, metric_column
-from ..show.labels import backend_label, environment
-from ..show.records import latest, metric
-from ..show.tables import all_points, differing, point_order
-from .env_step import place, start_env
 from .fresh import FIRST_UPDATE, observed
-from .shared import SEED, Arrays, available, counterpart, errors, torch_threads
-from .train import player, training_point, twin_of
+from .shared import SEED, place, training_point
+
+if TYPE_CHECKING:
+    from .setups.timing import Arrays
 
 ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 FRESH: Final = Path(__file__).with_name("fresh.py")
 FIRST_STEP: Final = "first step"
 CACHED: Final = "cached"
 COLD: Final = "cold"
+CACHED_ON: Final = ("host", "pycuda")
+"""Backends that cache compiled code."""
+
+
+# ------------------------------------------------------------------ points
+
+
+def startup_points(preset: Preset) -> list[Point]:
+    """Return starts to CartPole's first step, and to its first update.
+
+    From preset paper on also that of Tag Continuous. What has no cache of compiled code is cold alone.
+    """
+    if preset == "smoke":
+        return [
+            first_step_point("cartpole", 16, 1, "cpu", COLD),
+            first_update_point("cartpole", 8, 1, "host", n_steps=8),
+        ]
+    sizes = [("cartpole", 1_000, 1)] + ([("tag_continuous", 100, 110)] if preset in ("full", "paper") else [])
+    points = [
+        first_step_point(*size, backend, cache)
+        for size in sizes
+        for backend in BACKENDS
+        for cache in ((COLD, CACHED) if backend in CACHED_ON else (COLD,))
+    ]
+    return points + [first_update_point(*size, backend) for size in sizes for backend in BACKENDS]
+
+
+def first_step_point(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
+    """Return the point of the way to the first step."""
+    return {"until": FIRST_STEP} | place(env, backend, n_envs, n_agents, cache=cache)
+
+
+def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
+    """Return the point of the way to the first update, with compiled code."""
+    return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
+
+
+# ------------------------------------------------------------------ set-up
 
 
 class StartError(RuntimeError):
@@ -46,7 +72,7 @@ class StartError(RuntimeError):
 
 
 class Starter:
-    """Starts the processes of one point, and keeps the arrays that they came to until they are checked.
+    """Starts the processes of a point, and keeps their arrays for the check.
 
     Args:
         point: The point; ``cache`` says whether each process finds the folder of compiled code empty, or as the first
@@ -67,6 +93,11 @@ class Starter:
         Raises:
             StartError: It failed; with the end of what it wrote.
         """
+        import numpy as np
+
+        from warpdrive_min.backends.cache import excerpt
+        from warpdrive_min.processes import run
+
         number = self.n_started
         self.n_started += 1
         cache = Path(self._folder, CACHED if self._point["cache"] == CACHED else f"cache-{number}")
@@ -107,10 +138,14 @@ class Starter:
 
 
 def startup(point: Point) -> ColdStart:
-    """Time fresh processes, each of which imports, builds, compiles or finds compiled code, and does its first work.
+    """Time fresh processes up to their first step or update.
 
     Every process must come to the arrays of an oracle in this one, to the bit; so floats are exact.
     """
+    import torch
+
+    from .setups.timing import available, errors, torch_threads
+
     backend = available(point["backend"])
     starter = Starter(point, torch.get_num_threads())
     expected, oracle = (first_update if point["until"] == FIRST_UPDATE else first_step)(point)
@@ -137,8 +172,16 @@ def startup(point: Point) -> ColdStart:
     )
 
 
+# ------------------------------------------------------------------ check
+
+
 def first_step(point: Point) -> tuple[Arrays, str]:
     """Return the arrays after one step on another backend of the CPU, and its name."""
+    from warpdrive_min.policies import random_policy
+
+    from .setups.environments import start_env
+    from .setups.timing import counterpart
+
     other = counterpart(point["backend"])
     wrapper = start_env({**point, "exact": True}, other, point["n_envs"])
     random_policy(wrapper, SEED)()
@@ -147,7 +190,10 @@ def first_step(point: Point) -> tuple[Arrays, str]:
 
 
 def first_update(point: Point) -> tuple[Arrays, str]:
-    """Return the arrays and weights after two iterations: on a GPU eagerly, on a CPU on another backend."""
+    """Return arrays and weights after two iterations on the reference."""
+    from .setups.iterations import twin_of
+    from .setups.trainers import player
+
     other = twin_of(point)
     trainer = player(other, exact=True)
     trainer.iterate_times(2)
@@ -155,88 +201,7 @@ def first_update(point: Point) -> tuple[Arrays, str]:
     return arrays, f"two iterations on {other['backend']}, {other['mode']}"
 
 
-# ------------------------------------------------------------------ points
-
-
-def startup_points(preset: Preset) -> list[Point]:
-    """Return the way to CartPole's first step, with and without compiled code, and to its trainer's first update.
-
-    From preset paper on also that of Tag Continuous. What has no cache of compiled code is cold alone.
-    """
-    if preset == "smoke":
-        return [
-            first_step_point("cartpole", 16, 1, "cpu", COLD),
-            first_update_point("cartpole", 8, 1, "host", n_steps=8),
-        ]
-    sizes = [("cartpole", 1_000, 1)] + ([("tag_continuous", 100, 110)] if preset in ("full", "paper") else [])
-    points = [
-        first_step_point(*size, backend, cache)
-        for size in sizes
-        for backend in BACKENDS
-        for cache in ((COLD, CACHED) if BACKENDS[backend].language == "cuda_c" else (COLD,))
-    ]
-    return points + [first_update_point(*size, backend) for size in sizes for backend in BACKENDS]
-
-
-def first_step_point(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
-    """Return the point of the way to the first step."""
-    return {"until": FIRST_STEP} | place(env, backend, n_envs, n_agents, cache=cache)
-
-
-def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
-    """Return the point of the way to the first update, with compiled code."""
-    return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
-
-
-# ------------------------------------------------------------------ tables and charts
-
-
-class Part(NamedTuple):
-    """A part of a start."""
-
-    record: Record
-    metric: str
-
-
-def starts_table(records: Sequence[Record]) -> Table[Part]:
-    """Return a row for each part of the start of each point."""
-    keys, same = differing(records)
-    axes = [*(axis_column(name, records) for name in keys), BACKEND]
-    ordered = sorted(records, key=point_order(keys))
-    return Table(
-        caption=f"Start of a process, part after part: medians over fresh processes.{all_points(same)}",
-        rows=[Part(record, name) for record in ordered for name in record.metrics or {}],
-        columns=[
-            *(column_of(column, lambda part: part.record) for column in axes),
-            Column("part", lambda part: part.metric.removesuffix("_s").replace("_", " ")),
-            Column("s", lambda part: metric_column(part.metric).text(part.record), is_right=True),
-            Column(INTERVAL, lambda part: interval_column(part.metric).text(part.record), is_right=True),
-        ],
-        n_grouping=len(axes),
-    )
-
-
-def starts_chart(records: Sequence[Record]) -> Chart:
-    """Return how long each part of a start takes, one after the other, in a row for each point."""
-    shown = sorted(latest(records), key=_start_name)
-    names = dict.fromkeys(name for record in shown for name in record.notes["samples_s"])
-    parts = {name: HATCHES[index // len(PART_COLORS)] for index, name in enumerate(names)}
-    return Chart(
-        name="startup",
-        title="Start of a process",
-        caption="Each part of the start of a fresh process, one after the other. Medians of each part.",
-        statistic="medians of each part",
-        kind="rows",
-        x=Axis("seconds in a fresh process", is_log=False),
-        panels=[bars("", shown, parts, metric, _start_name)] if shown else [],
-        records=shown,
-    )
-
-
-def _start_name(record: Record) -> str:
-    point = record.point
-    return f"{environment(str(point['env']))}, {point['until']}, {backend_label(record)}, {point['cache']}"
-
+# ------------------------------------------------------------------ case
 
 STARTUP: Final = Case(
     name="startup",
@@ -245,6 +210,4 @@ STARTUP: Final = Case(
     workload=ColdStart,
     points=startup_points,
     setup=startup,
-    table=starts_table,
-    charts=(starts_chart,),
 )

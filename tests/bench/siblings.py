@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from bench.core.case import Case, Skip
+from bench.core.case import Case
+from bench.core.errors import Skip
 from bench.core.measure import Once, Timed
 from bench.core.point import Check, Facts, Measurement, Metric
 from bench.process.server import Server

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import test_throughput
-from bench.core.case import Skip
+from bench.core.errors import Skip
 from bench.core.measure import Timed
 from bench.core.point import Check, Measurement
 from bench.suite import throughput

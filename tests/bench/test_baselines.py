@@ -9,8 +9,8 @@ from bench.core.record import Record
 from bench.show.documents import TABLES
 from bench.show.records import best_on_cpu, work_of
 from bench.show.tables import headline
+from bench.show.views.env_charts import speedup_chart
 from bench.workloads.cases import CASES
-from bench.workloads.env_step import speedup_chart
 from tests.bench.builders import point, record
 
 THREADS = {"cpu": 1, PLAIN: 1, "host": 16, "pycuda": None}

@@ -8,6 +8,7 @@ from bench.core import machine
 from bench.core.errors import ShowError
 from bench.core.record import append
 from bench.show.documents import COMMAND, TABLES, printed, refreshed
+from bench.show.views.cases import VIEWS
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, metric, point, record
 
@@ -145,5 +146,6 @@ def test_table_without_records_says_why(sweeps):
 
 
 def test_every_case_has_a_table():
-    """What `run` measures is shown at its end."""
+    """`run` prints the tables of all cases at its end, in the order of the cases."""
+    assert list(VIEWS) == list(CASES)
     assert set(CASES) <= set(TABLES)

@@ -15,9 +15,14 @@ import torch
 from bench.core.point import Curve
 from bench.show import render
 from bench.show.columns import NOTHING
+from bench.show.views.cases import VIEWS, learning_table, without_curve
 from bench.workloads import learn
-from bench.workloads.learn import TASKS, UNTIL_END, WHOLE_TASKS, LearningRun, Task, settings, task_point
-from bench.workloads.train import shipped, train_points
+from bench.workloads.learn import TASKS, WHOLE_TASKS, Task, task_point
+from bench.workloads.setups import learning
+from bench.workloads.setups.learning import LearningRun, settings
+from bench.workloads.setups.trainers import shipped
+from bench.workloads.shared import UNTIL_END, is_to_the_end
+from bench.workloads.train import train_points
 from tests.bench.builders import record, seed_record
 from warpdrive_min.envs import ENVS
 from warpdrive_min.training.config import RunConfig
@@ -69,7 +74,7 @@ def test_evaluation_shows_what_was_learned(once):
 def test_policy_that_plays_otherwise_elsewhere_is_refused(once, monkeypatch):
     """Returns further apart than chance explains fail the point."""
     scores = iter([Score(100.0, 1.0, 100.0, 100.0, 20), Score(106.0, 1.0, 106.0, 106.0, 20)])
-    monkeypatch.setattr(learn.evaluation, "evaluate", lambda *_, **__: {"shared": next(scores)})
+    monkeypatch.setattr(learning.evaluation, "evaluate", lambda *_, **__: {"shared": next(scores)})
     check = once[0].check()
     assert not check.passed
     assert check.max_error == 6
@@ -79,7 +84,7 @@ def test_seed_that_does_not_get_there_is_recorded(monkeypatch):
     """With its episodes used up a run ends with a curve and a last return, and says why there is no time."""
     config = shipped("cartpole", "_a2c")
     short = config.replace(trainer=config.trainer.replace(num_episodes=100))
-    monkeypatch.setattr(learn, "shipped", lambda *_: short)
+    monkeypatch.setattr(learning, "shipped", lambda *_: short)
     got = learn.learn(task_point(replace(EASY, threshold=499.0), "host", 0, n_envs=64)).run()
     assert not {"seconds_to_threshold", "env_steps_to_threshold"} & got.metrics.keys()
     assert got.metrics["final_return"].value < 499
@@ -92,7 +97,7 @@ def test_whole_run_goes_on_and_is_judged_by_its_best_weights_too(monkeypatch):
     config = shipped("cartpole", "_a2c")
     trainer, saving = config.trainer.replace(num_episodes=400), config.saving.replace(model_params_save_freq=10)
     short = config.replace(env={"episode_length": 100}, trainer=trainer, saving=saving)
-    monkeypatch.setattr(learn, "shipped", lambda *_: short)
+    monkeypatch.setattr(learning, "shipped", lambda *_: short)
     made = learn.learn(task_point(replace(EASY, threshold=15.0), "host", 0, n_envs=64) | UNTIL_END)
     got = made.run()
     assert got.curve.env_steps[-1] == short.n_iterations(100) * 2048
@@ -115,7 +120,7 @@ def test_whole_run_of_several_policies_teaches_all_of_them():
 def population():
     short = shipped("cartpole", "_a2c").replace(env={"episode_length": 60})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learn, "shipped", lambda *_: short)
+        patch.setattr(learning, "shipped", lambda *_: short)
         made = learn.learn(task_point(replace(EASY, threshold=26.0), "host", 0, n_envs=16) | {"population": 3})
         return made, made.run()
 
@@ -138,7 +143,7 @@ def test_population_trains_until_each_member_is_there(population):
     assert got.unread == {}
     point = task_point(EASY, "host", 3) | {"population": 3}
     whole = seed_record(3, None, point=point, metrics=got.metrics, notes=got.notes, curve=got.curve)
-    table = render.markdown(learn.learning_table([whole]))
+    table = render.markdown(learning_table([whole]))
     assert "| 3 of 3 |" in table
     assert "a population of 3" in table
 
@@ -146,16 +151,16 @@ def test_population_trains_until_each_member_is_there(population):
 def test_members_that_miss_the_threshold_count():
     """A median is a figure only where its interval ends; without all there is no last one."""
     members = {"env_steps_to_threshold": [5, 7, 9, None], "seconds_to_threshold": [1.0, 2.0, 3.0, None]}
-    assert learn.figures_of_members(members, 1) == {}
+    assert learning.figures_of_members(members, 1) == {}
     many = {name: [*values[:3]] * 30 + [None] for name, values in members.items()}
-    got = learn.figures_of_members(many, 1)
+    got = learning.figures_of_members(many, 1)
     assert got.keys() == {"env_steps_to_threshold", "seconds_to_threshold"}
     assert got["env_steps_to_threshold"].value == 7
 
 
 def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
     """Preset paper trains each shipped run config but WarpDrive's own to its end, on a GPU."""
-    whole = [point for point in learn.learn_points("paper") if learn.is_to_the_end(point)]
+    whole = [point for point in learn.learn_points("paper") if is_to_the_end(point)]
     ran = [(point["env"], point["algorithm"].lower(), point["seed"]) for point in whole]
     files = (file for env in ENVS.values() for file in Path(inspect.getfile(env)).parent.glob("run_config_*.yaml"))
     names = [(file.parent.name, file.stem.removeprefix("run_config_")) for file in files]
@@ -172,10 +177,10 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
         seed_record(seed, None, after, point=task_point(task, "host", seed) | UNTIL_END, curve=curve)
         for seed, after in enumerate((37.0, 25.0, 38.0))
     ]
-    table = render.markdown(learn.learning_table(records))
+    table = render.markdown(learning_table(records))
     assert "| 2 of 3 |" in table
     assert f"| 0 of 3 | not reached | {NOTHING} |" in table, "a run to the end has steps and is not timed"
-    chart, over_seconds = (make(records) for make in learn.LEARN.charts)
+    chart, over_seconds = (make(records) for make in VIEWS["learn"].charts)
     assert not over_seconds.panels, "a run to the end is not timed"
     assert [(panel.title, panel.level) for panel in chart.panels] == [
         ("Tag GridWorld (tagger), PPO, to the end, 100 environments, 3 seeds", 30.0),
@@ -198,18 +203,18 @@ def test_training_speed_without_a_curve_is_named():
     """bf16 is timed and only fp32 learned; a record of the same precision takes it off the list."""
     axes = {"n_envs": 64, "network": "32-32", "algorithm": "PPO", "precision": "bf16"}
     fast = record(case="train", scope="train", point={"env": "cartpole", "backend": "pycuda", **axes}, threads=None)
-    assert learn.without_curve([fast, seed_record(0, 1.0)]) == ["CartPole with PPO in bf16"]
-    assert learn.without_curve([fast, seed_record(0, 1.0, point={"precision": "bf16"})]) == []
+    assert without_curve([fast, seed_record(0, 1.0)]) == ["CartPole with PPO in bf16"]
+    assert without_curve([fast, seed_record(0, 1.0, point={"precision": "bf16"})]) == []
 
 
 def test_every_seed_is_shown_beside_the_mean():
     """Of five seeds one ends at 145: the table names it the worst and has all, the chart a mark where each ended."""
     ends = (500.0, 145.0, 500.0, 500.0, 499.0)
     records = [seed_record(seed, 9.0, after) for seed, after in enumerate(ends)]
-    table = learn.learning_table(records)
+    table = learning_table(records)
     (cells,) = (dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.cells)
     assert (cells["worst seed"], cells["each seed"]) == ("145", "145 499 500 500 500")
-    chart = learn.LEARN.charts[0](records)
+    chart = VIEWS["learn"].charts[0](records)
     (panel,) = chart.panels
     mean, marks = panel.series
     assert chart.name == "learning"
@@ -256,13 +261,13 @@ def test_figures_follow_from_the_curve():
     curve = Curve(
         env_steps=[100, 200, 300, 400], seconds=[0.5, 1.0, 1.5, 2.0], mean_return={"p": [None, 9.0, 10.0, None]}
     )
-    assert {name: metric.value for name, metric in learn.figures(curve, "p", 10.0).items()} == {
+    assert {name: metric.value for name, metric in learning.figures(curve, "p", 10.0).items()} == {
         "env_steps_to_threshold": 300,
         "seconds_to_threshold": 1.5,
         "final_return": 10.0,
         "env_steps_per_s": 200.0,
     }
-    assert set(learn.figures(curve, "p", 10.1)) == {"final_return", "env_steps_per_s"}
+    assert set(learning.figures(curve, "p", 10.1)) == {"final_return", "env_steps_per_s"}
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.env}-{task.algorithm}-{task.learner}")
@@ -280,8 +285,8 @@ def test_settings_are_the_shipped_ones_with_one_learner(task):
 
 def test_schedules_are_stretched_over_more_environments():
     """Twice the environments take twice the steps, so the points of a schedule lie twice as late; numbers stay."""
-    assert learn.stretched([[0, 1e-3], [100, 0.0]], 2) == [[0, 1e-3], [200, 0.0]]
-    assert learn.stretched({"actor": 1e-3, "critic": [[5, 0.1]]}, 2) == {"actor": 1e-3, "critic": [[10, 0.1]]}
+    assert learning.stretched([[0, 1e-3], [100, 0.0]], 2) == [[0, 1e-3], [200, 0.0]]
+    assert learning.stretched({"actor": 1e-3, "critic": [[5, 0.1]]}, 2) == {"actor": 1e-3, "critic": [[10, 0.1]]}
 
 
 @pytest.mark.parametrize("task", WHOLE_TASKS, ids=lambda task: f"{task.env}-{task.algorithm}")

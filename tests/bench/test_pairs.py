@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from bench.core import machine
-from bench.core.case import Skip
-from bench.core.errors import NotComparable
+from bench.core.errors import NotComparable, Skip
 from bench.core.point import Check
 from bench.judge.evidence import remarks
 from bench.process import pairs, worker

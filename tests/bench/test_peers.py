@@ -39,7 +39,7 @@ from bench.process.server import Server
 from bench.process.worker import WorkerError
 from bench.show.documents import markdown
 from bench.workloads.cases import CASES
-from bench.workloads.train import settings
+from bench.workloads.setups.trainers import settings
 from envs import ENVS
 from tests.bench.builders import FakeWatch, bench, case, record, timed
 from warpdrive_min.training.config import RunConfig

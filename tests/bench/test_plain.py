@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bench.core.case import Skip
+from bench.core.errors import Skip
 from bench.core.point import PLAIN, PLAIN_ENVS, PresetName, why_no_plain
 from bench.workloads.cases import CASES
 from bench.workloads.plain import BATCHES, tag_continuous

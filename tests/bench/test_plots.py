@@ -21,7 +21,7 @@ from bench.show import plots
 from bench.show.charts import PART_COLORS
 from bench.show.plots import charts, paint
 from bench.show.records import by_machine, latest
-from bench.workloads.env_step import neighbors_chart, speedup_over, throughput_chart
+from bench.show.views.env_charts import neighbors_chart, speedup_over, throughput_chart
 from tests.bench.builders import point, record, seed_record, two_backends
 
 

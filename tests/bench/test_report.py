@@ -23,7 +23,7 @@ from bench.show.columns import Column, Table
 from bench.show.labels import digits
 from bench.show.plots import charts
 from bench.show.tables import headline
-from bench.workloads.env_step import crossover, saturation
+from bench.show.views.env_charts import crossover, saturation
 from tests.bench.builders import bench, metric, point, record, two_backends
 from tests.support import Page
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from bench import sweep
 from bench.core import machine
 from bench.core.archive import with_archived
-from bench.core.case import Skip
+from bench.core.errors import Skip
 from bench.core.point import Check, Curve
 from bench.core.record import SWEEPS, Context, append, read_all
 from bench.judge import reproduce

@@ -9,14 +9,17 @@ import torch
 from pydantic import TypeAdapter
 from torch import distributed
 
-from bench.core.case import Skip
+from bench.core.errors import Skip
 from bench.core.measure import Plan
 from bench.core.point import Check, Measurement
 from bench.show import plots
+from bench.show.views.run_charts import efficiencies, scaling_chart
 from bench.workloads import scaling
+from bench.workloads.setups import iterations
 from tests.bench.builders import FakeWatch, cycle, metric, record
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
+from warpdrive_min.training import distributed as distributed_training
 from warpdrive_min.training.ranks import World
 
 TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0)
@@ -33,7 +36,7 @@ def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
     """Alone it has no other rank to be compared with, so it is checked as `train` is; JSON gives all of it back."""
     points = []
     twin = Check(passed=True, max_error=0.0, oracle="a twin")
-    monkeypatch.setattr(scaling, "twin_check", lambda point, _: points.append(point) or (lambda: twin))
+    monkeypatch.setattr(iterations, "twin_check", lambda point, _: points.append(point) or (lambda: twin))
     report = scaling.train_as_rank(point(1), TINY, World())
     assert report.before.passed
     assert report.after.oracle == "a twin"
@@ -102,7 +105,7 @@ def test_each_rank_needs_a_gpu(n_gpus, n_ranks, why, monkeypatch):
     """Too few are a skip with the reason, before a process is started; enough are the work of all of them."""
     monkeypatch.setattr(pycuda_driver.PyCudaBackend, "availability", lambda backend: Availability(True))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
-    monkeypatch.setattr(scaling, "launch", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr(distributed_training, "launch", lambda *_, **__: pytest.fail("started"))
     if why is not None:
         with pytest.raises(Skip, match=why):
             scaling.scaling(point(n_ranks, "pycuda"))
@@ -132,14 +135,14 @@ def curve(rates: dict[int, float], backend: str = "pycuda", threads: int | None 
 def test_efficiency_is_the_share_of_as_many_times_one():
     """Rates of 100, 180 and 300 in 1, 2 and 4 ranks give 1, 0.9 and 0.75; without one rank of the run there is none."""
     found = [*curve({1: 100.0, 2: 180.0, 4: 300.0}), *curve({2: 50.0}, run_id="other")]
-    efficiency = scaling.efficiencies(found)
+    efficiency = efficiencies(found)
     assert [efficiency.get(id(each)) for each in found] == [1.0, 0.9, 0.75, None]
 
 
 def test_figure_is_drawn_with_its_labels():
     """On paper the percentages stand beside the dots, and the ticks are the numbers of ranks; one rank is no figure."""
     both = curve({1: 100.0, 2: 180.0, 4: 300.0}) + curve({1: 50.0, 2: 75.0, 4: 125.0}, "numba")
-    figure = plots.paint(scaling.scaling_chart(both))
+    figure = plots.paint(scaling_chart(both))
     (axes,) = figure.axes
     assert {"90%", "75%", "62%"} <= {text.get_text() for text in axes.texts}
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "4"]
@@ -147,12 +150,12 @@ def test_figure_is_drawn_with_its_labels():
     assert sorted(line.get_ydata()[-1] for line in dotted) == [200, 400]
     (legend,) = figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {"CUDA C (PyCUDA)", "Numba-CUDA", "as many times one"}
-    assert not scaling.scaling_chart(curve({1: 100.0})).panels
+    assert not scaling_chart(curve({1: 100.0})).panels
 
 
 def test_figure_of_processes_holds_all_of_its_text():
     """Alone on its figure the panel of the CPU is narrow, and its label stays within."""
-    figure = plots.paint(scaling.scaling_chart(curve({1: 100.0, 2: 180.0}, "host", threads=2)))
+    figure = plots.paint(scaling_chart(curve({1: 100.0, 2: 180.0}, "host", threads=2)))
     figure.draw_without_rendering()
     (axes,) = figure.axes
     assert axes.xaxis.label.get_text() == "processes, each with as many threads"

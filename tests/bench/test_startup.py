@@ -31,7 +31,7 @@ def processes(monkeypatch):
         started.append(options["env"])
         return subprocess.CompletedProcess(words, 0, "", "")
 
-    monkeypatch.setattr(startup, "run", run)
+    monkeypatch.setattr("warpdrive_min.processes.run", run)
     return started
 
 
@@ -72,7 +72,7 @@ def test_process_that_fails_says_why(monkeypatch):
     """Its last words are in the error."""
     workload = startup.startup(FIRST_STEP)
     failed = subprocess.CompletedProcess([], 3, "", "ImportError: no such thing")
-    monkeypatch.setattr(startup, "run", lambda *_, **__: failed)
+    monkeypatch.setattr("warpdrive_min.processes.run", lambda *_, **__: failed)
     with pytest.raises(startup.StartError, match=r"exit status 3\): ImportError: no such thing"):
         workload.run()
 

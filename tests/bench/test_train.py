@@ -8,8 +8,10 @@ import torch
 from bench.core.point import Check
 from bench.judge.anchors import ANCHORS, anchor
 from bench.workloads import train
-from bench.workloads.shared import ON_GPU, Repeated, available
-from bench.workloads.train import WatchedTrainer, shipped, training_point
+from bench.workloads.setups import iterations, trainers
+from bench.workloads.setups.timing import Repeated, available, timed
+from bench.workloads.setups.trainers import WatchedTrainer, shipped
+from bench.workloads.shared import ON_GPU, training_point
 from warpdrive_min.constants import TIMESTEP
 from warpdrive_min.errors import TrainingError
 from warpdrive_min.training.config import RunConfig
@@ -25,7 +27,7 @@ def point(backend="host", env="cartpole", n_agents=1, **axes) -> dict:
 
 @pytest.fixture(scope="module")
 def trainer():
-    return WatchedTrainer("cartpole", train.settings(point()))
+    return WatchedTrainer("cartpole", trainers.settings(point()))
 
 
 # ------------------------------------------------------------------ training
@@ -46,9 +48,9 @@ def test_run_is_one_iteration_of_the_trainer():
 def test_twin_is_made_after_the_timing_alone():
     """The check before has none, for another trainer would slow the timing down; the one after it has, if asked for."""
     points = []
-    check = train.twin_check(point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]})
+    check = iterations.twin_check(point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]})
     own = Check(passed=True, max_error=0.0, oracle="itself", detail="moved")
-    of_one = train.timed(available("host"), Repeated(int, 1, "eager"), lambda: own, work={}, twin=check)
+    of_one = timed(available("host"), Repeated(int, 1, "eager"), lambda: own, work={}, twin=check)
     assert of_one.check().passed
     assert of_one.check_after(with_twin=False).oracle == "itself"
     assert not points
@@ -58,7 +60,7 @@ def test_twin_is_made_after_the_timing_alone():
     twin, small = points
     assert twin | {"backend": "cpu"} == small
     assert (small["n_envs"], small["n_steps"]) == (8, 8)
-    assert train.twin_of(point("pycuda")) == point("pycuda", mode="eager")
+    assert iterations.twin_of(point("pycuda")) == point("pycuda", mode="eager")
 
 
 @pytest.mark.parametrize(
@@ -85,16 +87,16 @@ def test_training_that_is_wrong_is_refused(after, error, is_right):
         def weights(self) -> torch.Tensor:
             return self.weight
 
-    assert train.learning_check(Moved(), lambda: (error, "by hand"))().passed == is_right
+    assert iterations.learning_check(Moved(), lambda: (error, "by hand"))().passed == is_right
 
 
 def test_weights_that_are_not_finite_are_refused():
     """A network that has become NaN ends the check with an error."""
-    broken = WatchedTrainer("cartpole", train.settings(point()))
+    broken = WatchedTrainer("cartpole", trainers.settings(point()))
     with torch.no_grad():
         next(broken.groups["shared"].acting.parameters()).fill_(float("nan"))
     with pytest.raises(TrainingError):
-        train.learning_check(broken)()
+        iterations.learning_check(broken)()
 
 
 @pytest.mark.parametrize(
@@ -109,11 +111,11 @@ def test_weights_that_are_not_finite_are_refused():
 def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
     """Minibatches, a replay buffer and two policies too give the same weights on both backends of the CPU."""
     of_both = point(env=env, n_agents=n_agents, network=network) | {"algorithm": algorithm}
-    check = train.twin_check(of_both, train.learned)()
+    check = iterations.twin_check(of_both, iterations.learned)()
     assert check.passed, check
     assert "against cpu" in check.oracle
-    start = WatchedTrainer(env, train.settings(of_both), exact=True).weights()
-    assert (start - train.learned(of_both)["weights"]).abs().max() > 0, "must have learned"
+    start = WatchedTrainer(env, trainers.settings(of_both), exact=True).weights()
+    assert (start - iterations.learned(of_both)["weights"]).abs().max() > 0, "must have learned"
 
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
@@ -129,7 +131,7 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
     assert {each["algorithm"] for _, each in pairs} == {"A2C", "PPO", "DDPG"}
     assert all({**base, "exact": True} == each and base in train.train_points("default") for base, each in pairs)
     for _, each in pairs:
-        assert RunConfig.from_dict(train.settings(each)).trainer.exact, "exact kernels have all of it"
+        assert RunConfig.from_dict(trainers.settings(each)).trainer.exact, "exact kernels have all of it"
 
 
 @pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])
@@ -140,7 +142,7 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
 def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, backend):
     """From the same weights, moments, memories, environments and random counters the same is played and learned."""
     of_env = point(backend, env, n_agents) | {"algorithm": algorithm}
-    trainer = WatchedTrainer(env, train.settings(of_env), exact=True)
+    trainer = WatchedTrainer(env, trainers.settings(of_env), exact=True)
     trainer.iterate_times(2)  # captured, where there are graphs
     restore = trainer.snapshot()
     seen = []
@@ -157,7 +159,7 @@ def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, b
 
 def test_settings_are_the_shipped_ones_in_other_sizes():
     """What the axes do not say is as the run config says it."""
-    config = RunConfig.from_dict(train.settings(point(network="256-256")))
+    config = RunConfig.from_dict(trainers.settings(point(network="256-256")))
     own, want = config.policy["shared"], shipped("cartpole", "").policy["shared"]
     assert (own.lr, own.entropy_coeff, own.gamma) == (want.lr, want.entropy_coeff, want.gamma)
     assert own.model.fc_dims == (256, 256)
@@ -170,14 +172,14 @@ def test_large_points_go_on_learning():
     *_, (ended, last) = shipped("cartpole", "_ppo").policy["shared"].lr
     assert last == 0
     assert ended < 65_536 * 128
-    assert train.settings(point)["policy"]["shared"]["lr"] > 0
+    assert trainers.settings(point)["policy"]["shared"]["lr"] > 0
 
 
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
     """Where others were measured, our run config is whole, of their sizes, and finds their figure again."""
     ours = training_point(backend="pycuda", **each.axes)
-    config = RunConfig.from_dict(train.settings(ours))
+    config = RunConfig.from_dict(trainers.settings(ours))
     assert config.trainer.train_batch_size == each.n_envs * each.n_steps
     assert {policy.algorithm for policy in config.policy.values()} == {each.algorithm}
     assert anchor(ours) is each
@@ -190,18 +192,18 @@ def test_point_of_every_reference_is_a_run(each):
 
 def test_least_operations_are_those_of_the_weights(trainer):
     """A row meets each weight once to act, twice to learn."""
-    assert train.least_ops(trainer) == 32 * WEIGHTS * 3
-    assert train.least_ops(trainer, learns=False) == 32 * WEIGHTS
-    assert train.least_bytes(trainer) == 32 * (trainer.wrapper.env.bytes_per_step + 2 * 4 * 4)
+    assert iterations.least_ops(trainer) == 32 * WEIGHTS * 3
+    assert iterations.least_ops(trainer, learns=False) == 32 * WEIGHTS
+    assert iterations.least_bytes(trainer) == 32 * (trainer.wrapper.env.bytes_per_step + 2 * 4 * 4)
 
 
 def test_what_all_agents_see_counts_once():
     """Bytes and products of the first layer are those of one of Tag GridWorld's five rows, which differ by a mark."""
-    shared = WatchedTrainer("tag_gridworld", train.settings(point(env="tag_gridworld", n_agents=5)))
+    shared = WatchedTrainer("tag_gridworld", trainers.settings(point(env="tag_gridworld", n_agents=5)))
     n_first, n_others = 32 * 21, 32 * 32 + 32 * 5 + 32
-    assert train.least_ops(shared, learns=False) == 32 * (n_first + 5 * n_others)
+    assert iterations.least_ops(shared, learns=False) == 32 * (n_first + 5 * n_others)
     of_state = shared.wrapper.env.bytes_per_step - 5 * 21 * 4
-    assert train.least_bytes(shared) == 32 * (of_state + 3 * 21 * 4)
+    assert iterations.least_bytes(shared) == 32 * (of_state + 3 * 21 * 4)
 
 
 # ------------------------------------------------------------------ rollouts
@@ -214,7 +216,7 @@ def test_what_all_agents_see_counts_once():
 )
 def test_rollout_is_whole_and_finite(n_played, rewards, is_right):
     """However fast it is: seven of eight steps are no rollout, nor is one without rewards."""
-    trainer = train.player(point())
+    trainer = trainers.player(point())
     data = trainer.wrapper.cuda_data_manager
 
     def run() -> None:
@@ -222,4 +224,4 @@ def test_rollout_is_whole_and_finite(n_played, rewards, is_right):
             data.tensor("rewards").fill_(rewards)
         data.tensor(TIMESTEP).add_(n_played)
 
-    assert train.rollout_check(point(), trainer, run)().passed == is_right
+    assert iterations.rollout_check(point(), trainer, run)().passed == is_right

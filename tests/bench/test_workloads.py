@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import os
@@ -11,14 +12,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.core.case import Skip
+from bench.core.errors import Skip
 from bench.core.measure import Plan, Ranks, Timed, Timer
 from bench.core.point import PLAIN, PLAIN_CASES, Preset, point_name
 from bench.judge.ledger import CLAIMS
-from bench.workloads import env_step, kernels, many_steps
+from bench.process import server
+from bench.workloads import cases, env_step, learn, many_steps
 from bench.workloads.cases import CASES
-from bench.workloads.kernels import GAMMA, OURS, SCANNERS, Played
-from bench.workloads.shared import EAGER_STEPS, ON_GPU, errors, repeated, snapshot_of
+from bench.workloads.setups import environments, every, kernels, stepping
+from bench.workloads.setups.kernels import GAMMA, SCANNERS, Played
+from bench.workloads.setups.timing import EAGER_STEPS, errors, repeated, snapshot_of
+from bench.workloads.setups.trainers import shipped
+from bench.workloads.shared import ON_GPU, OURS, place
 from envs import ENVS
 from tests.bench.checked import declared
 from warpdrive_min import BACKENDS, EnvWrapper
@@ -69,7 +74,7 @@ def test_smoke_point_is_measured_and_right(case, point):
 @pytest.mark.parametrize(("env", "n_agents"), [("cartpole", 1), ("tag_continuous", 5)])
 def test_steps_go_on_from_a_snapshot_to_the_bit(env, n_agents, backend):
     """What follows is the same each time, draws too, in whatever state the environments were meanwhile."""
-    wrapper = env_step.start_env(env_step.place(env, backend, 64, n_agents, exact=False), backend, 64)
+    wrapper = environments.start_env(place(env, backend, 64, n_agents, exact=False), backend, 64)
     data, draw = wrapper.cuda_data_manager, random_policy(wrapper)
     steps = repeated(wrapper.backend, lambda: (draw(), wrapper.step()))
     steps.run()
@@ -132,6 +137,40 @@ def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
     with pytest.raises(Skip, match="100 steps that are all kept must fit the GPU"):
         many_steps.require_room(SimpleNamespace(cuda_data_manager=data))
     many_steps.require_room(wrapper)
+
+
+HEAVY = ("torch", "numpy", "envs", "warpdrive_min")
+LIGHT = ("warpdrive_min.constants", "warpdrive_min.errors")
+"""Modules that import no torch; `BACKENDS` of `warpdrive_min` has names and imports a backend on first use."""
+
+
+@pytest.mark.parametrize("file", sorted(Path(cases.__file__).parent.glob("*.py")), ids=lambda file: file.stem)
+def test_case_files_import_what_measures_inside_functions(file):
+    """All points can be listed without torch, NumPy and environments."""
+    imported = []
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Import):
+            imported += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            imported += [f"{module}.{alias.name}" for alias in node.names]
+    allowed = ("warpdrive_min.BACKENDS", "warpdrive_min.backends.BACKENDS")
+    heavy = [name for name in imported if name.split(".")[0] in HEAVY and not name.startswith(LIGHT)]
+    assert [name for name in heavy if name not in allowed] == []
+    assert [name for name in imported if name.startswith(".setups")] == []
+
+
+def test_processes_that_measure_start_with_all_setups():
+    """The fork server imports them, so that no copy of it does."""
+    files = {file.stem for file in Path(every.__file__).parent.glob("*.py")}
+    assert files - {"__init__", "every"} == set(every.__all__)
+    assert server.every is every
+
+
+def test_run_configs_of_tasks_say_their_environments():
+    """Points read the number from the file, as `RunConfig` does."""
+    for task in learn.WHOLE_TASKS:
+        assert task.n_envs == shipped(task.env, f"_{task.algorithm.lower()}").trainer.num_envs
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -201,7 +240,7 @@ def test_arrays_that_are_missing_or_not_numbers_differ(got):
 def test_step_alone_draws_nothing(monkeypatch):
     """Many steps take the actions of one draw; with draws there is one for each."""
     draws = []
-    monkeypatch.setattr(env_step, "random_policy", lambda wrapper, seed: lambda: draws.append(seed))
+    monkeypatch.setattr(stepping, "random_policy", lambda wrapper, seed: lambda: draws.append(seed))
     point = {"env": "cartpole", "backend": "host", "n_envs": 8, "n_agents": 1}
     alone = env_step.step(point)
     n_before = len(draws)

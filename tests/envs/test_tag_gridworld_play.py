@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.workloads.train import shipped
+from bench.workloads.setups.trainers import shipped
 from tests.envs.builders import put, read, started
 
 MOVES = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]])

@@ -1,4 +1,4 @@
-"""Environments in plain vectorised NumPy, as a user would write them in an afternoon: a CPU baseline.
+"""Environments in plain vectorised NumPy: a CPU baseline.
 
 They share nothing with the kernels: their own generator, their own layout, operations in place. The economies have
 no such code: their fastest code on a CPU is C++.

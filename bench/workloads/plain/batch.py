@@ -1,4 +1,4 @@
-"""Base of the plain baselines: many environments in NumPy arrays, stepped in place, restarted where they end."""
+"""Base of the plain baselines: many environments in NumPy arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Indices = NDArray[np.intp]
 
 
 class Batch(abc.ABC):
-    """Environments that are stepped together on one thread, and restart within the step that ends them.
+    """Environments stepped together on one thread, with automatic restart.
 
     A subclass makes `rewards` and, by `show`, both kinds of observations, in the layout that suits it, and starts all
     environments. A step overwrites its results.
@@ -45,23 +45,23 @@ class Batch(abc.ABC):
 
     @abc.abstractmethod
     def advance(self, actions: Array) -> None:
-        """Move all environments by a step; writes state, `observations`, `rewards` and `terminated`."""
+        """Step all environments: write state, observations, rewards, `terminated`."""
 
     @abc.abstractmethod
     def restart(self, envs: Indices) -> None:
-        """Put the named environments at the start of an episode; writes their state and `observations`."""
+        """Restart environments: write their state and `observations`."""
 
     def show(self, observations: Floats) -> None:
         """Take an array for the observations, and make one alike for the last ones."""
         self.observations, self.final_observations = observations, np.zeros_like(observations)
 
     def keep_last(self, envs: Indices) -> None:
-        """Copy the observations of the named environments to `final_observations`; here they are the last axis."""
+        """Copy observations to `final_observations`; environments are the last axis."""
         self.final_observations[..., envs] = self.observations[..., envs]
 
     @abc.abstractmethod
     def arrays(self) -> Mapping[str, Array]:
-        """Return state, observations and rewards by their names in the oracle, environments first as there."""
+        """Return arrays by their names in the reference, environments first."""
 
     @abc.abstractmethod
     def as_sampled(self, actions: Array) -> Array:
@@ -81,7 +81,7 @@ class Batch(abc.ABC):
             self.restart(ended)
 
     def snapshot(self) -> Callable[[], None]:
-        """Copy all arrays and the state of the generator, and return what writes them back."""
+        """Copy all arrays and the generator's state; return what restores them."""
         live = [value for value in vars(self).values() if isinstance(value, np.ndarray)]
         copies, drawn = [array.copy() for array in live], self.generator.bit_generator.state
 

@@ -1,4 +1,4 @@
-"""Check of a plain baseline, step by step: the oracle takes each step from the baseline's own state."""
+"""Check of a plain baseline, step by step from its own state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .batch import Array, Batch
 
 
 def agreement(batch: Batch, oracle: EnvWrapper, n_steps: int) -> Agreement:
-    """Step a batch and its oracle from the batch's state with its random actions, and compare what comes of it.
+    """Step a batch and its reference from the same state, and compare.
 
     Episodes that end are compared too: flags, rewards and last observations. What comes after is the start of another
     one, by another generator, and is not.

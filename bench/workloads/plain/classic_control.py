@@ -1,11 +1,10 @@
-"""The five environments of one agent in plain NumPy: a row for each component of the state, in float32.
+"""Classic control in plain NumPy: a float32 row a component of the state.
 
 Formulas are those of the references; what a step needs lies in buffers that are made once.
 """
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -16,42 +15,52 @@ from .batch import Array, Batch, Floats, Indices
 
 
 class Single(Batch):
-    """Environments of one agent; arrays are ``(components, n_envs)``, so that an operation runs over one row."""
+    """Environments of one agent; arrays are ``(components, n_envs)``."""
 
     n_state: ClassVar[int]
     n_features: ClassVar[int]
     """Rows of the observations; as many as the state has: it is seen itself."""
     n_buffers: ClassVar[int]
     """Rows that a step computes in."""
+    n_actions: ClassVar[int] = 0
+    """Number of actions; 0: they are numbers within `action_bounds`."""
+    reward: ClassVar[float] = 0.0
+    """Reward of a step, unless `advance` writes another one."""
 
     def __init__(self, config: Any, n_envs: int, seed: int) -> None:
         super().__init__(config, n_envs, seed)
         self.state = np.zeros((self.n_state, n_envs), np.float32)
         self.show(self.state if self.n_features == self.n_state else np.zeros((self.n_features, n_envs), np.float32))
-        self.rewards = np.zeros(n_envs, np.float32)
+        self.rewards = np.full(n_envs, self.reward, np.float32)
         self.buffers = np.zeros((self.n_buffers, n_envs), np.float32)
         self.flags = np.zeros(n_envs, bool)
         self.restart(np.arange(n_envs))
 
-    @abc.abstractmethod
     def start(self, n: int) -> Floats:
-        """Draw starts, ``(n_state, n)``."""
+        """Draw starts, ``(n_state, n)``: here uniform within plus or minus `start_limits`."""
+        drawn: Floats = 2 * self.generator.random((self.n_state, n), np.float32) - 1
+        drawn *= self.start_limits[:, None]
+        return drawn
+
+    @property
+    def start_limits(self) -> Floats:
+        """Largest start of all components, or of each."""
+        return np.array([self.config.start_range], np.float32)
+
+    @property
+    def action_bounds(self) -> tuple[float, float]:
+        """Lowest and highest action, if actions are numbers."""
+        raise NotImplementedError
 
     def restart(self, envs: Indices) -> None:
         """Draw the states of episodes."""
         self.state[:, envs] = self.start(envs.size)
 
-    def uniform(self, n: int, limits: Floats) -> Floats:
-        """Draw columns within plus or minus limits of their components."""
-        drawn = self.generator.random((len(limits), n), np.float32)
-        return (2 * drawn - 1) * limits[:, None]
-
-    def draw_choices(self, n: int) -> Array:
-        """Draw actions from so many."""
-        return self.generator.integers(n, size=self.n_envs, dtype=np.int8)
-
-    def draw_within(self, low: float, high: float) -> Array:
-        """Draw actions between bounds."""
+    def draw(self) -> Array:
+        """Draw one of `n_actions`, or a number within `action_bounds`."""
+        if self.n_actions:
+            return self.generator.integers(self.n_actions, size=self.n_envs, dtype=np.int8)
+        low, high = self.action_bounds
         actions = self.generator.random(self.n_envs, np.float32)
         actions *= high - low
         actions += low
@@ -76,18 +85,8 @@ class CartPole(Single):
     """CartPole: rows are position, velocity, angle, angular velocity."""
 
     n_state = n_features = n_buffers = 4
-
-    def __init__(self, config: Any, n_envs: int, seed: int) -> None:
-        super().__init__(config, n_envs, seed)
-        self.rewards.fill(1)
-
-    def start(self, n: int) -> Floats:
-        """Draw each component within the same range."""
-        return self.uniform(n, np.full(4, self.config.start_range, np.float32))
-
-    def draw(self) -> Array:
-        """Draw 0 or 1."""
-        return self.draw_choices(2)
+    n_actions = 2
+    reward = 1.0
 
     def advance(self, actions: Array) -> None:
         """Advance by one explicit Euler step."""
@@ -129,7 +128,7 @@ class Valley(Single):
         return np.stack([position + self.config.min_start, np.zeros_like(position)])
 
     def roll(self, push: Floats) -> None:
-        """Advance by one step with the motor's push, which is a buffer; writes `terminated`."""
+        """Advance by one step with a push; writes `terminated`."""
         c, (x, v), slope = self.config, self.state, self.buffers[1]
         np.multiply(x, 3, out=slope)
         np.cos(slope, out=slope)
@@ -149,13 +148,8 @@ class Valley(Single):
 class MountainCar(Valley):
     """MountainCar."""
 
-    def __init__(self, config: Any, n_envs: int, seed: int) -> None:
-        super().__init__(config, n_envs, seed)
-        self.rewards.fill(-1)
-
-    def draw(self) -> Array:
-        """Draw 0, 1 or 2."""
-        return self.draw_choices(3)
+    n_actions = 3
+    reward = -1.0
 
     def advance(self, actions: Array) -> None:
         """Push to the left, not at all, or to the right."""
@@ -167,9 +161,10 @@ class MountainCar(Valley):
 class ContinuousMountainCar(Valley):
     """ContinuousMountainCar."""
 
-    def draw(self) -> Array:
-        """Draw a push between its bounds."""
-        return self.draw_within(self.config.min_action, self.config.max_action)
+    @property
+    def action_bounds(self) -> tuple[float, float]:
+        """Bounds of the push."""
+        return self.config.min_action, self.config.max_action
 
     def advance(self, actions: Array) -> None:
         """Push as much as the action says."""
@@ -183,16 +178,17 @@ class ContinuousMountainCar(Valley):
 
 
 class Pendulum(Single):
-    """Pendulum: rows are the angle, kept within +-pi, and the velocity; it is never terminated.
+    """Pendulum: rows are the angle within +-pi and the velocity.
 
     Observed are cosine, sine and velocity.
     """
 
     n_state, n_features, n_buffers = 2, 3, 2
 
-    def start(self, n: int) -> Floats:
-        """Draw angle and velocity."""
-        return self.uniform(n, np.array([self.config.start_angle, self.config.start_velocity], np.float32))
+    @property
+    def start_limits(self) -> Floats:
+        """Largest angle and velocity of a start."""
+        return np.array([self.config.start_angle, self.config.start_velocity], np.float32)
 
     def restart(self, envs: Indices) -> None:
         """Draw the states of episodes, and show them."""
@@ -200,9 +196,10 @@ class Pendulum(Single):
         angle, velocity = self.state[:, envs]
         self.observations[:, envs] = np.cos(angle), np.sin(angle), velocity
 
-    def draw(self) -> Array:
-        """Draw a torque between its bounds."""
-        return self.draw_within(-self.config.max_torque, self.config.max_torque)
+    @property
+    def action_bounds(self) -> tuple[float, float]:
+        """Bounds of the torque."""
+        return -self.config.max_torque, self.config.max_torque
 
     def advance(self, actions: Array) -> None:
         """Advance by one semi-implicit Euler step; the sine is the one that was seen last."""
@@ -235,10 +232,7 @@ class Acrobot(Single):
     """
 
     n_state, n_features, n_buffers = 4, 6, 24
-
-    def start(self, n: int) -> Floats:
-        """Draw each component within the same range."""
-        return self.uniform(n, np.full(4, self.config.start_range, np.float32))
+    n_actions = 3
 
     def restart(self, envs: Indices) -> None:
         """Draw the states of episodes, and show them."""
@@ -246,10 +240,6 @@ class Acrobot(Single):
         angle_1, angle_2, *velocities = self.state[:, envs]
         of_angles = np.cos(angle_1), np.sin(angle_1), np.cos(angle_2), np.sin(angle_2)
         self.observations[:, envs] = *of_angles, *velocities
-
-    def draw(self) -> Array:
-        """Draw 0, 1 or 2."""
-        return self.draw_choices(3)
 
     def advance(self, actions: Array) -> None:
         """Advance by one Runge-Kutta step."""

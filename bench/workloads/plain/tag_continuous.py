@@ -1,4 +1,4 @@
-"""Tag Continuous in plain NumPy, over environments and agents: arrays are ``(n_envs, n_agents)``.
+"""Tag Continuous in plain NumPy; arrays are ``(n_envs, n_agents)``.
 
 The nearest others are found among all, for so many agents at a time that their distances stay in the cache.
 """
@@ -118,7 +118,7 @@ class TagContinuous(Batch):
         np.logical_not(runs.any(1), out=self.terminated)
 
     def move(self, actions: Array) -> Flags:
-        """Turn, accelerate and move the agents in the game, in place; returns who ran into the edge."""
+        """Move the agents in the game in place; return who hit the edge."""
         c, in_game, direction, speed = self.config, self.in_game, self.direction, self.speed
         direction += c.turn_actions.take(actions[..., 1])
         direction -= np.floor(direction * (1 / math.tau)) * math.tau
@@ -137,7 +137,7 @@ class TagContinuous(Batch):
         return hits_edge
 
     def tags(self, envs: slice) -> tuple[Indices, Indices, Indices]:
-        """Return environments, counted from the first of these, runners that are tagged, and by whom."""
+        """Return environment, runner and tagger of each tag."""
         x, y = self.x[envs], self.y[envs]
         distance = squared(x[:, self.taggers, None], x[:, None, self.runners])
         distance += squared(y[:, self.taggers, None], y[:, None, self.runners])
@@ -180,7 +180,7 @@ def squared(one: Floats, other: Floats) -> Floats:
 
 
 def nearest(x: Floats, y: Floats, in_game: Flags, n: int) -> Array:
-    """Return the ids of the nearest others in the game, ``(n_envs, n_agents, n)``, padded with `NOBODY`."""
+    """Return the nearest others' ids, ``(n_envs, n_agents, n)``, or `NOBODY`."""
     n_envs, n_agents = x.shape
     ids = np.empty((n_envs, n_agents, n), np.intp)
     agent = np.arange(n_agents)
@@ -197,7 +197,7 @@ def nearest(x: Floats, y: Floats, in_game: Flags, n: int) -> Array:
 
 
 def by_minima(distance: Floats, n: int) -> Array:
-    """Return the places of the n smallest along the last axis, the first ones among equals, by a minimum for each."""
+    """Return the indices of the n smallest values, by n minima."""
     rows = distance.reshape(-1, distance.shape[-1])
     row, places = np.arange(len(rows)), np.empty((len(rows), n), np.intp)
     for rank in range(n):
@@ -208,7 +208,7 @@ def by_minima(distance: Floats, n: int) -> Array:
 
 
 def by_partition(distance: Floats, n: int) -> Array:
-    """Return the same by one partition of integers, distance above place: floats above 0 sort like their bits."""
+    """Return the same by a partition of integers: distance bits, then index."""
     keys = np.left_shift(distance.view(np.uint32), np.uint64(16), dtype=np.uint64)
     keys |= np.arange(distance.shape[-1], dtype=np.uint64)
     keys.partition(n - 1, axis=-1)

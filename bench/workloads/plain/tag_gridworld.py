@@ -1,4 +1,4 @@
-"""Tag GridWorld in plain NumPy, over environments and agents: the environment is the last axis, so that rows are long.
+"""Tag GridWorld in plain NumPy; environments are the last axis.
 
 Cells are float32, which has all of them exactly. What of the observations never changes is written once.
 """
@@ -21,7 +21,7 @@ DY: Final = np.array([0, 0, 0, 1, -1], np.float32)
 
 
 class TagGridWorld(Batch):
-    """Tag GridWorld, whose runner is the last agent; arrays are ``(..., n_agents, n_envs)``.
+    """Tag GridWorld; arrays are ``(..., n_agents, n_envs)``, the runner last.
 
     Raises:
         ConfigError: Starts are drawn from a pool, or the grid is larger than `MAX_GRID_LENGTH`.
@@ -48,7 +48,7 @@ class TagGridWorld(Batch):
         self.seen_at_first = self.observations[..., 0].copy()
 
     def write_constants(self) -> None:
-        """Write what no step changes of the observations: types and, where all are seen, which agent one is."""
+        """Write the constant observations: types and, if all are seen, ids."""
         n_agents = self.config.n_agents
         if not self.config.use_full_observation:
             self.observations[4, -1] = 1

@@ -1,0 +1,254 @@
+"""Table and charts of each case: `VIEWS`; and the tables that only one case has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ...core.groups import groups_of
+from ...core.record import Record
+from ...core.stats import interquartile_band, interquartile_mean, median, median_interval
+from ...judge.anchors import SOURCES
+from ...workloads.shared import FP32, MEMBERS, is_to_the_end
+from ..charts import MakeChart
+from ..columns import (
+    BACKEND,
+    INTERVAL,
+    NOTHING,
+    Column,
+    MakeTable,
+    Table,
+    axis_column,
+    column_of,
+    interval_column,
+    metric_column,
+    value_column,
+)
+from ..labels import backend_label, environment, number, ratio_text
+from ..records import by, metric
+from ..tables import all_points, differing, every_point, note_column, over_baseline, point_order
+from . import env_charts, run_charts
+from .run_charts import TASK
+
+# ------------------------------------------------------------------ train, scaling, memory
+
+
+def training_table(records: Sequence[Record]) -> Table[Record]:
+    """Return every point, over what others reach on it on an H200."""
+
+    def over_reference(record: Record) -> float | None:
+        return lead if math.isfinite(lead := run_charts.lead(record)) else None
+
+    def reference(record: Record) -> str:
+        other = run_charts.reference_of(record)
+        return NOTHING if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run"
+
+    over = value_column("x reference (on an H200)", over_reference, ratio_text)
+    made = every_point(records, over, Column("reference", reference))
+    named = {other.by for record in records if (other := run_charts.reference_of(record)) is not None}
+    sources = [f"{name}: {source}." for name, source in SOURCES.items() if name in named]
+    return replace(made, caption=" ".join([made.caption, *sources]))
+
+
+def scaling_table(records: Sequence[Record]) -> Table[Record]:
+    """Return every point, with its share of linear scaling."""
+    shares = run_charts.efficiencies(records)
+    return every_point(records, value_column("efficiency", lambda record: shares.get(id(record)), "{:.1%}".format))
+
+
+def memory_table(records: Sequence[Record]) -> Table[Record]:
+    """Return every point, with fixed and free memory and the environments stepped."""
+    notes = {"fixed_bytes": "bytes", "free_bytes": "bytes", "stepped_envs": "environments"}
+    return every_point(records, *(note_column(name, unit) for name, unit in notes.items()))
+
+
+# ------------------------------------------------------------------ startup
+
+
+class Part(NamedTuple):
+    """A part of a start."""
+
+    record: Record
+    metric: str
+
+
+def starts_table(records: Sequence[Record]) -> Table[Part]:
+    """Return a row for each part of the start of each point."""
+    keys, same = differing(records)
+    axes = [*(axis_column(name, records) for name in keys), BACKEND]
+    ordered = sorted(records, key=point_order(keys))
+    return Table(
+        caption=f"Start of a process, part after part: medians over fresh processes.{all_points(same)}",
+        rows=[Part(record, name) for record in ordered for name in record.metrics or {}],
+        columns=[
+            *(column_of(column, lambda part: part.record) for column in axes),
+            Column("part", lambda part: part.metric.removesuffix("_s").replace("_", " ")),
+            Column("s", lambda part: metric_column(part.metric).text(part.record), is_right=True),
+            Column(INTERVAL, lambda part: interval_column(part.metric).text(part.record), is_right=True),
+        ],
+        n_grouping=len(axes),
+    )
+
+
+# ------------------------------------------------------------------ learn
+
+MOST_LISTED: Final = 100
+"""Most runs listed one by one."""
+
+Seeds: TypeAlias = Sequence[Record]
+"""Records of one task on one backend, each of a seed, or one of a population."""
+
+
+def learning_table(records: Sequence[Record]) -> Table[Seeds]:
+    """Return time and steps to the threshold, and the return after training, over seeds."""
+    groups = groups_of(sorted(records, key=point_order(TASK)), by(*TASK, "backend"))
+
+    def where(seeds: Seeds) -> str:
+        size = seeds[0].point.get("population")
+        precision = str(seeds[0].point.get("precision", ""))
+        parts = (backend_label(seeds[0]), precision, size and f"a population of {size:,}")
+        return ", ".join(part for part in parts if part)
+
+    def reached(seeds: Seeds) -> str:
+        return f"{len(_values(seeds, 'env_steps_to_threshold')):,} of {_n_seeds(seeds):,}"
+
+    def kept(seeds: Seeds) -> str:
+        if not is_to_the_end(seeds[0].point):
+            return NOTHING
+        threshold = float(seeds[0].point["threshold"])
+        return f"{sum(value >= threshold for value in _values(seeds, 'return_after'))} of {len(seeds)}"
+
+    def to_threshold(values: Sequence[float]) -> str:
+        middle, (low, high) = median(values), median_interval(values)
+        if math.isinf(middle):
+            return "not reached"
+        return f"{number(middle)} ({number(low)} to {'not reached' if math.isinf(high) else number(high)})"
+
+    def worst(seeds: Seeds) -> str:
+        values = _values(seeds, "return_after")
+        return f"{min(values):.4g}" if values else NOTHING
+
+    def each(seeds: Seeds) -> str:
+        if _n_seeds(seeds) > MOST_LISTED:
+            return NOTHING
+        return " ".join(f"{value:.4g}" for value in sorted(_values(seeds, "return_after")))
+
+    def returns(values: Sequence[float]) -> str:
+        finite = np.array([value for value in values if not math.isinf(value)])
+        if not finite.size:
+            return NOTHING
+        low, high = interquartile_band(finite)
+        return f"{float(interquartile_mean(finite)):.4g} ({low:.4g} to {high:.4g})"
+
+    whole = (
+        Column("above it at the end", kept, is_right=True),
+        _over_seeds("return of the best", "return_best", returns),
+    )
+    return Table(
+        caption="Learning to a threshold: medians over seeds with their 95 % order-statistic intervals (the range of "
+        "fewer than six seeds), and the interquartile mean of the return after training with its 95 % bootstrap "
+        "interval, beside the worst seed and each, in their order: means and medians hide who ends low.",
+        rows=list(groups.values()),
+        columns=[
+            *(column_of(axis_column(name, records), lambda seeds: seeds[0]) for name in TASK[:4]),
+            Column("threshold", lambda seeds: f"{seeds[0].point['threshold']:g}", is_right=True),
+            Column("backend", where),
+            Column("reached", reached, is_right=True),
+            _over_seeds("env steps to it", "env_steps_to_threshold", to_threshold),
+            _over_seeds("s to it", "seconds_to_threshold", to_threshold),
+            _over_seeds("return after", "return_after", returns),
+            Column("worst seed", worst, is_right=True),
+            Column("each seed", each, is_long=True),
+            *(whole if any(is_to_the_end(record.point) for record in records) else ()),
+        ],
+        n_grouping=5,
+    )
+
+
+def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str]) -> Column[Seeds]:
+    """Return the column of a metric of all seeds.
+
+    A seed that misses the threshold takes infinitely long. Runs to the end are not timed.
+    """
+
+    def text(seeds: Seeds) -> str:
+        reached = _values(seeds, name)
+        if name == "seconds_to_threshold" and is_to_the_end(seeds[0].point):
+            return NOTHING
+        return write([*reached, *[math.inf] * (_n_seeds(seeds) - len(reached))])
+
+    return Column(header, text, is_right=True)
+
+
+def _values(seeds: Seeds, name: str) -> list[float]:
+    """Return a metric of each seed or population member that has it."""
+    members = [record.notes[MEMBERS].get(name, []) for record in seeds if MEMBERS in record.notes]
+    of_members = [value for values in members for value in values if value is not None]
+    return of_members or [found.value for record in seeds if (found := metric(record, name))]
+
+
+def _n_seeds(seeds: Seeds) -> int:
+    """Return the number of runs; each member of a population is one."""
+    return sum(int(record.point.get("population", 1)) for record in seeds)
+
+
+def without_curve(records: Sequence[Record]) -> list[str]:
+    """Name the trainings that were timed but not learned in the same precision."""
+
+    def trained(case: str) -> set[tuple[str, str, str]]:
+        points = [record.point for record in records if record.case == case]
+        return {(str(p["env"]), str(p["algorithm"]), str(p.get("precision", FP32))) for p in points}
+
+    return [
+        f"{environment(env)} with {algorithm} in {precision}"
+        for env, algorithm, precision in sorted(trained("train") - trained("learn"))
+    ]
+
+
+# ------------------------------------------------------------------ all cases
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Table and charts of the records of one case."""
+
+    table: MakeTable = every_point
+    charts: Sequence[MakeChart] = ()
+
+
+VIEWS: Final[Mapping[str, View]] = {
+    "env_step": View(
+        over_baseline("backend", "cpu", "exact"),
+        (
+            env_charts.throughput_chart,
+            env_charts.speedup_chart,
+            env_charts.speedup_over("host"),
+            env_charts.agents_chart,
+            env_charts.languages_chart,
+            env_charts.limits_chart,
+            env_charts.energy_chart,
+        ),
+    ),
+    "graph": View(over_baseline("mode", "eager")),
+    "many_steps": View(over_baseline("mode", "graph")),
+    "neighbor_search": View(over_baseline("neighbor_search", "all_pairs"), (env_charts.neighbors_chart,)),
+    "published": View(over_baseline("backend", "cpu")),
+    "sampler": View(over_baseline("implementation", "torch.multinomial"), (run_charts.samplers_chart,)),
+    "step": View(over_baseline("backend", "numpy")),
+    "reset": View(over_baseline("backend", "cpu")),
+    "return_scan": View(over_baseline("implementation", "torch loop")),
+    "shuffle": View(over_baseline("implementation", "torch.randperm")),
+    "record": View(over_baseline("backend", "cpu")),
+    "launch": View(over_baseline("implementation", "torch")),
+    "rollout": View(over_baseline("backend", "cpu"), (run_charts.rollouts_chart,)),
+    "train": View(training_table, (run_charts.training_chart, run_charts.split_chart)),
+    "scaling": View(scaling_table, (run_charts.scaling_chart,)),
+    "learn": View(learning_table, run_charts.LEARNING),
+    "startup": View(starts_table, (run_charts.starts_chart,)),
+    "memory": View(memory_table, (env_charts.memory_chart,)),
+}
+"""Views by case, in the order of tables and charts."""

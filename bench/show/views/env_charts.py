@@ -1,0 +1,322 @@
+"""Charts of stepped environments: throughput, speed-up, memory and energy, over environments and over agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from ...core.point import ORACLE, PLAIN, Metric
+from ...core.record import Record
+from ...workloads.shared import FULLY_OBSERVED_AGENTS
+from ..charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
+from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
+from ..records import (
+    baselines,
+    best_on_cpu,
+    between,
+    grouped,
+    joules,
+    latest,
+    metric,
+    plain,
+    size,
+    times_baseline,
+    work_of,
+)
+
+RATE: Final = "env_steps_per_s"
+AGENT_RATE: Final = "agent_steps_per_s"
+SATURATED: Final = 0.9
+"""Share of the highest rate that counts as saturated."""
+ENVS: Final = Axis("environments")
+AGENTS_IN_EACH: Final = "agents in each environment"
+ALL_AGENTS: Final = Axis("agents in all environments")
+DIRECTION: Final = {"n_envs": "more environments", "n_agents": "more agents"}
+
+Value = Callable[[Record], Metric | None]
+
+# ------------------------------------------------------------------ over environments
+
+
+def throughput_chart(records: Sequence[Record]) -> Chart:
+    """Chart the throughput over environments, with each backend's saturation."""
+    shown = _in_sizes(latest(records))
+    panels = _over_envs(shown, lambda record: metric(record, RATE), right="agent steps per second")
+    return Chart(
+        name="throughput",
+        title="Throughput over environments",
+        caption=f"A step samples random actions, steps every environment and restarts those that ended. {MEDIANS}",
+        x=ENVS,
+        y=Axis("environment steps per second"),
+        panels=panels,
+        records=shown,
+        findings=_findings(panels, saturation),
+    )
+
+
+def speedup_chart(records: Sequence[Record]) -> Chart:
+    """Chart speed-ups over the best CPU code, or over the oracle."""
+    best = best_on_cpu(records)
+    if not best:
+        return speedup_over(ORACLE)(records)
+    others = [r for r in records if work_of(r) in best and r.point["backend"] != ORACLE and r is not best[work_of(r)]]
+    return _speedup("speedup", "the best CPU code", others, lambda record: best[work_of(record)])
+
+
+def speedup_over(baseline: str) -> MakeChart:
+    """Return the chart of speed-ups over a CPU backend at the same size and run."""
+
+    def speedup(records: Sequence[Record]) -> Chart:
+        bases = baselines(records, "backend", baseline)
+        others = [r for r in records if size(r) in bases and r.point["backend"] not in (ORACLE, PLAIN, baseline)]
+        name = "speedup" if baseline == ORACLE else f"speedup-{baseline}"
+        return _speedup(name, "", others, lambda record: bases[size(record)])
+
+    return speedup
+
+
+def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Record], Record]) -> Chart:
+    """Chart the speed-up of each record over its baseline; `over` names several."""
+    shown = _in_sizes(latest(others))
+    compared = [base(record) for record in shown]
+    codes = " and ".join(sorted({backend_label(record) for record in compared}))
+    panels = _over_envs(shown, lambda record: times_baseline(record, base(record)), level=1)
+    which = f" At each size that is the fastest of {codes}." if over else ""
+    return Chart(
+        name=name,
+        title=f"Speed-up over {over or codes}",
+        caption="Each ratio is of two points of the same size in the same run; its interval reaches as far as "
+        f"theirs allow. Above the line at 1 a backend is faster than the baseline.{which}",
+        x=ENVS,
+        y=Axis(f"times {over or codes}"),
+        panels=panels,
+        records=[*shown, *compared],
+        findings=_findings(panels, crossover),
+    )
+
+
+def energy_chart(records: Sequence[Record]) -> Chart:
+    """Chart the energy per step over environments."""
+    shown = latest(record for record in records if joules(record) is not None)
+    return Chart(
+        name="energy",
+        title="Energy",
+        caption="Of the whole card, over the window in which the point is repeated.",
+        x=ENVS,
+        y=Axis("J per million environment steps"),
+        panels=_over_envs(shown, joules),
+        records=shown,
+    )
+
+
+def saturation(points: Sequence[DataPoint]) -> str:
+    """Name the smallest number of environments with a saturated rate."""
+    full = min(point.x for point in points if point.y >= SATURATED * max(point.y for point in points))
+    if full == max(point.x for point in points):
+        return f"not saturated up to {full:,.0f} environments"
+    return f"saturated ({SATURATED:.0%} of its highest rate) from {full:,.0f} environments on"
+
+
+def crossover(points: Sequence[DataPoint]) -> str:
+    """Name the number of environments above which a ratio stays above 1.
+
+    Between two measured sizes it is interpolated on a log-log line.
+    """
+    ordered = sorted(points, key=lambda point: point.x)
+    best = f"{ratio_text(max(point.y for point in ordered))} times at best"
+    slower = [index for index, point in enumerate(ordered) if point.y < 1]
+    if not slower:
+        return f"faster from the smallest size on, {ordered[0].x:,.0f}; {best}"
+    if slower[-1] == len(ordered) - 1:
+        return f"not faster at the largest size, {ordered[-1].x:,.0f} environments; {best}"
+    before, after = ordered[slower[-1] : slower[-1] + 2]
+    share = np.log(before.y) / (np.log(before.y) - np.log(after.y))
+    about = float(f"{before.x * (after.x / before.x) ** share:.2g}")
+    between = f"measured at {before.x:,.0f} and {after.x:,.0f}"
+    return f"faster from about {about:,.0f} environments on ({between}); {best}"
+
+
+def _over_envs(records: Sequence[Record], value: Value, *, level: float | None = None, right: str = "") -> list[Panel]:
+    """Return a panel for each environment and number of agents."""
+    return [
+        Panel(
+            environment(str(env), agents=int(n_agents)),
+            lines(of_panel, value, "n_envs"),
+            level=level,
+            right=(right, n_agents) if right and n_agents > 1 else None,
+        )
+        for (env, n_agents), of_panel in grouped(plain(records), "env", "n_agents").items()
+    ]
+
+
+def _in_sizes(records: Iterable[Record]) -> list[Record]:
+    """Select environments that have several numbers of environments, if any."""
+    groups = grouped(plain(records), "env", "n_agents")
+    several = [each for each in groups.values() if _n_values(each, "n_envs") > 1]
+    return [record for each in several or groups.values() for record in each]
+
+
+def _n_values(records: Sequence[Record], axis: str) -> int:
+    return len({record.point[axis] for record in records})
+
+
+def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]) -> list[str]:
+    return [
+        f"{panel.title}, {series.name}: {say(series.points)}"
+        for panel in panels
+        for series in panel.series
+        if len(series.points) > 1
+    ]
+
+
+# ------------------------------------------------------------------ over agents
+
+
+def agents_chart(records: Sequence[Record]) -> Chart:
+    """Chart the throughput over agents, at the number of environments with most sizes."""
+    partly = {"tag_gridworld": f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"}
+    by_env = grouped(plain(latest(records)), "env").values()
+    shown = _of_several_sizes(
+        max(grouped(each, "n_envs").values(), key=partial(_n_values, axis="n_agents")) for each in by_env
+    )
+    return Chart(
+        name="agents",
+        title="Throughput over agents",
+        caption=MEDIANS,
+        x=Axis(AGENTS_IN_EACH),
+        y=Axis("agent steps per second"),
+        panels=[
+            Panel(
+                environment(str(each[0].point["env"]), envs=int(each[0].point["n_envs"])),
+                _over_agents(each, AGENT_RATE),
+                xlabel=partly.get(str(each[0].point["env"]), ""),
+            )
+            for each in shown
+        ],
+        records=[record for each in shown for record in each],
+    )
+
+
+def memory_chart(records: Sequence[Record]) -> Chart:
+    """Chart the bytes of an environment over its agents."""
+    shown = _of_several_sizes(grouped(latest(records), "env").values())
+    return Chart(
+        name="memory",
+        title="Memory of an environment",
+        caption="What as many environments again make in the arrays of started environments, for each of them.",
+        statistic="of the arrays",
+        x=Axis(AGENTS_IN_EACH),
+        y=Axis("bytes of an environment"),
+        panels=[Panel(environment(str(each[0].point["env"])), _over_agents(each, "bytes_per_env")) for each in shown],
+        records=[record for each in shown for record in each],
+    )
+
+
+def neighbors_chart(records: Sequence[Record]) -> Chart:
+    """Chart the neighbour search in cells against all pairs of the same run."""
+    pairs = baselines(records, "neighbor_search", "all_pairs")
+
+    def place(record: Record) -> tuple[Any, ...]:
+        return size(record, "neighbor_search")
+
+    def named(series: Sequence[Series], words: str) -> list[Series]:
+        return [Series(f"{each.name}, {words}", each.style, each.points) for each in series]
+
+    shown = latest(r for r in records if r.point["neighbor_search"] == "grid" and place(r) in pairs)
+    panels = []
+    for (env, n_envs), found in grouped(shown, "env", "n_envs").items():
+        title = environment(str(env), envs=int(n_envs))
+        every = _over_agents([pairs[place(r)] for r in found], AGENT_RATE, linestyle=":", markerfacecolor="none")
+        factors = lines(found, lambda record: times_baseline(record, pairs[place(record)]), "n_agents")
+        panels += [
+            Panel(title, [*named(_over_agents(found, AGENT_RATE), "cells"), *named(every, "all pairs")]),
+            Panel(title, named(factors, "cells"), level=1, ylabel="times all pairs"),
+        ]
+    return Chart(
+        name="neighbors",
+        title="Search for neighbours",
+        caption=f"Only how the neighbours are found differs. {MEDIANS}",
+        x=Axis(AGENTS_IN_EACH),
+        y=Axis("agent steps per second"),
+        panels=panels,
+        records=[*shown, *(pairs[place(record)] for record in shown)],
+    )
+
+
+def _over_agents(records: Sequence[Record], name: str, **style: str) -> list[Series]:
+    """Return a metric of one environment over its agents."""
+    return lines(records, lambda record: metric(record, name), "n_agents", **style)
+
+
+def _of_several_sizes(groups: Iterable[Sequence[Record]]) -> list[Sequence[Record]]:
+    """Select groups with several numbers of agents."""
+    return [group for group in groups if _n_values(group, "n_agents") > 1]
+
+
+# ------------------------------------------------------------------ over all agents of all environments
+
+
+def languages_chart(records: Sequence[Record]) -> Chart:
+    """Chart CUDA C over Numba at the same size and run."""
+    bases = baselines(records, "backend", "numba")
+    of_cuda_c = latest(record for record in records if record.point["backend"] == "pycuda" and size(record) in bases)
+    return Chart(
+        name="languages",
+        title="CUDA C against Numba",
+        caption="Both run the same phases as CUDA graphs, at the same size in the same run. Above the line at 1 "
+        "CUDA C is faster; the interval reaches as far as theirs allow.",
+        x=ALL_AGENTS,
+        y=Axis("times Numba-CUDA", is_log=False),
+        panels=_by_direction(of_cuda_c, lambda record: times_baseline(record, bases[size(record)])),
+        records=[*of_cuda_c, *(bases[size(record)] for record in of_cuda_c)],
+    )
+
+
+def limits_chart(records: Sequence[Record]) -> Chart:
+    """Chart each backend's share of the machine's limit."""
+    shown = [record for record in latest(records) if record.roofline is not None]
+
+    def share(record: Record) -> Metric | None:
+        rate = metric(record, RATE)
+        if rate is None or record.roofline is None:
+            return None
+        per_rate = record.roofline / rate.value
+        return between(record.roofline, rate.low * per_rate, rate.high * per_rate)
+
+    return Chart(
+        name="limits",
+        title="Share of the machine's limit",
+        caption="The shortest time in which the device could move the least bytes, or do the least operations, of a "
+        "step, over the time that it takes. 1 is the machine's limit.",
+        x=ALL_AGENTS,
+        y=Axis("share of the machine's limit"),
+        panels=_by_direction(shown, share),
+        records=shown,
+    )
+
+
+def _by_direction(records: Sequence[Record], value: Value) -> list[Panel]:
+    """Return a panel for each environment, with series for more environments and more agents."""
+    panels = []
+    for (env,), of_env in grouped(plain(records), "env").items():
+        series = []
+        for name, style in BACKEND_STYLE.items():
+            of_backend = [record for record in of_env if record.point["backend"] == name]
+            for fixed, other, dash in (("n_agents", "n_envs", "-"), ("n_envs", "n_agents", ":")):
+                longest: Sequence[Record] = max(
+                    grouped(of_backend, fixed).values(), key=partial(_n_values, axis=other), default=()
+                )
+                if _n_values(longest, other) > 1:
+                    points = points_along(longest, value, _all_agents)
+                    name_of_line = f"{BACKEND_NAME[name]}, {DIRECTION[other]}"
+                    series.append(Series(name_of_line, style | {"linestyle": dash}, points))
+        if series:
+            panels.append(Panel(environment(str(env)), series, level=1))
+    return panels
+
+
+def _all_agents(record: Record) -> float:
+    return float(record.point["n_envs"]) * float(record.point["n_agents"])

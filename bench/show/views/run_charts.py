@@ -1,0 +1,404 @@
+"""Charts of samplers, training and start-up: rows of runs, scaling over GPUs, and learning curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ...core.point import Curve, Metric
+from ...core.record import Record, are_on_two_cards
+from ...core.stats import Floats, interquartile_band, interquartile_mean
+from ...judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
+from ...workloads.shared import ON_GPU, is_to_the_end
+from ..charts import (
+    BACKEND_STYLE,
+    GREY,
+    HATCHES,
+    PART_COLORS,
+    Axis,
+    Chart,
+    DataPoint,
+    MakeChart,
+    Panel,
+    Series,
+    bars,
+    rows,
+)
+from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, is_ours, maker, plural, ratio_text, size_and_run
+from ..records import baselines, by, grouped, latest, metric, rate_of, size
+
+RATE: Final = "env_steps_per_s"
+
+# ------------------------------------------------------------------ rows
+
+
+def row_chart(
+    records: Sequence[Record],
+    axes: Sequence[str],
+    panel: Callable[[tuple[Any, ...], Sequence[Record]], Panel],
+    **declared: Any,
+) -> Chart:
+    """Return a chart of rows with a panel for each value of some axes.
+
+    Args:
+        records: In the order of their rows.
+        axes: Axes that tell panels apart.
+        panel: Makes the panel of these values and records.
+        declared: Other fields of the chart.
+    """
+    panels = [panel(key, found) for key, found in grouped(records, *axes).items()]
+    return Chart(kind="rows", panels=panels, records=records, **declared)
+
+
+def samplers_chart(records: Sequence[Record]) -> Chart:
+    """Chart the rate of each sampler, with its ratio to torch on the same device."""
+
+    def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
+        n_envs, n_agents, n_actions = key
+        by_rate = sorted(found, key=lambda record: (record.threads is not None, -rate_of(record, "samples_per_s")))
+        torch = {r.threads is None: r for r in found if r.point["implementation"] == "torch.multinomial"}
+
+        def over_torch(record: Record) -> str:
+            base = torch.get(record.threads is None)
+            if base is None or are_on_two_cards(record, base):
+                return ""
+            return f"{rate_of(record, 'samples_per_s') / rate_of(base, 'samples_per_s'):.3g} x"
+
+        title = f"{plural(int(n_envs), 'environment')}, {plural(int(n_agents), 'agent')}, {n_actions} actions"
+        return rows(title, by_rate, "samples_per_s", _sampler_name, over_torch)
+
+    return row_chart(
+        latest(records),
+        ("n_envs", "n_agents", "n_actions"),
+        panel,
+        name="sampler",
+        title="Samplers",
+        caption=f"One action for every agent, drawn from its own probabilities. {MEDIANS}",
+        x=Axis("samples per second (x: over torch.multinomial on the same device)"),
+        has_legend=False,
+    )
+
+
+def _sampler_name(record: Record) -> str:
+    return f"ours, {maker(record)}" if is_ours(record) else maker(record)
+
+
+def rollouts_chart(records: Sequence[Record]) -> Chart:
+    """Chart the throughput of rollouts."""
+    return row_chart(
+        latest(records),
+        ("env",),
+        lambda key, found: rows(environment(*key), sorted(found, key=_iteration_order), RATE, iteration),
+        name="rollout",
+        title="Rollouts",
+        caption=f"All steps of the policies, their forward passes and the samples' way into the batch. {MEDIANS}",
+        statistic="medians",
+        x=Axis("environment steps per second of rollout"),
+    )
+
+
+def training_chart(records: Sequence[Record]) -> Chart:
+    """Chart the throughput of training, with published rates of others."""
+    shown = latest(records)
+
+    def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
+        best = {iteration(record): record for record in sorted(found, key=lambda record: rate_of(record, RATE))}
+
+        def label(record: Record) -> str:
+            is_ahead = best[iteration(record)] is record and lead(record) >= 1
+            return _over_reference(record) if is_ahead else ""
+
+        ours = rows(environment(*key), sorted(found, key=_iteration_order), RATE, iteration, label)
+        return Panel(ours.title, [*ours.series, *_references(best, ours.ticks)], ours.ticks)
+
+    has_others = any(math.isfinite(lead(record)) for record in shown)
+    others = " What others reach on these points was measured on an NVIDIA H200; x is the fastest backend over it."
+    return row_chart(
+        shown,
+        ("env",),
+        panel,
+        name="training",
+        title="Training",
+        caption=f"An iteration is a rollout and the update of every policy. {MEDIANS}{others if has_others else ''}",
+        statistic="medians",
+        x=Axis("environment steps per second" + (" (x: over the reference)" if has_others else "")),
+    )
+
+
+def split_chart(records: Sequence[Record]) -> Chart:
+    """Chart the shares of rollout and update in an iteration."""
+    shown = [record for record in latest(records) if {"rollout_s", "update_s"} <= record.notes.keys()]
+
+    def share(record: Record, part: str) -> Metric:
+        value = record.notes[f"{part}_s"] / (record.notes["rollout_s"] + record.notes["update_s"])
+        return Metric.exactly(value, "", "lower")
+
+    def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
+        return bars(
+            environment(*key),
+            sorted(found, key=_iteration_order),
+            {"rollout": "", "update": "///"},
+            share,
+            lambda record: f"{iteration(record)}, {BACKEND_NAME[str(record.point['backend'])]}",
+            lambda record, part: f"{ratio_text(1e3 * record.notes[f'{part}_s'])} ms",
+        )
+
+    return row_chart(
+        shown,
+        ("env",),
+        panel,
+        name="split",
+        title="Time split of an iteration",
+        caption="Rollout and update, each measured by itself over the iterations after the warm-up.",
+        statistic="means over the iterations after the warm-up",
+        x=Axis("share of an iteration", is_log=False),
+    )
+
+
+def starts_chart(records: Sequence[Record]) -> Chart:
+    """Chart the parts of a start, one after the other."""
+    shown = sorted(latest(records), key=_start_name)
+    names = dict.fromkeys(name for record in shown for name in record.notes["samples_s"])
+    parts = {name: HATCHES[index // len(PART_COLORS)] for index, name in enumerate(names)}
+    return row_chart(
+        shown,
+        (),
+        lambda _, found: bars("", found, parts, metric, _start_name),
+        name="startup",
+        title="Start of a process",
+        caption="Each part of the start of a fresh process, one after the other. Medians of each part.",
+        statistic="medians of each part",
+        x=Axis("seconds in a fresh process", is_log=False),
+    )
+
+
+def _start_name(record: Record) -> str:
+    point = record.point
+    return f"{environment(str(point['env']))}, {point['until']}, {backend_label(record)}, {point['cache']}"
+
+
+def iteration(record: Record) -> str:
+    """Name a point of a trainer without its environment and backend."""
+    point = record.point
+    played = f"{plural(int(point['n_agents']), 'agent')} x {plural(int(point['n_steps']), 'step')}"
+    usual = {"precision": "fp32", "mode": "graph" if point["backend"] in ON_GPU else "eager"}
+    how = "".join(f", {point[axis]}" for axis, value in usual.items() if point[axis] != value)
+    how += "" if point.get("fused", True) else ", not fused"
+    how += ", exact" if point.get("exact") else ""
+    algorithm = f"{point['algorithm']} " if "algorithm" in point else ""
+    return f"{algorithm}{point['network']}, {point['n_envs']:,} x {played}{how}"
+
+
+def _iteration_order(record: Record) -> tuple[Any, ...]:
+    axes = by("algorithm", "network", "n_agents", "n_envs", "n_steps")
+    how = (record.point["precision"] != "fp32", str(record.point["precision"]), record.point["mode"] == "eager")
+    backend = list(BACKEND_STYLE).index(str(record.point["backend"]))
+    more = not record.point.get("fused", True), bool(record.point.get("exact"))
+    return (*axes(record), *how, *more, backend)
+
+
+# ------------------------------------------------------------------ published rates of others
+
+REFERENCE_MARKER: Final = {WARPDRIVE: "x", JAX: "+"}
+
+
+def reference_of(record: Record) -> Anchor | None:
+    """Return the published rate for a record's point and card."""
+    return anchor(record.point) if record.machine.get("gpu") == CARD else None
+
+
+def lead(record: Record) -> float:
+    """Return a record's rate over the published one; infinite without one."""
+    other = reference_of(record)
+    return rate_of(record, RATE) / other.env_steps_per_s if other and other.env_steps_per_s else math.inf
+
+
+def _over_reference(record: Record) -> str:
+    other = reference_of(record)
+    if other is None:
+        return ""
+    return f"{ratio_text(lead(record))} x" if other.env_steps_per_s else f"{other.by}: does not run"
+
+
+def _references(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
+    """Return published rates in the rows of our fastest records.
+
+    Only rates above ours have a label here; the other labels are on our points.
+    """
+    points: dict[str, list[DataPoint]] = {}
+    for name, record in best.items():
+        other = reference_of(record)
+        if other is not None and other.env_steps_per_s is not None:
+            rate, label = other.env_steps_per_s, "" if lead(record) >= 1 else _over_reference(record)
+            place = DataPoint(rate, names.index(name), rate, rate, "bench/judge/anchors.toml", label)
+            points.setdefault(other.by, []).append(place)
+    return [
+        Series(f"{by} (on an H200)", GREY | {"marker": REFERENCE_MARKER[by]}, own) for by, own in sorted(points.items())
+    ]
+
+
+# ------------------------------------------------------------------ scaling
+
+
+def scaling_chart(records: Sequence[Record]) -> Chart:
+    """Chart the throughput of training over ranks, with linear scaling."""
+    shown = latest(records)
+    panels = []
+    for (env, n_agents, _, precision), found in grouped(shown, "env", "n_agents", "n_envs", "precision").items():
+        counts = sorted({int(record.point["n_ranks"]) for record in found})
+        if len(counts) > 1:
+            where = "GPUs" if found[0].threads is None else "processes, each with as many threads"
+            title = f"{environment(str(env), int(n_agents))}, {precision}"
+            panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
+    return Chart(
+        name="scaling",
+        title="Scaling over GPUs",
+        caption="Ranks train together, each on a GPU with as many environments of its own, and the slowest one's time "
+        f"counts. {MEDIANS} Percentages are of as many times the rate of one rank in the same run.",
+        statistic="median and 95 % interval, and the share of as many times one",
+        x=Axis("GPUs", is_log=False),
+        y=Axis("environment steps per second"),
+        panels=panels,
+        records=shown,
+    )
+
+
+def efficiencies(records: Sequence[Record]) -> dict[int, float]:
+    """Return rate(n) / (n * rate(1)) by `id` of each record.
+
+    Records without one of a single rank in the same run are left out.
+    """
+    single = baselines(records, "n_ranks", 1)
+    return {
+        id(record): rate_of(record, RATE) / (int(record.point["n_ranks"]) * rate_of(base, RATE))
+        for record in records
+        if (base := single.get(size(record, "n_ranks")))
+    }
+
+
+def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series]:
+    """Return a series for each backend over numbers of ranks, then linear scaling."""
+    efficiency = efficiencies(records)
+    reached, ideal = [], []
+    for name, style in BACKEND_STYLE.items():
+        points = []
+        for record in sorted(records, key=lambda record: int(record.point["n_ranks"])):
+            rate, n_ranks = metric(record, RATE), int(record.point["n_ranks"])
+            if record.point["backend"] == name and rate is not None:
+                share = f"{efficiency[id(record)]:.0%}" if n_ranks > 1 and id(record) in efficiency else ""
+                place = counts.index(n_ranks)
+                points.append(DataPoint(place, rate.value, rate.low, rate.high, size_and_run(record), share))
+                if n_ranks == 1:
+                    rates = [count * rate.value for count in counts]
+                    multiples = [DataPoint(place, y, y, y, record.run_id) for place, y in enumerate(rates)]
+                    ideal.append(Series("as many times one", GREY | {"marker": "", "linestyle": ":"}, multiples))
+        if points:
+            reached.append(Series(BACKEND_NAME[name], style, points))
+    return reached + ideal
+
+
+# ------------------------------------------------------------------ learning curves
+
+TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision", "until", "population")
+CURVE_POINTS: Final = 100
+"""Points at which curves of several seeds are averaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearningCurves:
+    """Chart of learning curves along their steps or their seconds."""
+
+    name: str
+    axis: Axis
+    along: Callable[[Curve], Sequence[float]]
+    is_timed: bool = False
+    """Leave out runs to the end."""
+
+    def __call__(self, records: Sequence[Record]) -> Chart:
+        """Make the chart."""
+        shown = [record for record in latest(records) if not (self.is_timed and is_to_the_end(record.point))]
+        panels = []
+        for (*task, population), found in grouped(shown, *TASK).items():
+            if not population:  # its record has one curve, the median of the members
+                until, learner = task[-1], str(task[2])
+                for policy in _policies(found) if until else [learner]:
+                    panels += self._panel(task, policy, found)
+        return Chart(
+            name=self.name,
+            title=f"Learning over {self.axis.label}",
+            caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval; seeds that are "
+            "done keep their last return. Marks are the evaluations of each seed, where its training ended. The level "
+            "is the task's threshold.",
+            statistic="interquartile mean over seeds and its 95 % bootstrap interval; seeds that are done stay",
+            x=self.axis,
+            y=Axis("mean return", is_log=False),
+            panels=panels,
+            records=shown,
+        )
+
+    def _panel(self, task: Sequence[Any], policy: str, records: Sequence[Record]) -> list[Panel]:
+        """Return the panel of a policy, if it has curves."""
+        env, algorithm, learner, n_envs, threshold, precision, until = task
+        evaluated = "return_after" if policy == learner else f"return_after_{policy}"
+        series, counts = [], set()
+        for backend, style in BACKEND_STYLE.items():
+            seeds = [record for record in records if record.point["backend"] == backend]
+            if points := self._mean([self._curve(record, policy) for record in seeds]):
+                series.append(Series(backend_label(seeds[0]), style | {"marker": ""}, points))
+                counts.add(len(seeds))
+            if ends := self._ends(seeds, policy, evaluated):
+                marks = style | {"linestyle": "none", "markerfacecolor": "none"}
+                series.append(Series(f"{backend_label(seeds[0])}, each seed evaluated", marks, ends))
+        if not series:
+            return []
+        who = "" if policy == "shared" else f" ({policy})"
+        how = "".join(f", {each}" for each in (precision, until and f"to the {until}") if each)
+        several = "" if min(counts) == max(counts) else f"{min(counts)} to "
+        n_seeds = f"{several}{plural(max(counts), 'seed')}"
+        title = f"{environment(str(env))}{who}, {algorithm}{how}, {int(n_envs):,} environments, {n_seeds}"
+        return [Panel(title, series, level=float(threshold) if policy == learner else None)]
+
+    def _curve(self, record: Record, policy: str) -> tuple[Floats, Floats]:
+        """Return where a seed has a mean return, and these returns."""
+        assert record.curve is not None
+        pairs = zip(self.along(record.curve), record.curve.mean_return[policy], strict=True)
+        found = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.float64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
+
+    def _ends(self, seeds: Sequence[Record], policy: str, name: str) -> list[DataPoint]:
+        """Return each seed's evaluation after training, at the end of its curve."""
+        found = [
+            DataPoint(float(self.along(r.curve)[-1]), score.value, score.low, score.high, f"seed {r.point['seed']}")
+            for r in seeds
+            if r.curve and policy in r.curve.mean_return and (score := metric(r, name))
+        ]
+        return sorted(found, key=lambda point: point.x)
+
+    def _mean(self, curves: Sequence[tuple[Floats, Floats]]) -> list[DataPoint]:
+        """Return the interquartile mean, from where all seeds have a return."""
+        curves = [curve for curve in curves if len(curve[0])]
+        if not curves:
+            return []
+        spaced = np.geomspace if self.axis.is_log else np.linspace
+        x = spaced(max(steps[0] for steps, _ in curves), max(steps[-1] for steps, _ in curves), CURVE_POINTS)
+        values = np.stack([np.interp(x, *curve) for curve in curves])
+        columns = (x, interquartile_mean(values), *interquartile_band(values))
+        note = plural(len(curves), "seed")
+        return [
+            DataPoint(float(x), float(y), float(low), float(high), note)
+            for x, y, low, high in zip(*columns, strict=True)
+        ]
+
+
+def _policies(seeds: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in seeds if record.curve for name in record.curve.mean_return))
+
+
+LEARNING: Final[Sequence[MakeChart]] = (
+    LearningCurves("learning", Axis("environment steps", is_log=False), lambda curve: curve.env_steps),
+    LearningCurves("learning-seconds", Axis("seconds of training"), lambda curve: curve.seconds, is_timed=True),
+)

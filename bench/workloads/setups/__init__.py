@@ -1,0 +1,1 @@
+"""Set-ups and checks of workloads, imported to measure: they need torch."""

@@ -1,0 +1,225 @@
+"""Iterations of trainers: timing, least cost, and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from warpdrive_min import CUDADataManager
+from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
+from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.policies import PolicyGroup
+
+from ...core.measure import Timed
+from ...core.point import Check, Point
+from ..shared import ON_GPU, steps_of
+from .timing import Arrays, Repeated, are_finite, counterpart, errors, repeated, timed
+from .trainers import WatchedTrainer, n_weights, player, settings
+
+
+def iterations(
+    point: Point,
+    trainer: WatchedTrainer,
+    repeats: Repeated,
+    check: Callable[[], Check],
+    twin: Callable[[], Check],
+    notes: Mapping[str, Any],
+    *,
+    learns: bool = True,
+) -> Timed:
+    """Return the timing of a trainer's iterations, or of their rollouts alone."""
+    return timed(
+        trainer.wrapper.backend,
+        repeats,
+        check,
+        is_of_torch=True,
+        work=steps_of(trainer.config.trainer.train_batch_size, point["n_agents"]),
+        n_bytes=least_bytes(trainer),
+        n_ops=least_ops(trainer, learns=learns) if point["precision"] == "fp32" else 0,
+        notes=notes,
+        snapshot=trainer.snapshot,
+        twin=twin,
+    )
+
+
+def plays(trainer: WatchedTrainer, mode: Any) -> Repeated:
+    """Return one rollout of a trainer as a run."""
+    return repeated(trainer.wrapper.backend, trainer.collect, mode, n=1)
+
+
+# ------------------------------------------------------------------ checks
+
+TWIN_ENVS: Final = 8
+TWIN_STEPS: Final = 16
+TWIN_ITERATIONS: Final = 3
+"""The first is eager everywhere, the second is captured, the third is a replay."""
+Comparison = Callable[[], tuple[float, str]]
+"""Returns how far two runs are apart that must be the same to the bit, and what they are."""
+NO_TWIN: Final = "none before the timing, which another trainer would slow down"
+"""Oracle of what has no twin yet."""
+
+
+def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Check]:
+    """Return the check of a small run against a second one.
+
+    Args:
+        point: Whose sizes are made small.
+        run: Plays and learns, `TWIN_ITERATIONS` times; returns what it came to.
+    """
+
+    def check() -> Check:
+        small = {**point, "n_envs": TWIN_ENVS, "n_steps": min(TWIN_STEPS, point["n_steps"])}
+        twin = twin_of(small)
+        which = f"{twin['backend']}, {twin['mode']}, exact floats"
+        error = max(errors(run(twin), run(small)).values())
+        return Check(
+            passed=error == 0,
+            max_error=error,
+            oracle=f"{TWIN_ITERATIONS} iterations of {TWIN_ENVS} environments against {which}: to the bit",
+        )
+
+    return check
+
+
+def twin_of(point: Point) -> Point:
+    """Return the point with equal results: other mode on a GPU, else backend.
+
+    Exact training must come to the same on a CPU as on a GPU, and there once more.
+
+    Raises:
+        Skip: That backend cannot run here.
+    """
+    if point.get("exact"):
+        return {**point, "backend": "host", "mode": "eager"}
+    if point["backend"] in ON_GPU:
+        return {**point, "mode": "eager" if point["mode"] == "graph" else "graph"}
+    return {**point, "backend": counterpart(point["backend"])}
+
+
+def learned(point: Point) -> Arrays:
+    """Return the weights that some iterations teach."""
+    trainer = WatchedTrainer(point["env"], settings(point), exact=True)
+    trainer.iterate_times(TWIN_ITERATIONS)
+    return {"weights": trainer.weights()}
+
+
+def played(point: Point) -> Arrays:
+    """Return environments after some rollouts, and the weights of an update."""
+    trainer = player(point, exact=True)
+    rollouts = plays(trainer, point["mode"])  # has played once
+    for _ in range(TWIN_ITERATIONS - 1):
+        rollouts.run()
+    trainer.update()
+    data = trainer.wrapper.cuda_data_manager
+    names = [*named(data, Constants.OBSERVATIONS, Constants.ACTIONS, Constants.REWARDS), EPISODE, TIMESTEP]
+    return {name: data.tensor(name).cpu() for name in names} | {"weights": trainer.weights()}
+
+
+def named(data: CUDADataManager, *names: str) -> list[str]:
+    """Return the arrays of these names, of all roles and Dict keys."""
+    return [
+        each
+        for each in data.array_names()
+        if any(each == name or each.startswith(f"{name}_") for name in names) and len(data.get_shape(each)) > 1
+    ]
+
+
+def learning_check(trainer: WatchedTrainer, compare: Comparison = lambda: (0.0, NO_TWIN)) -> Callable[[], Check]:
+    """Return the check that weights move, are finite, and pass a comparison.
+
+    The check raises TrainingError for metrics that are not finite.
+    """
+    last = trainer.weights()
+
+    def check() -> Check:
+        nonlocal last
+        trainer.iterate()
+        trainer.log_metrics()
+        before, last = last, trainer.weights()
+        moved = float((last - before).abs().max())
+        error, oracle = compare()
+        return Check(
+            passed=error == 0 and 0 < moved < float("inf"),
+            max_error=error,
+            oracle=oracle,
+            detail=f"weights moved by up to {moved:.3g} in an iteration",
+        )
+
+    return check
+
+
+def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]) -> Callable[[], Check]:
+    """Return the check of a rollout: it plays all its steps to finite numbers."""
+    data = trainer.wrapper.cuda_data_manager
+
+    def check() -> Check:
+        episode, timestep = (data.tensor(name).clone() for name in (EPISODE, TIMESTEP))
+        for name in named(data, Constants.REWARDS):
+            data.tensor(name).fill_(torch.nan)
+        run()
+        goes_on = data.tensor(EPISODE) == episode
+        n_played = (data.tensor(TIMESTEP) - timestep)[goes_on]
+        # Some episodes are over; where none goes on, each was restarted, of which the episodes' numbers tell.
+        is_whole = bool((n_played == point["n_steps"]).all())
+        shown = named(data, Constants.OBSERVATIONS, Constants.REWARDS)
+        is_finite = are_finite(*(data.tensor(name) for name in shown))
+        return Check(
+            passed=is_finite and is_whole,
+            max_error=0.0,
+            oracle=NO_TWIN,
+            detail=f"{len(n_played)} episodes took all {point['n_steps']} steps: {is_whole}; finite: {is_finite}",
+        )
+
+    return check
+
+
+# ------------------------------------------------------------------ least cost
+
+
+def least_bytes(trainer: WatchedTrainer) -> int:
+    """Return the least bytes of an iteration: steps, and observations once.
+
+    A policy that goes through them several times, or for the value too, reads them again. What all agents of an
+    environment see counts once.
+    """
+    n_bytes = trainer.wrapper.env.bytes_per_step  # with the row of each agent, written once
+    for group in trainer.groups.values():
+        n_bytes += 4 * group.arrays.n_features * (3 * rows_seen(trainer, group) - group.arrays.n_agents)
+    return int(trainer.config.trainer.train_batch_size * n_bytes)
+
+
+def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:
+    """Return the least multiply-adds of an iteration.
+
+    Gradients of what a layer is fed with, and what happens between the layers, come on top. What a first layer makes of
+    what all agents of an environment see counts once.
+
+    Args:
+        trainer: The trainer.
+        learns: An update follows the rollout.
+    """
+    total = 0
+    for group in trainer.groups.values():
+        arrays = group.arrays
+        share = rows_seen(trainer, group) / arrays.n_agents
+        weights = partial(n_weights, n_features=arrays.n_features, share=share)
+        n_rows = trainer.config.trainer.train_batch_size * arrays.n_agents
+        total += round(n_rows * weights(group.acting))
+        if learns and group.algorithm is not None:
+            total += round(2 * rows_learned(group.config, n_rows) * sum(map(weights, group.models.values())))
+    return total
+
+
+def rows_seen(trainer: WatchedTrainer, group: PolicyGroup) -> int:
+    """Return the rows of observations that differ by more than the agent's id."""
+    return group.arrays.n_agents if trainer.wrapper.env.own_columns is None else 1
+
+
+def rows_learned(policy: PolicyConfig, n_rows: int) -> int:
+    """Return the rows that an update passes through a policy's networks."""
+    if policy.algorithm == "DDPG":
+        return policy.batch_size * policy.updates_per_iteration
+    return n_rows * (policy.n_epochs if policy.algorithm == "PPO" else 1)

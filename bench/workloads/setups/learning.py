@@ -1,0 +1,291 @@
+"""Runs that learn until a threshold or to the end, and their curves."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from warpdrive_min import EnvWrapper
+from warpdrive_min.training import evaluation
+from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.population import PopulationTrainer
+from warpdrive_min.training.trained import load_policies
+
+from ...core.point import Check, Curve, Measurement, Metric, Point
+from ...core.stats import median, median_interval
+from ..shared import MEMBERS, is_to_the_end
+from .timing import counterpart
+from .trainers import SCHEDULES, Settings, WatchedTrainer, shipped
+
+EVALUATED: Final = 100
+"""Episodes that the policy is judged by before and after."""
+
+CHECKED: Final = 20
+"""Episodes that are played on another backend too."""
+
+CHECKED_ERRORS: Final = 4
+"""Standard errors by which their mean returns may differ."""
+
+
+class LearningRun(WatchedTrainer):
+    """A trainer that stops at a policy's threshold, or trains to the end.
+
+    What counts is `Trainer.recent_return`: the first episodes to end are the short ones, of which some environments
+    have only good ones, and others only bad ones.
+
+    Args:
+        env: Name of the environment in `ENVS`.
+        settings: The run.
+        learner: Policy that is judged.
+        threshold: Least mean return; None: train to the end.
+    """
+
+    def __init__(self, env: str, settings: Settings, learner: str, threshold: float | None) -> None:
+        stop = {} if threshold is None else {"stop_return": {learner: threshold}}
+        super().__init__(env, settings | {"trainer": settings["trainer"] | stop}, saves=threshold is None)
+        self.returns: list[dict[str, float | None]] = []
+        """For each row the `judged_return`."""
+
+    @property
+    def judged_return(self) -> dict[str, float | None]:
+        """Mean return of each policy; None: too few steps, or no episode ended."""
+        return self.recent_return
+
+    def log_metrics(self) -> Row:
+        """Log, and keep the returns."""
+        row = super().log_metrics()
+        self.returns.append(self.judged_return)
+        return row
+
+    def learn(self) -> Curve:
+        """Train; returns the curve, which begins now."""
+        began = time.perf_counter()
+        self.train()
+        return Curve(
+            env_steps=[int(row["env_steps"]) for _, row in self.rows],
+            seconds=[round(when - began, 6) for when, _ in self.rows],
+            mean_return={name: [each[name] for each in self.returns] for name in self.groups},
+        )
+
+
+class PopulationRun(LearningRun, PopulationTrainer):
+    """Trainer of a population; stops when each member has the threshold."""
+
+    @property
+    def judged_return(self) -> dict[str, float | None]:
+        """Median over members of their mean returns; None: one has none yet."""
+        known = [value for value in self.recent_returns if value is not None]
+        return {self.group.name: median(known) if len(known) == len(self.members) else None}
+
+
+Learning: TypeAlias = tuple[Callable[[], Measurement], Callable[[], Check]]
+"""Trains and returns what it came to, and checks the trainer."""
+
+
+def learning_of_policies(point: Point) -> Learning:
+    """Set up the training of a trainer's policies, of which one is judged."""
+    learner, is_whole = point["learner"], is_to_the_end(point)
+    trainer = LearningRun(point["env"], settings(point), learner, None if is_whole else point["threshold"])
+    # Who plays at random must go on to do so, and from one start two that take their likeliest actions play one game.
+    is_greedy = len(trainer.groups) == 1
+
+    def scores() -> dict[str, Metric]:
+        return {name: _scored(score) for name, score in trainer.evaluate(EVALUATED, greedy=is_greedy).items()}
+
+    def play(where: EnvWrapper) -> MeanReturn:
+        models = {name: copy.deepcopy(each.acting).to(where.backend.device) for name, each in trainer.groups.items()}
+        played = evaluation.evaluate(where, models, trainer.policy_map, n_episodes=CHECKED, greedy=is_greedy)
+        return played[learner].mean_return, played[learner].standard_error
+
+    untrained = scores()
+    warm_up_s = trainer.warm_up()
+
+    def run() -> Measurement:
+        curve, trained = trainer.learn(), scores()
+        return Measurement(
+            curve=curve,
+            metrics={
+                **figures(curve, learner, point["threshold"], is_timed=not is_whole),
+                "return_before": untrained[learner],
+                "return_after": trained[learner],
+                **({"return_best": _scored(best_score(trainer))} if trainer.best_return is not None else {}),
+                **{f"return_after_{name}": trained[name] for name in trained if is_whole and name != learner},
+            },
+            notes={
+                "evaluation": f"{EVALUATED} episodes, {'greedy' if is_greedy else 'drawn'}",
+                "warm_up_s": round(warm_up_s, 3),
+            },
+            unread={} if is_whole or trainer.has_reached_return else NOT_REACHED,
+        )
+
+    return run, lambda: same_return(trainer, play)
+
+
+def learning_of_members(point: Point) -> Learning:
+    """Set up the training of a population to the threshold."""
+    size, learner, threshold = point["population"], point["learner"], point["threshold"]
+    trainer = PopulationRun(point["env"], settings(point) | {"population": {"size": size}}, learner, threshold)
+
+    def play(where: EnvWrapper) -> MeanReturn:
+        network = copy.deepcopy(trainer.network).to(where.backend.device)
+        return _over_members(evaluation.evaluate_members(where, network, trainer.policy_map, n_episodes=CHECKED))
+
+    untrained = trainer.evaluate(CHECKED).values()
+    warm_up_s = trainer.warm_up()
+
+    def run() -> Measurement:
+        curve, trained = trainer.learn(), trainer.evaluate(CHECKED).values()
+        when = dict(zip(curve.env_steps, curve.seconds, strict=True))
+        reached = trainer.reached_at
+        members: dict[str, list[float | None]] = {
+            "env_steps_to_threshold": [reached.get(member) for member in range(size)],
+            "seconds_to_threshold": [when[reached[member]] if member in reached else None for member in range(size)],
+            "return_after": [score.mean_return for score in trained],
+        }
+        n_missing = size - len(reached)
+        rate = curve.env_steps[-1] * size / curve.seconds[-1]
+        return Measurement(
+            curve=curve,
+            metrics={
+                **figures_of_members(members, n_missing),
+                "members_to_threshold": Metric.exactly(len(reached), "members", "higher"),
+                "env_steps_per_s": Metric.exactly(rate, "env_steps/s", "higher"),
+                "return_before": return_metric(*_over_members(untrained)),
+                "return_after": return_metric(*_over_members(trained)),
+            },
+            notes={
+                "evaluation": f"{CHECKED} episodes of each member, greedy",
+                "warm_up_s": round(warm_up_s, 3),
+                MEMBERS: members,
+            },
+            unread={"seconds_to_threshold_of_all": f"not reached by {n_missing} members"} if n_missing else {},
+        )
+
+    return run, lambda: same_return(trainer, play)
+
+
+def figures_of_members(members: Mapping[str, Sequence[float | None]], n_missing: int) -> dict[str, Metric]:
+    """Return steps and time to the threshold: medians, and the last member's."""
+    found = {}
+    for name, unit in (("env_steps_to_threshold", "env_steps"), ("seconds_to_threshold", "s")):
+        known = [value for value in members[name] if value is not None]
+        times = [*known, *[math.inf] * n_missing]
+        middle, (low, high) = median(times), median_interval(times)
+        if math.isfinite(high):
+            found[name] = Metric(value=middle, unit=unit, direction="lower", low=low, high=high)
+        if not n_missing:
+            found[f"{name}_of_all"] = Metric.exactly(max(known), unit, "lower")
+    return found
+
+
+MeanReturn: TypeAlias = tuple[float, float]
+"""Mean return of some episodes, and its standard error."""
+
+
+def _over_members(scores: Iterable[evaluation.Score]) -> MeanReturn:
+    """Return the mean over members and its standard error."""
+    returns = np.array([score.mean_return for score in scores])
+    scatter = float(returns.std(ddof=min(1, len(returns) - 1)))
+    return float(returns.mean()), scatter / math.sqrt(len(returns))
+
+
+NOT_REACHED: Final = {"seconds_to_threshold": "not reached in all its episodes"}
+
+
+def best_score(trainer: LearningRun) -> evaluation.Score:
+    """Evaluate the best checkpoint on the episodes of the last weights."""
+    trained = load_policies(trainer.folder, type(trainer.wrapper.env)(**trainer.config.env))
+    (score,) = evaluation.evaluate(
+        trained.wrapper(trainer.wrapper.env_backend), trained.models, trained.policies, n_episodes=EVALUATED
+    ).values()
+    return score
+
+
+def settings(point: Point) -> Settings:
+    """Return the run of a point: the shipped one, with one policy to train.
+
+    More environments play as many steps each between updates, and as many episodes each in all; schedules, which count
+    the steps of all, are stretched.
+    """
+    config = shipped(point["env"], f"_{point['algorithm'].lower()}")
+    changed = config.to_dict()
+    trainer, n_envs = config.trainer, point["n_envs"]
+    changed["trainer"] |= {
+        "num_envs": n_envs,
+        "num_episodes": math.ceil(trainer.num_episodes * n_envs / trainer.num_envs),
+        "train_batch_size": trainer.train_batch_size // trainer.num_envs * n_envs,
+        "env_backend": point["backend"],
+        "seed": point["seed"],
+        "precision": point.get("precision", trainer.precision),
+    }
+    for name, policy in changed["policy"].items():
+        for key in SCHEDULES:
+            policy[key] = stretched(policy[key], n_envs / trainer.num_envs)
+        policy["to_train"] = policy["to_train"] if is_to_the_end(point) else name == point["learner"]
+    return changed
+
+
+def stretched(schedule: Any, times: float) -> Any:
+    """Return a schedule, or a mapping of them, whose points lie so many times as late."""
+    if isinstance(schedule, Mapping):
+        return {part: stretched(each, times) for part, each in schedule.items()}
+    return [[step * times, value] for step, value in schedule] if isinstance(schedule, list) else schedule
+
+
+def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = True) -> dict[str, Metric]:
+    """Return when a curve reaches the threshold, and where it ends.
+
+    Not timed it has no rates and seconds: those of a whole run have checkpoints and their evaluations in them.
+    """
+    found = {}
+    returns = curve.mean_return[learner]
+    for index, value in enumerate(returns):
+        if value is not None and value >= threshold:
+            found["env_steps_to_threshold"] = Metric.exactly(curve.env_steps[index], "env_steps", "lower")
+            if is_timed:
+                found["seconds_to_threshold"] = Metric.exactly(curve.seconds[index], "s", "lower")
+            break
+    if known := [value for value in returns if value is not None]:
+        found["final_return"] = Metric.exactly(known[-1], "return", "higher")
+    if is_timed:
+        found["env_steps_per_s"] = Metric.exactly(curve.env_steps[-1] / curve.seconds[-1], "env_steps/s", "higher")
+    return found
+
+
+def same_return(trainer: LearningRun, play: Callable[[EnvWrapper], MeanReturn]) -> Check:
+    """Check a mean return on another backend of the CPU.
+
+    Raises:
+        Skip: That backend cannot run here.
+    """
+    wrapper = trainer.wrapper
+    other = counterpart(wrapper.env_backend)
+    elsewhere = EnvWrapper(type(wrapper.env)(**trainer.config.env), env_backend=other, auto_reset=True)
+    (here, error_here), (there, error_there) = play(wrapper), play(elsewhere)
+    error = abs(here - there)
+    allowed = CHECKED_ERRORS * math.hypot(error_here, error_there) + 1e-4 * abs(here)
+    return Check(
+        passed=error <= allowed,
+        max_error=error,
+        oracle=f"mean return of the same {CHECKED} episodes on {other}, within {CHECKED_ERRORS} standard errors",
+        detail=f"{here:.6g} here, {there:.6g} there; {allowed:.3g} apart at most",
+    )
+
+
+Z: Final = 1.96
+"""Standard errors on either side of a mean that make its 95 % interval."""
+
+
+def return_metric(mean: float, standard_error: float) -> Metric:
+    """Return a mean return as a figure, with its 95 % interval."""
+    half = Z * standard_error
+    return Metric(value=mean, unit="return", direction="higher", low=mean - half, high=mean + half)
+
+
+def _scored(score: evaluation.Score) -> Metric:
+    return return_metric(score.mean_return, score.standard_error)

@@ -1,0 +1,126 @@
+"""Environments that are stepped, one step at a time, against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min.consistency import Agreement, step_by_step
+from warpdrive_min.policies import random_policy
+
+from ...core.errors import Skip
+from ...core.measure import Timed
+from ...core.point import ORACLE, PLAIN, Check, Point, why_no_plain
+from ..plain import BATCHES
+from ..plain.check import agreement
+from ..shared import SEED, steps_of
+from .environments import CHECKED_AGENTS, checked_envs, sampler_bytes, start_env
+from .timing import Repeated, available, repeated, snapshot_of, timed
+
+CHECKED_STEPS: Final = 8
+CHECKED_STEPS_OF_MANY: Final = 2
+"""Checked steps of more agents than `CHECKED_AGENTS`, whose pairs take the oracle seconds a step."""
+
+
+def env_step(point: Point, *, draws: bool = True) -> Timed:
+    """Sample random actions, step, and restart what ended.
+
+    Args:
+        point: Its ``mode``, where it has one, says whether there is a graph.
+        draws: Sample in each step; else the actions of one draw are taken again and again.
+    """
+    if point["backend"] == PLAIN:
+        return plain_step(point, draws=draws)
+    backend = available(point["backend"])
+    wrapper = start_env(point, point["backend"], point["n_envs"])
+    draw = random_policy(wrapper, SEED)
+    draw()
+
+    def advance() -> None:
+        if draws:
+            draw()
+        wrapper.step()
+
+    steps = repeated(backend, advance, point.get("mode"))
+    oracle = start_env(point, "cpu", checked_envs(point))
+
+    return stepping(
+        point,
+        steps,
+        checked(point, oracle, partial(step_by_step, wrapper, oracle, draw)),
+        n_bytes=wrapper.env.bytes_per_step + (sampler_bytes(wrapper) if draws else 0),
+        n_ops=wrapper.env.ops_per_step,
+        snapshot=partial(snapshot_of, wrapper.cuda_data_manager),
+    )
+
+
+def plain_step(point: Point, *, draws: bool) -> Timed:
+    """Do the same in plain NumPy; arguments as for `env_step`.
+
+    Raises:
+        Skip: The environment has no plain NumPy code.
+    """
+    if reason := why_no_plain([point["env"]]):
+        raise Skip(reason)
+    oracle = start_env(point, ORACLE, checked_envs(point), auto_reset=False)
+    batch = BATCHES[point["env"]](oracle.env.config, point["n_envs"], SEED)
+    drawn = batch.draw()
+    return stepping(
+        point,
+        repeated(BACKENDS[ORACLE], lambda: batch.step(batch.draw() if draws else drawn)),
+        checked(point, oracle, partial(agreement, batch, oracle)),
+        n_bytes=oracle.env.bytes_per_step,
+        n_ops=oracle.env.ops_per_step,
+        snapshot=batch.snapshot,
+    )
+
+
+def stepping(
+    point: Point,
+    steps: Repeated,
+    check: Callable[[], Check],
+    *,
+    n_bytes: int,
+    n_ops: int,
+    snapshot: Callable[[], Callable[[], None]],
+) -> Timed:
+    """Return the timing of steps of all environments of a point.
+
+    Args:
+        point: Whose backend has its threads pinned; plain NumPy has the one of the oracle.
+        steps: Steps of a run.
+        check: Holds them against an oracle.
+        n_bytes: Least bytes that a step of one environment moves.
+        n_ops: Least operations of the same.
+        snapshot: As of `Timed`.
+    """
+    n_envs = point["n_envs"]
+    return timed(
+        BACKENDS.get(point["backend"], BACKENDS[ORACLE]),
+        steps,
+        check,
+        is_pinned=True,
+        work=steps_of(n_envs, point["n_agents"]),
+        n_bytes=n_envs * n_bytes,
+        n_ops=n_envs * n_ops,
+        notes={"steps_per_run": steps.n},
+        snapshot=snapshot,
+    )
+
+
+def checked(point: Point, oracle: EnvWrapper, compare: Callable[[int], Agreement]) -> Callable[[], Check]:
+    """Return the check of a point by so many steps beside its oracle."""
+    n_steps = CHECKED_STEPS if point["n_agents"] <= CHECKED_AGENTS else CHECKED_STEPS_OF_MANY
+
+    def check() -> Check:
+        seen = compare(n_steps)
+        return Check(
+            passed=seen.max_error <= oracle.env.tolerance,
+            max_error=seen.max_error,
+            oracle=f"NumPy, {oracle.n_envs} environments, {n_steps} steps from the same state",
+            detail=str(seen),
+        )
+
+    return check

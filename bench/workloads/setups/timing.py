@@ -1,0 +1,170 @@
+"""Timing of repeated work on a backend, and comparison of arrays with a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from warpdrive_min import BACKENDS, CUDADataManager, capture
+from warpdrive_min.backends import Backend
+from warpdrive_min.consistency import difference
+
+from ...core.errors import Skip
+from ...core.measure import Timed
+from ...core.point import Check, Facts, Mode
+
+# ------------------------------------------------------------------ backends
+
+
+def available(name: str) -> Backend:
+    """Return the backend, or skip the point with the reason and what to install."""
+    state = BACKENDS[name].availability()
+    if not state.available:
+        raise Skip(f"{name}: {state}")
+    return BACKENDS[name]
+
+
+def counterpart(backend: str) -> str:
+    """Return a backend's reference: NumPy, or C++ for NumPy.
+
+    Raises:
+        Skip: It cannot run here.
+    """
+    return available("host" if backend == "cpu" else "cpu").name
+
+
+def torch_threads(backend: Backend) -> int | None:
+    """Return the threads of torch and the kernels; None on a GPU."""
+    return torch.get_num_threads() if backend.device.type == "cpu" else None
+
+
+# ------------------------------------------------------------------ repeated work
+
+GRAPH_STEPS: Final = 50
+"""Steps in a captured graph; long enough that its launch costs nothing."""
+EAGER_STEPS: Final = 4
+"""Steps of a run on a CPU: one Philox block serves four draws, so that every run costs the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Work that a run does several times."""
+
+    run: Callable[[], None]
+    """Enqueues all of it."""
+    n: int
+    """Number of repetitions."""
+    mode: Mode
+
+
+def repeated(backend: Backend, work: Callable[[], object], mode: Mode | None = None, n: int | None = None) -> Repeated:
+    """Do the work once, so that all is compiled, and return it many times over.
+
+    Args:
+        backend: That it runs on.
+        work: Enqueues the same launches each time.
+        mode: As one graph or eagerly; None: as a graph where there are graphs.
+        n: How many times; None: `GRAPH_STEPS` where there are graphs, also if they are not used, else `EAGER_STEPS`.
+    """
+    n = n or (GRAPH_STEPS if backend.captures_graphs else EAGER_STEPS)
+    mode = mode or ("graph" if backend.captures_graphs else "eager")
+
+    def run() -> None:
+        for _ in range(n):
+            work()
+
+    work()
+    return Repeated(capture(backend, run) if mode == "graph" else run, n, mode)
+
+
+def timed(
+    backend: Backend,
+    repeats: Repeated,
+    check: Callable[[], Check],
+    *,
+    work: Mapping[str, int],
+    is_of_torch: bool = False,
+    is_pinned: bool = False,
+    n_bytes: int = 0,
+    n_ops: int = 0,
+    notes: Mapping[str, Any] | None = None,
+    snapshot: Callable[[], Callable[[], None]] | None = None,
+    twin: Callable[[], Check] | None = None,
+) -> Timed:
+    """Return a timed workload, from the amounts of one repetition.
+
+    Args:
+        backend: That it runs on.
+        repeats: What a run does.
+        check: Holds it against an oracle.
+        work: Amount of each kind of work.
+        is_of_torch: The threads of a CPU are those of torch's own operations.
+        is_pinned: Each thread of a CPU has a core of its own while samples are taken, where there are as many.
+        n_bytes: Least bytes that are moved.
+        n_ops: Least operations.
+        notes: What a record tells beside.
+        snapshot: As of `Timed`.
+        twin: As of `Timed`.
+    """
+    cores = backend.own_cores if is_pinned else None
+    return Timed(
+        pinned=backend.pinned if cores else nullcontext,
+        run=repeats.run,
+        synchronize=backend.synchronize,
+        check=check,
+        snapshot=snapshot,
+        twin=twin,
+        facts=Facts(
+            mode=repeats.mode,
+            device=backend.device,
+            threads=torch_threads(backend) if is_of_torch else backend.threads,
+            work={kind: amount * repeats.n for kind, amount in work.items()},
+            bytes_per_run=n_bytes * repeats.n,
+            ops_per_run=n_ops * repeats.n,
+            notes={**(notes or {}), **({"threads_pinned_to": cores} if cores else {})},
+        ),
+    )
+
+
+def snapshot_of(data: CUDADataManager) -> Callable[[], None]:
+    """Copy all arrays but workspace; return what restores them. Enqueues."""
+    live = [data.tensor(name) for name in data.array_names() if not data.attribute(name, "scratch", False)]
+    copies = [tensor.clone() for tensor in live]
+
+    def restore() -> None:
+        for tensor, copy in zip(live, copies, strict=True):
+            tensor.copy_(copy)
+
+    return restore
+
+
+# ------------------------------------------------------------------ comparison with a reference
+
+Arrays = Mapping[str, Any]
+"""NumPy arrays, or tensors on the CPU, by name."""
+
+
+def errors(want: Arrays, got: Arrays, periods: Mapping[str, Any] | None = None) -> dict[str, float]:
+    """Return the largest difference of each array; infinite if not comparable.
+
+    Args:
+        want: Arrays of an oracle.
+        got: Arrays that are held against them.
+        periods: Of arrays of angles, by name.
+    """
+    largest = {}
+    for name, array in want.items():
+        one, two = np.asarray(array), np.asarray(got.get(name, ()))
+        is_alike = name in got and one.shape == two.shape
+        largest[name] = difference(one, two, (periods or {}).get(name, 0.0)).error if is_alike else float("inf")
+    return largest
+
+
+def are_finite(*arrays: torch.Tensor) -> bool:
+    """True if all numbers are finite, tested by sums to save memory."""
+    return all(bool(torch.isfinite(each.sum())) for each in arrays)

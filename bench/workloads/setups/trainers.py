@@ -1,0 +1,162 @@
+"""Trainers of points, as a user runs them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+from warpdrive_min import EnvWrapper
+from warpdrive_min.envs import ENVS
+from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.trainer import Trainer
+
+from ...core.point import Point
+from ...core.quiet import quiet
+from ...judge.anchors import SEPARATE
+from ..shared import SEED, env_config, run_config_file
+
+SCHEDULES: Final = ("lr", "vf_loss_coeff", "entropy_coeff")
+"""Settings of a policy that may change by steps of all environments."""
+NETWORKS: Final[dict[str, dict[str, Any]]] = {
+    "32-32": {"fc_dims": [32, 32]},
+    "64-64": {"fc_dims": [64, 64]},
+    "256-256": {"fc_dims": [256, 256]},
+    SEPARATE: {"fc_dims": [64, 64], "activation": "tanh", "shared": False, "init_method": "orthogonal"},
+}
+"""Keys of the networks by their name on the axis; what they leave out is as in the run config."""
+SPLIT_OVER: Final = 3
+"""Iterations from which the shares of rollout and update are taken."""
+NO_CHECKPOINTS: Final = 10**9
+"""Iterations to the first one."""
+Settings = dict[str, Any]
+"""A run config as a mapping, which a case changes before it becomes one again."""
+
+
+@cache
+def shipped(env: str, name: str) -> RunConfig:
+    """Return a run config that lies beside an environment, ``run_config<name>.yaml``."""
+    return RunConfig.load(run_config_file(env, name))
+
+
+def settings(point: Point) -> Settings:
+    """Return the run of a point: the shipped run config in other sizes.
+
+    What the shipped one lowers by steps of all environments stays as it begins: with millions of steps an iteration it
+    would be at its end, zero, after the first one.
+    """
+    changed = shipped(point["env"], "_ppo" if point["algorithm"] == "PPO" else "").to_dict()
+    changed["env"] = env_config(point["env"], point["n_agents"], n_taggers=point.get("n_taggers"))
+    changed["trainer"] |= {
+        "num_envs": point["n_envs"],
+        "num_episodes": point["n_envs"] * point["n_steps"],
+        "train_batch_size": point["n_envs"] * point["n_steps"],
+        "env_backend": point["backend"],
+        "seed": SEED,
+        "precision": point["precision"],
+        "mode": point["mode"],
+        "exact": point.get("exact", False),
+    }
+    for policy in changed["policy"].values():
+        policy["algorithm"] = point["algorithm"]
+        for name in SCHEDULES:
+            policy[name] = policy[name][0][1] if isinstance(policy[name], list) else policy[name]
+        if point["algorithm"] == "DDPG":  # learns from as many rows as it played, which is what WarpDrive does
+            policy["batch_size"] = point["n_envs"] * point["n_steps"] * point["n_agents"]
+        model = policy["model"]
+        for network in (model["actor"], model["critic"]) if "actor" in model else (model,):
+            network |= NETWORKS[point["network"]]
+            if "fused" in point:
+                network["fused"] = point["fused"]
+    return changed
+
+
+class WatchedTrainer(Trainer):
+    """Trainer that keeps its metrics, and deletes its files.
+
+    Args:
+        env: Name of the environment in `ENVS`.
+        settings: The run.
+        exact: Floats of the environment are bit-identical on every backend.
+        saves: Save checkpoints as the run says, not only one at the end.
+    """
+
+    def __init__(self, env: str, settings: Mapping[str, Any], *, exact: bool = False, saves: bool = False) -> None:
+        folder = tempfile.mkdtemp(prefix="warpdrive-bench-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        saving = settings["saving"] | {"basedir": folder, "sinks": ()}
+        if not saves:
+            saving |= {"model_params_save_freq": NO_CHECKPOINTS, "keep_best": False}
+        config = RunConfig.from_dict({**settings, "saving": saving})
+        wrapper = EnvWrapper(
+            ENVS[env](**config.env),
+            num_envs=config.trainer.num_envs * (config.population.size or 1),
+            env_backend=config.trainer.env_backend,
+            seed=config.trainer.seed or 0,
+            auto_reset=True,
+            exact=exact or config.trainer.exact,
+        )
+        self.rows: list[tuple[float, Row]] = []
+        """Rows of metrics, each with the time at which it was there, s of the clock."""
+        super().__init__(wrapper, config, verbose=False)
+
+    def log_metrics(self) -> Row:
+        """Keep the row."""
+        row = super().log_metrics()
+        self.rows.append((time.perf_counter(), row))
+        return row
+
+    def warm_up(self) -> float:
+        """Compile and capture an iteration, go back, and return the seconds."""
+        began = time.perf_counter()
+        go_back = self.snapshot()
+        self.iterate_times(2)
+        go_back()
+        return time.perf_counter() - began
+
+    def weights(self) -> torch.Tensor:
+        """Return all weights of the learning policies, on the CPU."""
+        learning = [group for group in self.groups.values() if group.algorithm is not None]
+        models = [model for group in learning for model in group.models.values()]
+        return torch.cat([weight.detach().flatten().cpu() for model in models for weight in model.parameters()])
+
+    def snapshot(self) -> Callable[[], None]:
+        """Copy the whole state of training; return what restores it."""
+        state = self.state()
+        assert state is not None, "a trainer of one rank has all of its state"
+        tensors, header = state
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        return lambda: self.load_state(copies, header, "of the snapshot")
+
+    def iterate_times(self, n: int) -> None:
+        """Play and learn some times; enqueues."""
+        for _ in range(n):
+            self.iterate()
+
+    def split(self) -> dict[str, float]:
+        """Measure rollout and update apart: ``rollout_s``, ``update_s``."""
+        self.iterate_times(2)  # both phases have run eagerly, and are captured
+        with quiet():
+            self.log_metrics()
+            self.iterate_times(SPLIT_OVER)
+            row = self.log_metrics()
+        shares = {name: row[name] / SPLIT_OVER for name in ("rollout_s", "update_s")}
+        return shares | {"capture_s": self.capture_s}
+
+
+def player(point: Point, *, exact: bool = False) -> WatchedTrainer:
+    """Return the trainer of a point with its initial policies."""
+    return WatchedTrainer(point["env"], settings({**point, "algorithm": "A2C"}), exact=exact)
+
+
+def n_weights(model: torch.nn.Module, *, n_features: int = 0, share: float = 1) -> float:
+    """Return the weights that a row is multiplied with."""
+    weights = [weight for weight in model.parameters() if weight.dim() > 1]
+    return sum(weight.numel() * (share if weight.shape[1] == n_features else 1) for weight in weights)
