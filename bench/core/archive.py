@@ -88,7 +88,11 @@ def matches(pattern: str) -> list[Path]:
     if archive is None:
         return [Path(name) for name in sorted(glob.glob(pattern))]
     inside = Path(pattern).relative_to(archive).parts
-    names = {each for name in files_below(archive) for each in (Path(name), *Path(name).parents)}
+    try:
+        files = files_below(archive)
+    except zipfile.BadZipFile as error:
+        raise FileError(f"{archive}: must be a zip archive ({error}); copy it again") from error
+    names = {each for name in files for each in (Path(name), *Path(name).parents)}
     return sorted(
         archive / name for name in names if len(name.parts) == len(inside) and all(map(fnmatchcase, name.parts, inside))
     )

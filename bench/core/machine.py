@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warpdrive_min.checkout import GitError, commit_of_code, git
 
+from .errors import FileError
+from .schema import COMMIT, short
+
 if TYPE_CHECKING:
     import torch
 
@@ -280,11 +283,14 @@ def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
 def git_state(root: Path) -> dict[str, Any]:
     """Return the commit and a hash of uncommitted changes.
 
-    Outside a checkout the values are None, with git's reason.
+    Outside a checkout the values are None, with git's reason. $BENCH_GIT_SHA must be the name of a commit.
 
     A copy whose own git does not know its commit, as in a container, may name it in $BENCH_GIT_SHA.
     """
     given = os.environ.get("BENCH_GIT_SHA")
+    if given is not None and not COMMIT.fullmatch(given):
+        rule = "must begin with a letter or digit, then have those and . _ - /"
+        raise FileError(f"$BENCH_GIT_SHA: {rule} (got {short(given)}); set it to a commit, or unset it")
     sha: str | None
     try:
         sha = commit_of_code(root, *CODE)

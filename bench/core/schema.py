@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from datetime import datetime
 from types import UnionType
@@ -86,10 +87,15 @@ def shaped(**kinds: type | UnionType) -> AfterValidator:
     return AfterValidator(check)
 
 
+COMMIT: Final = re.compile(r"[0-9A-Za-z][\w./-]{0,99}", re.ASCII)
+"""Name of a commit, which git cannot take for an option."""
+
+
 def _is_name(git: dict[str, Any]) -> dict[str, Any]:
     """Check that git cannot take a commit's name for an option."""
-    if git.get("sha") and not str(git["sha"]).isalnum():
-        raise PydanticCustomError("sha", "sha must be of letters and digits (got {got})", {"got": short(git["sha"])})
+    if git.get("sha") and not COMMIT.fullmatch(str(git["sha"])):
+        rule = "sha must begin with a letter or digit, then have those and . _ - / (got {got})"
+        raise PydanticCustomError("sha", rule, {"got": short(git["sha"])})
     return git
 
 

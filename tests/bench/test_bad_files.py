@@ -328,3 +328,37 @@ def test_writes_name_the_path_not_a_temporary_one(tmp_path):
                 write(path, "text\n")
             assert files.UNFINISHED not in str(caught.value)
     assert list((tmp_path / "folder").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sha", "is_fine"), [("v1.0", True), ("my-branch/x", True), ("--output=x", False), ("a b", False), ("", False)]
+)
+def test_commit_in_the_environment_is_checked_before_anything_is_measured(sha, is_fine, tmp_path, monkeypatch):
+    """A record must be able to hold it, and git must not take it for an option."""
+    monkeypatch.setenv("BENCH_GIT_SHA", sha)
+    words = [
+        "run",
+        "--preset",
+        "smoke",
+        "--case",
+        "env_step",
+        "--where",
+        "env=cartpole",
+        "--where",
+        "backend=cpu",
+        "--no-plot",
+    ]
+    said = bench(*words, "--out", tmp_path, exits=0 if is_fine else 1)
+    if is_fine:
+        assert {record.git["sha"] for record in read_all([tmp_path])} == {sha}
+    else:
+        assert "$BENCH_GIT_SHA: must begin with a letter or digit" in said
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip"])
+def test_damaged_archive_is_one_line(content, tmp_path):
+    """It may be named itself."""
+    (tmp_path / "x.zip").write_bytes(content)
+    said = bench("table", tmp_path / "x.zip", exits=1)
+    assert "x.zip: must be a zip archive" in said
