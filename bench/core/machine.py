@@ -287,7 +287,7 @@ def git_state(root: Path) -> dict[str, Any]:
 
     A copy whose own git does not know its commit, as in a container, may name it in $BENCH_GIT_SHA.
     """
-    given = os.environ.get("BENCH_GIT_SHA")
+    given = os.environ.get("BENCH_GIT_SHA") or None
     if given is not None and not COMMIT.fullmatch(given):
         rule = "must begin with a letter or digit, then have those and . _ - /"
         raise FileError(f"$BENCH_GIT_SHA: {rule} (got {short(given)}); set it to a commit, or unset it")
