@@ -26,7 +26,7 @@ from .core.point import ABSENT, PLAIN, Preset, PresetName, passes, unmet, why_no
 from .core.record import RESULTS, SWEEPS, Context, Record, append, leaving_out, new_run_id, read_all, there
 from .judge.evidence import key, name_of, point_key
 from .process import ray_sweep
-from .process.at_once import run_points
+from .process.local import run_points
 from .process.stopping import keeps
 from .show import documents, plots, render
 from .show.records import by_machine

@@ -37,7 +37,7 @@ from ..core.record import (
     read_all,
 )
 from ..core.schema import CUT
-from ..process.server import run_point
+from ..process.local import run_point
 from ..process.stopping import keeps
 from ..show.sets import SETS
 from ..sweep import between

@@ -22,6 +22,7 @@ from ..core.record import (
     read_comparisons,
     there,
 )
+from ..process.local import start
 from ..process.stopping import keeps
 from ..show import documents, render
 from ..sweep import AtOnce, Resume, Where, between, run_of, say
@@ -61,7 +62,8 @@ def peers(
         raise typer.Exit(3)
     require_writable(out, "--out")
     context = Context.here(preset.value, run_of(resume, out))
-    run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend, say=say)
+    pythons = interpreters(python or [])
+    run = Run(context=context, ours=start, pythons=pythons, timeout_s=timeout, backend=backend, say=say)
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"
     keeps(file, words=("--resume", context.run_id))

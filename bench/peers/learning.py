@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from statistics import fmean, stdev
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -18,8 +18,10 @@ from ..core.record import Record
 from ..show.records import metric
 from ..workloads.learn import EVALUATED, NOT_REACHED, figures, return_metric
 from ..workloads.train import shipped
-from .catalogue import PeerJob
 from .check import correctness
+
+if TYPE_CHECKING:
+    from .catalogue import PeerJob
 
 POLICY: Final = "shared"
 """Name of a policy that is the only one."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -22,15 +22,18 @@ from ..core.measure import MeasureError, Metric, Timed
 from ..core.point import Facts, Point, command_line, conditions
 from ..core.record import CaseVersion, Comparison, Context, Host, Record, Scope, StartTime, parsed
 from ..judge.evidence import remarks
-from ..process import pairs, server
-from ..process.pairs import Pair, Side
+from ..process import pairs
+from ..process.pairs import Pair
+from ..process.rounds import Side
 from ..process.server import Server
-from ..process.worker import Answering, Message, Worker, WorkerError
+from ..process.worker import Message, Start, Worker, WorkerError
 from ..workloads.cases import CASES
 from ..workloads.shared import steps_of
 from . import learning
-from .catalogue import PeerJob
 from .check import correctness
+
+if TYPE_CHECKING:
+    from .catalogue import PeerJob
 
 VERSION: Final = 2
 TAKEN: Final = "in turns with ours"
@@ -54,14 +57,14 @@ class Run:
     """Settings that all points of a run share."""
 
     context: Context
+    ours: Start
+    """Starts a process of ours."""
     pythons: Mapping[str, str]
     """The interpreter of each package; by an empty name that of all others."""
     timeout_s: float
     """Longest wait for an answer of a peer, s."""
     backend: str | None = None
     """Ours; None: the first that can run on the peer's kind of device."""
-    ours: Callable[[], AbstractContextManager[Answering]] = server.start
-    """Starts a process of ours."""
     devices: dict[str, str] = field(default_factory=dict)
     """Kind of device that each peer was found to run on."""
     say: Callable[[str], None] = lambda text: None

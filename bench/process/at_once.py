@@ -1,40 +1,70 @@
-"""Points of a sweep on this machine: one after the other, or several that are set up and checked at once (ADR 0025)."""
+"""Points that are set up and checked at the same time and timed one by one (ADR 0025)."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import connection
 from typing import Any
 
 from ..core.case import Job
 from ..core.measure import Timed
-from ..core.record import Context, Record, parsed
-from . import server
+from ..core.record import Context, Record, StartTime, parsed
 from .worker import ENDING_S, Worker, WorkerError
 
+Start = Callable[[], Worker]
+"""Starts a process that measures points."""
+StartOf = Callable[[Job], Start | None]
+"""Returns the function that starts a point's process; None: measure it in this one."""
 
-def run_points(todo: Sequence[Job], context: Context, at_once: int = 1) -> Iterator[Record]:
-    """Measure points, each of a GPU in a process of its own; the `Runner` of a sweep on this machine.
+
+def run_point(job: Job, context: Context, start: Start | None) -> Record:
+    """Measure one point; if its process dies, the record has failed."""
+    if start is None:
+        return job.run(context)
+    failed = partial(Record.of, job.case, job.point, context, started=StartTime(), status="failed")
+    try:
+        with start() as worker:
+            return _parsed(job, worker.ask("measure", **_arguments(job, context)))
+    except WorkerError as error:
+        return failed(reason=str(error))
+
+
+def run_points(todo: Sequence[Job], context: Context, start_of: StartOf, at_once: int = 1) -> Iterator[Record]:
+    """Measure points; the `Runner` of a sweep on this machine.
+
+    Points of a GPU that are `Timed` come first, several at once, each timed in `quiet`. The others run alone: their
+    set-up is timed too, or they take all memory, all threads or several GPUs. So do points that failed beside others.
 
     Args:
         todo: The points.
-        context: What their records share.
-        at_once: Most points that are set up and checked at the same time, each of which is timed in `quiet`. First come
-            those of a GPU that are `Timed`. All others run by themselves, for of those the set-up is timed too, or
-            they take all memory, all threads or several GPUs; so does what has failed beside others.
+        context: Fields that their records share.
+        start_of: Chooses the process of a point.
+        at_once: Most points that are set up and checked at the same time.
     """
-    beside_others: list[Job] = []
-    by_themselves: list[Job] = []
+    beside_others: list[tuple[Job, Start]] = []
+    alone: list[Job] = []
     for job in todo:
-        may_be_beside = at_once > 1 and job.case.workload is Timed and server.is_on_gpu(job)
-        (beside_others if may_be_beside else by_themselves).append(job)
+        start = start_of(job)
+        if start and at_once > 1 and job.case.workload is Timed:
+            beside_others.append((job, start))
+        else:
+            alone.append(job)
     failed = yield from _run_at_once(beside_others, context, at_once)
     for job, reason in failed:
-        yield _noted(server.run_point(job, context), failed_beside_others=reason)
-    for job in by_themselves:
-        yield server.run_point(job, context)
+        yield _noted(run_point(job, context, start_of(job)), failed_beside_others=reason)
+    for job in alone:
+        yield run_point(job, context, start_of(job))
+
+
+def _arguments(job: Job, context: Context) -> dict[str, Any]:
+    return {"case": job.case.name, "point": dict(job.point), "context": asdict(context)}
+
+
+def _parsed(job: Job, reply: dict[str, Any]) -> Record:
+    return parsed(Record, reply["record"], job.case.name)
 
 
 def _noted(record: Record, **notes: Any) -> Record:
@@ -49,64 +79,66 @@ class Attempt:
     worker: Worker
     waits: bool = False
     wants_quiet: bool = False
-    """It waits to be timed, not for others to have been."""
+    """It waits for its timing, not for the timing of others."""
     is_done: bool = False
-    """It has sent its record, and ends."""
+    """It has sent its record and exits."""
 
     @classmethod
-    def start(cls, job: Job, context: Context) -> Attempt:
+    def start(cls, job: Job, context: Context, start: Start) -> Attempt:
         """Start the process."""
-        attempt = cls(job, server.start())
-        arguments = {"case": job.case.name, "point": dict(job.point), "context": asdict(context)}
-        attempt.worker.send(method="measure", arguments=arguments, has_siblings=True)
+        attempt = cls(job, start())
+        attempt.worker.send(method="measure", arguments=_arguments(job, context), has_siblings=True)
         return attempt
 
     def go_on(self, n_siblings: int) -> None:
-        """Wait no longer."""
+        """Let the process continue."""
         self.waits = self.wants_quiet = False
         self.worker.send(n_siblings=n_siblings)
 
     def take(self) -> Record | None:
-        """Return the record that the process has sent; None: it waits from now on. Raises WorkerError."""
+        """Return the record from the process; None: it waits from now on. Raises WorkerError."""
         message = self.worker.receive("measure")
         if "record" not in message:
             self.waits, self.wants_quiet = True, message["wants_quiet"]
             return None
         self.is_done = True
         self.worker.send()  # an empty request is the last one
-        return parsed(Record, message["record"], self.job.case.name)
+        return _parsed(self.job, message)
 
 
-def _run_at_once(todo: Sequence[Job], context: Context, n: int) -> Generator[Record, None, list[tuple[Job, str]]]:
-    """Yield the record of each point that does not fail, as it comes; returns those that fail, with the reason.
+def _run_at_once(
+    todo: Sequence[tuple[Job, Start]], context: Context, n: int
+) -> Generator[Record, None, list[tuple[Job, str]]]:
+    """Yield the record of each point as it finishes; returns the points that fail, with the reason.
 
-    Once all wait, those that want quiet are timed one after the other; when none is left that does, all others go on.
-    So nobody is set up or checked, starts or ends while another one is timed, and this process only waits.
+    Once all processes wait, those that want quiet are timed one by one; then all others continue. So no process sets
+    up, checks, starts or ends while another one is timed, and this process only waits.
     """
     to_start = deque(todo)
-    there: list[Attempt] = []
+    running: list[Attempt] = []
     failed: list[tuple[Job, str]] = []
     try:
-        while to_start or there:
-            while to_start and len(there) < n:
-                there.append(Attempt.start(to_start.popleft(), context))
-            if all(each.waits for each in there):
-                timed_next = [each for each in there if each.wants_quiet][:1]
-                for each in timed_next or there:
-                    each.go_on(len(there) - 1)
-            running = [each for each in there if not each.waits]
-            some_end = any(each.is_done for each in running)
-            ready = connection.wait([each.worker.fileno() for each in running], ENDING_S if some_end else None)
-            for each in running:
+        while to_start or running:
+            while to_start and len(running) < n:
+                job, start = to_start.popleft()
+                running.append(Attempt.start(job, context, start))
+            if all(each.waits for each in running):
+                timed_next = [each for each in running if each.wants_quiet][:1]
+                for each in timed_next or running:
+                    each.go_on(len(running) - 1)
+            busy = [each for each in running if not each.waits]
+            some_end = any(each.is_done for each in busy)
+            ready = connection.wait([each.worker.fileno() for each in busy], ENDING_S if some_end else None)
+            for each in busy:
                 if each.worker.fileno() not in ready:
-                    if not ready and each.is_done:  # it does not end by itself
+                    if not ready and each.is_done:  # it does not exit by itself
                         each.worker.kill()
                     continue
                 try:
                     record = each.take()
                 except WorkerError as error:
                     each.worker.__exit__()
-                    there.remove(each)
+                    running.remove(each)
                     if not each.is_done:
                         failed.append((each.job, str(error)))
                     continue
@@ -115,8 +147,8 @@ def _run_at_once(todo: Sequence[Job], context: Context, n: int) -> Generator[Rec
                 elif record:
                     yield _noted(record, at_once=n)
     finally:
-        for each in there:
+        for each in running:
             each.worker.kill()
-        for each in there:
+        for each in running:
             each.worker.__exit__()
     return failed

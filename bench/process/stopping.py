@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warpdrive_min import stopping
-from warpdrive_min.backends import cache
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import remove_left
 
@@ -51,7 +50,11 @@ def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Pa
         words: Words, as ("--resume", "RUN_ID"); none: the same command goes on; None: it starts again.
         folders: Folders of what else it writes.
     """
+    from warpdrive_min.backends import cache  # noqa: PLC0415  (imports torch)
+
     stopping.on_stop_say(Kept(files, words).text)
+    with suppress(ConfigError):  # no cache folder; the first compilation reports it
+        remove_left(cache.folder())
     for folder in {*folders, *(file.parent for file in files)}:
         remove_left(folder)
 
@@ -62,6 +65,4 @@ def tidy() -> Iterator[None]:
     stopping.on_stop_say(Kept().text)
     os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
     with stopping.tidy():
-        with suppress(ConfigError):  # no cache folder; the first compilation reports it
-            remove_left(cache.folder())
         yield

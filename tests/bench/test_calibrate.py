@@ -17,6 +17,7 @@ from bench.core.stats import smallest_detectable
 from bench.judge import calibrate, compare
 from bench.judge.calibrate import noise, read, store
 from bench.process import pairs
+from bench.process.checkouts import WORKING_TREE
 from bench.process.server import Server
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, case, cycle, pair_of, point, record
@@ -146,7 +147,7 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
 
     @contextmanager
     def sides(*names):
-        assert names == (pairs.WORKING_TREE, pairs.WORKING_TREE)
+        assert names == (WORKING_TREE, WORKING_TREE)
         yield [lambda: nullcontext(Server({"fake": fake})) for _ in names]
 
     monkeypatch.setattr(pairs, "revisions", sides)

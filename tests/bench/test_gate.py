@@ -20,7 +20,7 @@ from bench.judge.calibrate import Calibration, NoiseFloor
 from bench.judge.evidence import Evidence, name_of
 from bench.judge.gate import THRESHOLD, Code, Report, from_records, judge, render_annotations
 from bench.process import pairs
-from bench.process.at_once import run_points
+from bench.process.local import run_points
 from bench.process.server import Server
 from tests.bench.builders import bench, case, cycle, pair_of, point, record, timed
 

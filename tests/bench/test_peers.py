@@ -33,7 +33,7 @@ from bench.peers.sides import Run, ask, measure_each, started
 from bench.peers.theirs import pufferlib
 from bench.peers.theirs.gymnasium import IDS, prepare
 from bench.peers.theirs.work import Work, card
-from bench.process.pairs import TURNS
+from bench.process.rounds import TURNS
 from bench.process.server import Server
 from bench.process.worker import WorkerError
 from bench.show.documents import markdown

@@ -14,7 +14,7 @@ from bench.core.case import Skip
 from bench.core.point import Check
 from bench.core.record import Context, read_all
 from bench.judge.anchors import ANCHORS
-from bench.process.at_once import run_points
+from bench.process.local import run_points
 from bench.show import documents, plots
 from bench.workloads.train import training_chart, training_point
 from tests.bench.builders import bench, case, in_this_process, record, timed

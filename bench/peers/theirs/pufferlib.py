@@ -5,15 +5,13 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
-import shutil
 import signal
-import tempfile
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from .gymnasium import COUNTS, IDS, device, stepping
-from .work import Point, Work
+from .work import Point, Work, temporary_folder
 
 __all__ = ["PACKAGES", "device", "prepare"]
 
@@ -24,7 +22,7 @@ REPORTED_EVERY = 1_000
 
 def prepare(point: Point) -> Work:
     """Return the stepping of its environments with uniform random actions."""
-    _leave()
+    os.chdir(temporary_folder("pufferlib"))  # its import creates a symlink in the working directory
     backend = point["options"].get("backend")
     if backend is None:
         from pufferlib.ocean.cartpole.cartpole import Cartpole  # noqa: PLC0415  (the peer)
@@ -52,13 +50,6 @@ def _stopping(work: Work) -> Work:
 
     atexit.register(send, signal.SIGCONT)  # before they are closed
     return replace(work, run=run, wait=partial(send, signal.SIGSTOP))
-
-
-def _leave() -> None:
-    """Go to a folder that ends with this process: as it is imported it makes a link in the one that it is in."""
-    folder = tempfile.mkdtemp(prefix="pufferlib-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.chdir(folder)
 
 
 def _native(cls: Any, n_envs: int) -> Any:

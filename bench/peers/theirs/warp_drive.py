@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import importlib.util
 import math
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from .work import TRACED, Point, Unavailable, Work, shown
+from .work import TRACED, Point, Unavailable, Work, shown, temporary_folder
 
 PACKAGES = ("rl-warp-drive", "torch", "numba", "numba-cuda", "pycuda", "numpy", "gym", "gymnasium")
 CLASSES = {
@@ -75,17 +73,10 @@ def _copy(packages: list[Path]) -> None:
 
     It writes the sizes of a run into its package before it compiles, from where other processes would take them.
     """
-    folder = _temporary()
+    folder = temporary_folder("warp-drive")
     for package in packages:
         shutil.copytree(package, Path(folder, package.name))
     sys.path.insert(0, folder)
-
-
-def _temporary() -> str:
-    """Make a folder that lasts as long as this process."""
-    folder = tempfile.mkdtemp(prefix="warp-drive-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def _trainer(point: Point) -> Any:
@@ -104,7 +95,7 @@ def _trainer(point: Point) -> Any:
         "env_backend": point["options"]["env_backend"],
         "seed": 1,
     }
-    config["saving"]["basedir"] = _temporary()
+    config["saving"]["basedir"] = temporary_folder("warp-drive")
     for policy in config["policy"].values():
         policy["algorithm"] = point.get("algorithm", policy["algorithm"])
 

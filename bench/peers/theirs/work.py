@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,6 +62,13 @@ def shown(rows: int, **arrays: Any) -> dict[str, Any]:
 
 def nothing() -> None:
     """Wait for nothing: the work is done when its call returns."""
+
+
+def temporary_folder(peer: str) -> str:
+    """Create a folder that is removed when this process ends."""
+    folder = tempfile.mkdtemp(prefix=f"{peer}-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def card() -> str | None:

@@ -1,0 +1,59 @@
+"""Code of git revisions in temporary folders, and processes on it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from warpdrive_min.checkout import GitError, commit_of, git
+
+from ..core.errors import NotComparable
+from ..core.machine import ROOT
+from .worker import Start, Worker
+
+WORKING_TREE: Final = "."
+"""Stands for the present checkout, as it is, in place of a revision."""
+
+
+@contextmanager
+def revisions(*names: str, root: Path = ROOT) -> Iterator[list[Start]]:
+    """Yield what starts a process on the code of each git revision; see `checkouts`."""
+    with checkouts(*names, root=root) as trees:
+        yield [partial(Worker.on, tree) for tree in trees]
+
+
+@contextmanager
+def checkouts(*names: str, root: Path = ROOT) -> Iterator[list[Path]]:
+    """Yield a folder with the code of each git revision, `WORKING_TREE` being the checkout itself.
+
+    Raises:
+        NotComparable: git does not know a revision.
+    """
+    with tempfile.TemporaryDirectory(prefix="revisions-") as folder:
+        trees = [root if name == WORKING_TREE else Path(folder, str(index)) for index, name in enumerate(names)]
+        for name, tree in zip(names, trees, strict=True):
+            if name != WORKING_TREE:
+                _check_out(root, name, tree)
+        yield trees
+
+
+def _check_out(root: Path, name: str, tree: Path) -> None:
+    """Check a revision out into a repository of its own, which only borrows the objects of the one that has it.
+
+    Unlike a worktree it leaves nothing in that one, whatever becomes of this process.
+    """
+    try:
+        commit = commit_of(name, root)
+        objects = root / git("rev-parse", "--git-path", "objects", root=root)
+        git("init", "--quiet", "--template=", str(tree), root=root)
+        alternates = tree / ".git" / "objects" / "info" / "alternates"
+        alternates.parent.mkdir(exist_ok=True)
+        alternates.write_text(f"{objects.resolve()}\n")
+        git("checkout", "--quiet", "--detach", commit, root=tree)
+    except GitError as error:
+        rule = "must be a file or folder that is there, or a revision of git"
+        raise NotComparable(f"{name} {rule} (got: {error})") from error
