@@ -32,15 +32,14 @@ from .rounds import TURNS, Round, Side, record_of
 from .worker import Copy, Start, WorkerError
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
-"""Rounds of each pair, if its sides name no other number. Fixed beforehand: to stop where it looks good would make the
-interval too narrow."""
+"""Rounds of a pair. Fixed beforehand: stopping at a good result would make the interval too narrow."""
 OUT_OF_MEMORY: Final = "Memory"
-"""Part of the name of each error of torch, PyCUDA, Numba or Python that says so."""
+"""Part of the name of every out-of-memory error of torch, PyCUDA, Numba and Python."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Two records of the same work; see `ratio`."""
+    """Two records of the same work."""
 
     name: str
     a: Record
@@ -48,36 +47,36 @@ class Pair:
     comparison: Comparison | None = None
     """None: the two were measured at different times."""
     mismatched: tuple[str, ...] = ()
-    """Fields that should be the same and were allowed not to be."""
+    """Fields that differ, by permission."""
 
     @classmethod
     def of(cls, a: Record, b: Record, comparison: Comparison) -> Pair:
-        """Return two records that were compared, by the name of the first point and where the second one differs."""
+        """Return a pair, named after the first point and the axes that differ."""
         return cls(name=_name(a.case, a.point, b.point), a=a, b=b, comparison=comparison)
 
     @property
     def in_turns(self) -> bool:
-        """The two were measured in turns, or in rounds."""
+        """True if both sides were timed interleaved."""
         return self.comparison is not None
 
     @property
     def ratio(self) -> Ratio:
-        """Time on side B over that on side A."""
+        """Time of side B divided by time of side A."""
         return self.comparison.ratio() if self.comparison else unpaired_ratio(self.a.unit_ns, self.b.unit_ns)
 
     def p_slower(self, by: float = 0.0) -> float:
-        """Return the one-sided p-value for B being slower by more than a share."""
+        """One-sided p-value that B is slower by more than a fraction."""
         return self.ratio.p_over(1 + by) if self.comparison else unpaired_p(self.a.unit_ns, self.b.unit_ns, 1 + by)
 
     @property
     def p_faster(self) -> float:
-        """The one-sided p-value for A being slower."""
+        """One-sided p-value that A is slower."""
         return self.ratio.p_below() if self.comparison else unpaired_p(self.b.unit_ns, self.a.unit_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Files that pairs are kept in as they are measured; what is stopped goes on with those that are there."""
+    """Output files of a paired run, which `--resume` reads."""
 
     a: Path
     b: Path
@@ -85,23 +84,23 @@ class Kept:
 
     @classmethod
     def of(cls, folder: Path, run_id: str) -> Kept:
-        """Return the files of a run: the records of either side, and the comparisons."""
+        """Return the files of a run: records of both sides and comparisons."""
         return cls(*(folder / f"{run_id}-{name}.jsonl" for name in ("a", "b", "comparisons")))
 
     @property
     def files(self) -> list[Path]:
-        """The files that there are."""
+        """Existing files."""
         return there(self.a, self.b, self.comparisons)
 
     def add(self, pair: Pair) -> None:
-        """Keep both records, and then their comparison, so that there is none without them."""
+        """Append both records, then their comparison."""
         append(self.a, pair.a)
         append(self.b, pair.b)
         if pair.comparison:
             append(self.comparisons, pair.comparison)
 
     def pairs(self) -> list[Pair]:
-        """Return the pairs that were compared."""
+        """Return the finished pairs."""
         with leaving_out() as cut:
             records = {record.id: record for record in read_all(self.files, cut)}
             comparisons = read_comparisons(self.files, cut)
@@ -111,13 +110,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Pairs, and the points that make none."""
+    """Measured pairs, and points without one."""
 
     pairs: list[Pair] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    """Points that cannot run on a side, with the reason."""
+    """Points that a side cannot run, with the reason."""
     failed: list[str] = field(default_factory=list)
-    """Points that are wrong or break."""
+    """Points that are wrong or fail, with the reason."""
 
 
 def measure_all(
@@ -131,14 +130,13 @@ def measure_all(
 
     Args:
         todo: The sides.
-        preset: How much is measured.
-        say: Gets a line for each pair.
-        kept: Files that get each pair; those that are there are not measured again.
+        preset: Lengths of blocks and number of rounds.
+        say: Gets a progress line for each pair.
+        kept: Output files; pairs in them are not measured again.
         at_once: Most rounds that are set up at the same time, see `in_rounds`.
 
     Raises:
-        NotComparable: The sides of a pair have different versions of the case, or other cards; or those that are kept
-            are of other code.
+        NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
     """
     found = Measured()
     there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
@@ -178,7 +176,7 @@ def measure_all(
 
 
 def _require_one_code(before: Record, now: Mapping[str, Any]) -> None:
-    """Make sure that a run goes on with the state of the code that it began with; raises NotComparable."""
+    """Raise NotComparable unless a run continues on the code it began with."""
     differ = [(before.git.get(name), now.get(name)) for name in ("sha", "diff_hash")]
     if any(was != is_ for was, is_ in differ):
         (sha, changes), (sha_now, changes_now) = zip(*differ, strict=True)
@@ -196,7 +194,9 @@ def measure_revisions(
     at_once: int = 1,
     rounds: Callable[[Job], int | None] = lambda job: None,
 ) -> Measured:
-    """Measure points on the code of two revisions; see `measure_all`. ``rounds`` returns how many a point has.
+    """Measure points on the code of two revisions; see `measure_all`.
+
+    ``rounds`` returns the number of rounds of a point; None: that of the preset.
 
     Raises:
         NotComparable: git does not know a revision, or the sides have different versions of a case.
@@ -215,7 +215,7 @@ def sides_of(
     *,
     rounds: int | None = None,
 ) -> tuple[Side, Side]:
-    """Return two sides of a case, whose runs are named after their letters."""
+    """Return two sides of a case, with runs named after their letters."""
     a, b = (
         Side(case=case, point=point, start=start, run_id=f"{run_id}-{letter}", rounds=rounds)
         for letter, point, start in zip("ab", points, starts, strict=True)
@@ -229,19 +229,20 @@ def in_rounds(
     at_once: int = 1,
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
-    """Yield the place of each pair and its two records with their comparison, or why there are none. Waits.
+    """Yield the index of each pair with its records and comparison, or its error. Waits.
+
+    With several rounds at once, their processes start and set up at the same time, are timed one by one, and are
+    checked and ended at the same time (ADR 0026). A pair that fails then may have lacked memory: it is measured again
+    with half as many, and at last alone. If all rounds fail, or one lacks memory, half as many continue.
 
     Args:
         todo: The sides of each pair.
-        preset: How much is measured.
-        at_once: Most rounds whose processes are started and set up at the same time. Then they are timed one after
-            the other, while all others wait, and checked and ended at the same time (ADR 0026). A pair that fails
-            beside others, which may have had the memory, is measured again beside half as many, and at last by itself.
-            If all rounds fail, or one for want of memory, half as many go on.
-        say: Gets a line for each pair that is put off so.
+        preset: Lengths of blocks and number of rounds.
+        at_once: Most rounds that are set up at the same time.
+        say: Gets a line for each pair that is postponed.
 
     Raises:
-        NotComparable: The sides of a pair have different versions of the case, or other cards.
+        NotComparable: Two sides have different case versions or GPUs.
     """
     for start in {side.start for sides in todo for side in sides if isinstance(side.start, Copy)}:
         start.prepare()
@@ -266,7 +267,7 @@ def in_rounds(
             of_pair = done.pop(place)
             error = next((each.error for each in of_pair if each.error), None)
             if error is None:
-                yield place, _pair(todo[place], of_pair, preset, at_once)
+                yield place, _pair(of_pair, preset, at_once)
             elif len(batch) > 1 and error.kind != "Skip":
                 again.append(place)
                 side = todo[place][0]
@@ -279,29 +280,25 @@ def in_rounds(
 
 
 def _do(batch: Sequence[Round]) -> None:
-    """Set rounds up at the same time, time one after the other, and end them at the same time."""
+    """Set up rounds at the same time, time them one by one, end them at the same time."""
     with ThreadPoolExecutor(len(batch)) as pool:
         try:
             list(pool.map(Round.set_up, batch))
             for each in batch:
                 each.time()
             list(pool.map(Round.finish, batch))
-        except BaseException as error:  # a thread waits for a process that is set up, so that must end first
+        except BaseException as error:  # threads wait for processes that set up: these must end first
             for each in batch:
                 each.close(error)
             raise
 
 
-def _pair(sides: tuple[Side, Side], rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
-    a, b = (
-        record_of(side, halves, preset, rounds[0].started, at_once)
-        for side, halves in zip(sides, zip(*(each.halves for each in rounds), strict=True), strict=True)
-    )
-    return compared_in_rounds(a, b)
+def _pair(rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
+    return compared_in_rounds(*(record_of(rounds, index, preset, at_once) for index in (0, 1)))
 
 
 def compared_in_rounds(a: Record, b: Record) -> Pair:
-    """Return the pair of two records, whose samples are those of rounds of `TURNS` turns, or one of each round."""
+    """Return the pair of two records with `TURNS` turns, or one sample, a round."""
     one_each = a.process is not None and len(set(a.process)) == len(a.process)
     logs, n = (log_ratios(a.unit_ns, b.unit_ns), 1) if one_each else (log_ratios(a.turn_ns, b.turn_ns), TURNS)
     by_round = [logs[first : first + n] for first in range(0, len(logs), n)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Final
 
 from ..core.errors import NotComparable
 from ..core.machine import Bystanders, loop_ns
@@ -17,11 +18,11 @@ from ..core.record import CaseVersion, Context, Host, Record, StartTime
 from .worker import Answering, Message, Start, WorkerError
 
 TURNS: Final = 3
-"""Turns A B B A of a round."""
+"""A B B A turns in a round."""
 MORE: Final = 7
-"""Times that a round may take as many turns again, if the fastest block of a side is to count and none confirms it."""
+"""Repetitions of a round until a second block confirms the fastest one."""
 UNDISTURBED: Final = 0.02
-"""Share by which a second block may be slower than the fastest one, which it confirms."""
+"""Relative slow-down of a second block that still confirms the fastest one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,133 +37,143 @@ class Side:
     """Run of its record."""
     taken: str = "in turns with another side"
     command: str | None = None
-    """Repeats the point; None: the sweep does."""
+    """Command that repeats the point; None: the one of the sweep."""
     rounds: int | None = None
-    """Rounds of its pair; None: as many as the preset has."""
+    """Number of rounds; None: that of the preset."""
     block_s: float = 0.0
-    """Time for which samples of a block of its pair are taken, s; there are two at least. Unless it is 0, the fastest
-    block of either side counts for a whole round, which goes on until a second one is nearly as fast."""
+    """Time in which samples of a block are taken, s; two at least. Above 0 only the fastest block of a round counts,
+    and the round continues until a second block confirms it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Half:
-    """One side of a round."""
+    """One side of a round: its process and the answers."""
 
-    reply: Message
-    """Facts of the process and of the point in it."""
-    samples: list[Message]
-    end: Message
-    """Its last check, and the host."""
-    others_busy: float | None
-    """Share of the host's cores that others kept busy while both sides were timed."""
-    loop_ns: tuple[int, int]
-    """Times of one loop of Python before and after, see `machine.loop_ns`."""
+    side: Side
+    process: Answering
+    reply: Message = field(default_factory=dict)
+    """Facts of the process and of its point."""
+    samples: list[Message] = field(default_factory=list)
+    end: Message = field(default_factory=dict)
+    """Last check, and the host."""
+
+    def set_up(self) -> None:
+        """Set up the point in its process."""
+        point = {"case": self.side.case.name, "point": dict(self.side.point)}
+        self.reply = {**self.process.ask("describe"), **self.process.ask("set_up", **point)}
+
+
+def _part(do: Callable[[Round], None]) -> Callable[[Round], None]:
+    """Skip a part of a round after an error; keep the error of a side and end both processes."""
+
+    def part(self: Round) -> None:
+        if self.error:
+            return
+        try:
+            do(self)
+        except WorkerError as error:
+            self.error = error
+            self.close(error)
+
+    return wraps(do)(part)
 
 
 class Round:
-    """A process for each side, which are set up, timed in turns, and checked again.
+    """Two processes that are set up, timed in interleaved turns, and checked again.
 
-    Of two processes the one that starts second can be slower throughout. Sides start first in turn, so that this
-    cancels over the rounds as a drift does.
-
-    Where both sides can go back, the four blocks of a turn start from the same state, and each turn starts where the
-    one before has ended, the first of a round where the round before has: a load that follows the episode, or what was
-    learned, is then the same on both sides. Sides of one point do as many runs in a block: the same steps.
+    The process that starts second can be slower throughout. Sides start first in alternate rounds, so this cancels, as
+    a drift does. If both sides have snapshots, the four blocks of a turn start from one state, and each turn starts
+    where the last one ended, across rounds: a load that follows the episode or the training is then equal on both
+    sides. Sides of one point run equally often in a block: the same steps.
 
     Args:
         sides: Both sides.
-        preset: How much is measured.
+        preset: Lengths of blocks and warm-ups.
         number: Number among the rounds of its pair, from 0.
-        place: Place of its pair among all.
+        place: Index of its pair.
     """
 
     def __init__(self, sides: tuple[Side, Side], preset: Preset, number: int, place: int = 0) -> None:
         self.number, self.place = number, place
         self.error: WorkerError | None = None
-        """Why a side could not be measured; what is left of the round is not done then."""
-        self.halves: tuple[Half, ...] = ()
-        """Both sides in their order, once the round is finished."""
-        self._plan = PLANS[preset]
-        self._order = sides[::-1] if number % 2 else sides
-        self._processes = ExitStack()
+        """Error of a side, which ends the round."""
+        self.others_busy: float | None = None
+        """Share of the host's cores that others used during the timing."""
+        self.loop_ns: tuple[int, int] = (0, 0)
+        """Times of one Python loop before and after, see `machine.loop_ns`."""
+        self._plan, self._sides, self._processes = PLANS[preset], sides, ExitStack()
 
+    @property
+    def halves(self) -> list[Half]:
+        """Both halves, in the order of the sides."""
+        return self._order[::-1] if self.number % 2 else self._order
+
+    @_part
     def set_up(self) -> None:
-        """Start the processes, one after the other, and set both sides up at the same time."""
+        """Start the processes one by one, and set up both sides at the same time."""
         self.started = StartTime()
-        with self._noting():
-            self._there = [self._processes.enter_context(side.start()) for side in self._order]
+        sides = self._sides[::-1] if self.number % 2 else self._sides
+        self._order = [Half(side, self._processes.enter_context(side.start())) for side in sides]
+        on_both(Half.set_up, self._order)
+        first, second = (each.reply for each in self._order)
+        if sides[0].case.name == sides[1].case.name:  # a peer's case has its own versions
+            _require_one_version(first, second)
+        _require_one_card(first, second)
 
-            def reply(each: Answering, side: Side) -> Message:
-                return {**each.ask("describe"), **each.ask("set_up", case=side.case.name, point=dict(side.point))}
-
-            self._replies = on_both(reply, self._there, self._order)
-            first, second = self._order
-            if first.case.name == second.case.name:  # a peer has another one, with versions of its own
-                _require_one_version(*self._replies)
-            _require_one_card(*self._replies)
-
+    @_part
     def time(self) -> None:
-        """Warm both sides up, and time them in turns, unless one could not be set up."""
-        if self.error:
-            return
-        with self._noting():
-            goes_back = all(reply["has_snapshot"] for reply in self._replies)
-            lengths = {"sample_s": self._plan.sample_s, "warm_up_cap_s": self._plan.warm_up_cap_s}
-            for each, reply in zip(self._there, self._replies, strict=True):
-                reply.update(each.ask("warm_up", **lengths, goes_back=goes_back), goes_back=goes_back)
-            if goes_back and self._order[0].point == self._order[1].point:
-                most = max(reply["runs_per_sample"] for reply in self._replies)
-                self._replies = [{**reply, "runs_per_sample": most} for reply in self._replies]
-            done = self.number * TURNS if goes_back else 0
-            for each, reply in zip(self._there, self._replies, strict=True):
-                each.ask("begin", runs=reply["runs_per_sample"], n_blocks=done)
-            others, loop = Bystanders(), loop_ns()
-            self._samples = self._turns()
-            self._host = others.busy(), (loop, loop_ns())
+        """Warm up both sides and time them in interleaved turns."""
+        goes_back = all(each.reply["has_snapshot"] for each in self._order)
+        lengths = {"sample_s": self._plan.sample_s, "warm_up_cap_s": self._plan.warm_up_cap_s}
+        for each in self._order:
+            each.reply |= each.process.ask("warm_up", **lengths, goes_back=goes_back)
+            each.reply["goes_back"] = goes_back
+        if goes_back and self._sides[0].point == self._sides[1].point:
+            most = max(each.reply["runs_per_sample"] for each in self._order)
+            for each in self._order:
+                each.reply["runs_per_sample"] = most
+        done = self.number * TURNS if goes_back else 0
+        for each in self._order:
+            each.process.ask("begin", runs=each.reply["runs_per_sample"], n_blocks=done)
+        others, loop = Bystanders(), loop_ns()
+        self._take_turns(max(side.block_s for side in self._sides))
+        self.others_busy, self.loop_ns = others.busy(), (loop, loop_ns())
 
-    def _turns(self) -> tuple[list[Message], list[Message]]:
-        block_s, sides = max(side.block_s for side in self._order), (list[Message](), list[Message]())
+    def _take_turns(self, block_s: float) -> None:
+        first, second = self._order
         for _ in range(1 + MORE):
-            for samples, more in zip(sides, abba_turns(self._there[0], self._there[1], TURNS, block_s), strict=True):
-                samples.extend(more)
+            turns = abba_turns(first.process, second.process, TURNS, block_s)
+            for half, samples in zip(self._order, turns, strict=True):
+                half.samples += samples
             if not block_s:
-                return sides
-            if all(map(_is_undisturbed, sides)):
+                return
+            if all(_is_undisturbed(half.samples) for half in self._order):
                 break
-        first, second = ({**_fastest(samples), "is_undisturbed": _is_undisturbed(samples)} for samples in sides)
-        return [first], [second]
+        for half in self._order:
+            half.samples = [{**_fastest(half.samples), "is_undisturbed": _is_undisturbed(half.samples)}]
 
+    @_part
     def finish(self) -> None:
-        """Check both sides again and end their processes, unless one has failed.
+        """Check both sides again and end their processes.
 
-        Twins depend on the code alone, so those of the first round stand for all.
+        Twins depend on the code alone, so the first round checks them for all.
         """
-        if self.error:
-            return
-        with self._noting():
-            ends = on_both(lambda each: each.ask("finish", with_twin=self.number == 0), self._there)
-            halves = [Half(*each, *self._host) for each in zip(self._replies, self._samples, ends, strict=True)]
-            self.halves = tuple(halves[::-1] if self.number % 2 else halves)
-            self._processes.close()
+
+        def finish(half: Half) -> None:
+            half.end = half.process.ask("finish", with_twin=self.number == 0)
+
+        on_both(finish, self._order)
+        self._processes.close()
 
     def close(self, error: BaseException) -> None:
-        """End the processes, at once if they are stopped."""
+        """End the processes, immediately on a signal."""
         self._processes.__exit__(type(error), error, None)
 
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """Do a part of the round; keeps the error of a side, and ends both."""
-        try:
-            yield
-        except WorkerError as error:
-            self.error = error
-            self.close(error)
 
-
-def on_both(do: Callable[..., Message], *sides: Sequence[Any]) -> list[Message]:
-    """Do something on both sides at the same time; returns both results, or raises what the first one raised."""
+def on_both(do: Callable[[Half], None], halves: Sequence[Half]) -> None:
+    """Do something on both sides at the same time; raises the first error."""
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(do, *sides))
+        list(pool.map(do, halves))
 
 
 def _require_one_version(a: Message, b: Message) -> None:
@@ -178,15 +189,15 @@ def _require_one_card(a: Message, b: Message) -> None:
 
 
 def abba_turns(a: Answering, b: Answering, n: int, block_s: float = 0.0) -> tuple[list[Message], list[Message]]:
-    """Time blocks A B B A, ``n`` times over; returns the samples of each side in their order.
+    """Time ``n`` turns of blocks A B B A; returns the samples of each side.
 
-    A block is the fastest of two samples, or of as many as ``block_s`` has time for: the first after a change of sides
-    finds the caches full of the other one's, and what now and then interrupts a machine only ever adds to a time.
+    A block is the fastest sample of two, or of all within ``block_s``: after a change of sides the caches hold the
+    other side's data, and interruptions only add time.
     """
     samples: tuple[list[Message], list[Message]] = ([], [])
     for turn in range(n):
         if turn:
-            for each in (b, a):  # A goes on last, as it is first again
+            for each in (b, a):  # A last, as it is timed first again
                 each.ask("go_on")
         for side in (0, 1, 1, 0):
             end = time.monotonic() + block_s
@@ -198,7 +209,7 @@ def abba_turns(a: Answering, b: Answering, n: int, block_s: float = 0.0) -> tupl
 
 
 def _is_undisturbed(samples: Sequence[Message]) -> bool:
-    """Say whether a second sample was nearly as fast as the fastest one: it was no accident."""
+    """True if the second-fastest sample confirms the fastest."""
     first, second = sorted(sample["wall_ns"] for sample in samples)[:2]
     return bool(second <= (1 + UNDISTURBED) * first)
 
@@ -207,11 +218,12 @@ def _fastest(samples: Sequence[Message]) -> Message:
     return min(samples, key=lambda sample: sample["wall_ns"])
 
 
-def record_of(side: Side, halves: Sequence[Half], preset: Preset, started: StartTime, at_once: int) -> Record:
-    """Return the record of one side of all rounds."""
+def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int) -> Record:
+    """Return the record of side 0 or 1 over all rounds."""
     import torch  # noqa: PLC0415  (slow to import)
 
-    reply, samples = halves[0].reply, [sample for half in halves for sample in half.samples]
+    halves = [each.halves[index] for each in rounds]
+    side, reply, samples = halves[0].side, halves[0].reply, [sample for half in halves for sample in half.samples]
     facts = Facts(**{**reply["facts"], "device": torch.device(reply["facts"]["device"])})
     before = [Check(**half.reply["check"]) for half in halves]
     after = [Check(**half.end["check"]) for half in halves]
@@ -225,7 +237,7 @@ def record_of(side: Side, halves: Sequence[Half], preset: Preset, started: Start
         + (" or more, of each the fastest block" if undisturbed else ""),
         warm_up=min((half.reply["warm_up"] for half in halves), key=lambda each: bool(each["settled"])),
         before=max(before, key=lambda check: check.max_error),
-        after=max(after, key=lambda check: check.max_error),  # of equals the first, which has the twin
+        after=max(after, key=lambda check: check.max_error),  # the first of equals has the twin
         process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
         notes={
             "turns_from_one_state": bool(reply["goes_back"]),
@@ -247,17 +259,21 @@ def record_of(side: Side, halves: Sequence[Half], preset: Preset, started: Start
         case,
         side.point,
         context,
-        started=started,
+        started=rounds[0].started,
         facts=facts,
         seen=replace(seen, metrics=rates(seen, facts.work)),
-        host=_host(halves),
+        host=_host(rounds, index),
         taken=side.taken,
         command=side.command,
     )
 
 
-def _host(halves: Sequence[Half]) -> Host:
-    """Return the host of the round in which others kept it busiest, with the times of the loop in all rounds."""
-    busiest = max(halves, key=lambda half: (half.others_busy or 0.0, half.end["host"]["load_before"] or 0.0))
-    loops = [time for half in halves for time in half.loop_ns]
-    return Host(**busiest.end["host"] | {"others_busy": busiest.others_busy, "loop_ns": [min(loops), max(loops)]})
+def _host(rounds: Sequence[Round], index: int) -> Host:
+    """Return the host in the round that others disturbed most, with the loop times of all rounds."""
+
+    def load(each: Round) -> tuple[float, float]:
+        return each.others_busy or 0.0, each.halves[index].end["host"]["load_before"] or 0.0
+
+    busiest, loops = max(rounds, key=load), [time for each in rounds for time in each.loop_ns]
+    changes = {"others_busy": busiest.others_busy, "loop_ns": [min(loops), max(loops)]}
+    return Host(**busiest.halves[index].end["host"] | changes)
