@@ -2,11 +2,12 @@
 
 A run is split into its kernels of CUDA C, built by `host` for a plain x86-64-v3, and the path to them: Python, torch
 and the launches. One process counts with one thread, a fixed hash seed and no garbage collection. Allocators and
-look-ups by address are left out: they depend on where memory happens to lie. The program is `counted.py`.
+look-ups by address are left out: they depend on where memory happens to lie. `server.Server.count` runs the points.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -127,6 +128,36 @@ class Profile:
         return {**kernels, PATH: sum(self.own.values()) - kernels.total() - moved}
 
 
+WARM_RUNS: Final = 8
+"""Runs before the count, after which CPython's interpreter has settled on its specialised instructions."""
+COUNTED_RUNS: Final = 5
+WARM_RUNS_OF_LONG, COUNTED_RUNS_OF_LONG = 2, 1
+LONG: Final = ("rollout", "train")
+"""Cases whose one run has as many steps as a rollout."""
+
+_MARKS: Final = """
+#include <valgrind/callgrind.h>
+extern "C" void wd_count_start() { CALLGRIND_START_INSTRUMENTATION; }
+extern "C" void wd_count_stop() { CALLGRIND_STOP_INSTRUMENTATION; }
+extern "C" void wd_count_begin() { CALLGRIND_ZERO_STATS; }
+extern "C" void wd_count_end(const char* label) { CALLGRIND_DUMP_STATS_AT(label); }
+"""
+
+
+@cache
+def marks() -> ctypes.CDLL:
+    """Return callgrind's client requests; outside of Valgrind they do nothing.
+
+    Raises:
+        CompileError: Valgrind's header is missing.
+    """
+    compiler = cuda_c.cpu_compiler()
+    assert compiler is not None, "`availability` has found one"
+    key = {"text": _MARKS, "compiler": cuda_c.compiler_version(compiler)}
+    library = cached(key, ".so", lambda to: cuda_c.compile_shared_library(_MARKS, to, compiler, ["-O1"], "marks"))
+    return ctypes.CDLL(str(library))
+
+
 TRIGGER: Final = "desc: Trigger: Client Request: "
 _NAMED: Final = re.compile(r"\((\d+)\)(?: (.*))?")
 _COPY: Final = re.compile(r"(?:\.(?:constprop|isra|part|cold)(?:\.\d+)?)+$|'\d+$")
@@ -196,11 +227,12 @@ def count(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
         WorkerError: The code is too old, or its process dies.
     """
     with tempfile.TemporaryDirectory(prefix="counts-") as folder, _process(root.resolve(), Path(folder)) as process:
-        process.require_code(root.resolve())
-        answers = process.ask("count", points=[(job.case.name, dict(job.point)) for job in jobs])["points"]
+        reply = process.ask("count", points=[(job.case.name, dict(job.point)) for job in jobs])
+        process.require_code(root.resolve(), reply)
+        process.kill()  # to exit takes seconds on an emulated CPU
         profiles = {each.label: each for each in map(Profile.read, sorted(Path(folder).glob("counts.*")))}
     counted = []
-    for place, answer in enumerate(answers):
+    for place, answer in enumerate(reply["points"]):
         if "error" in answer:
             counted.append(Count(error=answer["error"], reason=answer["message"]))
             continue
@@ -225,7 +257,7 @@ def kept(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
         counted.extend(count(jobs, root))
         path.write_text(json.dumps([asdict(each) for each in counted]))
 
-    own = "".join(path.read_text() for path in (Path(__file__), Path(__file__).with_name("counted.py")))
+    own = "".join(path.read_text() for path in (Path(__file__), Path(__file__).with_name("server.py")))
     code = {"counts": own, "code": digest(root), "points": names, "tools": tools()}
     path = cached(code, ".json", make)
     if any(each.error for each in counted):
@@ -270,7 +302,8 @@ def callgrind(folder: Path) -> list[str]:
 
 
 def _process(root: Path, folder: Path) -> Worker:
-    """Start `counted.py` of the code in a folder under callgrind."""
-    words = [*callgrind(folder), *program(root, "process/counted.py", "process/counts.py", "counts.py")]
+    """Start the server of the code in a folder under callgrind."""
+    # Older commits had a separate program for counts.
+    words = [*callgrind(folder), *program(root, "process/counts.py", "counts.py", "process/local.py")]
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return Worker.start(f"the count of {root}", words, cwd=root, env=finding(root, {**kept, **PINNED}), is_quiet=True)

@@ -1,19 +1,23 @@
-"""The server of points: sets up, checks and times one point, on request."""
+"""The server of points: sets up, checks, times and counts points, on request."""
 
 from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Mapping
+import platform
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
+from warpdrive_min.backends import host
+
 from ..core import machine, measure
 from ..core.case import Case, Job, Skip
 from ..core.measure import Plan, Timed, Timer
 from ..core.record import Context, Host
+from . import callgrind
 from .worker import Dispatcher, Message
 
 
@@ -130,6 +134,48 @@ class Server(Dispatcher):
             return {"check": asdict(check.require("after")), "host": host.model_dump()}
         finally:
             self._let_go()
+
+    def count(self, points: Sequence[tuple[str, Message]]) -> Message:
+        """Set up points and count runs of each; returns the number of runs and the work, or the error.
+
+        The label of a run's profile is the index of its point and its own number.
+        """
+        if platform.machine() == "x86_64":
+            host.TARGET = f"-march={callgrind.TARGET}"
+        torch.set_num_threads(1)
+        ready = [self._ready(case, point) for case, point in points]
+        tell, counted = callgrind.marks(), list[Message]()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        tell.wd_count_start()
+        for place, found in enumerate(ready):
+            if not isinstance(found, Timed):
+                counted.append(found)
+                continue
+            runs = callgrind.COUNTED_RUNS_OF_LONG if points[place][0] in callgrind.LONG else callgrind.COUNTED_RUNS
+            for number in range(runs):
+                tell.wd_count_begin()
+                found.run()
+                tell.wd_count_end(f"{place} {number}".encode())
+            counted.append({"runs": runs, "work": dict(found.facts.work)})
+        tell.wd_count_stop()
+        return {"root": str(machine.ROOT), "points": counted}
+
+    def _ready(self, name: str, point: Message) -> Timed | Message:
+        """Set up a point and warm it up; returns the error if it fails."""
+        try:
+            if name not in self._cases:
+                raise Skip(f"this code has no case {name}")
+            timed = self._cases[name].setup(point)
+            assert isinstance(timed, Timed), "points that are counted are run many times"
+            for _ in range(callgrind.WARM_RUNS_OF_LONG if name in callgrind.LONG else callgrind.WARM_RUNS):
+                timed.run()
+        except Skip as skip:
+            return {"error": "Skip", "message": str(skip)}
+        except Exception as error:  # noqa: BLE001  (one broken point must not lose the others)
+            return {"error": type(error).__name__, "message": str(error)}
+        return timed
 
     def _timer_of(self, timed: Timed) -> Timer:
         return Timer(replace(timed, stopwatch=self._start) if self._start else timed)

@@ -270,9 +270,9 @@ class Worker:
         """Return the file descriptor of the socket, for `multiprocessing.connection.wait`."""
         return self._connection.fileno()
 
-    def require_code(self, root: Path) -> None:
-        """Raise WorkerError unless the process has imported the code in a folder."""
-        found = self.ask("describe")["root"]
+    def require_code(self, root: Path, reply: Message | None = None) -> None:
+        """Raise WorkerError unless the process has imported the code in a folder, by its reply or its description."""
+        found = (reply or {}).get("root") or self.ask("describe")["root"]
         if Path(found) != root:
             raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
 

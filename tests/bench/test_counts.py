@@ -11,10 +11,10 @@ import pytest
 from bench.core import machine
 from bench.core.record import Context, append, read_all
 from bench.process import callgrind as counts
-from bench.process import counted as program
+from bench.process import server
 from bench.process.callgrind import PATH, Profile
 from bench.process.checkouts import checkouts
-from bench.process.counted import Server
+from bench.process.server import Server
 from bench.process.worker import Worker, WorkerError
 from bench.static import instructions, sides, verdict
 from bench.workloads.cases import CASES
@@ -113,7 +113,7 @@ def test_callgrind_counts_a_kernel_exactly(tmp_path):
     compiler = counts.cuda_c.cpu_compiler()
     library = tmp_path / "kernel.so"
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, tmp_path / "kernel.cpp"], check=True)
-    words = [*counts.callgrind(tmp_path), sys.executable, "-I", "-S", "-c", PROGRAM, program.marks()._name, library]
+    words = [*counts.callgrind(tmp_path), sys.executable, "-I", "-S", "-c", PROGRAM, counts.marks()._name, library]
     subprocess.run(words, check=True, capture_output=True)
     profiles = {each.label: each.parts() for each in map(Profile.read, tmp_path.glob("counts.*"))}
     first, second, third = (profiles[f"0 {run}"]["sum"] for run in range(3))
@@ -125,14 +125,16 @@ def test_callgrind_counts_a_kernel_exactly(tmp_path):
 def test_broken_points_do_not_stop_the_others(monkeypatch):
     """A point that cannot be set up is said with its reason; the next one is counted."""
     for name in ("freeze", "disable"):
-        monkeypatch.setattr(program.gc, name, lambda: None)
+        monkeypatch.setattr(server.gc, name, lambda: None)
     monkeypatch.setattr(host, "TARGET", host.TARGET)
-    monkeypatch.setattr(program.torch, "set_num_threads", lambda n: None)
+    monkeypatch.setattr(server.torch, "set_num_threads", lambda n: None)
     point = {"implementation": "ours", "backend": "host", "mode": "eager"}
-    answers = Server().count([("launch", {**point, "backend": "absent"}), ("abacus", {}), ("launch", point)])["points"]
+    answers = Server(CASES).count([("launch", {**point, "backend": "absent"}), ("abacus", {}), ("launch", point)])[
+        "points"
+    ]
     assert answers[0]["error"] == "KeyError"
     assert answers[1] == {"error": "Skip", "message": "this code has no case abacus"}
-    assert answers[2]["runs"] == program.COUNTED_RUNS
+    assert answers[2]["runs"] == counts.COUNTED_RUNS
 
 
 @pytest.mark.nightly
