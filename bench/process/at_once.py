@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from multiprocessing import connection
 from typing import Any
 
@@ -24,12 +23,12 @@ def run_point(job: Job, context: Context, start: Start | None) -> Record:
     """Measure one point; if its process dies, the record has failed."""
     if start is None:
         return job.run(context)
-    failed = partial(Record.of, job.case, job.point, context, started=StartTime(), status="failed")
+    started = StartTime()
     try:
         with start() as worker:
             return _parsed(job, worker.ask("measure", **_arguments(job, context)))
     except WorkerError as error:
-        return failed(reason=str(error))
+        return Record.of(job.case, job.point, context, started=started, status="failed", reason=str(error))
 
 
 def run_points(todo: Sequence[Job], context: Context, start_of: StartOf, at_once: int = 1) -> Iterator[Record]:

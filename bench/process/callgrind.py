@@ -64,8 +64,8 @@ PINNED: Final = {
 # ------------------------------------------------------------------ profiles
 
 KERNEL: Final = re.compile(r"wd_launch_(?P<name>\w+)(?P<inner>\..*)?")
-"""Function of the backend `host` that launches a kernel; the inner one, by OpenMP, runs its blocks. Callgrind does not
-see the call of the outer one, for which libffi changes the stack."""
+"""Launch function of backend `host`; its inner OpenMP function runs the blocks. Callgrind does not see the call of the
+outer one: libffi changes the stack."""
 BY_ADDRESS: Final = re.compile(
     r"_int_(?:malloc|free|realloc|memalign)\w*|(?:m|c|re)alloc|free|malloc_consolidate|unlink_chunk|sys(?:malloc|trim)"
     r"|_?PyObject_(?:Malloc|Calloc|Realloc|Free)|allocate_from_new_pool|new_arena|(?:insert|arena)_\w*pool\w*"
@@ -85,9 +85,9 @@ class Profile:
     total: int
     """All of them, by callgrind's own sum."""
     own: Mapping[str, int]
-    """Instructions of each function, without what it calls."""
+    """Exclusive instructions of each function."""
     called: Mapping[str, int]
-    """Instructions of all calls of a function, with what it calls in turn."""
+    """Inclusive instructions of all calls of a function."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -161,7 +161,7 @@ def marks() -> ctypes.CDLL:
 TRIGGER: Final = "desc: Trigger: Client Request: "
 _NAMED: Final = re.compile(r"\((\d+)\)(?: (.*))?")
 _COPY: Final = re.compile(r"(?:\.(?:constprop|isra|part|cold)(?:\.\d+)?)+$|'\d+$")
-"""Ends by which g++ tells copies of a function apart, and callgrind levels of a recursion."""
+"""Suffixes of function copies by g++, and of recursion levels by callgrind."""
 
 
 def _name(text: str, names: dict[str, str]) -> str:

@@ -16,22 +16,22 @@ from ..core.machine import ROOT
 from .worker import Start, Worker
 
 WORKING_TREE: Final = "."
-"""Stands for the present checkout, as it is, in place of a revision."""
+"""Name of the present checkout in place of a revision."""
 
 
 @contextmanager
 def revisions(*names: str, root: Path = ROOT) -> Iterator[list[Start]]:
-    """Yield what starts a process on the code of each git revision; see `checkouts`."""
+    """Yield a function for each git revision that starts a process on its code."""
     with checkouts(*names, root=root) as trees:
         yield [partial(Worker.on, tree) for tree in trees]
 
 
 @contextmanager
 def checkouts(*names: str, root: Path = ROOT) -> Iterator[list[Path]]:
-    """Yield a folder with the code of each git revision, `WORKING_TREE` being the checkout itself.
+    """Yield a folder with the code of each git revision; `WORKING_TREE` is the checkout.
 
     Raises:
-        NotComparable: git does not know a revision.
+        NotComparable: A revision is unknown to git.
     """
     with tempfile.TemporaryDirectory(prefix="revisions-") as folder:
         trees = [root if name == WORKING_TREE else Path(folder, str(index)) for index, name in enumerate(names)]
@@ -42,9 +42,9 @@ def checkouts(*names: str, root: Path = ROOT) -> Iterator[list[Path]]:
 
 
 def _check_out(root: Path, name: str, tree: Path) -> None:
-    """Check a revision out into a repository of its own, which only borrows the objects of the one that has it.
+    """Check out a revision into a new repository that borrows the objects of ``root``.
 
-    Unlike a worktree it leaves nothing in that one, whatever becomes of this process.
+    Unlike a worktree this never leaves anything in ``root``.
     """
     try:
         commit = commit_of(name, root)

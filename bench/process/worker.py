@@ -25,18 +25,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, TimeoutExpired
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, Any, Final, Protocol
 
 from warpdrive_min.processes import Child, end_with_parent, register
 from warpdrive_min.stopping import SIGNALS
 
 from ..core.machine import ROOT
 from ..core.quiet import SIBLINGS
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext, SpawnContext
 
 Message = dict[str, Any]
 """JSON object."""
@@ -48,9 +46,7 @@ LONGEST: Final = 1 << 24
 STARTER: Final = "BENCH_STARTER"
 """Environment variable with the process id that `tie` ties the fork server to."""
 CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
-PROCESSES: Final[ForkServerContext | SpawnContext] = (
-    multiprocessing.get_context("forkserver") if CAN_COPY else multiprocessing.get_context("spawn")
-)
+PROCESSES: Final[Any] = multiprocessing.get_context("forkserver" if CAN_COPY else "spawn")
 """Starts processes, where possible from a fork server that has imported everything and has not used a GPU."""
 
 
@@ -122,6 +118,7 @@ def _read(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
 # ------------------------------------------------------------------ from another process
 
 
+@dataclass(eq=False)
 class Worker:
     """Client of a process that answers requests; a context manager, which ends it.
 
@@ -134,17 +131,12 @@ class Worker:
         noise: File with its output; None: it prints to stderr.
     """
 
-    def __init__(
-        self,
-        name: str,
-        connection: Connection,
-        wait: Callable[[float], int | None],
-        kill: Callable[[], None],
-        timeout_s: float | None = None,
-        noise: IO[bytes] | None = None,
-    ) -> None:
-        self._name, self._connection, self._wait, self.kill = name, connection, wait, kill
-        self._timeout_s, self._noise = timeout_s, noise
+    name: str
+    connection: Connection
+    wait: Callable[[float], int | None]
+    kill: Callable[[], None]
+    timeout_s: float | None = None
+    noise: IO[bytes] | None = None
 
     @classmethod
     def on(cls, root: Path) -> Worker:
@@ -216,15 +208,15 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
         if kind is None or issubclass(kind, Exception):
             with contextlib.suppress(OSError):
-                self._connection.send_bytes(b"null")
+                self.connection.send_bytes(b"null")
         else:  # this process is stopped and does not wait for a point to end
             self.kill()
-        if self._wait(ENDING_S) is None:
+        if self.wait(ENDING_S) is None:
             self.kill()
-            self._wait(ENDING_S)
-        self._connection.close()
-        if self._noise:
-            self._noise.close()
+            self.wait(ENDING_S)
+        self.connection.close()
+        if self.noise:
+            self.noise.close()
 
     def ask(self, method: str, **arguments: Any) -> Message:
         """Send a request and wait for its answer.
@@ -238,7 +230,7 @@ class Worker:
     def send(self, **message: Any) -> None:
         """Send a message; `receive` reports a failure."""
         with contextlib.suppress(OSError):
-            self._connection.send_bytes(json.dumps(message).encode())
+            self.connection.send_bytes(json.dumps(message).encode())
 
     def receive(self, method: str) -> Message:
         """Wait for the next message: the answer, or a request for `quiet` before it.
@@ -247,9 +239,9 @@ class Worker:
             WorkerError: As `ask`.
         """
         try:
-            if not self._connection.poll(self._timeout_s):
-                raise self._ended(f"did not answer {method} within {self._timeout_s:g} s; raise --timeout")
-            answer = self._connection.recv_bytes(LONGEST)
+            if not self.connection.poll(self.timeout_s):
+                raise self._ended(f"did not answer {method} within {self.timeout_s:g} s; raise --timeout")
+            answer = self.connection.recv_bytes(LONGEST)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise self._ended(f"died at {method}") from None
         except OSError as error:
@@ -268,7 +260,7 @@ class Worker:
 
     def fileno(self) -> int:
         """Return the file descriptor of the socket, for `multiprocessing.connection.wait`."""
-        return self._connection.fileno()
+        return self.connection.fileno()
 
     def require_code(self, root: Path, reply: Message | None = None) -> None:
         """Raise WorkerError unless the process has imported the code in a folder, by its reply or its description."""
@@ -278,13 +270,13 @@ class Worker:
 
     def _ended(self, why: str) -> WorkerError:
         """Kill the process; return an error with the reason and its exit code if it died."""
-        code = self._wait(ENDING_S) if why.startswith("died") else None
+        code = self.wait(ENDING_S) if why.startswith("died") else None
         self.kill()
-        self._wait(ENDING_S)
+        self.wait(ENDING_S)
         if code is not None:
             why += f" by signal {-code}" if code < 0 else f" with exit code {code}"
-            why += f"; its last words: {_last_line(self._noise):.200}" if self._noise else "; see the error output"
-        return WorkerError("Died", f"{self._name}: {why}")
+            why += f"; its last words: {_last_line(self.noise):.200}" if self.noise else "; see the error output"
+        return WorkerError("Died", f"{self.name}: {why}")
 
 
 # ------------------------------------------------------------------ copies of this code
@@ -306,7 +298,7 @@ class Copy:
         """Start a process."""
         self.prepare()
         ours, theirs = PROCESSES.Pipe()
-        process = PROCESSES.Process(target=self._run, args=(theirs,))
+        process: BaseProcess = PROCESSES.Process(target=self._run, args=(theirs,))
         with _shielded():
             process.start()
         register(process)

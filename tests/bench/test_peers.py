@@ -421,7 +421,7 @@ def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, body, timeo
     run = a_run(timeout_s, gymnax=script(tmp_path / "python", body))
     with started(smoke("gymnax"), run) as peer, pytest.raises(WorkerError, match=message):
         ask(smoke("gymnax"), peer, "set_up", adapter="gymnax", point={})
-    assert peer._wait(0) is not None
+    assert peer.wait(0) is not None
 
 
 def test_interpreter_that_does_not_exist_is_named():

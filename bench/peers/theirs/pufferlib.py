@@ -1,4 +1,4 @@
-"""PufferLib: CartPole in C, or Gymnasium's objects behind its vectorisation, one after the other or in processes."""
+"""PufferLib: CartPole in C, or its vectorisation of Gymnasium, serial or in processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PACKAGES", "device", "prepare"]
 
 PACKAGES = ("pufferlib", "pufferlib-core", "gymnasium", "numpy")
 REPORTED_EVERY = 1_000
-"""Steps after which its environments in C sum up their episodes."""
+"""Steps between two summaries of episodes in C."""
 
 
 def prepare(point: Point) -> Work:
@@ -36,7 +36,7 @@ def prepare(point: Point) -> Work:
 
 
 def _stopping(work: Work) -> Work:
-    """Return a work whose processes are stopped between its blocks: idle, they spin for half a second, on our cores."""
+    """Stop the processes of a work between its blocks: idle, they spin for half a second."""
     workers = multiprocessing.active_children()
 
     def send(number: int) -> None:
@@ -57,7 +57,7 @@ def _native(cls: Any, n_envs: int) -> Any:
 
 
 def _emulated(name: str, backend: str, n_envs: int) -> Any:
-    """Return so many of Gymnasium's environments; processes end with this one."""
+    """Create Gymnasium's environments; processes end with this one."""
     import gymnasium  # noqa: PLC0415
     import pufferlib.emulation  # noqa: PLC0415  (the peer: whether it is there is found out here)
     import pufferlib.vector  # noqa: PLC0415
@@ -73,7 +73,7 @@ def _emulated(name: str, backend: str, n_envs: int) -> Any:
 
 
 def _workers(n_envs: int) -> int:
-    """Return the most processes that share environments evenly and have a core each, as it asks for."""
+    """Return the largest number of processes with a core each and equal shares."""
     import psutil  # noqa: PLC0415  (theirs)
 
     most = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or 1)
