@@ -26,8 +26,8 @@ from .judge.ledger import is_claimed
 from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
+from .process.interleaved import in_rounds
 from .process.local import run_points, start
-from .process.pairs import in_rounds
 from .process.rounds import Side
 from .process.stopping import keeps
 from .process.worker import WorkerError

@@ -26,7 +26,7 @@ from ..core.record import RESULTS, Context, Record
 from ..core.schema import Amount, Count, Git, Machine, Model, Plain, load
 from ..core.stats import median, smallest_detectable
 from ..process.checkouts import WORKING_TREE
-from ..process.pairs import ROUNDS, Kept, Pair, measure_revisions
+from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
 from ..process.stopping import keeps
 from ..process.worker import WorkerError
 from ..show import render

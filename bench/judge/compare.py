@@ -38,8 +38,7 @@ from ..core.record import (
 from ..core.schema import read_toml
 from ..core.stats import CONFIDENCE, holm, median
 from ..process.checkouts import WORKING_TREE
-from ..process.local import start
-from ..process.pairs import (
+from ..process.interleaved import (
     Kept,
     Measured,
     Pair,
@@ -47,6 +46,7 @@ from ..process.pairs import (
     measure_revisions,
     sides_of,
 )
+from ..process.local import start
 from ..process.stopping import keeps
 from ..process.worker import WorkerError
 from ..show import render

@@ -31,7 +31,7 @@ from ..core.point import PresetName, point_name
 from ..core.record import Context, Record
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
 from ..process.checkouts import WORKING_TREE, checkouts
-from ..process.pairs import ROUNDS, Kept, Pair, measure_revisions
+from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
 from ..process.stopping import keeps
 from ..show import render
 from ..show.columns import Column, Table

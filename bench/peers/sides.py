@@ -22,7 +22,7 @@ from ..core.measure import MeasureError, Metric, Timed
 from ..core.point import Facts, Point, command_line, conditions
 from ..core.record import CaseVersion, Comparison, Context, Host, Record, Scope, StartTime, parsed
 from ..judge.evidence import remarks
-from ..process import pairs
+from ..process import interleaved
 from ..process.rounds import Side
 from ..process.server import Server
 from ..process.worker import Message, Start, Worker, WorkerError
@@ -68,7 +68,7 @@ class Run:
     devices: dict[str, str] = field(default_factory=dict)
     """Kind of device of each peer, once asked."""
     say: Callable[[str], None] = lambda text: None
-    """Gets a line for each postponed pair, see `pairs.in_rounds`."""
+    """Gets a line for each postponed pair, see `interleaved.in_rounds`."""
 
 
 def measure_each(
@@ -81,7 +81,7 @@ def measure_each(
     Args:
         todo: The points.
         run: Settings.
-        at_once: Most rounds that are set up at the same time, see `pairs.in_rounds`. Learning runs and peers with
+        at_once: Most rounds that are set up at the same time, see `interleaved.in_rounds`. Learning runs and peers with
             `is_alone` run alone.
     """
     jobs: list[PeerJob] = []
@@ -98,7 +98,7 @@ def measure_each(
             yield job, [_unmeasured(job, run, error)], None
     for is_alone, n in ((False, at_once), (True, 1)):
         places = [place for place, job in enumerate(jobs) if job.peer.is_alone == is_alone]
-        for index, got in pairs.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
+        for index, got in interleaved.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
             job = jobs[places[index]]
             if isinstance(got, WorkerError):
                 yield job, [_unmeasured(job, run, got)], None

@@ -21,7 +21,7 @@ from ..core.case import Job
 from ..core.record import Context, Record
 from ..workloads.cases import CASES
 from ..workloads.shared import ON_GPU
-from . import at_once as concurrent
+from . import concurrent_setup
 from .server import Server
 from .worker import Copy, serve
 
@@ -47,12 +47,12 @@ def start_of(job: Job) -> Copy | None:
 
 def run_point(job: Job, context: Context) -> Record:
     """Measure one point."""
-    return concurrent.run_point(job, context, start_of(job))
+    return concurrent_setup.run_point(job, context, start_of(job))
 
 
 def run_points(todo: Sequence[Job], context: Context, at_once: int = 1) -> Iterator[Record]:
     """Measure points, up to ``at_once`` set up at the same time."""
-    return concurrent.run_points(todo, context, start_of, at_once)
+    return concurrent_setup.run_points(todo, context, start_of, at_once)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ ENDING_S: Final = 10.0
 LONGEST: Final = 1 << 24
 """Size limit of an answer, bytes."""
 STARTER: Final = "BENCH_STARTER"
-"""Environment variable with the process id that `tie` ties the fork server to."""
+"""Environment variable with the process id that the fork server is tied to."""
 CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
 PROCESSES: Final[Any] = multiprocessing.get_context("forkserver" if CAN_COPY else "spawn")
 """Starts processes, where possible from a fork server that has imported everything and has not used a GPU."""
@@ -311,14 +311,14 @@ class Copy:
         return Worker("the worker", ours, wait, process.kill)
 
     def prepare(self) -> None:
-        """Start the fork server in this thread, with which it ends (`tie`), unless it runs."""
+        """Start the fork server in this thread, with which it ends (`parent_watch`), unless it runs."""
         os.environ[STARTER] = str(os.getpid())
         if CAN_COPY:
             import torch  # noqa: PLC0415  (slow to import)
 
             # On a GPU torch's optimiser imports its compiler, which takes a second.
             compiler = ["torch._dynamo"] if torch.backends.cuda.is_built() else []
-            PROCESSES.set_forkserver_preload([f"{__package__}.tie", self.preload, *compiler])
+            PROCESSES.set_forkserver_preload([f"{__package__}.parent_watch", self.preload, *compiler])
             with _shielded():
                 forkserver.ensure_running()
 

@@ -22,7 +22,7 @@ from bench.core.point import Check
 from bench.judge.evidence import remarks
 from bench.process import local, rounds, worker
 from bench.process.checkouts import revisions
-from bench.process.pairs import ROUNDS, Kept, in_rounds, measure_all, sides_of
+from bench.process.interleaved import ROUNDS, Kept, in_rounds, measure_all, sides_of
 from bench.process.rounds import TURNS, abba_turns
 from bench.process.server import Server
 from bench.process.worker import Worker, WorkerError

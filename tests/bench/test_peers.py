@@ -506,7 +506,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
         asked.append(([theirs.point["peer"] for _, theirs in todo], at_once))
         return ((place, WorkerError("Skip", "not measured")) for place in range(len(todo)))
 
-    monkeypatch.setattr(sides.pairs, "in_rounds", in_rounds)
+    monkeypatch.setattr(sides.interleaved, "in_rounds", in_rounds)
     monkeypatch.setattr(
         sides, "_both", lambda job, run: (None, SimpleNamespace(case=SimpleNamespace(scope="env"), point=job.point))
     )
