@@ -1,4 +1,4 @@
-"""Check of a peer's step against our NumPy reference, from its own state and actions."""
+"""Check of a peer's step, from its state and actions, with our reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..workloads.shared import SEED, env_config
 
 Floats = NDArray[np.float64]
 LOOSER: Final = 10
-"""Factor on the tolerance of our backends: a peer may sum in another order or in float64."""
+"""Factor on our tolerance: a peer may sum in another order or in float64."""
 
 
 def _same(seen: Floats) -> Floats:

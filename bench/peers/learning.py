@@ -1,4 +1,4 @@
-"""A peer's training run from our seed: its record, judged like ours, and our speed-up."""
+"""A peer's training run from our seed: its measurement, and our speed-up."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def facts_of(job: PeerJob, said: Mapping[str, Any]) -> Facts:
 
 
 def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
-    """Return the measurement of a peer's run, with returns averaged over our number of steps.
+    """Return a peer's measurement, with returns averaged over our number of steps.
 
     Its single program cannot stop at the threshold: it is timed as a whole, and its steps share the time.
     """
@@ -89,7 +89,7 @@ def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
 
 
 def speed_up(ours: Record, theirs: Record) -> Metric | None:
-    """Return the peer's time to the threshold divided by ours; None: one did not reach it."""
+    """Return the peer's time to the threshold over ours; None: one missed it."""
     mine, other = (metric(each, "seconds_to_threshold") for each in (ours, theirs))
     return Metric.exactly(other.value / mine.value, "x", "higher") if mine and other else None
 

@@ -42,7 +42,7 @@ ALONE: Final = {
     "PYTHONSAFEPATH": "1",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
-"""Environment variables of a peer: our folders stay off its path, and JAX preallocates no memory."""
+"""Environment of a peer: without our path, and without JAX's preallocation."""
 BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
 """Our backends on each kind of device, the fastest first."""
 EAGER_BLOCK_S: Final = 0.15
@@ -74,7 +74,7 @@ class Run:
 def measure_each(
     todo: Sequence[PeerJob], run: Run, at_once: int = 1
 ) -> Iterator[tuple[PeerJob, list[Record], Comparison | None]]:
-    """Measure points interleaved with ours; yields each with its records and comparison. Waits.
+    """Measure points interleaved with ours; yields records and comparison. Waits.
 
     A peer that cannot run or fails gets a record with the reason.
 

@@ -1,4 +1,4 @@
-"""A peer's process, in its own interpreter without our packages: ``python worker.py SOCKET``.
+"""A peer's process, without our packages: ``python worker.py SOCKET``.
 
 It answers JSON requests over the inherited socket, with the protocol of `process/worker.py`.
 """

@@ -51,7 +51,7 @@ KEPT: Final = (
     *("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "CXX"),
     *("WARPDRIVE_MIN_CACHE", "XDG_CACHE_HOME"),
 )
-"""Environment variables that the counted process keeps; others would move its memory."""
+"""Environment variables of the counted process; others would move its memory."""
 PINNED: Final = {
     "PYTHONHASHSEED": "0",
     "OMP_NUM_THREADS": "1",
@@ -129,7 +129,7 @@ class Profile:
 
 
 WARM_RUNS: Final = 8
-"""Runs before the count, after which CPython's interpreter has settled on its specialised instructions."""
+"""Warm-up runs, after which CPython has specialised its instructions."""
 COUNTED_RUNS: Final = 5
 WARM_RUNS_OF_LONG, COUNTED_RUNS_OF_LONG = 2, 1
 LONG: Final = ("rollout", "train")
@@ -206,7 +206,7 @@ def architecture() -> str:
 
 
 def points(cases: Mapping[str, Case]) -> list[Job]:
-    """Return the counted points: preset smoke on `host`, and a step and a reset of every environment."""
+    """Return preset smoke on `host`, and a step and a reset of every environment."""
     repeated = [case for case in cases.values() if case.workload is Timed and case.name not in TWICE]
     jobs = [Job(case, point) for case in repeated for point in case.points("smoke") if point["backend"] == BACKEND]
     stepped = {job.point["env"]: job.point for job in jobs if job.case.name == "env_step"}
@@ -276,7 +276,7 @@ def digest(root: Path) -> str:
 
 @cache
 def tools() -> tuple[str, ...]:
-    """Return versions of the tools that counts depend on: compiler, interpreter, libraries, Valgrind."""
+    """Return versions of the compiler, interpreter, libraries and Valgrind."""
     compiler = cuda_c.cpu_compiler()
     valgrind = run(["valgrind", "--version"], check=True).stdout.strip()
     import numpy as np  # noqa: PLC0415  (slow to import)

@@ -28,7 +28,7 @@ def revisions(*names: str, root: Path = ROOT) -> Iterator[list[Start]]:
 
 @contextmanager
 def checkouts(*names: str, root: Path = ROOT) -> Iterator[list[Path]]:
-    """Yield a folder with the code of each git revision; `WORKING_TREE` is the checkout.
+    """Yield a folder with the code of each revision; `WORKING_TREE`: the checkout.
 
     Raises:
         NotComparable: A revision is unknown to git.

@@ -1,4 +1,4 @@
-"""Points that are set up and checked at the same time and timed one by one (ADR 0025)."""
+"""Points set up and checked at the same time, timed one by one (ADR 0025)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .worker import ENDING_S, Worker, WorkerError
 Start = Callable[[], Worker]
 """Starts a process that measures points."""
 StartOf = Callable[[Job], Start | None]
-"""Returns the function that starts a point's process; None: measure it in this one."""
+"""Returns the function that starts a point's process; None: use this one."""
 
 
 def run_point(job: Job, context: Context, start: Start | None) -> Record:
@@ -95,7 +95,7 @@ class Attempt:
         self.worker.send(n_siblings=n_siblings)
 
     def take(self) -> Record | None:
-        """Return the record from the process; None: it waits from now on. Raises WorkerError."""
+        """Return the record of the process; None: it waits. Raises WorkerError."""
         message = self.worker.receive("measure")
         if "record" not in message:
             self.waits, self.wants_quiet = True, message["wants_quiet"]
@@ -108,7 +108,7 @@ class Attempt:
 def _run_at_once(
     todo: Sequence[tuple[Job, Start]], context: Context, n: int
 ) -> Generator[Record, None, list[tuple[Job, str]]]:
-    """Yield the record of each point as it finishes; returns the points that fail, with the reason.
+    """Yield the record of each finished point; return the failed ones with reasons.
 
     Once all processes wait, those that want quiet are timed one by one; then all others continue. So no process sets
     up, checks, starts or ends while another one is timed, and this process only waits.

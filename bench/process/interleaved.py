@@ -32,9 +32,9 @@ from .rounds import TURNS, Round, Side, record_of
 from .worker import Copy, Start, WorkerError
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
-"""Rounds of a pair. Fixed beforehand: stopping at a good result would make the interval too narrow."""
+"""Rounds of a pair, fixed: stopping at a good result would bias the interval."""
 OUT_OF_MEMORY: Final = "Memory"
-"""Part of the name of every out-of-memory error of torch, PyCUDA, Numba and Python."""
+"""Part of the name of each out-of-memory error of all libraries."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -280,7 +280,7 @@ def in_rounds(
 
 
 def _do(batch: Sequence[Round]) -> None:
-    """Set up rounds at the same time, time them one by one, end them at the same time."""
+    """Set up rounds together, time them one by one, end them together."""
     with ThreadPoolExecutor(len(batch)) as pool:
         try:
             list(pool.map(Round.set_up, batch))

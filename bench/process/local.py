@@ -41,7 +41,7 @@ def is_on_gpu(job: Job) -> bool:
 
 
 def start_of(job: Job) -> Copy | None:
-    """Return the function that starts a point's process; None: it is measured in this one."""
+    """Return the function that starts a point's process; None: use this one."""
     return start if is_on_gpu(job) else None
 
 

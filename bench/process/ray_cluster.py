@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster: a point is a task with its own GPU, or all CPUs of a node.
+"""A sweep on a Ray cluster: a point has its own GPU, or all CPUs of a node.
 
 The driver chooses the node of each point: a point of the CPU needs all CPUs of that node. Each point has a new process;
 only the driver writes records.
@@ -74,7 +74,7 @@ def connected(address: str) -> Iterator[Cluster]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError if nobody listens; Ray would retry for minutes and exit."""
+    """Raise OSError or ValueError if nobody listens; Ray itself would exit."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError("it is not HOST:PORT")

@@ -64,7 +64,7 @@ class Half:
 
 
 def _part(do: Callable[[Round], None]) -> Callable[[Round], None]:
-    """Skip a part of a round after an error; keep the error of a side and end both processes."""
+    """Make a method skip its part after an error, and keep an error of its own."""
 
     def part(self: Round) -> None:
         if self.error:

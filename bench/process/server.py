@@ -136,7 +136,7 @@ class Server(Dispatcher):
             self._let_go()
 
     def count(self, points: Sequence[tuple[str, Message]]) -> Message:
-        """Set up points and count runs of each; returns the number of runs and the work, or the error.
+        """Count runs of points; returns the runs and work of each, or its error.
 
         The label of a run's profile is the index of its point and its own number.
         """

@@ -20,7 +20,7 @@ PROGRAM = __name__.rpartition(".process.")[0]
 
 
 @dataclass(slots=True)
-class Kept:
+class SavedFiles:
     """Output files of a command."""
 
     files: Sequence[Path] = ()
@@ -52,7 +52,7 @@ def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Pa
     """
     from warpdrive_min.backends import cache  # noqa: PLC0415  (imports torch)
 
-    stopping.on_stop_say(Kept(files, words).text)
+    stopping.on_stop_say(SavedFiles(files, words).text)
     with suppress(ConfigError):  # no cache folder; the first compilation reports it
         remove_left(cache.folder())
     for folder in {*folders, *(file.parent for file in files)}:
@@ -65,7 +65,7 @@ def tidy() -> Iterator[None]:
 
     $RAY_TMPDIR keeps its value, so that running Ray clusters are found.
     """
-    stopping.on_stop_say(Kept().text)
+    stopping.on_stop_say(SavedFiles().text)
     os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
     with stopping.tidy():
         yield

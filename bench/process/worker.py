@@ -47,7 +47,7 @@ STARTER: Final = "BENCH_STARTER"
 """Environment variable with the process id that the fork server is tied to."""
 CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
 PROCESSES: Final[Any] = multiprocessing.get_context("forkserver" if CAN_COPY else "spawn")
-"""Starts processes, where possible from a fork server that has imported everything and has not used a GPU."""
+"""Starts processes, if possible from a fork server that has not used a GPU."""
 
 
 class WorkerError(RuntimeError):
@@ -107,7 +107,7 @@ def serve(connection: Connection, server: Answering) -> None:
 
 
 def _read(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
-    """Read requests; exit as soon as the client is gone, so that the GPU is free for the next one."""
+    """Read requests; exit as soon as the client is gone, to free the GPU."""
     try:
         while True:
             requests.put(connection.recv_bytes())
@@ -263,7 +263,7 @@ class Worker:
         return self.connection.fileno()
 
     def require_code(self, root: Path, reply: Message | None = None) -> None:
-        """Raise WorkerError unless the process has imported the code in a folder, by its reply or its description."""
+        """Raise WorkerError unless a reply is from the code in a folder; None: ask."""
         found = (reply or {}).get("root") or self.ask("describe")["root"]
         if Path(found) != root:
             raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
@@ -311,7 +311,7 @@ class Copy:
         return Worker("the worker", ours, wait, process.kill)
 
     def prepare(self) -> None:
-        """Start the fork server in this thread, with which it ends (`parent_watch`), unless it runs."""
+        """Start the fork server, unless it runs; it ends with this thread."""
         os.environ[STARTER] = str(os.getpid())
         if CAN_COPY:
             import torch  # noqa: PLC0415  (slow to import)
@@ -351,7 +351,7 @@ def _last_line(noise: IO[bytes]) -> str:
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """Return the environment of a worker; $BENCH_GIT_SHA is the commit of this checkout only."""
+    """Return a worker's environment; $BENCH_GIT_SHA is for this checkout only."""
     return finding(root, {name: value for name, value in os.environ.items() if root == ROOT or name != "BENCH_GIT_SHA"})
 
 

@@ -1,4 +1,4 @@
-"""PufferLib: CartPole in C, or its vectorisation of Gymnasium, serial or in processes."""
+"""PufferLib: CartPole in C, or Gymnasium's environments, serial or parallel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def prepare(point: Point) -> Work:
 
 
 def _stopping(work: Work) -> Work:
-    """Stop the processes of a work between its blocks: idle, they spin for half a second."""
+    """Stop worker processes between blocks: idle, they spin for half a second."""
     workers = multiprocessing.active_children()
 
     def send(number: int) -> None:

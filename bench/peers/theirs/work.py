@@ -46,7 +46,7 @@ class Work:
     threads: int | None = 1
     """CPU threads; None on a GPU."""
     compiled: Callable[[], int] | None = None
-    """Returns the number of programs compiled since the set-up; None: nothing compiles, or no counter."""
+    """Returns the number of programs compiled since the set-up; None: no counter."""
     laps: list[int] | None = None
     """Receives the start times of the parts of a run, ns; each part waits for the one before. None: a run has no
     parts."""
