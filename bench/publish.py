@@ -26,8 +26,9 @@ from .judge.ledger import is_claimed
 from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
-from .process.at_once import run_points
-from .process.pairs import Side, in_rounds
+from .process.interleaved import in_rounds
+from .process.local import run_points, start
+from .process.rounds import Side
 from .process.stopping import keeps
 from .process.worker import WorkerError
 from .show import documents, plots, sets
@@ -300,8 +301,9 @@ def run_pairs(publication: Publication) -> Iterator[str]:
     """
     preset, run_id = publication.context.preset, publication.context.run_id
     states, done = availability(), publication.compared()
+    side = partial(Side, start=start, run_id=run_id)
     pairs = [
-        (Side(case=case, point=base, run_id=run_id), Side(case=case, point=other, run_id=run_id))
+        (side(case=case, point=base), side(case=case, point=other))
         for case in CASES.values()
         for base, other in case.pairs(preset)
         if preset == "full" or is_claimed(case.name, base, other)
@@ -329,7 +331,7 @@ def run_peers(publication: Publication) -> Iterator[str]:
     wanted = chosen(publication.context.preset, publication.wanted.peers, [])
     todo = unfinished(publication.of_shard(wanted), publication.records(), publication.comparisons())
     pythons = interpreters(publication.pythons)
-    run = sides.Run(context=publication.context, pythons=pythons, timeout_s=PEER_TIMEOUT_S, say=say)
+    run = sides.Run(context=publication.context, ours=start, pythons=pythons, timeout_s=PEER_TIMEOUT_S, say=say)
     measured = sides.measure_each(todo, run, publication.at_once)
     for index, (job, records, comparison) in enumerate(measured, start=1):
         publication.add(records, comparison)

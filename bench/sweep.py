@@ -25,8 +25,8 @@ from .core.errors import CompareError
 from .core.point import ABSENT, PLAIN, Preset, PresetName, passes, unmet, why_no_plain
 from .core.record import RESULTS, SWEEPS, Context, Record, append, leaving_out, new_run_id, read_all, there
 from .judge.evidence import key, name_of, point_key
-from .process import ray_sweep
-from .process.at_once import run_points
+from .process import ray_cluster
+from .process.local import run_points
 from .process.stopping import keeps
 from .show import documents, plots, render
 from .show.records import by_machine
@@ -280,9 +280,9 @@ def _place(ray: str | None, at_once: int) -> Iterator[tuple[Mapping[str, Availab
     if at_once > 1:
         raise typer.BadParameter(f"--at-once {at_once}: is for points of this machine; --ray spreads them over GPUs")
     try:
-        with ray_sweep.connected(ray) as cluster:
+        with ray_cluster.connected(ray) as cluster:
             yield cluster.availability(), cluster.measure
-    except ray_sweep.ClusterError as error:
+    except ray_cluster.ClusterError as error:
         raise typer.BadParameter(str(error)) from error
 
 

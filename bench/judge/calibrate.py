@@ -26,7 +26,8 @@ from ..core.point import Preset, PresetName, command_line, point_name
 from ..core.record import RESULTS, Context, Record
 from ..core.schema import Amount, Count, Git, Machine, Model, Plain
 from ..core.stats import median, smallest_detectable
-from ..process.pairs import ROUNDS, WORKING_TREE, Kept, Pair, measure_revisions
+from ..process.checkouts import WORKING_TREE
+from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
 from ..process.stopping import keeps
 from ..process.worker import WorkerError
 from ..show import render

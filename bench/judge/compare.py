@@ -36,8 +36,8 @@ from ..core.record import (
     selected,
 )
 from ..core.stats import CONFIDENCE, holm, median
-from ..process.pairs import (
-    WORKING_TREE,
+from ..process.checkouts import WORKING_TREE
+from ..process.interleaved import (
     Kept,
     Measured,
     Pair,
@@ -45,6 +45,7 @@ from ..process.pairs import (
     measure_revisions,
     sides_of,
 )
+from ..process.local import start
 from ..process.stopping import keeps
 from ..process.worker import WorkerError
 from ..show import render
@@ -264,7 +265,8 @@ def _sides(
     if choice.allowed and (a is None or not is_file(a)):
         raise NotComparable("compare: --allow-mismatch is for records (got sides that are measured); leave it out")
     if axis is not None:
-        sides = [sides_of(run_id, one.case, (one.point, other.point)) for one, other in along(axis, chosen(choice))]
+        both = along(axis, chosen(choice))
+        sides = [sides_of(run_id, one.case, (one.point, other.point), (start, start)) for one, other in both]
         return measure_all(sides, choice.preset, say, kept, choice.at_once), []
     assert a is not None
     assert b is not None

@@ -29,7 +29,8 @@ from ..core.errors import CompareError, FileError, NotComparable, NothingMeasure
 from ..core.point import PresetName, point_name
 from ..core.record import Context, Record
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
-from ..process.pairs import ROUNDS, WORKING_TREE, Kept, Pair, checkouts, measure_revisions
+from ..process.checkouts import WORKING_TREE, checkouts
+from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
 from ..process.stopping import keeps
 from ..show import render
 from ..show.columns import Column, Table

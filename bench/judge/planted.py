@@ -19,7 +19,7 @@ from ..core.case import Job
 from ..core.errors import CompareError
 from ..core.machine import ROOT
 from ..core.point import Preset, conditions, passes
-from ..process.counts import FOLDERS
+from ..process.callgrind import FOLDERS
 from ..workloads.cases import CASES
 from ..workloads.shared import EPISODE_LENGTHS
 

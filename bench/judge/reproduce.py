@@ -35,7 +35,7 @@ from ..core.record import (
     leaving_out,
     read_all,
 )
-from ..process.server import run_point
+from ..process.local import run_point
 from ..process.stopping import keeps
 from ..show.sets import SETS
 from ..sweep import between

@@ -1,1 +1,1 @@
-"""Other people's software, measured beside ours: each in an interpreter of its own, the same work, in turns."""
+"""Other software, measured interleaved with ours on the same work."""

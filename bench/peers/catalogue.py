@@ -1,4 +1,4 @@
-"""Who is measured beside ours, and on which points, as catalogue.toml says."""
+"""Other software and its points, from catalogue.toml."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from ..workloads.shared import FULLY_OBSERVED_AGENTS
 
 _FILE: Final = read_toml(Path(__file__).with_suffix(".toml"))
 SPEED: Final = "peer"
-"""Case of the records of a peer whose speed is measured."""
+"""Case of speed records."""
 LEARNING: Final = "peer_learn"
-"""Case of the records of a peer that trains until a threshold."""
+"""Case of records of training to a threshold."""
 RANDOM_SLOTS: Final = 170_000
-"""Agents in all environments from which WarpDrive's random numbers overflow their heap."""
+"""Number of agents at which WarpDrive's random numbers overflow their heap."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peer:
-    """Other people's software."""
+    """Software of other authors."""
 
     name: str
     package: str
-    """Package to install; its interpreter is given by this name."""
+    """Package to install; `--python` takes its name."""
     adapter: str
     """File in ``theirs/``."""
     install: str
-    """The line that installs it."""
+    """Command that installs it."""
     rows: Mapping[str, Any]
     """Rows of its points in each preset."""
     variants: Mapping[str, Mapping[str, Any]]
-    """Ways of running it, each with the arguments of the adapter beside the point."""
+    """Options of the adapter, by variant."""
     is_eager: bool = False
-    """A loop in Python takes its steps, which others may slow down: its fastest blocks count."""
+    """A Python loop takes its steps; only its fastest blocks count."""
     is_alone: bool = False
-    """Its workers may wait busily: nothing else is set up while it is there."""
+    """Its workers may wait busily: no other pair is set up at the same time."""
 
     def points(self, preset: Preset) -> list[Point]:
-        """Return the points of a preset, without the axis `peer`; some have fewer on a CPU."""
+        """Return the points of a preset, without the axis `peer`; fewer on some CPUs."""
         rows = self.rows["rows"]
         if preset == "smoke":
             rows = self.rows["smoke"]
@@ -59,7 +59,7 @@ class Peer:
 
 
 def _product(env: Any, n_envs: Any, n_agents: Any = 1, **more: Any) -> Iterator[Point]:
-    """Yield a point for each combination of the values of a row."""
+    """Yield the points of a row: the product of its values."""
     work = {} if "work" in more else {"work": "simulate"}
     axes = {"env": env, "n_envs": n_envs, "n_agents": n_agents, **work, **more}
     lists = [each if isinstance(each, list) else [each] for each in axes.values()]
@@ -67,7 +67,7 @@ def _product(env: Any, n_envs: Any, n_agents: Any = 1, **more: Any) -> Iterator[
 
 
 def _anchored(anchors: str, backend: str = "", algorithm: str = "", **axes: Any) -> Iterator[Point]:
-    """Yield the points of training that somebody's backend was measured on and runs as shipped."""
+    """Yield the training points of published rates."""
 
     def fits(each: Anchor) -> bool:
         runs = each.env_steps_per_s is not None and each.n_envs * each.n_agents < RANDOM_SLOTS
@@ -85,12 +85,12 @@ class PeerJob:
 
     @property
     def case(self) -> str:
-        """Name of the case of its records."""
+        """Case of its records."""
         return LEARNING if self.axes["work"] == "learn" else SPEED
 
     @property
     def point(self) -> Point:
-        """The point as records have it."""
+        """Point of its records."""
         return {"peer": self.peer.name, **self.axes}
 
     @property
@@ -100,7 +100,7 @@ class PeerJob:
         return {**self.axes, **seen, "options": dict(self.peer.variants[self.axes["variant"]])}
 
     def ours(self, backend: str) -> tuple[str, dict[str, Any]]:
-        """Return the name of our case and its point that do the same work."""
+        """Return our case and point of the same work."""
         if self.axes["work"] == "learn":
             env, algorithm, threshold, seed = (self.axes[name] for name in ("env", "algorithm", "threshold", "seed"))
             (task,) = (each for each in TASKS if (each.env, each.algorithm) == (env, algorithm))
@@ -109,7 +109,7 @@ class PeerJob:
         if self.axes["work"] == "simulate":
             axes["backend"] = backend
             is_scan = self.peer.variants[self.axes["variant"]].get("unroll", 0) > 0
-            # Of many agents ours would leave out observations that nobody reads; the oracle takes steps one by one.
+            # With many agents our fused steps skip unread observations; the reference takes single steps.
             if is_scan and axes["n_agents"] == 1 and backend != ORACLE:
                 return "many_steps", {**axes, "mode": "fused", "kept": "last"}
             return "env_step", {**axes, "exact": False}
@@ -125,7 +125,7 @@ PEERS: Final = {
 
 
 def unfinished(jobs: Iterable[PeerJob], records: Sequence[Record], comparisons: Iterable[Comparison]) -> list[PeerJob]:
-    """Return the points that have no comparison yet, nor a training run that counts, which has none: it is one time."""
+    """Return points without a comparison or, for learning, without a valid record."""
     compared = {each.b for each in comparisons}
     has_learned = {record.id for record in records if record.case == LEARNING and record.is_evidence}
     finished = {key(record) for record in records if record.id in compared | has_learned}

@@ -1,4 +1,4 @@
-"""Check of a peer's step against ours: from its own state, with its own actions, against the NumPy reference."""
+"""Check of a peer's step, from its state and actions, with our reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..workloads.shared import SEED, env_config
 
 Floats = NDArray[np.float64]
 LOOSER: Final = 10
-"""Times the tolerance of our own backends: a peer may add up in another order, or in float64."""
+"""Factor on our tolerance: a peer may sum in another order or in float64."""
 
 
 def _same(seen: Floats) -> Floats:
@@ -41,15 +41,15 @@ STATES: Final[Mapping[str, Callable[[Floats], Floats]]] = {
     "acrobot": _two_angles,
     "pendulum": _one_angle,
 }
-"""Function that reads the state from the observations, (n_envs, n_features) to (n_envs, n_state)."""
+"""Functions from observations (n_envs, n_features) to states (n_envs, n_state)."""
 
 
 def correctness(env: str, trace: Mapping[str, Any]) -> Check:
-    """Hold what a peer showed against our reference; where it shows no state, take its own word.
+    """Compare a peer's step with our reference; without a state, report its own check.
 
     Args:
         env: Name of the environment.
-        trace: As ``Work.trace`` in ``theirs/work.py`` returns it.
+        trace: Result of ``Work.trace`` in ``theirs/work.py``.
     """
     if "says" in trace:
         return Check(passed=True, max_error=0.0, oracle="none: the peer's own account", detail=trace["says"])

@@ -1,4 +1,4 @@
-"""`python -m bench peers`: other people's software beside ours, in one run, in turns, with the versions named."""
+"""`python -m bench peers`: other software, interleaved with ours in one run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ..core.record import (
     read_comparisons,
     there,
 )
+from ..process.local import start
 from ..process.stopping import keeps
 from ..show import documents, render
 from ..sweep import AtOnce, Resume, Where, between, run_of, say
@@ -29,9 +30,9 @@ from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
 from .sides import Run, measure_each
 
 CASES: Final = (SPEED, LEARNING)
-"""Cases of the records of peers."""
+"""Cases of peer records."""
 WIDE: Final = 220
-"""Letters in a line of the table."""
+"""Width of the table, characters."""
 
 
 def peers(
@@ -61,7 +62,8 @@ def peers(
         raise typer.Exit(3)
     require_writable(out, "--out")
     context = Context.here(preset.value, run_of(resume, out))
-    run = Run(context=context, pythons=interpreters(python or []), timeout_s=timeout, backend=backend, say=say)
+    pythons = interpreters(python or [])
+    run = Run(context=context, ours=start, pythons=pythons, timeout_s=timeout, backend=backend, say=say)
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"
     keeps(file, words=("--resume", context.run_id))
@@ -86,10 +88,10 @@ def peers(
 
 
 def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[PeerJob]:
-    """Return the points of some peers, or of all, that pass ``AXIS=VALUE`` conditions.
+    """Return the points of peers, all by default, that pass ``AXIS=VALUE`` conditions.
 
     Raises:
-        BadParameter: No peer and no package has such a name.
+        BadParameter: A name is no peer and no package.
     """
     known = {*PEERS, *(each.package for each in PEERS.values())}
     for name in names:
@@ -103,10 +105,10 @@ def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[P
 
 
 def interpreters(given: Sequence[str]) -> dict[str, str]:
-    """Return the interpreter of each package that has one of its own, and that of all others, by an empty name.
+    """Return the interpreter of each package; the empty name is the default.
 
     Raises:
-        BadParameter: It is not NAME=PATH, or there is no such package.
+        BadParameter: An option is not NAME=PATH, or the package is unknown.
     """
     packages = sorted({each.package for each in PEERS.values()})
     found = {"": sys.executable}

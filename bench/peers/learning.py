@@ -1,4 +1,4 @@
-"""A peer's training run beside ours from the same seed: its record, judged as ours is, and how much sooner ours is."""
+"""A peer's training run from our seed: its measurement, and our speed-up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from statistics import fmean, stdev
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -17,24 +17,26 @@ from ..core.record import Record
 from ..show.records import metric
 from ..workloads.setups.learning import EVALUATED, NOT_REACHED, figures, return_metric
 from ..workloads.setups.trainers import shipped
-from .catalogue import PeerJob
 from .check import correctness
 
+if TYPE_CHECKING:
+    from .catalogue import PeerJob
+
 POLICY: Final = "shared"
-"""Name of a policy that is the only one."""
-BESIDE: Final = ("seconds_to_threshold", "env_steps_to_threshold", "return_after")
-"""Figures of ours that the record of a peer has too."""
+"""Name of a single policy."""
+METRICS: Final = ("seconds_to_threshold", "env_steps_to_threshold", "return_after")
+"""Metrics of our record that the peer's record repeats."""
 
 
 def asked(job: PeerJob) -> Point:
-    """Return the point for the peer's process, with the steps of a row of ours, and the episodes played at the end."""
+    """Return the point for the peer's process, with our logging and evaluation sizes."""
     config = _ours(job)
     row_steps = config.trainer.train_batch_size * config.saving.metrics_log_freq
     return {**job.given, "row_steps": row_steps, "n_episodes": EVALUATED}
 
 
 def facts_of(job: PeerJob, said: Mapping[str, Any]) -> Facts:
-    """Return where a peer's run was done, and how."""
+    """Return the facts of a peer's run."""
     device, versions = torch.device(said["device"]), said["versions"]
     return Facts(
         mode="fused",
@@ -52,9 +54,9 @@ def facts_of(job: PeerJob, said: Mapping[str, Any]) -> Facts:
 
 
 def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
-    """Return what a peer's run came to, whose returns are averaged over as many steps as ours are.
+    """Return a peer's measurement, with returns averaged over our number of steps.
 
-    Its program is one, and cannot stop at the threshold: it is timed as a whole, and its steps share the time.
+    Its single program cannot stop at the threshold: it is timed as a whole, and its steps share the time.
     """
     config = _ours(job)
     recent = RecentReturns(config.trainer.num_envs * config.env["episode_length"])
@@ -85,13 +87,10 @@ def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
     )
 
 
-def beside_ours(ours: Record, theirs: Record) -> Record:
-    """Return the peer's record with our figures, and how many times as soon ours is, if both reached the threshold."""
-    own = {f"ours_{name}": found for name in BESIDE if (found := metric(ours, name))}
+def speed_up(ours: Record, theirs: Record) -> Metric | None:
+    """Return the peer's time to the threshold over ours; None: one missed it."""
     mine, other = (metric(each, "seconds_to_threshold") for each in (ours, theirs))
-    times = {"ours_over_peer": Metric.exactly(other.value / mine.value, "x", "higher")} if mine and other else {}
-    notes = theirs.notes | {"ours": {"case": ours.case, "point": ours.point}}
-    return theirs.model_copy(update={"metrics": {**(theirs.metrics or {}), **own, **times}, "notes": notes})
+    return Metric.exactly(other.value / mine.value, "x", "higher") if mine and other else None
 
 
 def _ours(job: PeerJob) -> Any:

@@ -1,15 +1,15 @@
-"""A point of a peer and the same work of ours, measured in turns."""
+"""Points of peers, timed interleaved with the same work of ours."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -22,15 +22,18 @@ from ..core.measure import MeasureError, Timed
 from ..core.point import Facts, Metric, Point, command_line, conditions
 from ..core.record import CaseVersion, Comparison, Context, Host, Record, Scope, StartTime, parsed
 from ..judge.evidence import remarks
-from ..process import pairs, server
-from ..process.pairs import Pair, Side
+from ..process import interleaved
+from ..process.rounds import Side
 from ..process.server import Server
-from ..process.worker import Answering, Message, Worker, WorkerError
+from ..process.worker import Message, Start, Worker, WorkerError
+from ..show.records import metric
 from ..workloads.cases import CASES
 from ..workloads.shared import steps_of
 from . import learning
-from .catalogue import PeerJob
 from .check import correctness
+
+if TYPE_CHECKING:
+    from .catalogue import PeerJob
 
 VERSION: Final = 2
 TAKEN: Final = "in turns with ours"
@@ -39,49 +42,50 @@ ALONE: Final = {
     "PYTHONSAFEPATH": "1",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
-"""Variables of a peer's environment: no folder of ours on its path, and JAX takes no more memory than it needs."""
+"""Environment of a peer: without our path, and without JAX's preallocation."""
 BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
-"""Ours on each kind of device, the fastest first."""
+"""Our backends on each kind of device, the fastest first."""
 EAGER_BLOCK_S: Final = 0.15
-"""Time for which samples of a block are taken beside an eager peer, s: other machines on the same host slow its loop of
-Python down, some milliseconds or seconds long."""
+"""Time in which samples of a block of an eager peer are taken, s: others on the host slow its Python loop for
+milliseconds to seconds."""
 SCOPES: Final[Mapping[str, Scope]] = {"simulate": "env", "train": "train", "learn": "learn"}
 """Scope of each kind of work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Settings that all points of a run share."""
+    """Settings of a run."""
 
     context: Context
+    ours: Start
+    """Starts a process of our code."""
     pythons: Mapping[str, str]
-    """The interpreter of each package; by an empty name that of all others."""
+    """Interpreter of each package; the empty name is the default."""
     timeout_s: float
     """Longest wait for an answer of a peer, s."""
     backend: str | None = None
-    """Ours; None: the first that can run on the peer's kind of device."""
-    ours: Callable[[], AbstractContextManager[Answering]] = server.start
-    """Starts a process of ours."""
+    """Our backend; None: the first available on the peer's kind of device."""
     devices: dict[str, str] = field(default_factory=dict)
-    """Kind of device that each peer was found to run on."""
+    """Kind of device of each peer, once asked."""
     say: Callable[[str], None] = lambda text: None
-    """Gets a line for each pair that is put off, see `pairs.in_rounds`."""
+    """Gets a line for each postponed pair, see `interleaved.in_rounds`."""
 
 
 def measure_each(
     todo: Sequence[PeerJob], run: Run, at_once: int = 1
 ) -> Iterator[tuple[PeerJob, list[Record], Comparison | None]]:
-    """Measure points in turns with ours; yields each with the peer's record, and ours if it came to that. Waits.
+    """Measure points interleaved with ours; yields records and comparison. Waits.
 
-    A peer that cannot run, or breaks in whatever way, ends as a record that says so.
+    A peer that cannot run or fails gets a record with the reason.
 
     Args:
         todo: The points.
-        run: What they share.
-        at_once: Most rounds that are set up at the same time, see `pairs.in_rounds`. Runs of learning are alone, and
-            peers that the catalogue says so of.
+        run: Settings.
+        at_once: Most rounds that are set up at the same time, see `interleaved.in_rounds`. Learning runs and peers with
+            `is_alone` run alone.
     """
-    jobs, both = list[PeerJob](), list[tuple[Side, Side]]()
+    jobs: list[PeerJob] = []
+    both: list[tuple[Side, Side]] = []
     for job in todo:
         try:
             ours, theirs = _both(job, run)
@@ -94,16 +98,19 @@ def measure_each(
             yield job, [_unmeasured(job, run, error)], None
     for is_alone, n in ((False, at_once), (True, 1)):
         places = [place for place, job in enumerate(jobs) if job.peer.is_alone == is_alone]
-        for index, got in pairs.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
+        for index, got in interleaved.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
             job = jobs[places[index]]
             if isinstance(got, WorkerError):
                 yield job, [_unmeasured(job, run, got)], None
             else:
-                yield job, [_beside_ours(got), got.a], got.comparison
+                ratio = got.ratio
+                faster = Metric(value=ratio.value, unit="x", direction="higher", low=ratio.low, high=ratio.high)
+                record = _with_ours(got.a, got.b, ["env_steps_per_s"], faster, remarks=_remarks(got.a, got.b))
+                yield job, [record, got.a], got.comparison
 
 
 def _both(job: PeerJob, run: Run) -> tuple[Side, Side]:
-    """Return our side and the peer's; raises WorkerError where one cannot run here."""
+    """Return our side and the peer's; raises WorkerError if one cannot run."""
     run_id = run.context.run_id
     name, point = job.ours(run.backend or _counterpart(_device(job, run)))
     return (
@@ -137,19 +144,16 @@ def _unmeasured(job: PeerJob, run: Run, error: WorkerError) -> Record:
     )
 
 
-def _beside_ours(pair: Pair) -> Record:
-    """Return the peer's record with our rate, how many times as fast ours is, and what disturbed either."""
-    ours, theirs, faster = pair.a, pair.b, pair.ratio
-    assert ours.metrics is not None, "evidence has metrics"
-    assert theirs.metrics is not None, "evidence has metrics"
-    times = Metric(value=faster.value, unit="x", direction="higher", low=faster.low, high=faster.high)
-    beside = {"ours_env_steps_per_s": ours.metrics["env_steps_per_s"], "ours_over_peer": times}
-    notes = theirs.notes | {"ours": {"case": ours.case, "point": ours.point}, "remarks": _remarks(ours, theirs)}
-    return theirs.model_copy(update={"metrics": theirs.metrics | beside, "notes": notes})
+def _with_ours(ours: Record, theirs: Record, names: Sequence[str], speed_up: Metric | None, **notes: Any) -> Record:
+    """Return the peer's record with metrics of ours, our speed-up, and our point."""
+    own = {f"ours_{name}": found for name in names if (found := metric(ours, name))}
+    metrics = {**(theirs.metrics or {}), **own, **({"ours_over_peer": speed_up} if speed_up else {})}
+    notes = {**theirs.notes, "ours": {"case": ours.case, "point": ours.point}, **notes}
+    return theirs.model_copy(update={"metrics": metrics, "notes": notes})
 
 
 def _remarks(ours: Record, theirs: Record) -> list[str]:
-    """Return what disturbed the measuring of either side, each once, with whose it was."""
+    """Return the disturbances of both sides, each once, with the sides."""
     found = {"ours": remarks(ours), "theirs": remarks(theirs)}
     every = dict.fromkeys(itertools.chain(*found.values()))
     return [f"{' and '.join(who for who, own in found.items() if each in own)}: {each}" for each in every]
@@ -159,16 +163,16 @@ def _remarks(ours: Record, theirs: Record) -> list[str]:
 
 
 def _learned(job: PeerJob, run: Run, ours: Side, theirs: Side) -> list[Record]:
-    """Train both from a seed, each in a new process, and return their records; ours is first where the seed is even.
+    """Train both from one seed in new processes; ours first if the seed is even.
 
     Raises:
         WorkerError: A side cannot run, or ours is wrong.
-        NotComparable: The sides have other cards.
+        NotComparable: The sides use different GPUs.
     """
     mine = None if job.axes["seed"] % 2 else _ours_learned(run, ours)
     other = _theirs_learned(job, run, theirs)
     mine = mine or _ours_learned(run, ours)
-    return [learning.beside_ours(mine, other), mine]
+    return [_with_ours(mine, other, learning.METRICS, learning.speed_up(mine, other)), mine]
 
 
 def _ours_learned(run: Run, ours: Side) -> Record:
@@ -205,7 +209,7 @@ def _theirs_learned(job: PeerJob, run: Run, theirs: Side) -> Record:
 
 @contextmanager
 def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
-    """Lend a server whose only case has its work done in a peer's process."""
+    """Yield a server with one case, whose work runs in a peer's process."""
     version = _version(job)
     with started(job, run) as peer:
         case = Case(
@@ -240,7 +244,7 @@ def started(job: PeerJob, run: Run) -> Worker:
 
 
 def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
-    """Ask a peer; raises WorkerError, which names it, of the kind "Skip" where it cannot run in its interpreter."""
+    """Ask a peer; raises WorkerError with its name, "Skip" if it is not installed."""
     try:
         return peer.ask(method, **arguments)
     except WorkerError as error:
@@ -253,14 +257,14 @@ def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
 
 
 class Watch:
-    """A stopwatch in the peer's process: it counts the runs of a block, and has them done and timed there."""
+    """Stopwatch in the peer's process, which runs and times the runs of a block."""
 
     def __init__(self, job: PeerJob, peer: Worker) -> None:
         self._job, self._peer = job, peer
         self._runs = 0
 
     def run(self) -> None:
-        """Ask for one more run."""
+        """Add a run to the block."""
         self._runs += 1
 
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
@@ -298,7 +302,7 @@ def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
 
 
 def _require_our_card(job: PeerJob, uuid: str | None) -> None:
-    """Make sure that a peer's process sees the card that ours does; raises NotComparable."""
+    """Raise NotComparable unless a peer's process uses our GPU."""
     if uuid is None or not torch.cuda.is_available():  # on a CPU, or its driver does not say
         return
     ours, theirs = fingerprint(torch.device("cuda"))["gpu_uuid_hash"], card_hash(uuid)
@@ -311,7 +315,7 @@ def _require_our_card(job: PeerJob, uuid: str | None) -> None:
 
 
 def _device(job: PeerJob, run: Run) -> str:
-    """Return the kind of device that a peer runs on; asks it once."""
+    """Return the kind of device of a peer; asks it once."""
     if job.peer.name not in run.devices:
         with started(job, run) as peer:
             run.devices[job.peer.name] = str(ask(job, peer, "device", adapter=job.peer.adapter)["device"])

@@ -1,6 +1,6 @@
-"""A peer's process: ``python worker.py SOCKET`` in its own interpreter, which need not have anything of ours.
+"""A peer's process, without our packages: ``python worker.py SOCKET``.
 
-It answers requests over a socket that it inherits by its number, JSON objects framed by `multiprocessing.connection`.
+It answers JSON requests over the inherited socket, with the protocol of `process/worker.py`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 MOST_RUNS = 8
-"""Runs after which nothing may be compiled any more."""
+"""Number of runs within which compilation must end."""
 
 
 class Peer:
-    """A point of a peer in this process."""
+    """Server of one point of a peer."""
 
     def device(self, adapter: str) -> dict[str, Any]:
-        """Import the peer and return the kind of device that it runs on: ``cpu`` or ``cuda``."""
+        """Import the peer and return its kind of device: ``cpu`` or ``cuda``."""
         return {"device": _adapter(adapter).device()}
 
     def set_up(self, adapter: str, point: dict[str, Any]) -> dict[str, Any]:
-        """Import the peer and make a point ready; returns what the work is, and the versions that do it."""
+        """Import the peer and set up a point; returns its work and versions."""
         module = _adapter(adapter)
         work = self._work = module.prepare(point)
         self._fastest = list[int]()
@@ -44,13 +44,13 @@ class Peer:
         }
 
     def learn(self, adapter: str, point: dict[str, Any]) -> dict[str, Any]:
-        """Import the peer, and train a whole run of a point; returns its course, and what has done it."""
+        """Import the peer and train a run; returns its curve and versions."""
         module = _adapter(adapter)
         learned = module.learn(point)
         return {**learned, **_provenance(module, learned["device"])}
 
     def time(self, runs: int) -> dict[str, Any]:
-        """Time so many runs and wait for them, ns; ``compiled`` is how many programs that compiled."""
+        """Time a number of runs, ns; ``compiled`` counts compiled programs. Waits."""
         work = self._work
         work.wait()
         compiled = work.compiled or _nothing
@@ -65,9 +65,9 @@ class Peer:
         return {"wall_ns": wall_ns, "compiled": compiled() - before}
 
     def _by_laps(self, work: Any, runs: int) -> int:
-        """Return the time of so many runs in which each lap took as long as its fastest one in this process so far, ns.
+        """Return the time of a number of runs at the fastest time of each lap so far, ns.
 
-        A run of a loop in Python may take so long that something else on the machine always slows a part of it down.
+        A run of a Python loop may be so long that others on the machine always slow a part of it down.
         """
         for _ in range(runs):
             work.laps.clear()
@@ -80,12 +80,12 @@ class Peer:
         return runs * sum(self._fastest)
 
     def trace(self) -> dict[str, Any]:
-        """Return what the point can be checked by."""
+        """Return a step of the point, for its check."""
         return dict(self._work.trace())
 
 
 def _provenance(module: Any, device: str) -> dict[str, Any]:
-    """Return the card that an adapter's work is done on, if it is one, and the versions that do it."""
+    """Return the UUID of the GPU, if any, and the versions of an adapter's packages."""
     versions = {name: _version(name) for name in module.PACKAGES}
     return {
         "card": importlib.import_module("theirs.work").card() if device == "cuda" else None,
@@ -94,31 +94,30 @@ def _provenance(module: Any, device: str) -> dict[str, Any]:
 
 
 def _until_nothing_compiles(work: Any) -> int:
-    """Run a work until a run of it compiles nothing; returns how many runs that took.
+    """Run until a run compiles nothing; returns the number of runs.
 
-    The first one may not be enough: JAX compiles again for results whose types are other than those of what it began
-    with, of weak types above all.
+    JAX compiles again when the types of results differ from those of the inputs, such as weak types.
 
     Raises:
-        RuntimeError: It goes on compiling.
+        RuntimeError: Every run compiles.
     """
     compiled = work.compiled or _nothing
     for n in range(1, MOST_RUNS + 1):
         before = compiled()
         work.run()
         work.wait()
-        if n > 1 and compiled() == before:  # what does not count compiles at its first run, too
+        if n > 1 and compiled() == before:  # without a counter the first run may compile, too
             return n
     raise RuntimeError(f"each of its first {MOST_RUNS} runs must not compile (got {compiled()} programs)")
 
 
 def _nothing() -> int:
-    """Return how much is compiled by what compiles nothing, or does not tell."""
+    """Return the count of software that compiles nothing, or has no counter."""
     return 0
 
 
 def _adapter(name: str) -> Any:
-    """Import an adapter by the place of its file: no folder of ours is on the path, nor any module in the way."""
+    """Import an adapter by its path: our folders stay off the peer's path."""
     folder = Path(__file__).resolve().with_name("theirs")
     spec = importlib.util.spec_from_file_location(
         "theirs", folder / "__init__.py", submodule_search_locations=[str(folder)]
@@ -139,7 +138,7 @@ def _version(package: str) -> str | None:
 
 
 def _hash(package: str) -> str | None:
-    """Name a package that is there without having been installed by its sources; None: it is not there."""
+    """Return a hash of the sources of a package that is not installed; None if absent."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.name != package or not spec.submodule_search_locations:
         return None
@@ -150,17 +149,17 @@ def _hash(package: str) -> str | None:
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests until one says that it was the last."""
+    """Serve requests until an empty one."""
     peer = Peer()
     while request := json.loads(connection.recv_bytes()):
         try:
             reply = getattr(peer, request["method"])(**request["arguments"])
-        except Exception as error:  # noqa: BLE001  (whatever breaks a peer is told to who asked)
+        except Exception as error:  # noqa: BLE001  (the client reports every failure)
             kind = "Unavailable" if isinstance(error, ImportError) else type(error).__name__
             reply = {"error": kind, "message": f"{error}"}
         connection.send_bytes(json.dumps(reply).encode())
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(EOFError):  # who asks is gone
+    with contextlib.suppress(EOFError):  # the client is gone
         serve(Connection(int(sys.argv[1])))

@@ -1,42 +1,32 @@
-"""The process that measures points of this code: it answers requests to set up, check and time one point.
-
-It is started by its path on the code of another commit, too: a commit's points are measured by its own server.
-"""
+"""The server of points: sets up, checks, times and counts points, on request."""
 
 from __future__ import annotations
 
 import gc
 import json
-import sys
-from collections.abc import Callable, Mapping
+import platform
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
 
-if __name__ == "__main__":  # run by its path, which says whether the package lies in another one
-    _outer = "warpdrive_min." if (Path(__file__).resolve().parents[2] / "__init__.py").exists() else ""
-    __package__ = f"{_outer}bench.process"
+from warpdrive_min.backends import host
 
 from ..core import machine, measure
 from ..core.case import Case, Job
 from ..core.errors import Skip
 from ..core.measure import Plan, Timed, Timer
-from ..core.record import Context, Host, Record, StartTime, parsed
-from ..workloads.cases import CASES
-from ..workloads.setups import every as every  # its copies start with all of it
-from ..workloads.shared import ON_GPU
-from .worker import Message, Worker, WorkerError, serve
+from ..core.record import Context, Host
+from . import callgrind
+from .worker import Dispatcher, Message
 
 
 class StartingFrom:
-    """A stopwatch that brings the work back to one state before each block, outside of the time.
+    """Stopwatch that restores a snapshot before each block, untimed.
 
     Args:
-        timed: Work with a snapshot; its present state is the first.
+        timed: Work with a snapshot; its present state comes first.
     """
 
     def __init__(self, timed: Timed) -> None:
@@ -45,7 +35,7 @@ class StartingFrom:
         self.move()
 
     def move(self) -> None:
-        """Start the blocks to come from the present state."""
+        """Take the snapshot for the next blocks from the present state."""
         self._restore = self._snapshot()
 
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
@@ -54,31 +44,21 @@ class StartingFrom:
         return self._stopwatch.time(block)
 
 
-class Server:
-    """Answers requests in this process; holds one point at a time.
+class Server(Dispatcher):
+    """Measures points in this process, one at a time.
 
     Args:
-        cases: The cases that it knows.
+        cases: Its cases, by name.
     """
 
-    def __init__(self, cases: Mapping[str, Case] = CASES) -> None:
+    def __init__(self, cases: Mapping[str, Case]) -> None:
         self._cases = cases
         self._timed: Timed | None = None
         self._timer: Timer | None = None
         self._start: StartingFrom | None = None
 
-    def ask(self, method: str, **arguments: Any) -> Message:
-        """Answer a request; raises WorkerError. Waits for the device."""
-        try:
-            reply: Message = getattr(self, method)(**arguments)
-        except WorkerError:
-            raise
-        except Exception as error:
-            raise WorkerError(type(error).__name__, str(error)) from error
-        return reply
-
     def describe(self) -> Message:
-        """Return machine, commit and installed packages, and the folder of the code."""
+        """Return the machine, commit, installed packages and code folder."""
         return {
             "root": str(machine.ROOT),
             "machine": machine.fingerprint(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
@@ -87,12 +67,12 @@ class Server:
         }
 
     def measure(self, case: str, point: Message, context: Mapping[str, Any]) -> Message:
-        """Set up, check, measure, check and record one point; returns the record."""
+        """Measure one point and return its record."""
         record = Job(self._cases[case], point).run(Context(**context))
         return {"record": json.loads(record.to_line())}
 
     def set_up(self, case: str, point: Message) -> Message:
-        """Make a point ready and check it; ``has_snapshot`` says whether it can go back to where it is now."""
+        """Set up and check a point; ``has_snapshot``: it can return to this state."""
         self._let_go()
         if case not in self._cases:
             raise Skip(f"this code has no case {case}")
@@ -114,9 +94,9 @@ class Server:
         """Choose the length of a block and warm up.
 
         Args:
-            sample_s: Least length of a block, s.
+            sample_s: Minimum length of a block, s.
             warm_up_cap_s: Longest warm-up, s.
-            goes_back: Each block, here and in `sample`, starts from one state: that of the set-up, till `go_on`.
+            goes_back: Each block starts from the state after the set-up, until `go_on`.
         """
         assert self._timed is not None, "a point is set up before it is warmed up"
         self._start = StartingFrom(self._timed) if goes_back else None
@@ -125,7 +105,7 @@ class Server:
         return {"runs_per_sample": self._timer.runs, "warm_up": self._timer.warm_up}
 
     def begin(self, runs: int, n_blocks: int) -> Message:
-        """Set the runs of a block, and skip ``n_blocks`` blocks."""
+        """Set the runs of a block and skip ``n_blocks`` blocks."""
         assert self._timed is not None, "a point is set up before it begins"
         assert self._timer is not None, "a point is warmed up before it begins"
         self._timer.runs = runs
@@ -135,19 +115,19 @@ class Server:
         return {}
 
     def sample(self) -> Message:
-        """Time one block and wait for it; returns ``wall_ns`` and ``device_ns`` of one run."""
+        """Time one block; returns ``wall_ns`` and ``device_ns`` of one run. Waits."""
         assert self._timer is not None, "a point is warmed up before it is sampled"
         wall_ns, device_ns = self._timer.sample()
         return {"wall_ns": wall_ns, "device_ns": device_ns}
 
     def go_on(self) -> Message:
-        """Let the blocks to come start where the last one has ended."""
+        """Start the next blocks where the last one ended."""
         if self._start:
             self._start.move()
         return {}
 
     def finish(self, *, with_twin: bool) -> Message:
-        """Check the point again, and its twin where asked, and let go of it."""
+        """Check the point again, and its twin if asked, and free it."""
         assert self._timed is not None, "a point is set up before it is finished"
         try:
             host = self._host.after(self._timed.facts.device)
@@ -156,49 +136,56 @@ class Server:
         finally:
             self._let_go()
 
+    def count(self, points: Sequence[tuple[str, Message]]) -> Message:
+        """Count runs of points; returns the runs and work of each, or its error.
+
+        The label of a run's profile is the index of its point and its own number.
+        """
+        if platform.machine() == "x86_64":
+            host.TARGET = f"-march={callgrind.TARGET}"
+        torch.set_num_threads(1)
+        ready = [self._ready(case, point) for case, point in points]
+        tell, counted = callgrind.marks(), list[Message]()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        tell.wd_count_start()
+        for place, found in enumerate(ready):
+            if not isinstance(found, Timed):
+                counted.append(found)
+                continue
+            runs = callgrind.COUNTED_RUNS_OF_LONG if points[place][0] in callgrind.LONG else callgrind.COUNTED_RUNS
+            for number in range(runs):
+                tell.wd_count_begin()
+                found.run()
+                tell.wd_count_end(f"{place} {number}".encode())
+            counted.append({"runs": runs, "work": dict(found.facts.work)})
+        tell.wd_count_stop()
+        return {"root": str(machine.ROOT), "points": counted}
+
+    def _ready(self, name: str, point: Message) -> Timed | Message:
+        """Set up a point and warm it up; returns the error if it fails."""
+        try:
+            if name not in self._cases:
+                raise Skip(f"this code has no case {name}")
+            timed = self._cases[name].setup(point)
+            assert isinstance(timed, Timed), "points that are counted are run many times"
+            for _ in range(callgrind.WARM_RUNS_OF_LONG if name in callgrind.LONG else callgrind.WARM_RUNS):
+                timed.run()
+        except Skip as skip:
+            return {"error": "Skip", "message": str(skip)}
+        except Exception as error:  # noqa: BLE001  (one broken point must not lose the others)
+            return {"error": type(error).__name__, "message": str(error)}
+        return timed
+
     def _timer_of(self, timed: Timed) -> Timer:
         return Timer(replace(timed, stopwatch=self._start) if self._start else timed)
 
     def _let_go(self) -> None:
-        """Free what a point took: the other side, or the next point, may need it."""
+        """Free the memory of the point for the other side or the next point."""
         if self._timed is None:
             return
         self._timed = self._timer = self._start = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-# ------------------------------------------------------------------ from another process
-
-
-def serve_points(connection: Connection) -> None:
-    """Serve requests to measure points of this code."""
-    serve(connection, Server())
-
-
-def start() -> Worker:
-    """Start a process that measures points of this code."""
-    return Worker.copy(serve_points)
-
-
-def run_point(job: Job, context: Context) -> Record:
-    """Measure one point; where its process dies the record has failed."""
-    if not is_on_gpu(job):
-        return job.run(context)
-    failed = partial(Record.of, job.case, job.point, context, started=StartTime(), status="failed")
-    try:
-        with start() as worker:
-            reply = worker.ask("measure", case=job.case.name, point=dict(job.point), context=asdict(context))
-        return parsed(Record, reply["record"], job.case.name)
-    except WorkerError as error:
-        return failed(reason=str(error))
-
-
-def is_on_gpu(job: Job) -> bool:
-    """Return whether a point is measured on a GPU of this machine."""
-    return torch.cuda.is_available() and job.point["backend"] in ON_GPU
-
-
-if __name__ == "__main__":
-    serve_points(Connection(int(sys.argv[1])))

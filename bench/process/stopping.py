@@ -1,4 +1,4 @@
-"""Records that a stopped command has saved, and the command that goes on."""
+"""Report of what a stopped command saved, and the command that resumes it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warpdrive_min import stopping
-from warpdrive_min.backends import cache
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import remove_left
 
 PROGRAM = __name__.rpartition(".process.")[0]
-"""Package that a command line names."""
+"""Package in a command line."""
 
 
 @dataclass(slots=True)
-class Kept:
-    """Files that a command adds its results to, one by one."""
+class SavedFiles:
+    """Output files of a command."""
 
     files: Sequence[Path] = ()
     """Files of JSON lines."""
     words: tuple[str, ...] | None = None
-    """Words with which the command goes on where it was; None: it starts again."""
+    """Options that resume the command; None: it starts again."""
 
     def text(self) -> str:
-        """Return how many records are in the files, and the command that goes on."""
+        """Return the number of records in each file, and the command that resumes."""
         counts = {file: file.read_bytes().count(b"\n") for file in self.files if file.exists()}
         places = [f"{count} record{'s' * (count > 1)} in {file}" for file, count in counts.items() if count]
         given, words = sys.argv[1:], self.words if places else None
@@ -38,30 +37,35 @@ class Kept:
             given = [*given, *words]
         does = "starts again" if words is None else "goes on"
         kept = f"kept {' and '.join(places)}" if places else "nothing was finished"
-        return f"{kept}; `python -m {__package__.rpartition('.')[0]} {shlex.join(given)}` {does}"
+        return f"{kept}; `python -m {PROGRAM} {shlex.join(given)}` {does}"
 
 
 def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Path] = ()) -> None:
-    """Set the files of this command's results, and the words with which it goes on.
+    """Set the output files of this command and the options that resume it.
 
-    Temporary files beside them of commands that were killed are removed.
+    Removes temporary files of killed commands in their folders and in the cache.
 
     Args:
         files: Files of JSON lines.
-        words: Words, as ("--resume", "RUN_ID"); none: the same command goes on; None: it starts again.
-        folders: Folders of what else it writes.
+        words: Options, as ("--resume", "RUN_ID"); (): the same command resumes; None: it starts again.
+        folders: Folders of other outputs.
     """
-    stopping.on_stop_say(Kept(files, words).text)
+    from warpdrive_min.backends import cache  # noqa: PLC0415  (imports torch)
+
+    stopping.on_stop_say(SavedFiles(files, words).text)
+    with suppress(ConfigError):  # no cache folder; the first compilation reports it
+        remove_left(cache.folder())
     for folder in {*folders, *(file.parent for file in files)}:
         remove_left(folder)
 
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Unwind on a signal and clean up, see `warpdrive_min.stopping.tidy`; clusters of Ray are found where they were."""
-    stopping.on_stop_say(Kept().text)
+    """Unwind on a signal and clean up, see `warpdrive_min.stopping.tidy`.
+
+    $RAY_TMPDIR keeps its value, so that running Ray clusters are found.
+    """
+    stopping.on_stop_say(SavedFiles().text)
     os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
     with stopping.tidy():
-        with suppress(ConfigError):  # no cache folder; the first compilation reports it
-            remove_left(cache.folder())
         yield

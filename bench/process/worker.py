@@ -1,11 +1,11 @@
-"""Processes that answer requests: one protocol, one loop of the server, one client.
+"""One protocol between processes: JSON requests, a server loop, a client.
 
-A request and its answer are JSON objects over a socket that the process inherits. Whoever answers has a method
-``ask(method, **arguments)``: a `Server` in its own process, a `Worker` for one elsewhere, on the code of this checkout
-or of another one. A peer's process answers the same client, see `peers/worker.py`.
+A request and its answer are JSON objects over a socket that the process inherits. `Dispatcher.ask` answers in its own
+process, `Worker.ask` in another one: on this code, at another commit, or in a peer's interpreter (`peers/worker.py`).
+The names of requests and the fields of answers are an interface: older commits answer them with their own code.
 
-A point of a GPU is measured in a process of its own, alike whatever was measured before it: a process that has captured
-several CUDA graphs launches out of all of them more slowly, for good (ADR 0014).
+Each point of a GPU is measured in a new process: one that has captured several CUDA graphs launches all of them more
+slowly from then on (ADR 0014).
 """
 
 from __future__ import annotations
@@ -21,54 +21,37 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, TimeoutExpired
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, Any, Final, Protocol
 
-import torch
-
-from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.processes import Child, end_with_parent, register
 from warpdrive_min.stopping import SIGNALS
 
-from ..core import machine
+from ..core.machine import ROOT
 from ..core.quiet import SIBLINGS
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext, SpawnContext
 
 Message = dict[str, Any]
 """JSON object."""
 
 ENDING_S: Final = 10.0
-"""Time that a process may take to end that was asked to, s."""
+"""Longest time for a process to end after its last request, s."""
 LONGEST: Final = 1 << 24
-"""Bytes of the longest answer; what claims to be longer is none."""
+"""Size limit of an answer, bytes."""
 STARTER: Final = "BENCH_STARTER"
-"""Variable of the environment that names the process which starts copies, for `tie`."""
+"""Environment variable with the process id that the fork server is tied to."""
 CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
-PROCESSES: Final[ForkServerContext | SpawnContext] = (
-    multiprocessing.get_context("forkserver") if CAN_COPY else multiprocessing.get_context("spawn")
-)
-"""Starts processes, where it can as copies of one that has imported all this and has not touched a GPU."""
-if CAN_COPY:
-    # On a GPU torch's optimiser imports its compiler, which takes a second; on a CPU there is a kernel in its place.
-    COMPILER: Final = ["torch._dynamo"] if torch.backends.cuda.is_built() else []
-    PROCESSES.set_forkserver_preload([f"{__package__}.tie", f"{__package__}.server", *COMPILER])
-
-
-def prepare_copies() -> None:
-    """Start the process that copies come from, unless it runs, in this thread: it ends with the thread (`tie`)."""
-    os.environ[STARTER] = str(os.getpid())
-    if CAN_COPY:
-        with _shielded():
-            forkserver.ensure_running()
+PROCESSES: Final[Any] = multiprocessing.get_context("forkserver" if CAN_COPY else "spawn")
+"""Starts processes, if possible from a fork server that has not used a GPU."""
 
 
 class WorkerError(RuntimeError):
-    """A process could not do what it was asked; ``kind`` is the name of the exception that it met, or "Died"."""
+    """A request failed; ``kind`` names the exception in the process, or is "Died"."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message if kind in ("Skip", "Died") else f"{kind}: {message}")
@@ -83,11 +66,29 @@ class Answering(Protocol):
         ...
 
 
+Start = Callable[[], AbstractContextManager[Answering]]
+"""Starts a process that answers requests."""
+
+
 # ------------------------------------------------------------------ in the process
 
 
+class Dispatcher:
+    """Answers a request with the method of its name."""
+
+    def ask(self, method: str, **arguments: Any) -> Message:
+        """Answer a request; raises WorkerError. Waits for the device."""
+        try:
+            reply: Message = getattr(self, method)(**arguments)
+        except WorkerError:
+            raise
+        except Exception as error:
+            raise WorkerError(type(error).__name__, str(error)) from error
+        return reply
+
+
 def serve(connection: Connection, server: Answering) -> None:
-    """Serve requests until the last one, which is empty."""
+    """Serve requests until an empty one."""
     requests = queue.SimpleQueue[bytes]()
     threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
 
@@ -105,13 +106,8 @@ def serve(connection: Connection, server: Answering) -> None:
         connection.send_bytes(json.dumps(reply).encode())
 
 
-def _as_copy(work: Callable[[Connection], None], connection: Connection) -> None:
-    end_with_parent(os.getppid())
-    work(connection)
-
-
 def _read(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
-    """Take requests; end the process as soon as who asks is gone: the next one must find the GPU free."""
+    """Read requests; exit as soon as the client is gone, to free the GPU."""
     try:
         while True:
             requests.put(connection.recv_bytes())
@@ -122,56 +118,35 @@ def _read(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
 # ------------------------------------------------------------------ from another process
 
 
+@dataclass(eq=False)
 class Worker:
-    """A process that answers requests; use it in a ``with``, which ends it.
+    """Client of a process that answers requests; a context manager, which ends it.
 
     Args:
-        name: Its name in messages.
-        connection: Socket to it.
-        wait: Waits for its end, for so many seconds; returns its exit code, or None if it goes on.
-        kill: Ends it and what it has started.
-        timeout_s: Longest wait for an answer, s; None: any.
-        noise: File of what it prints; None: that is on the error output.
+        name: Name in messages.
+        connection: Socket of the process.
+        wait: Waits for its end up to a number of seconds; returns the exit code, or None.
+        kill: Ends the process and its children.
+        timeout_s: Longest wait for an answer, s; None: no limit.
+        noise: File with its output; None: it prints to stderr.
     """
 
-    def __init__(
-        self,
-        name: str,
-        connection: Connection,
-        wait: Callable[[float], int | None],
-        kill: Callable[[], None],
-        timeout_s: float | None = None,
-        noise: IO[bytes] | None = None,
-    ) -> None:
-        self._name, self._connection, self._wait, self.kill = name, connection, wait, kill
-        self._timeout_s, self._noise = timeout_s, noise
-
-    @classmethod
-    def copy(cls, work: Callable[[Connection], None]) -> Worker:
-        """Start a copy of the process that has imported everything, to serve requests with a function."""
-        prepare_copies()
-        ours, theirs = PROCESSES.Pipe()
-        process = PROCESSES.Process(target=_as_copy, args=(work, theirs))
-        with _shielded():
-            process.start()
-        register(process)
-        theirs.close()
-
-        def wait(seconds: float) -> int | None:
-            process.join(seconds)
-            return process.exitcode
-
-        return cls("the worker", ours, wait, process.kill)
+    name: str
+    connection: Connection
+    wait: Callable[[float], int | None]
+    kill: Callable[[], None]
+    timeout_s: float | None = None
+    noise: IO[bytes] | None = None
 
     @classmethod
     def on(cls, root: Path) -> Worker:
-        """Start the server of the code under a folder, with its cases and its timer.
+        """Start the server of the code in a folder, with its own cases and timer.
 
         Raises:
-            WorkerError: There is none, the process ends, or takes its code from elsewhere.
+            WorkerError: It has no server, or the process dies or imports other code.
         """
         root = root.resolve()
-        words = program(root, "process/server.py", "worker.py")
+        words = program(root, "process/local.py", "process/server.py", "worker.py")
         worker = cls.start(f"the worker on {root}", words, cwd=root, env=_environment(root))
         try:
             worker.require_code(root)
@@ -191,15 +166,18 @@ class Worker:
         timeout_s: float | None = None,
         is_quiet: bool = False,
     ) -> Worker:
-        """Start a program that takes the number of its socket as its last word; OSError if it does not start.
+        """Start a program, with the number of its socket as its last argument.
 
         Args:
-            name: Its name in messages.
+            name: Name in messages.
             words: Program and arguments.
-            env: Its environment.
-            cwd: Its folder.
-            timeout_s: Longest wait for an answer, s; None: any.
-            is_quiet: Keep what it prints; its last line is told if it dies.
+            env: Environment variables.
+            cwd: Working directory.
+            timeout_s: Longest wait for an answer, s; None: no limit.
+            is_quiet: Capture its output; if it dies, the error quotes the last line.
+
+        Raises:
+            OSError: The program does not start.
         """
         with contextlib.ExitStack() as opened:
             noise = opened.enter_context(tempfile.TemporaryFile()) if is_quiet else None
@@ -230,40 +208,40 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
         if kind is None or issubclass(kind, Exception):
             with contextlib.suppress(OSError):
-                self._connection.send_bytes(b"null")
-        else:  # who asked is stopped, and waits for no point to end
+                self.connection.send_bytes(b"null")
+        else:  # this process is stopped and does not wait for a point to end
             self.kill()
-        if self._wait(ENDING_S) is None:
+        if self.wait(ENDING_S) is None:
             self.kill()
-            self._wait(ENDING_S)
-        self._connection.close()
-        if self._noise:
-            self._noise.close()
+            self.wait(ENDING_S)
+        self.connection.close()
+        if self.noise:
+            self.noise.close()
 
     def ask(self, method: str, **arguments: Any) -> Message:
-        """Answer a request; waits.
+        """Send a request and wait for its answer.
 
         Raises:
-            WorkerError: It raised, died, was too slow, or did not answer with a JSON object.
+            WorkerError: The process raised an error, died, timed out, or sent no JSON object.
         """
         self.send(method=method, arguments=arguments)
         return self.receive(method)
 
     def send(self, **message: Any) -> None:
-        """Send a request, or leave to go on; whether it arrives, `receive` tells."""
+        """Send a message; `receive` reports a failure."""
         with contextlib.suppress(OSError):
-            self._connection.send_bytes(json.dumps(message).encode())
+            self.connection.send_bytes(json.dumps(message).encode())
 
     def receive(self, method: str) -> Message:
-        """Return the answer to a request, or a question on the way to it; waits.
+        """Wait for the next message: the answer, or a request for `quiet` before it.
 
         Raises:
             WorkerError: As `ask`.
         """
         try:
-            if not self._connection.poll(self._timeout_s):
-                raise self._ended(f"did not answer {method} within {self._timeout_s:g} s; raise --timeout")
-            answer = self._connection.recv_bytes(LONGEST)
+            if not self.connection.poll(self.timeout_s):
+                raise self._ended(f"did not answer {method} within {self.timeout_s:g} s; raise --timeout")
+            answer = self.connection.recv_bytes(LONGEST)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise self._ended(f"died at {method}") from None
         except OSError as error:
@@ -275,35 +253,85 @@ class Worker:
         if not isinstance(reply, dict):
             raise self._ended(f"must answer {method} with a JSON object (got {answer[:80]!r})")
         if "error" in reply:
+            from warpdrive_min.backends.cache import excerpt  # noqa: PLC0415  (imports torch)
+
             raise WorkerError(reply["error"], excerpt(str(reply["message"])))
         return reply
 
     def fileno(self) -> int:
-        """Return the number of the socket, which can be waited for."""
-        return self._connection.fileno()
+        """Return the file descriptor of the socket, for `multiprocessing.connection.wait`."""
+        return self.connection.fileno()
 
-    def require_code(self, root: Path) -> None:
-        """Make sure that the process has taken the code under a folder; raises WorkerError."""
-        found = self.ask("describe")["root"]
+    def require_code(self, root: Path, reply: Message | None = None) -> None:
+        """Raise WorkerError unless a reply is from the code in a folder; None: ask."""
+        found = (reply or {}).get("root") or self.ask("describe")["root"]
         if Path(found) != root:
             raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
 
     def _ended(self, why: str) -> WorkerError:
-        """End the process and return the error that says why, with how it ended if it did so itself."""
-        code = self._wait(ENDING_S) if why.startswith("died") else None
+        """Kill the process; return an error with the reason and its exit code if it died."""
+        code = self.wait(ENDING_S) if why.startswith("died") else None
         self.kill()
-        self._wait(ENDING_S)
+        self.wait(ENDING_S)
         if code is not None:
             why += f" by signal {-code}" if code < 0 else f" with exit code {code}"
-            why += f"; its last words: {_last_line(self._noise):.200}" if self._noise else "; see the error output"
-        return WorkerError("Died", f"{self._name}: {why}")
+            why += f"; its last words: {_last_line(self.noise):.200}" if self.noise else "; see the error output"
+        return WorkerError("Died", f"{self.name}: {why}")
+
+
+# ------------------------------------------------------------------ copies of this code
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Starts a copy of this code, from the fork server where there is one.
+
+    Args:
+        serve: Function that serves requests there.
+        preload: Module that the fork server imports.
+    """
+
+    serve: Callable[[Connection], None]
+    preload: str = __name__
+
+    def __call__(self) -> Worker:
+        """Start a process."""
+        self.prepare()
+        ours, theirs = PROCESSES.Pipe()
+        process: BaseProcess = PROCESSES.Process(target=self._run, args=(theirs,))
+        with _shielded():
+            process.start()
+        register(process)
+        theirs.close()
+
+        def wait(seconds: float) -> int | None:
+            process.join(seconds)
+            return process.exitcode
+
+        return Worker("the worker", ours, wait, process.kill)
+
+    def prepare(self) -> None:
+        """Start the fork server, unless it runs; it ends with this thread."""
+        os.environ[STARTER] = str(os.getpid())
+        if CAN_COPY:
+            import torch  # noqa: PLC0415  (slow to import)
+
+            # On a GPU torch's optimiser imports its compiler, which takes a second.
+            compiler = ["torch._dynamo"] if torch.backends.cuda.is_built() else []
+            PROCESSES.set_forkserver_preload([f"{__package__}.parent_watch", self.preload, *compiler])
+            with _shielded():
+                forkserver.ensure_running()
+
+    def _run(self, connection: Connection) -> None:
+        end_with_parent(os.getppid())
+        self.serve(connection)
 
 
 @contextlib.contextmanager
 def _shielded() -> Iterator[None]:
-    """Let processes that start within never get signals of the whole group: their starter ends them.
+    """Block signals in processes that start meanwhile; their parent ends them.
 
-    A terminal sends SIGINT and SIGHUP to all, `timeout` and schedulers of jobs SIGTERM.
+    A terminal sends SIGINT and SIGHUP to the whole process group, `timeout` and job schedulers SIGTERM.
     """
     resource_tracker.ensure_running()  # `multiprocessing` would start it within, and let SIGINT through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -319,21 +347,23 @@ def _last_line(noise: IO[bytes]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
 
 
+# ------------------------------------------------------------------ code in another folder
+
+
 def _environment(root: Path) -> dict[str, str]:
-    """Return the environment of a worker; $BENCH_GIT_SHA names the commit of this checkout, and of no other."""
-    kept = {name: value for name, value in os.environ.items() if root == machine.ROOT or name != "BENCH_GIT_SHA"}
-    return finding(root, kept)
+    """Return a worker's environment; $BENCH_GIT_SHA is for this checkout only."""
+    return finding(root, {name: value for name, value in os.environ.items() if root == ROOT or name != "BENCH_GIT_SHA"})
 
 
 def program(root: Path, *names: str) -> list[str]:
-    """Return the words that start a program of the code under a folder.
+    """Return the command that starts a program of the code in a folder.
 
     Args:
-        root: Folder of a checkout, of this or of another commit, or of an install.
-        names: Its file in the bench, the newest name first.
+        root: Folder of a checkout, at any commit, or of an install.
+        names: Paths of the program in `bench`, newest first: it has moved.
 
     Raises:
-        WorkerError: There is no such file.
+        WorkerError: The folder has no such file.
     """
     packages = (root / "bench", root / "warpdrive_min" / "bench")
     for file in (package / name for name in names for package in packages):
@@ -343,5 +373,5 @@ def program(root: Path, *names: str) -> list[str]:
 
 
 def finding(root: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python finds the code under a folder first, and packages where it did before."""
+    """Return an environment in which Python imports the code in a folder first."""
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))}

@@ -15,7 +15,7 @@ from warpdrive_min.terminal import echo
 from ..core.errors import CompareError, exiting
 from ..core.machine import ROOT
 from ..core.record import RESULTS, Context, Record, append
-from ..process import counts
+from ..process import callgrind as counts
 from ..show import render
 from ..show.columns import MakeTable
 from . import instructions

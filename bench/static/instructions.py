@@ -10,9 +10,10 @@ from ..core.case import Job
 from ..core.machine import ROOT
 from ..core.point import Check, Measurement, Metric, command_line
 from ..core.record import CaseVersion, Context, Record, StartTime
-from ..process import counts
+from ..process import callgrind as counts
 from ..process.worker import WorkerError
 from ..show.columns import Table, metric_column
+from ..workloads.cases import CASES
 from .records import point_column
 
 INSTRUCTIONS: Final = CaseVersion(name="instructions", scope="static")
@@ -27,7 +28,7 @@ def table_of(records: Sequence[Record]) -> Table[Any]:
 
 def chosen(envs: Sequence[str] = ()) -> list[Job]:
     """Return what is counted of some environments; of none: all."""
-    return [job for job in counts.points() if not envs or job.point.get("env") in envs or job.case.name in envs]
+    return [job for job in counts.points(CASES) if not envs or job.point.get("env") in envs or job.case.name in envs]
 
 
 def records_of(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Record]:

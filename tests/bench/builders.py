@@ -21,7 +21,7 @@ from bench.core.measure import Stopwatch, Timed
 from bench.core.point import Check, Curve, Facts, Metric, Point
 from bench.core.record import Checks, Comparison, Context, Record
 from bench.core.stats import log_ratios
-from bench.process.pairs import Pair
+from bench.process.interleaved import Pair
 
 
 def bench(*words: object, exits: int | tuple[int, ...] = 0, **environment: str) -> str:

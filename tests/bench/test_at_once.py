@@ -12,8 +12,9 @@ from bench.core.case import Job
 from bench.core.nvml import other_users
 from bench.core.quiet import SIBLINGS, CrowdedError, quiet
 from bench.core.record import Context
-from bench.process import server
-from bench.process.at_once import run_points
+from bench.process import local
+from bench.process.local import run_points
+from bench.process.worker import Copy
 from bench.workloads import train
 from tests.bench.builders import FakeNvml, bench
 from tests.bench.siblings import CASES, serve_fakes
@@ -27,8 +28,8 @@ N = 3
 @pytest.fixture
 def todo(monkeypatch, tmp_path):
     """Return a function that makes fake points, each of which gets a process of its own."""
-    monkeypatch.setattr(server, "serve_points", serve_fakes)
-    monkeypatch.setattr(server, "is_on_gpu", lambda job: True)
+    monkeypatch.setattr(local, "start", Copy(serve_fakes, preload=local.start.preload))
+    monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
 
     def make(*how, together=0, kind="Timed"):
         same = {"env": kind.lower(), "backend": "pycuda", "folder": str(tmp_path), "together": together}
@@ -118,9 +119,9 @@ def test_point_that_always_fails_is_recorded_once(todo, context):
 
 def test_all_processes_end_with_the_sweep_that_is_stopped(todo, context, tmp_path):
     """Who stops after the first record waits for no other point."""
-    points = run_points(todo("skips", "fine", "fine", "fine"), context, at_once=N)
-    assert next(points).status == "skipped"
-    points.close()
+    records = run_points(todo("skips", "fine", "fine", "fine"), context, at_once=N)
+    assert next(records).status == "skipped"
+    records.close()
     pids = {each["pid"] for each in logged(tmp_path)}
     assert pids
     assert not any(map(is_alive, pids))
@@ -156,7 +157,7 @@ def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
 
 def test_command_line_takes_points_at_once(monkeypatch, tmp_path):
     """Records of the same points as without it."""
-    monkeypatch.setattr(server, "is_on_gpu", lambda job: True)
+    monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--no-plot")
     said = bench("run", "--preset", "smoke", *where, "--at-once", 2, "--out", tmp_path)
     assert "2/2 env_step[" in said

@@ -16,7 +16,8 @@ from bench.core.record import Comparison, read_all, read_comparisons
 from bench.core.stats import smallest_detectable
 from bench.judge import calibrate, compare
 from bench.judge.calibrate import noise, read, store
-from bench.process import pairs
+from bench.process import interleaved
+from bench.process.checkouts import WORKING_TREE
 from bench.process.server import Server
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, case, cycle, pair_of, point, record
@@ -146,10 +147,10 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
 
     @contextmanager
     def sides(*names):
-        assert names == (pairs.WORKING_TREE, pairs.WORKING_TREE)
+        assert names == (WORKING_TREE, WORKING_TREE)
         yield [lambda: nullcontext(Server({"fake": fake})) for _ in names]
 
-    monkeypatch.setattr(pairs, "revisions", sides)
+    monkeypatch.setattr(interleaved, "revisions", sides)
     monkeypatch.setattr(compare, "chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
     folders = ["--out", tmp_path / "calibration", "--records", tmp_path / "records"]
     bench("calibrate", "--preset", "smoke", "--rounds", 2, *folders)

@@ -10,10 +10,14 @@ import pytest
 
 from bench.core import machine
 from bench.core.record import Context, append, read_all
-from bench.process import counts
-from bench.process.counts import PATH, Profile, Server
+from bench.process import callgrind as counts
+from bench.process import server
+from bench.process.callgrind import PATH, Profile
+from bench.process.checkouts import checkouts
+from bench.process.server import Server
 from bench.process.worker import Worker, WorkerError
 from bench.static import instructions, sides, verdict
+from bench.workloads.cases import CASES
 from tests.bench.builders import bench
 from warpdrive_min.backends import Availability, host
 from warpdrive_min.envs import ENVS
@@ -77,7 +81,7 @@ def test_profile_splits_kernels_from_the_path(tmp_path):
 
 def test_every_environment_is_stepped_and_reset():
     """Whatever environment there is, both its kernels are counted, each point once."""
-    jobs = counts.points()
+    jobs = counts.points(CASES)
     for case in ("env_step", "reset"):
         assert {job.point.get("env") for job in jobs if job.case.name == case} >= set(ENVS)
     assert {job.point["backend"] for job in jobs} == {"host"}
@@ -121,14 +125,30 @@ def test_callgrind_counts_a_kernel_exactly(tmp_path):
 def test_broken_points_do_not_stop_the_others(monkeypatch):
     """A point that cannot be set up is said with its reason; the next one is counted."""
     for name in ("freeze", "disable"):
-        monkeypatch.setattr(counts.gc, name, lambda: None)
+        monkeypatch.setattr(server.gc, name, lambda: None)
     monkeypatch.setattr(host, "TARGET", host.TARGET)
-    monkeypatch.setattr(counts.torch, "set_num_threads", lambda n: None)
+    monkeypatch.setattr(server.torch, "set_num_threads", lambda n: None)
     point = {"implementation": "ours", "backend": "host", "mode": "eager"}
-    answers = Server().count([("launch", {**point, "backend": "absent"}), ("abacus", {}), ("launch", point)])["points"]
+    answers = Server(CASES).count([("launch", {**point, "backend": "absent"}), ("abacus", {}), ("launch", point)])[
+        "points"
+    ]
     assert answers[0]["error"] == "KeyError"
     assert answers[1] == {"error": "Skip", "message": "this code has no case abacus"}
     assert answers[2]["runs"] == counts.COUNTED_RUNS
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not counts.availability().available, reason=str(counts.availability()))
+def test_older_commit_counts_our_points():
+    """The program has moved, and its requests and answers are an interface."""
+    commit = "7b60f33"
+    if subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=machine.ROOT, check=False).returncode:
+        pytest.skip(f"{commit} is not in this clone")
+    job = next(job for job in counts.points(CASES) if job.case.name == "reset")
+    with checkouts(commit) as (tree,):
+        (count,) = counts.count([job], tree)
+    assert not count.error, count.reason
+    assert count.parts.keys() == {"reset", PATH}
 
 
 def test_code_of_another_folder_is_refused(monkeypatch):
@@ -262,7 +282,7 @@ def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
 def test_takers_know_what_is_wanted(counted):
     """Conditions on points choose what is counted, before it is."""
     wanted = sides.Wanted(where=["program=pendulum", "part=env_step", "kernel=step"])
-    (record,) = sides.counted(wanted, CONTEXT, counts.machine.ROOT)
+    (record,) = sides.counted(wanted, CONTEXT, machine.ROOT)
     assert record.point["kernel"] == "step"
     assert [job.case.name for job in counted[0]] == ["env_step"]
-    assert sides.counted(sides.Wanted(where=["arch=sm_90"]), CONTEXT, counts.machine.ROOT) == []
+    assert sides.counted(sides.Wanted(where=["arch=sm_90"]), CONTEXT, machine.ROOT) == []

@@ -19,8 +19,8 @@ from bench.judge import gate
 from bench.judge.calibrate import Calibration, NoiseFloor
 from bench.judge.evidence import Evidence, name_of
 from bench.judge.gate import THRESHOLD, Code, Report, from_records, judge, render_annotations
-from bench.process import pairs
-from bench.process.at_once import run_points
+from bench.process import interleaved
+from bench.process.local import run_points
 from bench.process.server import Server
 from tests.bench.builders import bench, case, cycle, pair_of, point, record, timed
 
@@ -325,7 +325,7 @@ def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_
         assert names == ("main", ".")
         yield [lambda name=name: start(name) for name in names]
 
-    monkeypatch.setattr(pairs, "revisions", sides)
+    monkeypatch.setattr(interleaved, "revisions", sides)
     monkeypatch.setattr(gate.compare, "chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
     said = run_gate(tmp_path, "--baseline", "main", "--case", "fake", exits=code)
     assert "| rounds |" in said

@@ -12,7 +12,8 @@ from bench.core.record import Record
 from bench.core.stats import Ratio
 from bench.judge.calibrate import NoiseFloor, read, store
 from bench.judge.gate import THRESHOLD, judge
-from bench.process.pairs import ROUNDS, TURNS, Pair, compared_in_rounds
+from bench.process.interleaved import ROUNDS, Pair, compared_in_rounds
+from bench.process.rounds import TURNS
 from tests.bench.builders import point, record
 
 SLOW_DOWN, GATES = 2 * THRESHOLD, 20

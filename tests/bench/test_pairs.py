@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import shutil
+import subprocess
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,19 +19,13 @@ from bench.core import machine
 from bench.core.errors import NotComparable, Skip
 from bench.core.point import Check
 from bench.judge.evidence import remarks
-from bench.process import pairs, worker
-from bench.process.pairs import (
-    ROUNDS,
-    TURNS,
-    Kept,
-    abba_turns,
-    in_rounds,
-    measure_all,
-    revisions,
-    sides_of,
-)
+from bench.process import local, rounds, worker
+from bench.process.checkouts import revisions
+from bench.process.interleaved import ROUNDS, Kept, in_rounds, measure_all, sides_of
+from bench.process.rounds import TURNS, abba_turns
 from bench.process.server import Server
 from bench.process.worker import Worker, WorkerError
+from bench.workloads.cases import CASES
 from tests.bench.builders import FakeWatch, case, git, timed
 from warpdrive_min.stopping import Stopped
 
@@ -117,7 +112,7 @@ def test_blocks_are_taken_in_turns():
 def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
     """With a time for a block it is the fastest of all samples that this has time for, and of two at least."""
     now = [0.0]
-    monkeypatch.setattr("bench.process.pairs.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.process.rounds.time.monotonic", lambda: now[0])
 
     class Slow:
         def __init__(self, *walls_ns):
@@ -257,8 +252,8 @@ def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
     """Of four rounds the second was disturbed; both records say so, and in words that a reader sees."""
     shares = iter([0.01, 0.4, 0.02, None])
     times = iter([1000, 1001, 1000, 2100, 1000, 1002, 999, 1000])
-    monkeypatch.setattr(pairs, "Bystanders", lambda: SimpleNamespace(busy=lambda: next(shares)))
-    monkeypatch.setattr(pairs, "loop_ns", lambda: next(times))
+    monkeypatch.setattr(rounds, "Bystanders", lambda: SimpleNamespace(busy=lambda: next(shares)))
+    monkeypatch.setattr(rounds, "loop_ns", lambda: next(times))
     fake = Machine()
     got = measured(fake.side(), fake.side())
     for record in (got.a, got.b):
@@ -429,7 +424,7 @@ def test_sides_share_a_card(card, shared):
         return {"case_version": 1, "facts": {"device": "cuda"}, "machine": {"gpu_uuid_hash": uuid}}
 
     with contextlib.nullcontext() if shared else pytest.raises(NotComparable, match="must share a card"):
-        pairs._require_one_card(reply("one"), reply(card))
+        rounds._require_one_card(reply("one"), reply(card))
 
 
 def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
@@ -469,7 +464,7 @@ def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
     with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
         measure_all(todo, "smoke", kept=kept)
     assert len(kept.pairs()) == 1
-    of_this_checkout = [sides_of("run", fake, (each, each)) for each in points]
+    of_this_checkout = [sides_of("run", fake, (each, each), (local.start, local.start)) for each in points]
     with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
         measure_all(of_this_checkout, "smoke", said.append, kept)
     assert said == ["1 of 2 pairs are kept"], "nothing is measured that could not be kept"
@@ -504,11 +499,11 @@ CASES = {
 def checkout(tmp_path):
     """A repository with this suite around a fake case, that says which of two commits it is of."""
     root = tmp_path / "checkout"
-    for package in ("bench", "warpdrive_min"):
+    for package in ("bench", "envs", "warpdrive_min"):
         shutil.copytree(machine.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     git(root, "init", "--quiet")
     for name in ("first", "second"):
-        (root / "bench" / "cases.py").write_text(FAKE_CASES.replace("NAME", name))
+        (root / "bench" / "workloads" / "cases.py").write_text(FAKE_CASES.replace("NAME", name))
         git(root, "add", ".")
         git(root, "commit", "--quiet", "--no-gpg-sign", "-m", name)
         git(root, "tag", name)
@@ -526,6 +521,23 @@ def test_revisions_are_measured_on_their_own_code(checkout):
     assert min(*got.a.unit_ns, *got.b.unit_ns) > 0
     assert "two processes take turns" in got.a.unread["telemetry"]
     assert {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")} == before
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("commit", ["7b60f33", "73ae61c"])
+def test_older_commits_answer_our_requests(commit):
+    """Names of requests and fields of answers are an interface; the server's file has moved in between."""
+    if subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=machine.ROOT, check=False).returncode:
+        pytest.skip(f"{commit} is not in this clone")
+    env_step = CASES["env_step"]
+    point = next(each for each in env_step.points("smoke") if each["backend"] == "cpu")
+    with revisions(commit, commit) as starts:
+        got = measure(sides_of("run", env_step, (point, point), starts), "smoke")
+    for side in (got.a, got.b):
+        assert side.is_evidence
+        assert side.git["sha"].startswith(commit)
+        assert side.notes["turns_from_one_state"]
+    assert got.comparison.log_ratios
 
 
 def test_code_from_elsewhere_is_refused(tmp_path):

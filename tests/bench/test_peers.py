@@ -34,7 +34,7 @@ from bench.peers.sides import Run, ask, measure_each, started
 from bench.peers.theirs import pufferlib
 from bench.peers.theirs.gymnasium import IDS, prepare
 from bench.peers.theirs.work import Work, card
-from bench.process.pairs import TURNS
+from bench.process.rounds import TURNS
 from bench.process.server import Server
 from bench.process.worker import WorkerError
 from bench.show.documents import markdown
@@ -422,7 +422,7 @@ def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, body, timeo
     run = a_run(timeout_s, gymnax=script(tmp_path / "python", body))
     with started(smoke("gymnax"), run) as peer, pytest.raises(WorkerError, match=message):
         ask(smoke("gymnax"), peer, "set_up", adapter="gymnax", point={})
-    assert peer._wait(0) is not None
+    assert peer.wait(0) is not None
 
 
 def test_interpreter_that_does_not_exist_is_named():
@@ -507,7 +507,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
         asked.append(([theirs.point["peer"] for _, theirs in todo], at_once))
         return ((place, WorkerError("Skip", "not measured")) for place in range(len(todo)))
 
-    monkeypatch.setattr(sides.pairs, "in_rounds", in_rounds)
+    monkeypatch.setattr(sides.interleaved, "in_rounds", in_rounds)
     monkeypatch.setattr(
         sides, "_both", lambda job, run: (None, SimpleNamespace(case=SimpleNamespace(scope="env"), point=job.point))
     )

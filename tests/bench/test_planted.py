@@ -16,7 +16,7 @@ from bench.core.record import Context, Record
 from bench.judge import planted
 from bench.judge.gate import THRESHOLD, judge
 from bench.judge.planted import SAME, SLOWER, Change, Copy
-from bench.process.pairs import Pair, measure_all, sides_of
+from bench.process.interleaved import Pair, measure_all, sides_of
 from bench.process.worker import Worker
 from bench.static.programs import CORE
 from bench.static.sides import Wanted, counted, machine_code

@@ -14,7 +14,7 @@ from bench.core.point import passes, point_name
 from bench.core.record import ALONE, read_all, read_comparisons
 from bench.doctor import Finding
 from bench.judge.evidence import name_of
-from bench.process import server
+from bench.process import local
 from bench.show import sets
 from bench.show.sets import (
     COMPARISONS,
@@ -89,7 +89,7 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
 
 def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tmp_path):
     """What came before the time was up stays; the next call measures the rest, each point once."""
-    monkeypatch.setattr(server, "is_on_gpu", lambda job: True)
+    monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
     here("--at-once", "2", "--until-s", "0", exits=publish.UNFINISHED)
     (first,) = read_all([folder_in(tmp_path) / RECORDS])
     here("--at-once", "2", "--skip", "pairs", "--skip", "figures")

@@ -9,7 +9,7 @@ import pytest
 from bench.core.archive import ARCHIVE, matches
 from bench.core.record import RESULTS, Comparison, read_all
 from bench.judge.gate import THRESHOLD, calibration_of, judge
-from bench.process.pairs import Kept, Pair
+from bench.process.interleaved import Kept, Pair
 
 
 def rows(name):

@@ -23,7 +23,7 @@ from bench.core.case import Job
 from bench.core.machine import sources_hash
 from bench.core.measure import Ranks
 from bench.core.record import Context, read_all
-from bench.process import ray_sweep
+from bench.process import ray_cluster
 from tests.bench.builders import bench, case, timed
 from tests.bench.ray_points import deadly, exclusive, gated, stuck, wait_for
 
@@ -63,7 +63,7 @@ def jobs_of(setup: Any, backends: list[str]) -> list[Job]:
 def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
     """Two points of GPUs run at once, each sees one; none shares it, and none runs beside a point of the CPU."""
     todo = jobs_of(partial(exclusive, tmp_path), ["pycuda", "pycuda", "cpu", "pycuda"])
-    with ray_sweep.connected(nodes.address) as cluster:
+    with ray_cluster.connected(nodes.address) as cluster:
         assert all(state.available for state in cluster.availability().values())
         records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
     assert [record.reason for record in records if not record.is_evidence] == []
@@ -78,9 +78,9 @@ def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
 @needs_ray
 def test_dead_worker_is_tried_again_and_at_last_given_up(nodes, context, tmp_path, monkeypatch):
     """A point whose process dies once is measured; one whose process always dies is recorded as failed."""
-    monkeypatch.setattr(ray_sweep, "RETRIES", 1)
+    monkeypatch.setattr(ray_cluster, "RETRIES", 1)
     todo = jobs_of(partial(deadly, tmp_path), ["pycuda", "pycuda"])
-    with ray_sweep.connected(nodes.address) as cluster:
+    with ray_cluster.connected(nodes.address) as cluster:
         records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
     once, always = sorted(records, key=lambda record: record.point["index"])
     assert once.is_evidence
@@ -102,14 +102,14 @@ def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
         nodes.remove_node(second, allow_graceful=False)
 
     remover = threading.Thread(target=remove)
-    with ray_sweep.connected(nodes.address) as cluster:
+    with ray_cluster.connected(nodes.address) as cluster:
         remover.start()
         records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
     remover.join()
     assert all(record.is_evidence for record in records)
     undisturbed, lost = records
     assert "lost" not in undisturbed.notes
-    assert 1 <= len(lost.notes["lost"]) <= ray_sweep.RETRIES
+    assert 1 <= len(lost.notes["lost"]) <= ray_cluster.RETRIES
 
 
 @needs_ray
@@ -124,7 +124,7 @@ def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
     assert driver.wait() == -signal.SIGKILL
     (before,) = read_all([file])
     (tmp_path / "go").touch()
-    with ray_sweep.connected(nodes.address) as cluster:
+    with ray_cluster.connected(nodes.address) as cluster:
         todo = jobs_of(partial(gated, tmp_path), ["pycuda"] * 2)
         after = list(sweep.run(todo, context, file, cluster.measure))
     assert before.point["index"] == 0
@@ -137,16 +137,16 @@ def drive(address: str, folder: str) -> None:
     """Sweep, as a process of its own that is killed."""
     os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
     todo = jobs_of(partial(gated, Path(folder)), ["pycuda"] * 2)
-    with ray_sweep.connected(address) as cluster:
+    with ray_cluster.connected(address) as cluster:
         list(sweep.run(todo, Context.here("smoke", "test"), Path(folder, "r.jsonl"), cluster.measure))
 
 
 @needs_ray
 def test_node_with_other_sources_is_refused(nodes):
     """Nodes answer with the hash of what they have; another one is named, with what to do."""
-    with ray_sweep.connected(nodes.address) as cluster:
-        other = ray_sweep.Cluster(sys.modules["ray"], "0123456789abcdef")
-        with pytest.raises(ray_sweep.ClusterError, match=r"0123456789abcdef \(got [0-9a-f]{16} on node"):
+    with ray_cluster.connected(nodes.address) as cluster:
+        other = ray_cluster.Cluster(sys.modules["ray"], "0123456789abcdef")
+        with pytest.raises(ray_cluster.ClusterError, match=r"0123456789abcdef \(got [0-9a-f]{16} on node"):
             other.nodes()
         assert len(cluster.nodes()) == 1
 
@@ -180,8 +180,8 @@ def test_missing_ray_is_an_error_with_the_install_line(monkeypatch, tmp_path):
 def test_address_without_a_cluster_is_refused_at_once(address, why):
     """Where no head listens the error says what an address is, and how to start a cluster."""
     with (
-        pytest.raises(ray_sweep.ClusterError, match=rf"got '{address}'.*{why}.*ray start"),
-        ray_sweep.connected(address),
+        pytest.raises(ray_cluster.ClusterError, match=rf"got '{address}'.*{why}.*ray start"),
+        ray_cluster.connected(address),
     ):
         pass
 
@@ -189,7 +189,7 @@ def test_address_without_a_cluster_is_refused_at_once(address, why):
 def test_node_without_the_package_says_so(monkeypatch):
     """What asks a node for its sources needs nothing of this project there."""
     monkeypatch.setitem(sys.modules, "bench.core.machine", None)
-    assert "bench.core.machine" in ray_sweep._sources_there()()
+    assert "bench.core.machine" in ray_cluster._sources_there()()
 
 
 def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
@@ -207,9 +207,9 @@ def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
     assert sources_hash() == sources_hash(machine.ROOT)
 
 
-def task(backend: str, **changes: Any) -> ray_sweep.Task:
+def task(backend: str, **changes: Any) -> ray_cluster.Task:
     (job,) = jobs_of(lambda point: timed(), [backend])
-    return ray_sweep.Task(Job(replace(job.case, **changes), {**job.point, "n_ranks": 4}))
+    return ray_cluster.Task(Job(replace(job.case, **changes), {**job.point, "n_ranks": 4}))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def task(backend: str, **changes: Any) -> ray_sweep.Task:
 )
 def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus, n_gpus, on_gpu, on_cpu):
     """CPUs are dealt to the GPUs that have one; a point of the CPU takes all, so that nothing runs beside it."""
-    node = ray_sweep.Node("id", "host", n_cpus, n_gpus)
+    node = ray_cluster.Node("id", "host", n_cpus, n_gpus)
     for point, want in ((task("numba"), on_gpu), (task("host"), on_cpu)):
         assert node.could_run(point) == (want is not None)
         if want is not None:
@@ -231,10 +231,10 @@ def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus
 def test_point_in_ranks_takes_as_many_gpus_of_one_node(context):
     """Four ranks take four GPUs; a cluster whose nodes have fewer skips the point, and says so."""
     ranks = task("pycuda", workload=Ranks)
-    assert ray_sweep.Node("id", "host", 8, 8).share(ranks) == {"num_cpus": 4, "num_gpus": 4}
-    assert not ray_sweep.Node("id", "host", 8, 8).has_room_for(ranks, [ranks, task("pycuda")])
+    assert ray_cluster.Node("id", "host", 8, 8).share(ranks) == {"num_cpus": 4, "num_gpus": 4}
+    assert not ray_cluster.Node("id", "host", 8, 8).has_room_for(ranks, [ranks, task("pycuda")])
     entry = {"NodeID": "id", "NodeManagerAddress": "host", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}
-    cluster = ray_sweep.Cluster(SimpleNamespace(nodes=lambda: [entry]), "0")
+    cluster = ray_cluster.Cluster(SimpleNamespace(nodes=lambda: [entry]), "0")
     cluster._checked.add("id")
     (record,) = cluster.measure([ranks.job], context)
     assert (record.status, record.reason) == ("skipped", "no node of the cluster has 4 GPUs")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.process.stopping import Kept
+from bench.process.stopping import SavedFiles
 from tests.bench.attack import ROOT, Attack
 from warpdrive_min.stopping import NOTHING, SIGNALS
 
@@ -33,7 +33,7 @@ def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, m
     """Whole lines are counted; a command that goes on as it is gets no more words."""
     file = tmp_path / "records.jsonl"
     monkeypatch.setattr(sys, "argv", ["bench", *given])
-    kept = Kept() if words == "nothing" else Kept([file, tmp_path / "none.jsonl"], words)
+    kept = SavedFiles() if words == "nothing" else SavedFiles([file, tmp_path / "none.jsonl"], words)
     assert "nothing was finished" in kept.text()
     file.write_text('{}\n{}\n{"cut')
     assert kept.text() == says.replace("FILE", str(file))

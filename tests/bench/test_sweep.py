@@ -14,7 +14,7 @@ from bench.core.errors import Skip
 from bench.core.point import Check
 from bench.core.record import Context, read_all
 from bench.judge.anchors import ANCHORS
-from bench.process.at_once import run_points
+from bench.process.local import run_points
 from bench.show import documents, plots
 from bench.show.views.run_charts import training_chart
 from bench.workloads.shared import training_point

@@ -18,10 +18,9 @@ import torch
 from bench.core import machine
 from bench.core.case import Job
 from bench.core.record import Context
-from bench.process import server, worker
-from bench.process.at_once import run_points
-from bench.process.server import run_point
-from bench.process.worker import Worker, WorkerError
+from bench.process import local, worker
+from bench.process.local import run_point, run_points
+from bench.process.worker import Copy, WorkerError
 from bench.workloads.cases import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +57,7 @@ def smoke_job(backend="cpu"):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Let the CPU pass for a GPU, so that its points get processes of their own, which start with this environment."""
-    monkeypatch.setattr(server, "is_on_gpu", lambda _: True)
+    monkeypatch.setattr(local, "is_on_gpu", lambda _: True)
     monkeypatch.setattr(worker, "PROCESSES", multiprocessing.get_context("spawn"))
 
 
@@ -66,7 +65,7 @@ def test_answers_come_from_another_process():
     """Each worker has a process of its own, which goes on until it is let go."""
     pids = set()
     for number in range(2):
-        with Worker.copy(serve_crashing) as one:
+        with Copy(serve_crashing)() as one:
             first, second = one.ask("add", a=number), one.ask("add", a=number + 1)
             assert (first["a"], second["a"], first["pid"]) == (number, number + 1, second["pid"])
             pids.add(first["pid"])
@@ -77,16 +76,16 @@ def test_answers_come_from_another_process():
 @pytest.mark.parametrize(("how", "told"), [("signal", "by signal 11"), ("exit", "with exit code 7")])
 def test_death_of_a_process_is_told(how, told):
     """Its signal or exit code is in the error, and the next process is not touched."""
-    with Worker.copy(serve_crashing) as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
+    with Copy(serve_crashing)() as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
         one.ask(how)
     assert caught.value.kind == "Died"
-    with Worker.copy(serve_crashing) as other:
+    with Copy(serve_crashing)() as other:
         assert other.ask("add", a=1)["a"] == 1
 
 
 def test_error_of_an_answer_keeps_its_kind():
     """The name of the exception and its message come back, and the process goes on."""
-    with Worker.copy(serve_crashing) as one:
+    with Copy(serve_crashing)() as one:
         with pytest.raises(WorkerError, match=r"^ZeroDivisionError: planted$") as caught:
             one.ask("raise")
         assert caught.value.kind == "ZeroDivisionError"
@@ -100,7 +99,7 @@ def test_error_of_an_answer_keeps_its_kind():
 
 def test_copies_have_touched_no_gpu():
     """Else none of them could use one."""
-    with Worker.copy(serve_crashing) as one:
+    with Copy(serve_crashing)() as one:
         assert one.ask("cuda")["seen"] == [False, False]
 
 
@@ -118,16 +117,16 @@ def test_points_of_a_gpu_are_recorded_from_processes_of_their_own(as_on_a_gpu):
 
 def test_point_of_a_cpu_stays_in_this_process(monkeypatch):
     """No process is started for it."""
-    monkeypatch.setattr(Worker, "copy", lambda work: pytest.fail("started a process"))
+    monkeypatch.setattr(Copy, "__call__", lambda self: pytest.fail("started a process"))
     assert run_point(smoke_job(), Context.here("smoke", run_id="test")).is_evidence
 
 
 SLEEPER = """
 import sys
-from bench.process.worker import Worker
+from bench.process.worker import Copy
 from tests.bench.test_worker import serve_crashing
 
-Worker.copy(serve_crashing).ask("sleep", file=sys.argv[1])
+Copy(serve_crashing)().ask("sleep", file=sys.argv[1])
 """
 
 
@@ -180,4 +179,4 @@ def test_sweep_itself_has_no_context_on_the_gpu():
 def test_what_the_fork_server_imports_leaves_cuda_alone():
     """A question about GPUs, once asked there, keeps all copies from using CUDA."""
     refuse = "import torch; torch.cuda.is_available = torch.cuda.device_count = lambda: 1 / 0"
-    subprocess.run([sys.executable, "-c", f"{refuse}; import bench.process.server"], cwd=machine.ROOT, check=True)
+    subprocess.run([sys.executable, "-c", f"{refuse}; import bench.process.local"], cwd=machine.ROOT, check=True)

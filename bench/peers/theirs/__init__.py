@@ -1,1 +1,1 @@
-"""Adapters, a file for each package. They run in the peer's interpreter, which has neither this project nor torch."""
+"""Adapters: a file for each peer, run in its own interpreter."""

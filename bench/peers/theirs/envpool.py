@@ -30,7 +30,7 @@ def prepare(point: Point) -> Work:
         name = IDS[point["env"]]
         return envpool.make_gymnasium(name, num_envs=n_envs, num_threads=n_threads, seed=1, **options)
 
-    waiting = stepping(lambda n_envs: Seedless(pool(n_envs)), point["n_envs"], n_threads)
+    waiting = stepping(pool, point["n_envs"], n_threads, reset=lambda envs, seed: envs.reset())
     if n_batches == 1:
         return waiting
     n_batch = max(1, point["n_envs"] // n_batches)
@@ -48,16 +48,3 @@ def prepare(point: Point) -> Work:
             received.append(envs.recv()[-1]["env_id"])
 
     return replace(waiting, run=run, wait=wait, env_steps=n_batches * n_batch, notes={"batch_size": n_batch})
-
-
-class Seedless:
-    """A pool, which takes its seed when it is made and not when it is reset."""
-
-    def __init__(self, pool: Any) -> None:
-        self.action_space = pool.action_space
-        self.step, self.close = pool.step, pool.close
-        self._reset = pool.reset
-
-    def reset(self, seed: int) -> Any:
-        """Start all environments."""
-        return self._reset()

@@ -1,4 +1,4 @@
-"""Gymnasium's vector environments: an object for each, here or in a process, or CartPole's own vectorised class."""
+"""Gymnasium's vector environments: objects, processes, or CartPole's vector class."""
 
 from __future__ import annotations
 
@@ -35,27 +35,33 @@ def prepare(point: Point) -> Work:
     return stepping(make, point["n_envs"], threads)
 
 
-def stepping(make: Any, n_envs: int, threads: int, counts: str = COUNTS, **fields: Any) -> Work:
-    """Return the work of whatever has Gymnasium's vector interface.
+def seeded(envs: Any, seed: int) -> Any:
+    """Reset environments with a seed."""
+    return envs.reset(seed=seed)
+
+
+def stepping(make: Any, n_envs: int, threads: int, counts: str = COUNTS, reset: Any = seeded, **fields: Any) -> Work:
+    """Return the work of software with Gymnasium's vector interface.
 
     Args:
-        make: Returns so many environments.
-        n_envs: How many are timed.
-        threads: That step them.
-        counts: That of the work.
+        make: Creates a number of environments.
+        n_envs: Number of timed environments.
+        threads: Threads that step them.
+        counts: Meaning of an environment step.
+        reset: Resets environments with a seed.
         fields: More fields of the work.
     """
     import numpy as np  # noqa: PLC0415  (theirs)
 
     generator = np.random.default_rng(0)
     envs = make(n_envs)
-    envs.reset(seed=0)
+    reset(envs, 0)
     draw = drawing(envs, n_envs, generator)
 
     def trace() -> dict[str, Any]:
         rows = min(TRACED, n_envs)
         few = make(rows)
-        before = np.array(few.reset(seed=1)[0])
+        before = np.array(reset(few, 1)[0])
         actions = drawing(few, rows, generator)()
         after, rewards, *_ = few.step(actions)
         traced = shown(rows, before=before, actions=actions, after=np.asarray(after), rewards=np.asarray(rewards))
@@ -74,7 +80,7 @@ def stepping(make: Any, n_envs: int, threads: int, counts: str = COUNTS, **field
 
 
 def drawing(envs: Any, n_envs: int, generator: Any) -> Any:
-    """Return what draws an action for each environment, uniformly."""
+    """Return a function that draws a uniform action for each environment."""
     import numpy as np  # noqa: PLC0415
 
     space = getattr(envs, "single_action_space", None) or envs.action_space

@@ -15,7 +15,7 @@ PACKAGES = ("gymnax", "jax", "jaxlib")
 
 
 def prepare(point: Point) -> Work:
-    """Return steps with uniform random actions; environments restart within their step."""
+    """Return steps with random actions; environments restart within their step."""
     import gymnax  # noqa: PLC0415  (the peer: whether it is there is found out here)
     import jax  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""JaxMARL: of its environments in JAX the simple tag of MPE, which is the nearest in kind to Tag Continuous."""
+"""JaxMARL: the simple tag of MPE in JAX, similar to Tag Continuous."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("jaxmarl", "jax", "jaxlib")
 
 
 def prepare(point: Point) -> Work:
-    """Return steps with uniform random actions; environments restart within their step."""
+    """Return steps with random actions; environments restart within their step."""
     import jax  # noqa: PLC0415  (theirs)
     import jaxmarl  # noqa: PLC0415  (the peer: whether it is there is found out here)
     import numpy as np  # noqa: PLC0415

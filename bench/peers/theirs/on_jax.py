@@ -1,4 +1,4 @@
-"""Work that JAX compiles: one program for many steps, or one for each."""
+"""Work compiled by JAX: one program for many steps, or one a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def device() -> str:
 
 
 def counting() -> Callable[[], int]:
-    """Return what tells how many programs JAX has compiled from now on."""
+    """Return a counter of programs that JAX compiles from now on."""
     import jax  # noqa: PLC0415  (theirs)
 
     programs = 0
@@ -34,7 +34,7 @@ def counting() -> Callable[[], int]:
 
 
 def work(arrays: Callable[[], Any], notes: Mapping[str, Any], *, mode: str = "fused", **fields: Any) -> Work:
-    """Return work that JAX has compiled, whose results are ``arrays``; its programs are counted."""
+    """Return work compiled by JAX, with results ``arrays`` and a counter of programs."""
     import jax  # noqa: PLC0415  (theirs)
 
     kind = device()
@@ -59,17 +59,16 @@ def stepping(
 ) -> Work:
     """Return the stepping of environments that restart within their step.
 
-    A run is `RUN_STEPS` of them: a scan of which the option ``unroll`` says how many steps are written out, or, where
-    that is 0, as many calls of one compiled step.
+    A run is `RUN_STEPS` steps: a scan with the option ``unroll``, or, if that is 0, calls of one compiled step.
 
     Args:
         point: The point.
-        start: Returns the state of so many environments that start, from a key.
-        draw: Returns a random action for each of so many environments, from a key.
-        step: Returns, from a key, a state and actions, the next state and all that ours writes, too. That is carried
-            on, or the compiler would leave out what nobody reads.
-        trace: That of the work.
-        counts: That of the work.
+        start: Returns the start state from a key and the number of environments.
+        draw: Returns random actions from a key and the number of environments.
+        step: Returns the next state and outputs from a key, a state and actions. Outputs are carried, or the compiler
+            would remove them.
+        trace: As in `Work`.
+        counts: As in `Work`.
     """
     import jax  # noqa: PLC0415  (theirs)
 

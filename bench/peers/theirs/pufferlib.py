@@ -1,30 +1,28 @@
-"""PufferLib: CartPole in C, or Gymnasium's objects behind its vectorisation, one after the other or in processes."""
+"""PufferLib: CartPole in C, or Gymnasium's environments, serial or parallel."""
 
 from __future__ import annotations
 
 import atexit
 import multiprocessing
 import os
-import shutil
 import signal
-import tempfile
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from .gymnasium import COUNTS, IDS, device, stepping
-from .work import Point, Work
+from .work import Point, Work, temporary_folder
 
 __all__ = ["PACKAGES", "device", "prepare"]
 
 PACKAGES = ("pufferlib", "pufferlib-core", "gymnasium", "numpy")
 REPORTED_EVERY = 1_000
-"""Steps after which its environments in C sum up their episodes."""
+"""Steps between two summaries of episodes in C."""
 
 
 def prepare(point: Point) -> Work:
     """Return the stepping of its environments with uniform random actions."""
-    _leave()
+    os.chdir(temporary_folder("pufferlib"))  # its import creates a symlink in the working directory
     backend = point["options"].get("backend")
     if backend is None:
         from pufferlib.ocean.cartpole.cartpole import Cartpole  # noqa: PLC0415  (the peer)
@@ -38,7 +36,7 @@ def prepare(point: Point) -> Work:
 
 
 def _stopping(work: Work) -> Work:
-    """Return a work whose processes are stopped between its blocks: idle, they spin for half a second, on our cores."""
+    """Stop worker processes between blocks: idle, they spin for half a second."""
     workers = multiprocessing.active_children()
 
     def send(number: int) -> None:
@@ -54,19 +52,12 @@ def _stopping(work: Work) -> Work:
     return replace(work, run=run, wait=partial(send, signal.SIGSTOP))
 
 
-def _leave() -> None:
-    """Go to a folder that ends with this process: as it is imported it makes a link in the one that it is in."""
-    folder = tempfile.mkdtemp(prefix="pufferlib-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.chdir(folder)
-
-
 def _native(cls: Any, n_envs: int) -> Any:
     return cls(num_envs=n_envs, report_interval=REPORTED_EVERY)
 
 
 def _emulated(name: str, backend: str, n_envs: int) -> Any:
-    """Return so many of Gymnasium's environments; processes end with this one."""
+    """Create Gymnasium's environments; processes end with this one."""
     import gymnasium  # noqa: PLC0415
     import pufferlib.emulation  # noqa: PLC0415  (the peer: whether it is there is found out here)
     import pufferlib.vector  # noqa: PLC0415
@@ -82,7 +73,7 @@ def _emulated(name: str, backend: str, n_envs: int) -> Any:
 
 
 def _workers(n_envs: int) -> int:
-    """Return the most processes that share environments evenly and have a core each, as it asks for."""
+    """Return the largest number of processes with a core each and equal shares."""
     import psutil  # noqa: PLC0415  (theirs)
 
     most = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or 1)

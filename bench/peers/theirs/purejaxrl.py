@@ -1,4 +1,4 @@
-"""PureJaxRL's PPO, which is no package: its checkout is put on the path of the interpreter by whoever has it."""
+"""PureJaxRL's PPO: not a package, its checkout is on the path of the interpreter."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["PACKAGES", "device", "prepare"]
 
 PACKAGES = ("purejaxrl", "gymnax", "jax", "jaxlib", "flax", "optax", "distrax")
 UPDATES = 10
-"""Iterations of a run, which is a whole training run from fresh weights."""
+"""Iterations of a run, which trains from new weights."""
 PRECISIONS = {"tf32": "tensorfloat32", "fp32": "highest"}
-"""JAX's names for how matrices are multiplied on a GPU."""
+"""JAX's names of the precisions of matrix products."""
 CONFIG = {
     "GAMMA": 0.99,
     "GAE_LAMBDA": 0.95,
@@ -30,11 +30,11 @@ CONFIG = {
     "ACTIVATION": "tanh",
     "DEBUG": False,
 }
-"""Settings that all its runs share here; they are those of its script for CartPole."""
+"""Settings of its script for CartPole, shared by all runs."""
 
 
 def imported() -> Any:
-    """Import its PPO, whose files import each other as scripts do."""
+    """Import its PPO, whose files import each other as scripts."""
     spec = importlib.util.find_spec("purejaxrl")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'purejaxrl'")

@@ -1,4 +1,4 @@
-"""PureJaxRL's PPO as it learns: a training run from a seed, which is one program, and the episodes that ended in it."""
+"""A training run of PureJaxRL's PPO from a seed, as one program."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .work import TRACED, Point
 __all__ = ["PACKAGES", "device", "learn"]
 
 SHIPPED = {"NUM_STEPS": 128, "UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "LR": 2.5e-4, "ANNEAL_LR": True}
-"""Settings of its script for CartPole, beside those of `CONFIG`."""
+"""More settings of its script for CartPole."""
 LONG_S = 5.0
-"""Time from which on a run is no longer for what its first one has to load, s."""
+"""Length from which the first run is as fast as the next, s."""
 EPISODE_STEPS = 500
 """Longest episode that is evaluated."""
 
 
 def learn(point: Point) -> dict[str, Any]:
-    """Compile a whole run, train from the seed, and play with the weights that it ends with.
+    """Compile a run, train from the seed, and evaluate the final weights.
 
-    A run of less than `LONG_S` is done twice, to the same end, and the second one is timed. Waits.
+    A run shorter than `LONG_S` is repeated, and the second one is timed. Waits.
 
     Args:
-        point: ``row_steps`` says over how many steps episodes are summed up; ``n_episodes``, how many are played.
+        point: With ``row_steps``, the steps of a row, and ``n_episodes`` of the evaluation.
 
     Raises:
         RuntimeError: Something compiled while it was timed.
@@ -76,7 +76,7 @@ def learn(point: Point) -> dict[str, Any]:
 
 
 def summed_up(ended: Any, returns: Any, update_steps: int, updates: int) -> list[tuple[int, int, float | None]]:
-    """Return of every so many updates the steps until then, how many episodes ended in them, and their mean return.
+    """Return rows of steps, ended episodes and their mean return.
 
     Args:
         ended: Marks of the steps with which an episode ended, (n_updates, ...).
@@ -93,7 +93,7 @@ def summed_up(ended: Any, returns: Any, update_steps: int, updates: int) -> list
 
 
 def played(ppo: Any, config: Any, weights: Any, n_episodes: int) -> list[float]:
-    """Return the returns of whole episodes with the likeliest actions, an environment for each."""
+    """Return the returns of greedy episodes, one an environment."""
     import gymnax  # noqa: PLC0415  (theirs)
     import jax  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415

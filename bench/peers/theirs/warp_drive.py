@@ -1,19 +1,17 @@
-"""Salesforce's WarpDrive: its environments, sampler and resetter, and its trainers with their own run configs."""
+"""Salesforce's WarpDrive: stepping, and its trainers with their run configs."""
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import importlib.util
 import math
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from .work import TRACED, Point, Unavailable, Work, shown
+from .work import TRACED, Point, Unavailable, Work, shown, temporary_folder
 
 PACKAGES = ("rl-warp-drive", "torch", "numba", "numba-cuda", "pycuda", "numpy", "gym", "gymnasium")
 CLASSES = {
@@ -29,7 +27,7 @@ CONTROL = ("cartpole", "acrobot", "pendulum", "mountain_car", "continuous_mounta
 GYM_MODULES = ("", ".spaces", ".envs", ".envs.classic_control", *(f".envs.classic_control.{each}" for each in CONTROL))
 """Names that it imports from gym."""
 ENDLESS = 10**12
-"""Episodes that are never played; a trainer wants to know how many there will be."""
+"""Number of episodes for a trainer that never ends."""
 FEWEST_STEPS = 2
 """Steps of a rollout; with a single one its trainers lack the arrays that they act from."""
 
@@ -54,7 +52,7 @@ def prepare(point: Point) -> Work:
 
 
 def _gym() -> dict[str, Any]:
-    """Let Gymnasium stand for gym where that is missing: gym does not run with today's NumPy."""
+    """Import gymnasium as gym if gym is missing: gym does not run with NumPy 2."""
     if importlib.util.find_spec("gym") is not None:
         return {}
     for name in GYM_MODULES:
@@ -73,23 +71,16 @@ def _folder_of(package: str) -> Path:
 def _copy(packages: list[Path]) -> None:
     """Put copies of its packages first on the path.
 
-    It writes the sizes of a run into its package before it compiles, from where other processes would take them.
+    It writes the sizes of a run into its package before it compiles; other processes would read them.
     """
-    folder = _temporary()
+    folder = temporary_folder("warp-drive")
     for package in packages:
         shutil.copytree(package, Path(folder, package.name))
     sys.path.insert(0, folder)
 
 
-def _temporary() -> str:
-    """Make a folder that lasts as long as this process."""
-    folder = tempfile.mkdtemp(prefix="warp-drive-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
 def _trainer(point: Point) -> Any:
-    """Return one of its trainers, with the run config that it ships for the environment in the sizes of the point."""
+    """Return its trainer with the shipped run config, in the sizes of the point."""
     import yaml  # noqa: PLC0415
 
     root = Path(importlib.import_module("warp_drive").__file__ or "").parent
@@ -104,7 +95,7 @@ def _trainer(point: Point) -> Any:
         "env_backend": point["options"]["env_backend"],
         "seed": 1,
     }
-    config["saving"]["basedir"] = _temporary()
+    config["saving"]["basedir"] = temporary_folder("warp-drive")
     for policy in config["policy"].values():
         policy["algorithm"] = point.get("algorithm", policy["algorithm"])
 
@@ -122,7 +113,7 @@ def _trainer(point: Point) -> Any:
 
 
 def _sizes(point: Point) -> dict[str, Any]:
-    """Return the keys of the environment's config that say how many agents there are."""
+    """Return the numbers of agents in the environment's config."""
     n_agents = point["n_agents"]
     if point["env"] == "tag_gridworld":
         return {"num_taggers": n_agents - 1, "use_full_observation": point["full_observation"]}
@@ -141,7 +132,7 @@ def _agents(env: Any, policies: list[str]) -> dict[str, list[int]]:
 
 
 def _simulating(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
-    """Return draws from even probabilities, a step, and the restart of what ended, each a launch or more."""
+    """Return random actions, a step and the restart of ended environments."""
     import torch  # noqa: PLC0415
 
     envs = trainer.cuda_envs
@@ -163,7 +154,7 @@ def _simulating(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
 
 
 def _training(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
-    """Return iterations as its trainer does them, without the logging, with a lap for each step: it waits for each."""
+    """Return iterations of its trainer without logging, with a lap for each step."""
     iteration, laps, step = 0, list[int](), trainer.cuda_envs.step_all_envs
 
     def timed_step(*arguments: Any, **keywords: Any) -> Any:
@@ -212,7 +203,7 @@ def _work(
 
 
 def _step_of_one_agent(point: Point, envs: Any, run: Any) -> dict[str, Any]:
-    """Return a step of the first environments before and after which none of them restarted."""
+    """Return a step of the first environments without restarts."""
     data = envs.cuda_data_manager
 
     def pull(name: str) -> Any:
@@ -232,7 +223,7 @@ def _step_of_one_agent(point: Point, envs: Any, run: Any) -> dict[str, Any]:
 
 
 def _clocks(envs: Any, run: Any) -> dict[str, Any]:
-    """Make sure that every environment moves on by a step, or restarts, and that what it shows is finite."""
+    """Check that every environment steps or restarts, with finite arrays."""
     data = envs.cuda_data_manager
     before = data.pull_data_from_device("_timestep_")
     run()

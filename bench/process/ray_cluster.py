@@ -1,7 +1,7 @@
-"""A sweep on a Ray cluster: each point is a task that has a GPU, or all CPUs of a node, to itself.
+"""A sweep on a Ray cluster: a point has its own GPU, or all CPUs of a node.
 
-The driver chooses the node of each point, for one of the CPU asks for as many CPUs as that very node has. A point is
-measured in a process of its own, which ends with it; only the driver writes records.
+The driver chooses the node of each point: a point of the CPU needs all CPUs of that node. Each point has a new process;
+only the driver writes records.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from ..workloads.shared import ON_GPU
 log = logging.getLogger(__name__)
 
 RETRIES: Final = 3
-"""Times that a point whose worker or node died is sent out again."""
+"""Retries of a point whose worker or node died."""
 KNOCK_S: Final = 5.0
-"""Longest time in which the head of a cluster must answer, s."""
+"""Timeout of the connection to a cluster's head, s."""
 REFRESH_S: Final = 2.0
-"""Longest time after which nodes that came are put to use, s."""
+"""Interval of looking for new nodes, s."""
 
 
 class ClusterError(RuntimeError):
-    """A Ray cluster cannot be used for a sweep; says why and what to do."""
+    """A Ray cluster cannot run a sweep."""
 
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Cluster]:
-    """Lend a connection to a Ray cluster; leaves it at the end.
+    """Connect to a Ray cluster, and disconnect at the end.
 
     Args:
-        address: "local" starts a cluster of this machine alone, "auto" finds the one that runs here, HOST:PORT is the
-            head of one that this machine is in.
+        address: "local" starts a cluster on this machine, "auto" finds a running one, HOST:PORT is the head of a
+            cluster with this machine.
 
     Raises:
-        ClusterError: There is no Ray, no such cluster, or a node of it has other sources.
+        ClusterError: Ray or the cluster is missing, or a node has other sources.
     """
     try:
         import ray  # noqa: PLC0415  (optional)
@@ -54,7 +54,7 @@ def connected(address: str) -> Iterator[Cluster]:
         raise ClusterError(f"--ray: needs Ray (got {error}); pip install 'warpdrive-min[ray]'") from error
     started_here: dict[str, Any] = {}
     if address == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a sweep tells nobody that it ran
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
         started_here["include_dashboard"] = False
     try:
         if address not in ("local", "auto"):
@@ -74,7 +74,7 @@ def connected(address: str) -> Iterator[Cluster]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError where nobody listens: Ray itself would try for minutes, and then end the process."""
+    """Raise OSError or ValueError if nobody listens; Ray itself would exit."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError("it is not HOST:PORT")
@@ -96,39 +96,39 @@ class Node:
 
     @property
     def usable_gpus(self) -> int:
-        """Number of its GPUs that have a CPU to launch from."""
+        """Number of GPUs with a CPU for each."""
         return min(self.n_gpus, self.n_cpus)
 
     def could_run(self, task: Task) -> bool:
-        """Return whether it is large enough for a point."""
+        """True if the node is large enough for a point."""
         return self.n_cpus > 0 and task.n_gpus <= self.usable_gpus
 
     def has_room_for(self, task: Task, others: Sequence[Task]) -> bool:
-        """Return whether a point can be sent beside others of its kind; between the kinds Ray decides."""
+        """True if a point fits next to others of its kind; Ray decides between kinds."""
         if task.n_gpus == 0:
             return self.could_run(task) and not any(each.n_gpus == 0 for each in others)
         return task.n_gpus + sum(each.n_gpus for each in others) <= self.usable_gpus
 
     def share(self, task: Task) -> dict[str, int]:
-        """Return what a point takes of it; Ray sets the OpenMP threads to the CPUs."""
+        """Return the resources of a point; Ray sets OpenMP threads to its CPUs."""
         if task.n_gpus == 0:
-            return {"num_gpus": 0, "num_cpus": self.n_cpus}  # so no point of a GPU runs beside it
+            return {"num_gpus": 0, "num_cpus": self.n_cpus}  # no point of a GPU runs at the same time
         return {"num_gpus": task.n_gpus, "num_cpus": self.n_cpus // self.usable_gpus * task.n_gpus}
 
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """A point on its way, with what became of its earlier attempts."""
+    """A point with its earlier attempts."""
 
     job: Job
     node: Node | None = None
     started: StartTime = field(default_factory=StartTime)
-    """When it was sent out last."""
+    """Start of the last attempt."""
     losses: list[str] = field(default_factory=list)
 
     @property
     def n_gpus(self) -> int:
-        """GPUs of one node that it needs."""
+        """Number of GPUs of one node."""
         case, point = self.job.case, self.job.point
         if point["backend"] not in ON_GPU:
             return 0
@@ -143,10 +143,10 @@ class Cluster:
         self._sources = sources
         self._checked: set[str] = set()
         self._dead: set[str] = set()
-        """Nodes that Ray may still list as alive; one that is started again has another name."""
+        """Dead nodes that Ray may still list; a restarted node has a new id."""
 
     def availability(self) -> dict[str, Availability]:
-        """Say of each backend whether a node has the device for it; what is installed there shows in its records."""
+        """Return the backends for which a node has the device."""
         nodes = self.nodes()
 
         def state(on_gpu: bool) -> Availability:
@@ -157,10 +157,10 @@ class Cluster:
         return {name: state(name in ON_GPU) for name in (*BACKENDS, PLAIN)}
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that are alive.
+        """Return the live nodes.
 
         Raises:
-            ClusterError: One that is new has other sources than this process.
+            ClusterError: A new node has other sources.
         """
         found = [
             Node(
@@ -189,7 +189,7 @@ class Cluster:
         self._checked.add(node.id)
 
     def measure(self, todo: Sequence[Job], context: Context) -> Iterator[Record]:
-        """Yield the record of each point as it is done; one whose worker or node dies is sent out again.
+        """Yield the record of each point; retries points whose worker or node died.
 
         Raises:
             ClusterError: A node has other sources.
@@ -220,7 +220,7 @@ class Cluster:
                 self._ray.cancel(reference, force=True)
 
     def _send_out(self, waiting: Sequence[Task], running: dict[Any, Task], context: Context) -> list[Task]:
-        """Start what there is room for; returns the rest."""
+        """Start points that fit; returns the others."""
         nodes, left = self.nodes(), []
         for task in waiting:
             there = {node: [each for each in running.values() if each.node == node] for node in nodes}
@@ -236,27 +236,27 @@ class Cluster:
         return left
 
     def _on(self, node: Node, function: Callable[..., Any], **share: int) -> Any:
-        """Bind a function to a node. It is tried once: the driver counts the attempts, and may choose another node."""
+        """Bind a function to a node, without retries: the driver chooses the next node."""
         place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
-        # One call a process: it gives back all memory of the GPU, and what broke one point cannot break the next.
+        # One call a process: it frees all GPU memory, and an error cannot break the next point.
         return self._ray.remote(max_retries=0, max_calls=1, scheduling_strategy=place, **share)(function)
 
     def _come_back(self, reference: Any, task: Task, context: Context) -> Record | None:
-        """Return the record of a task that is done; None: it is to be sent out again."""
+        """Return the record of a finished task; None: retry it."""
         errors = self._ray.exceptions
         try:
             record: Record = self._ray.get(reference)
         except ClusterError:
             raise
-        except errors.RayTaskError as error:  # it did run, and would end the same way again
+        except errors.RayTaskError as error:  # it would fail again
             return _unmeasured("failed", task, context, f"{type(error.cause).__name__}: {error.cause}")
         except errors.RayError as error:
             log.warning("lost: %s: %s", point_name(task.job.case.name, task.job.point), error)
             if task.node and isinstance(error, errors.NodeDiedError | errors.TaskUnschedulableError):
                 self._dead.add(task.node.id)
-            if isinstance(error, errors.TaskUnschedulableError):  # the node was dead before it had the point
+            if isinstance(error, errors.TaskUnschedulableError):  # the node died before it received the point
                 return None
-            task.losses.append(type(error).__name__)  # the text names hosts and folders
+            task.losses.append(type(error).__name__)  # its text names hosts and folders
             if len(task.losses) <= RETRIES:
                 return None
             return _unmeasured("failed", task, context, f"its worker or node died {len(task.losses)} times")
@@ -268,7 +268,7 @@ def _losses(task: Task) -> dict[str, list[str]]:
 
 
 def _unmeasured(status: Status, task: Task, context: Context, why: str) -> Record:
-    """Record a point that no node has sent back, so that nothing is known of a machine."""
+    """Record a point without a result, and so without a machine."""
     reason = why + (f" ({', '.join(task.losses)})" if task.losses else "")
     seen = Measurement(notes=_losses(task), unread={"machine": "no node sent the point back"})
     nowhere, job = replace(context, machine={}), task.job
@@ -286,10 +286,10 @@ def _other_sources(there: str, here: str, where: str) -> ClusterError:
 
 
 def measure_there(job: Job, context: Context, sources: str) -> Record:
-    """Run a point on this node; the record describes this machine and the driver's commit, whose sources it has.
+    """Run a point on this node; the record has this machine and the driver's commit.
 
     Raises:
-        ClusterError: It does not have them any more.
+        ClusterError: The sources have changed.
     """
     if (found := sources_hash()) != sources:
         raise _other_sources(found, sources, "the node of a point, where they were the same before")
@@ -299,7 +299,7 @@ def measure_there(job: Job, context: Context, sources: str) -> Record:
 
 def _sources_there() -> Callable[[], str]:
     def ask() -> str:
-        """Travel by value, as no function of a module does: a node that lacks the package can still say so."""
+        """Return the sources' hash; sent by value, so that it runs without our package."""
         try:
             from ..core.machine import sources_hash  # noqa: PLC0415  (where it is called)
         except ImportError as error:

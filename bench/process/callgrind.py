@@ -1,68 +1,48 @@
-"""Instructions that a CPU carries out for a point, counted under Valgrind's callgrind: exact, with no clock.
+"""Instruction counts of points under Valgrind's callgrind: exact, without a clock.
 
 A run is split into its kernels of CUDA C, built by `host` for a plain x86-64-v3, and the path to them: Python, torch
-and the launches. Counts are those of one process with one thread, whose hashes have a fixed seed and whose garbage is
-left. What then still depends on where memory happens to lie is not counted: allocators, and look-ups by address.
-
-The file is also the process that is counted, as `worker` is: started by its path, on the code of any checkout.
+and the launches. One process counts with one thread, a fixed hash seed and no garbage collection. Allocators and
+look-ups by address are left out: they depend on where memory happens to lie. `server.Server.count` runs the points.
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import hashlib
 import json
 import os
 import platform
 import re
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final, Self
+from typing import Final, Self
 
-import numpy as np
-import torch
-
-if __name__ == "__main__":  # run by its path, which says whether the package lies in another one
-    _outer = "warpdrive_min." if (Path(__file__).resolve().parents[2] / "__init__.py").exists() else ""
-    __package__ = f"{_outer}bench.process"
-
-from warpdrive_min.backends import cuda_c, host
+from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.processes import run
 
-from ..core import machine
 from ..core.archive import load
-from ..core.case import Job
-from ..core.errors import Skip
+from ..core.case import Case, Job
+from ..core.machine import ROOT
 from ..core.measure import Timed
-from ..workloads.cases import CASES
-from .worker import Message, Worker, finding, program, serve
+from .worker import Worker, finding, program
 
 BACKEND: Final = "host"
-WARM_RUNS: Final = 8
-"""Runs before the count, after which CPython's interpreter has settled on its specialised instructions."""
-COUNTED_RUNS: Final = 5
-WARM_RUNS_OF_LONG, COUNTED_RUNS_OF_LONG = 2, 1
-LONG: Final = ("rollout", "train")
-"""Cases whose one run has as many steps as a rollout."""
 TWICE: Final = ("graph", "published")
-"""Cases whose points, without a graph, are those of `env_step` in other sizes."""
+"""Cases with the points of `env_step` in other sizes."""
 FEW: Final = 4
-"""Environments of a kind that preset smoke leaves out."""
+"""Number of environments of a kind that preset smoke leaves out."""
 PATH: Final = "path"
-"""Name of what is no kernel."""
+"""Name of the part outside kernels."""
 FOLDERS: Final = ("warpdrive_min", "envs", "bench")
-"""Folders of the code, as far as they are there."""
+"""Folders of the code."""
 TARGET: Final = "x86-64-v3"
 """Processor that kernels are built for: Valgrind has no AVX-512, and counts are the same on every x86."""
 INSTALL: Final = "install Valgrind (apt-get install valgrind) for its callgrind"
@@ -71,7 +51,7 @@ KEPT: Final = (
     *("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "CXX"),
     *("WARPDRIVE_MIN_CACHE", "XDG_CACHE_HOME"),
 )
-"""Variables of the environment that the counted process gets; others would move its memory."""
+"""Environment variables of the counted process; others would move its memory."""
 PINNED: Final = {
     "PYTHONHASHSEED": "0",
     "OMP_NUM_THREADS": "1",
@@ -84,8 +64,8 @@ PINNED: Final = {
 # ------------------------------------------------------------------ profiles
 
 KERNEL: Final = re.compile(r"wd_launch_(?P<name>\w+)(?P<inner>\..*)?")
-"""Function of the backend `host` that launches a kernel; the inner one, by OpenMP, runs its blocks. Callgrind does not
-see the call of the outer one, for which libffi changes the stack."""
+"""Launch function of backend `host`; its inner OpenMP function runs the blocks. Callgrind does not see the call of the
+outer one: libffi changes the stack."""
 BY_ADDRESS: Final = re.compile(
     r"_int_(?:malloc|free|realloc|memalign)\w*|(?:m|c|re)alloc|free|malloc_consolidate|unlink_chunk|sys(?:malloc|trim)"
     r"|_?PyObject_(?:Malloc|Calloc|Realloc|Free)|allocate_from_new_pool|new_arena|(?:insert|arena)_\w*pool\w*"
@@ -105,9 +85,9 @@ class Profile:
     total: int
     """All of them, by callgrind's own sum."""
     own: Mapping[str, int]
-    """Instructions of each function, without what it calls."""
+    """Exclusive instructions of each function."""
     called: Mapping[str, int]
-    """Instructions of all calls of a function, with what it calls in turn."""
+    """Inclusive instructions of all calls of a function."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -148,23 +128,12 @@ class Profile:
         return {**kernels, PATH: sum(self.own.values()) - kernels.total() - moved}
 
 
-TRIGGER: Final = "desc: Trigger: Client Request: "
-_NAMED: Final = re.compile(r"\((\d+)\)(?: (.*))?")
-_COPY: Final = re.compile(r"(?:\.(?:constprop|isra|part|cold)(?:\.\d+)?)+$|'\d+$")
-"""Ends by which g++ tells copies of a function apart, and callgrind levels of a recursion."""
-
-
-def _name(text: str, names: dict[str, str]) -> str:
-    match = _NAMED.fullmatch(text.rstrip("\n"))
-    if match is None:
-        return text.strip()
-    number, name = match.groups()
-    if name is not None:
-        names[number] = _COPY.sub("", _COPY.sub("", name))
-    return names[number]
-
-
-# ------------------------------------------------------------------ in the process
+WARM_RUNS: Final = 8
+"""Warm-up runs, after which CPython has specialised its instructions."""
+COUNTED_RUNS: Final = 5
+WARM_RUNS_OF_LONG, COUNTED_RUNS_OF_LONG = 2, 1
+LONG: Final = ("rollout", "train")
+"""Cases whose one run has as many steps as a rollout."""
 
 _MARKS: Final = """
 #include <valgrind/callgrind.h>
@@ -177,10 +146,10 @@ extern "C" void wd_count_end(const char* label) { CALLGRIND_DUMP_STATS_AT(label)
 
 @cache
 def marks() -> ctypes.CDLL:
-    """Return the functions that tell callgrind what to count; without it they do nothing.
+    """Return callgrind's client requests; outside of Valgrind they do nothing.
 
     Raises:
-        CompileError: Valgrind's header is not there.
+        CompileError: Valgrind's header is missing.
     """
     compiler = cuda_c.cpu_compiler()
     assert compiler is not None, "`availability` has found one"
@@ -189,82 +158,39 @@ def marks() -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-class Server:
-    """Answers requests in the process that is counted."""
-
-    def ask(self, method: str, **arguments: Any) -> Message:
-        """Answer a request; raises WorkerError."""
-        reply: Message = getattr(self, method)(**arguments)
-        return reply
-
-    def describe(self) -> Message:
-        """Return the folder of the code."""
-        return {"root": str(machine.ROOT)}
-
-    def count(self, points: Sequence[tuple[str, Message]]) -> Message:
-        """Set points up, and count some runs of each; returns how many, and its work, or why there are none.
-
-        The label of a run's profile is the place of its point and its number.
-        """
-        if platform.machine() == "x86_64":
-            host.TARGET = f"-march={TARGET}"
-        torch.set_num_threads(1)
-        ready = [_ready(case, point) for case, point in points]
-        tell, counted = marks(), list[Message]()
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        tell.wd_count_start()
-        for place, found in enumerate(ready):
-            if not isinstance(found, Timed):
-                counted.append(found)
-                continue
-            runs = COUNTED_RUNS_OF_LONG if points[place][0] in LONG else COUNTED_RUNS
-            for number in range(runs):
-                tell.wd_count_begin()
-                found.run()
-                tell.wd_count_end(f"{place} {number}".encode())
-            counted.append({"runs": runs, "work": dict(found.facts.work)})
-        tell.wd_count_stop()
-        return {"points": counted}
+TRIGGER: Final = "desc: Trigger: Client Request: "
+_NAMED: Final = re.compile(r"\((\d+)\)(?: (.*))?")
+_COPY: Final = re.compile(r"(?:\.(?:constprop|isra|part|cold)(?:\.\d+)?)+$|'\d+$")
+"""Suffixes of function copies by g++, and of recursion levels by callgrind."""
 
 
-def _ready(name: str, point: Message) -> Timed | Message:
-    """Return a point that has been run some times, or why it cannot be."""
-    try:
-        if name not in CASES:
-            raise Skip(f"this code has no case {name}")
-        timed = CASES[name].setup(point)
-        assert isinstance(timed, Timed), "points that are counted are run many times"
-        for _ in range(WARM_RUNS_OF_LONG if name in LONG else WARM_RUNS):
-            timed.run()
-    except Skip as skip:
-        return {"error": "Skip", "message": str(skip)}
-    except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
-        return {"error": type(error).__name__, "message": str(error)}
-    return timed
-
-
-# ------------------------------------------------------------------ from another process
+def _name(text: str, names: dict[str, str]) -> str:
+    match = _NAMED.fullmatch(text.rstrip("\n"))
+    if match is None:
+        return text.strip()
+    number, name = match.groups()
+    if name is not None:
+        names[number] = _COPY.sub("", _COPY.sub("", name))
+    return names[number]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Count:
-    """Instructions of one run of a point, or why there are none."""
+    """Instructions of one run of a point, or the error."""
 
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Instructions of each kernel, and of `PATH`."""
+    """Instructions of each kernel and of `PATH`."""
     work: Mapping[str, int] = field(default_factory=dict)
     """Amount of work of a run."""
     off: int = 0
-    """Instructions that were not read of the profiles."""
+    """Instructions missing in the profiles."""
     error: str = ""
-    """Name of the exception that its set-up met; "Skip": it cannot run here."""
+    """Name of the exception in its set-up; "Skip": it cannot run here."""
     reason: str = ""
 
 
 def availability() -> Availability:
-    """Say whether this machine can count."""
+    """Return whether this machine can count instructions."""
     program = shutil.which("valgrind")
     if program is None:
         return Availability(False, "found no Valgrind", INSTALL)
@@ -275,37 +201,38 @@ def availability() -> Availability:
 
 
 def architecture() -> str:
-    """Return the processor that kernels are built for."""
+    """Return the CPU architecture that kernels are built for."""
     return TARGET if platform.machine() == "x86_64" else platform.machine()
 
 
-def points() -> list[Job]:
-    """Return what is counted: what preset smoke repeats on `host`, and a step and a reset of every environment."""
-    cases = [case for case in CASES.values() if case.workload is Timed and case.name not in TWICE]
-    jobs = [Job(case, point) for case in cases for point in case.points("smoke") if point["backend"] == BACKEND]
+def points(cases: Mapping[str, Case]) -> list[Job]:
+    """Return preset smoke on `host`, and a step and a reset of every environment."""
+    repeated = [case for case in cases.values() if case.workload is Timed and case.name not in TWICE]
+    jobs = [Job(case, point) for case in repeated for point in case.points("smoke") if point["backend"] == BACKEND]
     stepped = {job.point["env"]: job.point for job in jobs if job.case.name == "env_step"}
-    for point in CASES["env_step"].points("full"):
+    for point in cases["env_step"].points("full"):
         if point["backend"] == BACKEND and point["env"] not in stepped:
             stepped[point["env"]] = {**point, "n_envs": FEW}
-            jobs.append(Job(CASES["env_step"], stepped[point["env"]]))
+            jobs.append(Job(cases["env_step"], stepped[point["env"]]))
     reset = {job.point.get("env") for job in jobs if job.case.name == "reset"}
     sizes = [{name: point[name] for name in ("env", "n_envs", "n_agents")} for point in stepped.values()]
     named = {"implementation": "ours", "backend": BACKEND}
-    return jobs + [Job(CASES["reset"], {**named, **size}) for size in sizes if size["env"] not in reset]
+    return jobs + [Job(cases["reset"], {**named, **size}) for size in sizes if size["env"] not in reset]
 
 
-def count(jobs: Sequence[Job], root: Path = machine.ROOT) -> list[Count]:
-    """Count points on the code under a folder; waits.
+def count(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
+    """Count points on the code in a folder; waits.
 
     Raises:
-        WorkerError: The code cannot be counted: it is too old, or its process dies.
+        WorkerError: The code is too old, or its process dies.
     """
     with tempfile.TemporaryDirectory(prefix="counts-") as folder, _process(root.resolve(), Path(folder)) as process:
-        process.require_code(root.resolve())
-        answers = process.ask("count", points=[(job.case.name, dict(job.point)) for job in jobs])["points"]
+        reply = process.ask("count", points=[(job.case.name, dict(job.point)) for job in jobs])
+        process.require_code(root.resolve(), reply)
+        process.kill()  # to exit takes seconds on an emulated CPU
         profiles = {each.label: each for each in map(Profile.read, sorted(Path(folder).glob("counts.*")))}
     counted = []
-    for place, answer in enumerate(answers):
+    for place, answer in enumerate(reply["points"]):
         if "error" in answer:
             counted.append(Count(error=answer["error"], reason=answer["message"]))
             continue
@@ -317,8 +244,8 @@ def count(jobs: Sequence[Job], root: Path = machine.ROOT) -> list[Count]:
     return counted
 
 
-def kept(jobs: Sequence[Job], root: Path = machine.ROOT) -> list[Count]:
-    """Return the counts of points on the code under a folder; those of the same files by the same tools are kept.
+def kept(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
+    """Return the counts of points on the code in a folder, cached by files and tools.
 
     Raises:
         WorkerError: As `count`.
@@ -330,15 +257,16 @@ def kept(jobs: Sequence[Job], root: Path = machine.ROOT) -> list[Count]:
         counted.extend(count(jobs, root))
         path.write_text(json.dumps([asdict(each) for each in counted]))
 
-    code = {"counts": Path(__file__).read_text(), "code": digest(root), "points": names, "tools": tools()}
+    own = "".join(path.read_text() for path in (Path(__file__), Path(__file__).with_name("server.py")))
+    code = {"counts": own, "code": digest(root), "points": names, "tools": tools()}
     path = cached(code, ".json", make)
     if any(each.error for each in counted):
-        path.unlink()  # what it lacked may be there the next time
+        path.unlink()  # the next count may succeed
     return counted or load(path, list[Count])
 
 
 def digest(root: Path) -> str:
-    """Return a hash of all files that a count may depend on."""
+    """Return a hash of all files of the code."""
     found = hashlib.sha256()
     files = [path for name in FOLDERS for path in (root / name).rglob("*") if path.is_file()]
     for path in sorted(path for path in files if path.suffix != ".pyc"):
@@ -348,9 +276,12 @@ def digest(root: Path) -> str:
 
 @cache
 def tools() -> tuple[str, ...]:
-    """Return what counts depend on beside the code: compilers, interpreter, libraries, and the program that counts."""
+    """Return versions of the compiler, interpreter, libraries and Valgrind."""
     compiler = cuda_c.cpu_compiler()
     valgrind = run(["valgrind", "--version"], check=True).stdout.strip()
+    import numpy as np  # noqa: PLC0415  (slow to import)
+    import torch  # noqa: PLC0415
+
     return (
         valgrind,
         cuda_c.compiler_version(compiler) if compiler else "no C++ compiler",
@@ -362,7 +293,7 @@ def tools() -> tuple[str, ...]:
 
 
 def callgrind(folder: Path) -> list[str]:
-    """Return the words that start a program under callgrind, which counts nothing until it is told to.
+    """Return the command prefix of callgrind, which counts between marks only.
 
     Args:
         folder: Gets a profile ``counts.N`` for each mark.
@@ -371,12 +302,8 @@ def callgrind(folder: Path) -> list[str]:
 
 
 def _process(root: Path, folder: Path) -> Worker:
-    """Start a process under callgrind on the code under a folder."""
-    words = [*callgrind(folder), *program(root, "process/counts.py", "counts.py")]
+    """Start the server of the code in a folder under callgrind."""
+    # Older commits had a separate program for counts.
+    words = [*callgrind(folder), *program(root, "process/counts.py", "counts.py", "process/local.py")]
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return Worker.start(f"the count of {root}", words, cwd=root, env=finding(root, {**kept, **PINNED}), is_quiet=True)
-
-
-if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])), Server())
-    os._exit(0)  # an interpreter that ends in order takes seconds of an emulated processor

@@ -1,7 +1,7 @@
-"""Ties the process that imports it to its parent: first of all in the one that copies of ours come from.
+"""Makes the fork server exit with its parent: its first import.
 
-That one imports torch, which takes seconds, and looks only then whether its parent is there. So nothing of ours is
-imported here, which would bring torch along, too.
+The fork server imports torch next, which takes seconds, and checks its parent only afterwards. So this file imports
+nothing of the project, which would import torch.
 """
 
 from __future__ import annotations

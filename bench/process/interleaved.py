@@ -1,0 +1,312 @@
+"""Pairs of sides, timed in interleaved rounds of new processes.
+
+The place of a process in memory and on the cores makes it faster or slower throughout, which its own turns cannot show.
+So each side of each round has its own process, and the interval of a ratio is over the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ..core.case import Job
+from ..core.errors import NotComparable
+from ..core.machine import ROOT, git_state
+from ..core.point import Point, Preset, point_name
+from ..core.record import (
+    CaseVersion,
+    Comparison,
+    Record,
+    append,
+    leaving_out,
+    read_all,
+    read_comparisons,
+    there,
+)
+from ..core.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
+from .checkouts import revisions
+from .rounds import TURNS, Round, Side, record_of
+from .worker import Copy, Start, WorkerError
+
+ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
+"""Rounds of a pair, fixed: stopping at a good result would bias the interval."""
+OUT_OF_MEMORY: Final = "Memory"
+"""Part of the name of each out-of-memory error of all libraries."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """Two records of the same work."""
+
+    name: str
+    a: Record
+    b: Record
+    comparison: Comparison | None = None
+    """None: the two were measured at different times."""
+    mismatched: tuple[str, ...] = ()
+    """Fields that differ, by permission."""
+
+    @classmethod
+    def of(cls, a: Record, b: Record, comparison: Comparison) -> Pair:
+        """Return a pair, named after the first point and the axes that differ."""
+        return cls(name=_name(a.case, a.point, b.point), a=a, b=b, comparison=comparison)
+
+    @property
+    def in_turns(self) -> bool:
+        """True if both sides were timed interleaved."""
+        return self.comparison is not None
+
+    @property
+    def ratio(self) -> Ratio:
+        """Time of side B divided by time of side A."""
+        return self.comparison.ratio() if self.comparison else unpaired_ratio(self.a.unit_ns, self.b.unit_ns)
+
+    def p_slower(self, by: float = 0.0) -> float:
+        """One-sided p-value that B is slower by more than a fraction."""
+        return self.ratio.p_over(1 + by) if self.comparison else unpaired_p(self.a.unit_ns, self.b.unit_ns, 1 + by)
+
+    @property
+    def p_faster(self) -> float:
+        """One-sided p-value that A is slower."""
+        return self.ratio.p_below() if self.comparison else unpaired_p(self.b.unit_ns, self.a.unit_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Output files of a paired run, which `--resume` reads."""
+
+    a: Path
+    b: Path
+    comparisons: Path
+
+    @classmethod
+    def of(cls, folder: Path, run_id: str) -> Kept:
+        """Return the files of a run: records of both sides and comparisons."""
+        return cls(*(folder / f"{run_id}-{name}.jsonl" for name in ("a", "b", "comparisons")))
+
+    @property
+    def files(self) -> list[Path]:
+        """Existing files."""
+        return there(self.a, self.b, self.comparisons)
+
+    def add(self, pair: Pair) -> None:
+        """Append both records, then their comparison."""
+        append(self.a, pair.a)
+        append(self.b, pair.b)
+        if pair.comparison:
+            append(self.comparisons, pair.comparison)
+
+    def pairs(self) -> list[Pair]:
+        """Return the finished pairs."""
+        with leaving_out() as cut:
+            records = {record.id: record for record in read_all(self.files, cut)}
+            comparisons = read_comparisons(self.files, cut)
+        there = [each for each in comparisons if {each.a, each.b} <= records.keys()]
+        return [Pair.of(records[each.a], records[each.b], each) for each in there]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measured pairs, and points without one."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Points that a side cannot run, with the reason."""
+    failed: list[str] = field(default_factory=list)
+    """Points that are wrong or fail, with the reason."""
+
+
+def measure_all(
+    todo: Sequence[tuple[Side, Side]],
+    preset: Preset,
+    say: Callable[[str], None] = lambda text: None,
+    kept: Kept | None = None,
+    at_once: int = 1,
+) -> Measured:
+    """Measure pairs of sides; one that fails does not end the others.
+
+    Args:
+        todo: The sides.
+        preset: Lengths of blocks and number of rounds.
+        say: Gets a progress line for each pair.
+        kept: Output files; pairs in them are not measured again.
+        at_once: Most rounds that are set up at the same time, see `in_rounds`.
+
+    Raises:
+        NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
+    """
+    found = Measured()
+    there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
+    pairs = dict[int, Pair]()
+    missing = []
+    for index, (a, b) in enumerate(todo):
+        key = a.run_id, b.run_id, _name(a.case.name, a.point, b.point)
+        if key in there:
+            pairs[index] = there[key]
+        else:
+            missing.append(index)
+    if pairs:
+        say(f"{len(pairs)} of {len(todo)} pairs are kept")
+    of_this_checkout = {side.run_id for index in missing for side in todo[index] if isinstance(side.start, Copy)}
+    if of_this_checkout:  # before anything is measured that could not be kept
+        state = git_state(ROOT)
+        for record in (each for pair in there.values() for each in (pair.a, pair.b)):
+            if record.run_id in of_this_checkout:
+                _require_one_code(record, state)
+    for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once, say), start=1):
+        index = missing[place]
+        name = point_name(todo[index][0].case.name, todo[index][0].point)
+        if isinstance(got, WorkerError):
+            (found.skipped if got.kind == "Skip" else found.failed).append(f"{name}: {got}")
+            say(f"{n_done}/{len(missing)} {name}: {got}")
+            continue
+        for before in there.values():
+            for old, new in ((before.a, got.a), (before.b, got.b)):
+                if old.run_id == new.run_id:
+                    _require_one_code(old, new.git)
+        if kept:
+            kept.add(got)
+        pairs[index] = got
+        say(f"{n_done}/{len(missing)} {name}: {got.ratio.value:.4f}")
+    found.pairs.extend(pairs[index] for index in sorted(pairs))
+    return found
+
+
+def _require_one_code(before: Record, now: Mapping[str, Any]) -> None:
+    """Raise NotComparable unless a run continues on the code it began with."""
+    differ = [(before.git.get(name), now.get(name)) for name in ("sha", "diff_hash")]
+    if any(was != is_ for was, is_ in differ):
+        (sha, changes), (sha_now, changes_now) = zip(*differ, strict=True)
+        got = f"then {sha} with changes {changes}, now {sha_now} with {changes_now}"
+        raise NotComparable(f"compare: {before.run_id} must go on with the code it began with (got {got}); begin anew")
+
+
+def measure_revisions(
+    todo: Sequence[Job],
+    names: tuple[str, str],
+    preset: Preset,
+    run_id: str,
+    say: Callable[[str], None] = lambda text: None,
+    kept: Kept | None = None,
+    at_once: int = 1,
+    rounds: Callable[[Job], int | None] = lambda job: None,
+) -> Measured:
+    """Measure points on the code of two revisions; see `measure_all`.
+
+    ``rounds`` returns the number of rounds of a point; None: that of the preset.
+
+    Raises:
+        NotComparable: git does not know a revision, or the sides have different versions of a case.
+        WorkerError: The code of a revision cannot be imported.
+    """
+    with revisions(*names) as starts:
+        sides = [sides_of(run_id, job.case, (job.point, job.point), starts, rounds=rounds(job)) for job in todo]
+        return measure_all(sides, preset, say, kept, at_once)
+
+
+def sides_of(
+    run_id: str,
+    case: CaseVersion,
+    points: tuple[Point, Point],
+    starts: Sequence[Start],
+    *,
+    rounds: int | None = None,
+) -> tuple[Side, Side]:
+    """Return two sides of a case, with runs named after their letters."""
+    a, b = (
+        Side(case=case, point=point, start=start, run_id=f"{run_id}-{letter}", rounds=rounds)
+        for letter, point, start in zip("ab", points, starts, strict=True)
+    )
+    return a, b
+
+
+def in_rounds(
+    todo: Sequence[tuple[Side, Side]],
+    preset: Preset,
+    at_once: int = 1,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[tuple[int, Pair | WorkerError]]:
+    """Yield the index of each pair with its records and comparison, or its error. Waits.
+
+    With several rounds at once, their processes start and set up at the same time, are timed one by one, and are
+    checked and ended at the same time (ADR 0026). A pair that fails then may have lacked memory: it is measured again
+    with half as many, and at last alone. If all rounds fail, or one lacks memory, half as many continue.
+
+    Args:
+        todo: The sides of each pair.
+        preset: Lengths of blocks and number of rounds.
+        at_once: Most rounds that are set up at the same time.
+        say: Gets a line for each pair that is postponed.
+
+    Raises:
+        NotComparable: Two sides have different case versions or GPUs.
+    """
+    for start in {side.start for sides in todo for side in sides if isinstance(side.start, Copy)}:
+        start.prepare()
+    rounds = [
+        Round(sides, preset, number, place)
+        for place, sides in enumerate(todo)
+        for number in range(sides[0].rounds or ROUNDS[preset])
+    ]
+    done = dict[int, list[Round]]()
+    again = []
+    while rounds:
+        batch, rounds = rounds[:at_once], rounds[at_once:]
+        _do(batch)
+        for each in batch:
+            done.setdefault(each.place, []).append(each)
+        failed = {each.place for each in batch if each.error}
+        errors = [each.error for each in batch if each.error and each.error.kind != "Skip"]
+        if len(errors) == len(batch) or any(OUT_OF_MEMORY in error.kind for error in errors):
+            at_once = max(1, at_once // 2)
+        rounds = [each for each in rounds if each.place not in failed]
+        for place in sorted({each.place for each in batch} - {each.place for each in rounds}):
+            of_pair = done.pop(place)
+            error = next((each.error for each in of_pair if each.error), None)
+            if error is None:
+                yield place, _pair(of_pair, preset, at_once)
+            elif len(batch) > 1 and error.kind != "Skip":
+                again.append(place)
+                side = todo[place][0]
+                say(f"put off, to be measured beside fewer: {point_name(side.case.name, side.point)}: {error}")
+            else:
+                yield place, error
+    if again:
+        for index, got in in_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say):
+            yield again[index], got
+
+
+def _do(batch: Sequence[Round]) -> None:
+    """Set up rounds together, time them one by one, end them together."""
+    with ThreadPoolExecutor(len(batch)) as pool:
+        try:
+            list(pool.map(Round.set_up, batch))
+            for each in batch:
+                each.time()
+            list(pool.map(Round.finish, batch))
+        except BaseException as error:  # threads wait for processes that set up: these must end first
+            for each in batch:
+                each.close(error)
+            raise
+
+
+def _pair(rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
+    return compared_in_rounds(*(record_of(rounds, index, preset, at_once) for index in (0, 1)))
+
+
+def compared_in_rounds(a: Record, b: Record) -> Pair:
+    """Return the pair of two records with `TURNS` turns, or one sample, a round."""
+    one_each = a.process is not None and len(set(a.process)) == len(a.process)
+    logs, n = (log_ratios(a.unit_ns, b.unit_ns), 1) if one_each else (log_ratios(a.turn_ns, b.turn_ns), TURNS)
+    by_round = [logs[first : first + n] for first in range(0, len(logs), n)]
+    return Pair.of(a, b, Comparison.of(a, b, by_round))
+
+
+def _name(case: str, a: Point, b: Point) -> str:
+    name = point_name(case, a)
+    if a != b:
+        name += " : " + ", ".join(f"{axis}={value}" for axis, value in b.items() if a.get(axis) != value)
+    return name
