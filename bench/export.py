@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import pandas as pd
 import typer
 
 from warpdrive_min.checkout import GitError, git
@@ -20,11 +22,11 @@ from warpdrive_min.terminal import echo
 
 from .core import machine
 from .core.errors import FileError, ShowError, exiting
-from .core.groups import groups_of
 from .core.measure import Metric
 from .core.record import Record, leaving_out, read_all
 from .core.stats import median
 from .judge.evidence import name_of
+from .show.frames import frame_of
 from .show.records import by_machine
 from .workloads.cases import CASES, is_present
 
@@ -40,6 +42,8 @@ class Format(StrEnum):
     asv = "asv"
     github_action_benchmark = "github-action-benchmark"
     bencher = "bencher"
+    csv = "csv"
+    parquet = "parquet"
 
 
 def export(
@@ -47,11 +51,16 @@ def export(
     records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")],
     out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
 ) -> None:
-    """Write records for ASV, github-action-benchmark or Bencher, as times or costs: less is better."""
+    """Write records as a CSV or Parquet table, or as times and costs for ASV, github-action-benchmark or Bencher."""
     require_writable(out, "--out", is_file=to is not Format.asv)
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         with leaving_out() as cut:
-            shown, left_out = costs(read_all(records, cut))
+            given = read_all(records, cut)
+        if to in TABLES:
+            write_atomically(out, TABLES[to](frame_of(given)))
+            echo(f"written: {out}")
+            return
+        shown, left_out = costs(given)
         for line in left_out:
             echo(f"left out: {line}", err=True)
         if not shown:
@@ -68,12 +77,34 @@ def export(
         echo(f"written: {file}")
 
 
-# ------------------------------------------------------------------ what is exported
+# ------------------------------------------------------------------ tables
+
+
+def csv(frame: pd.DataFrame) -> str:
+    """Return a frame as CSV; a missing value is empty."""
+    return str(frame.to_csv(index=False, lineterminator="\n"))
+
+
+def parquet(frame: pd.DataFrame) -> bytes:
+    """Return a frame as a Parquet file; raises ShowError without pyarrow."""
+    content = io.BytesIO()
+    mixed = {name: "str" for name, dtype in frame.dtypes.items() if dtype == object}
+    try:
+        frame.astype(mixed).to_parquet(content, engine="pyarrow", index=False)
+    except ImportError as error:
+        raise ShowError('export: pyarrow is not installed; pip install "warpdrive-min[parquet]"') from error
+    return content.getvalue()
+
+
+TABLES: Final[Mapping[Format, Callable[[pd.DataFrame], str | bytes]]] = {Format.csv: csv, Format.parquet: parquet}
+
+
+# ------------------------------------------------------------------ times and costs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """A record and the metric of it of which less is better."""
+    """Record with its lower-is-better metric."""
 
     record: Record
     metric: Metric
@@ -215,13 +246,13 @@ def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folde
     from asv.machine import Machine  # noqa: PLC0415
 
     util.write_json(str(folder / "benchmarks.json"), described, Benchmarks.api_version)
-    for name, of_machine in groups_of(committed, lambda each: machine.kind(each.record.machine)).items():
-        fields = asv_machine(name, of_machine[0].record)
+    for name, of_machine in _grouped(committed, lambda each: machine.kind(each.record.machine)):
+        fields = asv_machine(name, of_machine.iloc[0].record)
         util.write_json(str(folder / name / "machine.json"), fields, Machine.api_version)
-        for sha, of_commit in groups_of(of_machine, lambda each: str(machine.commit_of(each.record.git))).items():
+        for sha, of_commit in _grouped(of_machine, _commit):
             last = newest(of_commit)[-1].record
             file = results.Results(fields, {}, sha, commit_date(sha, last), last.machine["python"], "records", {})
-            for key, rows in groups_of(newest(of_commit), asv_name).items():
+            for key, rows in _grouped(newest(of_commit), asv_name):
                 cells = {asv_parameters(each): each for each in rows}
                 order = [cells.get(values) for values in itertools.product(*benchmarks[key]["params"])]
                 file.add_result(
@@ -243,8 +274,18 @@ def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folde
             file.save(str(folder))
 
 
+def _grouped(shown: Sequence[Cost] | pd.Series, key: Callable[[Cost], str | None]) -> Any:
+    """Return the pairs of a key and its costs, in their order."""
+    items = pd.Series(shown, dtype="object")
+    return items.groupby(items.map(key), sort=False)
+
+
+def _commit(each: Cost) -> str | None:
+    return machine.commit_of(each.record.git)
+
+
 def _committed(shown: Sequence[Cost]) -> list[Cost]:
-    return [each for each in shown if machine.commit_of(each.record.git) and not each.record.git.get("dirty")]
+    return [each for each in shown if _commit(each) and not each.record.git.get("dirty")]
 
 
 def scale(each: Cost) -> float:
@@ -255,13 +296,14 @@ def scale(each: Cost) -> float:
 def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
     """Return ASV's description of each benchmark."""
     described = {}
-    for key, rows in groups_of(shown, asv_name).items():
-        case = CASES[rows[0].record.case]
+    for key, rows in _grouped(shown, asv_name):
+        first = rows.iloc[0]
+        case = CASES[first.record.case]
         described[key] = {
             "name": key,
             "pretty_name": key,
             "type": "track",
-            "unit": "seconds" if rows[0].metric.unit in NANOSECONDS else rows[0].metric.unit,
+            "unit": "seconds" if first.metric.unit in NANOSECONDS else first.metric.unit,
             "version": str(case.version),
             "params": [list(dict.fromkeys(values)) for values in zip(*map(asv_parameters, rows), strict=True)],
             "param_names": [*PARAMETERS, "point"],
