@@ -88,7 +88,7 @@ def csv(frame: pd.DataFrame) -> str:
 def parquet(frame: pd.DataFrame) -> bytes:
     """Return a frame as a Parquet file; raises ShowError without pyarrow."""
     content = io.BytesIO()
-    mixed = {name: "str" for name, dtype in frame.dtypes.items() if dtype == object}
+    mixed = {name: "str" for name, dtype in frame.dtypes.items() if pd.api.types.is_object_dtype(dtype)}
     try:
         frame.astype(mixed).to_parquet(content, engine="pyarrow", index=False)
     except ImportError as error:

@@ -15,7 +15,6 @@ from warpdrive_min.errors import known
 from warpdrive_min.files import write_atomically
 from warpdrive_min.terminal import Console, echo
 
-from ..core.archive import matches
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
 from ..core.record import Record, leaving_out, oldest_first, read_all, selected
@@ -24,6 +23,7 @@ from ..static.command import TABLES as STATIC
 from ..workloads.cases import CASES
 from . import peers, render
 from .columns import Column, MakeTable, Table
+from .frames import existing_files
 from .labels import commit_label
 from .records import latest, measured_alone
 from .tables import every_point
@@ -121,15 +121,9 @@ def printed(
         ShowError: There is no such file, or nothing measured and right is left to show.
         RecordError: A file of records breaks the schema.
     """
-    paths: list[Path] = []
-    for name in records:
-        if not (found := matches(name)):
-            rule = "must be a file, a folder or a pattern of them"
-            raise ShowError(f"table: {name} {rule} (got none); look for its name")
-        paths += found
     names = " ".join(records)
     with leaving_out() as cut:
-        there = read_all(paths, cut)
+        there = read_all(existing_files(records), cut)
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder of `python -m bench run`")
     chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
