@@ -10,8 +10,7 @@ from ..core.record import Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from .columns import Column, Table, axis_column, interval_column, metric_column
 from .labels import BACKEND_NAME, MEDIANS, device_label, environment, plural, ratio_text
-from .records import by, grouped, latest, rate_of
-from .tables import point_order
+from .records import by, grouped, latest, point_order, rate_of
 
 
 def beside_ours(records: Sequence[Record]) -> Table[Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..core.errors import ShowError
@@ -12,7 +12,7 @@ from ..core.machine import kind
 from ..core.measure import Metric
 from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS
 from ..core.record import ALONE, Record, are_on_two_cards, oldest_first
-from .labels import ENV_NAME
+from .labels import BACKEND_NAME, ENV_NAME
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
@@ -66,6 +66,18 @@ def env_order(record: Record) -> int:
     """Return the place of a record's environment in the list of their names; that of others is behind it."""
     order, env = list(ENV_NAME), record.point.get("env")
     return order.index(str(env)) if env in order else len(order)
+
+
+def point_order(axes: Sequence[str]) -> Callable[[Record], Any]:
+    """Return the key of the order of rows: environments and backends as in charts, numbers by their size."""
+    order = [*ENV_NAME, *BACKEND_NAME]
+
+    def place(value: Any) -> tuple[float, str]:
+        if isinstance(value, int | float):
+            return value, ""
+        return (order.index(value) if value in order else len(order)), str(value)
+
+    return lambda record: [place(record.point.get(axis, -1)) for axis in (*axes, "backend")]
 
 
 def plain(records: Iterable[Record]) -> list[Record]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ..core.point import ON_CPU
 from ..core.record import Record, oldest_first
-from .charts import BACKEND_STYLE
 from .columns import (
     BACKEND,
     NOTHING,
@@ -23,8 +22,9 @@ from .columns import (
     over_cpu_columns,
     value_column,
 )
-from .labels import ENV_NAME, axis_label, backend_label, commit_label, number, ratio_text
+from .labels import axis_label, backend_label, commit_label, number, ratio_text
 from .records import best_on_cpu, env_order, joules, latest, measured_alone, metric, rate_of, size, work_of
+from .records import point_order as point_order  # callers import it from here
 
 # ------------------------------------------------------------------ what was read beside the metrics
 
@@ -120,18 +120,6 @@ def differing(records: Sequence[Record]) -> tuple[list[str], list[str]]:
 def all_points(same: Sequence[str]) -> str:
     """Return the sentence on the axes that all points share."""
     return f" All points: {', '.join(same)}." if same else ""
-
-
-def point_order(axes: Sequence[str]) -> Callable[[Record], Any]:
-    """Return the key of the order of rows: environments and backends as in charts, numbers by their size."""
-    order = [*ENV_NAME, *BACKEND_STYLE]
-
-    def place(value: Any) -> tuple[float, str]:
-        if isinstance(value, int | float):
-            return value, ""
-        return (order.index(value) if value in order else len(order)), str(value)
-
-    return lambda record: [place(record.point.get(axis, -1)) for axis in (*axes, "backend")]
 
 
 def _metric_columns(records: Sequence[Record]) -> list[Column[Record]]:
@@ -230,6 +218,42 @@ def headline(records: Sequence[Record]) -> Table[Record]:
 def _agent_steps(record: Record) -> float:
     return rate_of(record, "agent_steps_per_s")
 
+
+# ------------------------------------------------------------------ machine code
+
+
+def machine_code(records: Sequence[Record]) -> Table[Record]:
+    """Return the table of what each kernel's machine code needs."""
+    return Table(
+        title="machine code",
+        columns=[
+            *map(_point_column, ("program", "part", "kernel", "backend", "arch")),
+            metric_column("registers"),
+            metric_column("local_bytes", "local B"),
+            metric_column("shared_bytes", "shared B"),
+            metric_column("occupancy"),
+            metric_column("instructions"),
+            metric_column("weighted_instructions", "weighted"),
+            metric_column("argument_bytes", "B / unit"),
+            Column("code", lambda record: str(record.notes["code"])[:8], is_code=True),
+        ],
+        rows=records,
+    )
+
+
+def instructions(records: Sequence[Record]) -> Table[Record]:
+    """Return the table of instructions that a run executes."""
+    axes = map(_point_column, ("program", "part", "kernel", "n_envs", "n_agents"))
+    return Table(title="instructions of a run", columns=[*axes, metric_column("instructions")], rows=records)
+
+
+def _point_column(name: str) -> Column[Record]:
+    """Return the column of an axis; a point without it has an empty cell."""
+    return Column(name, lambda record: str(record.point.get(name, "")), is_choice=True)
+
+
+STATIC_TABLES: Final[Mapping[str, MakeTable]] = {"machine_code": machine_code, "instructions": instructions}
+"""Tables of `python -m bench static`, by the case of the records."""
 
 # ------------------------------------------------------------------ of a machine
 
