@@ -9,19 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import pandas as pd
 import typer
 
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
 from .core.errors import FileError, ShowError, exiting
-from .core.groups import groups_of
 from .core.point import command_line
 from .core.record import Record, leaving_out, oldest_first, read_all, read_comparisons
 from .judge.anchors import SOURCES
 from .judge.claims import Claims, for_report
 from .show.charts import Chart, DataPoint
 from .show.columns import Column, Table
+from .show.frames import derived
 from .show.labels import commit_label, digits, machine_label, notes
 from .show.plots import charts
 from .show.records import by_machine, evidence_of
@@ -110,15 +111,15 @@ OTHERS: Final[Sequence[Column[Record]]] = (
 """Columns of what is no evidence."""
 
 
-def runs(records: Sequence[Record]) -> Table[Sequence[Record]]:
+def runs(records: Sequence[Record]) -> Table[pd.Series]:
     """Return the sweeps, the oldest first."""
     return Table(
-        rows=list(groups_of(oldest_first(records), lambda record: record.run_id).values()),
+        rows=[run for _, run in derived(oldest_first(records), run=RUN.text).groupby("run", sort=False)["record"]],
         columns=[
-            Column("run", lambda run: run[0].run_id),
+            Column("run", lambda run: run.iloc[0].run_id),
             Column("commit", lambda run: ", ".join(sorted(set(map(commit_label, run))))),
             Column("preset", lambda run: ", ".join(sorted({record.preset for record in run}))),
-            Column("started", lambda run: run[0].started_at),
+            Column("started", lambda run: run.iloc[0].started_at),
             Column("cases", lambda run: ", ".join(sorted({record.case for record in run}))),
             Column("points", lambda run: str(len(run)), is_right=True),
         ],

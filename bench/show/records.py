@@ -6,22 +6,28 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import pandas as pd
+
 from ..core.errors import ShowError
-from ..core.groups import groups_of
 from ..core.machine import kind
 from ..core.measure import Metric
 from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS
 from ..core.record import ALONE, Record, are_on_two_cards, oldest_first
+from .frames import derived
 from .labels import BACKEND_NAME, ENV_NAME
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return the last record of each point by its start, of the newest version of its case."""
-    found: dict[tuple[Any, ...], Record] = {}
-    for record in oldest_first(records):
-        found[record.case, *sorted(record.point.items())] = record
-    newest = {case: max(r.case_version for r in found.values() if r.case == case) for case in {key[0] for key in found}}
-    return [record for record in found.values() if record.case_version == newest[record.case]]
+    frame = derived(
+        oldest_first(records),
+        case=lambda record: record.case,
+        version=lambda record: record.case_version,
+        point=lambda record: tuple(sorted(record.point.items())),
+    )
+    last = frame.groupby(["case", "point"], sort=False).last().reset_index()
+    newest = last.groupby("case")["version"].transform("max")
+    return list(last["record"][last["version"] == newest])
 
 
 def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
@@ -39,22 +45,22 @@ def measured_alone(records: Iterable[Record]) -> list[Record]:
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group records by the machine that made them, named by its GPU, else its CPU; the one of most records first."""
-    groups = groups_of(records, lambda record: kind(record.machine))
-    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+    groups = derived(records, machine=lambda record: kind(record.machine)).groupby("machine", sort=False)["record"]
+    return {machine: list(group) for machine, group in sorted(groups, key=lambda named: -len(named[1]))}
 
 
 def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list[Record]]:
     """Group records by the values of axes, in order; environments in the order of their names' list."""
-    groups = groups_of(records, by(*axes))
+    groups = derived(records, key=by(*axes)).groupby("key", sort=False)["record"]
     order = list(ENV_NAME)
 
-    def place(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    def place(named: tuple[tuple[Any, ...], pd.Series]) -> tuple[Any, ...]:
         # What is no text comes last: an axis that some points lack, "", is a number on others
         return tuple(
-            (order.index(part) if part in order else len(order), not isinstance(part, str), part) for part in key
+            (order.index(part) if part in order else len(order), not isinstance(part, str), part) for part in named[0]
         )
 
-    return {key: groups[key] for key in sorted(groups, key=place)}
+    return {key: list(group) for key, group in sorted(groups, key=place)}
 
 
 def by(*axes: str) -> Callable[[Record], tuple[Any, ...]]:
@@ -147,7 +153,7 @@ def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
 
     return {
         work: max(each, key=lambda record: rate_of(record, "agent_steps_per_s"))
-        for work, each in groups_of(filter(is_code_on_cpu, records), work_of).items()
+        for work, each in derived(filter(is_code_on_cpu, records), work=work_of).groupby("work", sort=False)["record"]
         if any(record.point.get("backend") == required_code(record) for record in each)
     }
 

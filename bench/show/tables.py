@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from ..core.point import ON_CPU
 from ..core.record import Record, oldest_first
@@ -22,6 +22,7 @@ from .columns import (
     over_cpu_columns,
     value_column,
 )
+from .frames import derived
 from .labels import axis_label, backend_label, commit_label, number, ratio_text
 from .records import best_on_cpu, env_order, joules, latest, measured_alone, metric, rate_of, size, work_of
 from .records import point_order as point_order  # callers import it from here
@@ -170,32 +171,24 @@ def headline(records: Sequence[Record]) -> Table[Record]:
     alone = [record for record in every if record.case == "env_step"]
     steps = [record for record in latest(alone) if not record.point.get("exact")]
     best = {record.point["env"]: record for record in sorted(steps, key=_agent_steps)}
-    newest_first = oldest_first(alone)[::-1]
-    bases = {(size(record), record.point["backend"]): record for record in newest_first}
     fastest = best_on_cpu(record for record in every if record.case in ("env_step", "peer"))
+    runs = derived(oldest_first(alone)[::-1], point=_point, size=size, work=work_of, rate=_agent_steps)
 
     def over_backend(name: str) -> Column[Record]:
         labels = {backend_label(record) for record in steps if record.point["backend"] == name}
-
-        def value(record: Record) -> float | None:
-            pairs = (
-                (other, bases[size(other), name])
-                for other in newest_first
-                if other.point == record.point
-                and (size(other), name) in bases
-                and _agent_steps(bases[size(other), name]) > 0
-            )
-            return next((_agent_steps(own) / _agent_steps(base) for own, base in pairs), None)
-
-        return value_column(f"times {' and '.join(sorted(labels))}", value, ratio_text)
-
-    def over_best(record: Record) -> tuple[Record, Record] | None:
-        same = (other for other in newest_first if other.point == record.point and work_of(other) in fastest)
-        return next(((other, fastest[work_of(other)]) for other in same), None)
+        is_base = runs["record"].map(lambda record: record.point["backend"] == name)
+        bases = runs[is_base].drop_duplicates("size", keep="last").set_index("size")["rate"]
+        ratios = runs["rate"] / runs["size"].map(bases[bases > 0])
+        newest = ratios.dropna().groupby(runs["point"], sort=False).first().to_dict()
+        return value_column(
+            f"times {' and '.join(sorted(labels))}", lambda record: newest.get(_point(record)), ratio_text
+        )
 
     def over_cpu() -> list[Column[Record]]:
         if fastest:
-            return best_columns("times the best CPU code", over_best)
+            newest = runs[runs["work"].isin(fastest.keys())].drop_duplicates("point").set_index("point")["record"]
+            sides = {point: (record, fastest[work_of(record)]) for point, record in newest.items()}
+            return best_columns("times the best CPU code", lambda record: sides.get(_point(record)))
         return [over_backend(name) for name in ON_CPU if any(r.point["backend"] == name for r in steps)]
 
     return Table(
@@ -213,6 +206,10 @@ def headline(records: Sequence[Record]) -> Table[Record]:
             RUN,
         ],
     )
+
+
+def _point(record: Record) -> tuple[Any, ...]:
+    return tuple(sorted(record.point.items()))
 
 
 def _agent_steps(record: Record) -> float:
