@@ -12,7 +12,6 @@ from ..core.measure import Metric
 from ..core.record import Record, oldest_first
 from ..core.stats import median, median_interval
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_maker, points_along, rows
-from .frames import derived
 from .labels import (
     ENV_NAME,
     MEDIANS,
@@ -24,7 +23,7 @@ from .labels import (
     quantity,
     size_and_run,
 )
-from .records import between, env_order, extent, first_metric, latest, plain, size
+from .records import between, derived, env_order, extent, first_metric, latest, plain, size
 
 # ------------------------------------------------------------------ roofline
 

@@ -100,13 +100,6 @@ def frame_of(records: Iterable[Record]) -> pd.DataFrame:
     return pd.DataFrame(columns | {name: _column(dtype, map(value, rows)) for name, (dtype, value) in REST.items()})
 
 
-def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd.DataFrame:
-    """Return a frame of the records themselves, in the column ``record``, and of what functions return for each."""
-    rows = list(records)
-    values = {name: pd.Series(map(value, rows), dtype="object") for name, value in columns.items()}
-    return pd.DataFrame({"record": pd.Series(rows, dtype="object"), **values})
-
-
 def _column(dtype: str, values: Iterable[Any]) -> pd.Series:
     listed = list(values)
     try:

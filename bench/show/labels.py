@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..core.measure import Metric
 from ..core.point import class_and_config
-from ..core.record import Record
+
+if TYPE_CHECKING:
+    from ..core.measure import Metric
+    from ..core.record import Record
 
 BACKEND_NAME: Final = {
     "cpu": "oracle (NumPy)",

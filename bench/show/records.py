@@ -13,8 +13,14 @@ from ..core.machine import kind
 from ..core.measure import Metric
 from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS
 from ..core.record import ALONE, Record, are_on_two_cards, oldest_first
-from .frames import derived
 from .labels import BACKEND_NAME, ENV_NAME
+
+
+def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd.DataFrame:
+    """Return a frame with the records in `record`, and a column for each function."""
+    rows = list(records)
+    values = {name: pd.Series(map(value, rows), dtype="object") for name, value in columns.items()}
+    return pd.DataFrame({"record": pd.Series(rows, dtype="object"), **values})
 
 
 def latest(records: Iterable[Record]) -> list[Record]:

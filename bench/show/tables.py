@@ -22,9 +22,8 @@ from .columns import (
     over_cpu_columns,
     value_column,
 )
-from .frames import derived
 from .labels import axis_label, backend_label, commit_label, number, ratio_text
-from .records import best_on_cpu, env_order, joules, latest, measured_alone, metric, rate_of, size, work_of
+from .records import best_on_cpu, derived, env_order, joules, latest, measured_alone, metric, rate_of, size, work_of
 from .records import point_order as point_order  # callers import it from here
 
 # ------------------------------------------------------------------ what was read beside the metrics
