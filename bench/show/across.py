@@ -23,7 +23,7 @@ from .labels import (
     quantity,
     size_and_run,
 )
-from .records import between, derived, env_order, extent, first_metric, latest, plain, size
+from .records import axes_but, between, derived, env_order, extent, first_metric, latest, plain
 
 # ------------------------------------------------------------------ roofline
 
@@ -146,7 +146,7 @@ def _repeated_points(records: Sequence[Record], cases: Sequence[str]) -> list[pd
     ordered = sorted(oldest_first(records), key=lambda record: (cases.index(record.case), env_order(record)))
     of_backend = {
         "kind": lambda record: (record.case, record.case_version, record.point.get("env")),
-        "point": lambda record: size(record)[1:],
+        "point": lambda record: axes_but(record, "backend"),
         "backend": lambda record: record.point["backend"],
         "threads": lambda record: record.threads or 0,
     }

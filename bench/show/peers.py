@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from ..core.measure import Metric
 from ..core.record import Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from .columns import Column, Table, axis_column, interval_column, metric_column
 from .labels import BACKEND_NAME, MEDIANS, device_label, environment, plural, ratio_text
-from .records import by, grouped, latest, point_order, rate_of
+from .records import axes_but, by, derived, grouped, latest, point_order, rate_of
 
 
 def beside_ours(records: Sequence[Record]) -> Table[Record]:
@@ -91,11 +91,10 @@ def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
 
 def opponents(records: Sequence[Record]) -> list[Record]:
     """Return the fastest one of each peer's variants of a point."""
-    best: dict[tuple[Any, ...], Record] = {}
-    for record in sorted(records, key=lambda record: rate_of(record, "env_steps_per_s")):
-        if rate_of(record, "ours_over_peer"):
-            best[tuple(sorted((axis, value) for axis, value in record.point.items() if axis != "variant"))] = record
-    return list(best.values())
+    compared = (record for record in records if rate_of(record, "ours_over_peer"))
+    slowest_first = sorted(compared, key=lambda record: rate_of(record, "env_steps_per_s"))
+    frame = derived(slowest_first, point=lambda record: axes_but(record, "variant"))
+    return list(frame.groupby("point", sort=False)["record"].last())
 
 
 WORKS: Final = {"simulate": "random actions", "train": "training"}

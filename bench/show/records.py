@@ -25,12 +25,8 @@ def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd
 
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return the last record of each point by its start, of the newest version of its case."""
-    frame = derived(
-        oldest_first(records),
-        case=lambda record: record.case,
-        version=lambda record: record.case_version,
-        point=lambda record: tuple(sorted(record.point.items())),
-    )
+    of_record = {"case": lambda record: record.case, "version": lambda record: record.case_version}
+    frame = derived(oldest_first(records), **of_record, point=axes_but)
     last = frame.groupby(["case", "point"], sort=False).last().reset_index()
     newest = last.groupby("case")["version"].transform("max")
     return list(last["record"][last["version"] == newest])
@@ -131,10 +127,14 @@ def extent(record: Record) -> float:
     return float(math.prod(value for value in record.point.values() if type(value) is int))
 
 
+def axes_but(record: Record, *names: str) -> tuple[tuple[str, Any], ...]:
+    """Return the sorted axes of a point and their values, without some axes."""
+    return tuple(sorted((axis, value) for axis, value in record.point.items() if axis not in names))
+
+
 def size(record: Record, but: str = "backend") -> tuple[Any, ...]:
     """Return what two points that are compared must share: the run and all axes but one."""
-    axes = sorted((axis, value) for axis, value in record.point.items() if axis != but)
-    return (record.run_id, record.case, *axes)
+    return (record.run_id, record.case, *axes_but(record, but))
 
 
 def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[Any, ...], Record]:
@@ -173,8 +173,7 @@ def required_code(record: Record) -> str:
 
 def work_of(record: Record) -> tuple[Any, ...]:
     """Return what points of the same work in the same run share: all axes that do not say whose code does it."""
-    of_code = ("backend", "exact", "peer", "variant", "work")
-    return (record.run_id, *sorted((axis, value) for axis, value in record.point.items() if axis not in of_code))
+    return (record.run_id, *axes_but(record, "backend", "exact", "peer", "variant", "work"))
 
 
 def joules(record: Record) -> Metric | None:

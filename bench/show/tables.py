@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from ..core.point import ON_CPU
 from ..core.record import Record, oldest_first
@@ -23,7 +23,19 @@ from .columns import (
     value_column,
 )
 from .labels import axis_label, backend_label, commit_label, number, ratio_text
-from .records import best_on_cpu, derived, env_order, joules, latest, measured_alone, metric, rate_of, size, work_of
+from .records import (
+    axes_but,
+    best_on_cpu,
+    derived,
+    env_order,
+    joules,
+    latest,
+    measured_alone,
+    metric,
+    rate_of,
+    size,
+    work_of,
+)
 from .records import point_order as point_order  # callers import it from here
 
 # ------------------------------------------------------------------ what was read beside the metrics
@@ -171,7 +183,7 @@ def headline(records: Sequence[Record]) -> Table[Record]:
     steps = [record for record in latest(alone) if not record.point.get("exact")]
     best = {record.point["env"]: record for record in sorted(steps, key=_agent_steps)}
     fastest = best_on_cpu(record for record in every if record.case in ("env_step", "peer"))
-    runs = derived(oldest_first(alone)[::-1], point=_point, size=size, work=work_of, rate=_agent_steps)
+    runs = derived(oldest_first(alone)[::-1], point=axes_but, size=size, work=work_of, rate=_agent_steps)
 
     def over_backend(name: str) -> Column[Record]:
         labels = {backend_label(record) for record in steps if record.point["backend"] == name}
@@ -180,14 +192,14 @@ def headline(records: Sequence[Record]) -> Table[Record]:
         ratios = runs["rate"] / runs["size"].map(bases[bases > 0])
         newest = ratios.dropna().groupby(runs["point"], sort=False).first().to_dict()
         return value_column(
-            f"times {' and '.join(sorted(labels))}", lambda record: newest.get(_point(record)), ratio_text
+            f"times {' and '.join(sorted(labels))}", lambda record: newest.get(axes_but(record)), ratio_text
         )
 
     def over_cpu() -> list[Column[Record]]:
         if fastest:
             newest = runs[runs["work"].isin(fastest.keys())].drop_duplicates("point").set_index("point")["record"]
             sides = {point: (record, fastest[work_of(record)]) for point, record in newest.items()}
-            return best_columns("times the best CPU code", lambda record: sides.get(_point(record)))
+            return best_columns("times the best CPU code", lambda record: sides.get(axes_but(record)))
         return [over_backend(name) for name in ON_CPU if any(r.point["backend"] == name for r in steps)]
 
     return Table(
@@ -205,10 +217,6 @@ def headline(records: Sequence[Record]) -> Table[Record]:
             RUN,
         ],
     )
-
-
-def _point(record: Record) -> tuple[Any, ...]:
-    return tuple(sorted(record.point.items()))
 
 
 def _agent_steps(record: Record) -> float:
