@@ -31,9 +31,9 @@ from .show.records import by_machine
 from .workloads.cases import CASES, is_present
 
 GROUPED_BY: Final = ("env", "implementation")
-"""Axes that name an ASV benchmark beside its case; the others are its parameters."""
+"""Axes in the name of an ASV benchmark; the others are parameters."""
 PARAMETERS: Final = ("backend", "n_envs")
-"""Axes that are a parameter each, so that ASV draws over them; the others are one together, for it crosses them all."""
+"""Axes with a parameter each; the rest is one parameter, as ASV crosses them."""
 
 
 class Format(StrEnum):
@@ -124,7 +124,7 @@ class Cost:
 
 
 def costs(records: Iterable[Record]) -> tuple[list[Cost], list[str]]:
-    """Return what can be exported, and a line for each kind of record that cannot, with how many there are."""
+    """Return the records to export, and the reasons of the others with counts."""
     shown: list[Cost] = []
     reasons = Counter[str]()
     for record in records:
@@ -186,7 +186,7 @@ def github_action_benchmark(shown: Sequence[Cost]) -> list[dict[str, Any]]:
 
 
 def bencher(shown: Sequence[Cost]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the Bencher Metric Format: a time is Bencher's measure ``latency``, in ns, anything else one of its own.
+    """Return the Bencher Metric Format; a time is the measure ``latency``, in ns.
 
     Source: https://bencher.dev/docs/reference/bencher-metric-format/.
     """
@@ -207,7 +207,7 @@ NANOSECONDS: Final[Mapping[str, float]] = {"ns": 1.0, "s": 1e9}
 
 
 def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
-    """Write ASV's result files of each machine and commit, and what describes them; what else lies there stays.
+    """Write ASV's results of each machine and commit, and their description.
 
     ASV tells benchmarks apart by name and parameters: a name is a case and its environment or implementation, the
     parameters are the rest of the point. Records of no commit, or of code that was changed after it, are left out.
@@ -240,7 +240,7 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
 
 
 def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folder: Path) -> None:
-    """Let asv write its files into a folder of our own, since it replaces them in place."""
+    """Let asv write its files into a temporary folder, as it replaces files in place."""
     from asv import results, runner, util  # noqa: PLC0415  (optional)
     from asv.benchmarks import Benchmarks  # noqa: PLC0415
     from asv.machine import Machine  # noqa: PLC0415
@@ -289,7 +289,7 @@ def _committed(shown: Sequence[Cost]) -> list[Cost]:
 
 
 def scale(each: Cost) -> float:
-    """Return what makes seconds of a time, which ASV writes with a fitting prefix; of anything else 1."""
+    """Return the factor to seconds, the unit that ASV expects of a time; else 1."""
     return NANOSECONDS.get(each.metric.unit, 1e9) / 1e9
 
 
@@ -315,14 +315,14 @@ def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
 
 
 def asv_name(each: Cost) -> str:
-    """Name a benchmark by its case and what it is of."""
+    """Name a benchmark by its case, environment or implementation, and quantity."""
     group = [str(each.record.point[axis]) for axis in GROUPED_BY if axis in each.record.point]
     what = "track_time" if each.metric.unit in NANOSECONDS else "track_cost"
     return ".".join([each.record.case, *group, what])
 
 
 def asv_parameters(each: Cost) -> tuple[str, ...]:
-    """Return the values of `PARAMETERS` and the rest of the point, as ASV keeps them: as Python writes them."""
+    """Return a point's `PARAMETERS` and the rest, as ASV stores them (`repr`)."""
     point = each.record.point
     rest = {axis: value for axis, value in point.items() if axis not in (*PARAMETERS, *GROUPED_BY)}
     return (*(repr(point.get(axis)) for axis in PARAMETERS), repr(", ".join(f"{k}={v}" for k, v in rest.items())))
@@ -339,7 +339,7 @@ def asv_machine(name: str, record: Record) -> dict[str, str]:
 
 
 def commit_date(sha: str, record: Record) -> int:
-    """Return when a commit was made, or when it was measured if this checkout does not know it; ms."""
+    """Return the time of a commit, or of its measurement if git lacks it; ms."""
     try:
         return int(git("show", "-s", "--format=%ct", sha, root=machine.ROOT).split()[-1]) * 1000
     except (GitError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""The report: one HTML file made from records, which needs no network, no server and, for its tables, no JavaScript."""
+"""The report: one HTML file of claims, tables and figures from records."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence
 
 
 def with_hashes(page: str) -> str:
-    """Return a page whose policy allows no script and style but its own, by their hashes in place of %HASHES%."""
+    """Replace %HASHES%: the page's policy allows only its own script and style."""
     allowed = []
     for tag in ("script", "style"):
         content = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
@@ -84,7 +84,7 @@ def with_hashes(page: str) -> str:
 
 
 def section(name: str, records: Sequence[Record], past: Sequence[Record] = ()) -> dict[str, Any]:
-    """Return what the template shows of a machine."""
+    """Return the template's data for a machine."""
     evidence = [record for record in records if record.is_evidence]
     cases = sorted({record.case for record in evidence})
     return {
@@ -107,7 +107,7 @@ OTHERS: Final[Sequence[Column[Record]]] = (
     Column("reason", lambda record: record.reason or "its check did not pass"),
     RUN,
 )
-"""Columns of what is no evidence."""
+"""Columns of failed and skipped records."""
 
 
 def runs(records: Sequence[Record]) -> Table[pd.Series]:
@@ -129,7 +129,7 @@ def runs(records: Sequence[Record]) -> Table[pd.Series]:
 
 
 def figure(machine: str, chart: Chart) -> dict[str, Any]:
-    """Return what the template says of a figure, and under ``drawn`` the numbers that the page's script draws."""
+    """Return the template's data for a figure; ``drawn`` is for the page's script."""
     return {
         "id": f"{machine}-{chart.name}",
         "chart": chart,

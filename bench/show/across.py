@@ -1,4 +1,4 @@
-"""Charts of all cases together: the device's roofline, single kernels, and the history over commits."""
+"""Charts across cases: roofline, single kernels, history over commits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .records import axes_but, between, derived, env_order, extent, first_metric
 
 
 def roofline(records: Sequence[Record]) -> Chart:
-    """Return the operations a second over the operations for each byte, below what the device allows."""
+    """Return operations per second over operations per byte, below the roofline."""
     shown = [r for r in plain(latest(records)) if r.roofline is not None and r.samples_ns and _intensity(r)]
     by_case = sorted(shown, key=lambda record: (record.case != "env_step", record.case, env_order(record)))
     ends = [scale * end(map(_intensity, shown)) for end, scale in ((min, 0.5), (max, 2))] if shown else []
@@ -65,7 +65,7 @@ def _work(record: Record) -> str:
 
 
 def _intensity(record: Record) -> float:
-    """Return the operations for each byte; 0 where a record does not say, or does not count them."""
+    """Return operations per byte; 0 if unknown."""
     n_bytes = record.notes.get("bytes_per_run")
     return record.notes["ops_per_run"] / n_bytes if n_bytes else 0.0
 
@@ -81,7 +81,7 @@ def _ops_per_s(record: Record) -> Metric:
 
 
 def kernels(records: Sequence[Record]) -> Chart:
-    """Return the rates of single kernels other than the sampler, a panel for each case and a row for each size."""
+    """Return the rates of single kernels but the sampler, a panel for each case."""
     shown = [record for record in latest(records) if record.scope == "kernel" and record.case != "sampler"]
     panels = []
     for case in dict.fromkeys(record.case for record in shown):
@@ -104,9 +104,9 @@ def kernels(records: Sequence[Record]) -> Chart:
 
 
 def history(records: Sequence[Record]) -> Chart:
-    """Return of each case and environment the largest point that several runs timed, in the order in which they did.
+    """Return the largest repeated point of each case and environment, over runs.
 
-    Others' implementations are no history of ours.
+    Other software has no history here.
 
     Args:
         records: Records whose cases come in the order of the panels.
@@ -125,7 +125,7 @@ def history(records: Sequence[Record]) -> Chart:
 
 
 def _history_of(of_point: pd.DataFrame) -> Panel:
-    """Return the panel of a point: a series for each backend and number of threads, over the runs."""
+    """Return the panel of a point: a series for each backend and thread count."""
     runs = {record.run_id: record for record in oldest_first(of_point["record"])}
     places = {run_id: float(place) for place, run_id in enumerate(runs)}
     first = next(iter(runs.values()))
@@ -139,7 +139,7 @@ def _history_of(of_point: pd.DataFrame) -> Panel:
 
 
 def _repeated_points(records: Sequence[Record], cases: Sequence[str]) -> list[pd.DataFrame]:
-    """Return for each case, version and environment the runs of the largest point that a backend has in several runs.
+    """Return the runs of the largest repeated point of each case, version and env.
 
     A frame has a row for each run of each backend and number of threads.
     """

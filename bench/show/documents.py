@@ -1,4 +1,4 @@
-"""Tables of records: at the end of a sweep, by `bench table`, and by `bench refresh` in documents where they stand."""
+"""Tables of records: after a sweep, by `bench table`, and in documents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TABLES: Final[Mapping[str, MakeTable]] = {
     "peer": peers.beside_ours,
     "peer_learn": peers.learning_beside_ours,
 }
-"""Tables of each case, and of others' software: on a terminal, in documents and on paper."""
+"""Tables of each case and of peers: terminal, documents and paper."""
 
 
 def table(
@@ -65,7 +65,7 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
 
 
 def show(records: Sequence[Record], console: Console) -> None:
-    """Print a table for each case, with the speed-up over its baseline, which a column names."""
+    """Print a table for each case, and the number of records."""
     for case, make in TABLES.items():
         measured = [record for record in records if record.case == case and record.is_evidence]
         if measured:
@@ -76,7 +76,7 @@ def show(records: Sequence[Record], console: Console) -> None:
 
 
 def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
-    """Return the records of each case as a Markdown table, of several behind its name, for documents.
+    """Return a Markdown table for each case, below its name if there are several.
 
     The order in which they were measured does not matter.
     """
@@ -107,7 +107,7 @@ def printed(
     *,
     only_latest: bool = False,
 ) -> str:
-    """Return the Markdown tables of the records that are kept; paths are relative to the working directory.
+    """Return the Markdown tables of the selected records.
 
     Args:
         records: Files, folders and patterns.
@@ -139,7 +139,7 @@ def printed(
 
 
 def refreshed(text: str, tell: Callable[[str], None]) -> str:
-    """Return a document with the table below each `python -m bench table` command as the command prints it now.
+    """Return a document with the table below each `bench table` command renewed.
 
     Args:
         text: Markdown.
@@ -163,7 +163,7 @@ def refreshed(text: str, tell: Callable[[str], None]) -> str:
 
 
 def _arguments(words: str) -> dict[str, Any]:
-    """Parse what stands behind `python -m bench table` as the command itself does, whose errors are typer's."""
+    """Parse the arguments of `python -m bench table`; typer reports errors."""
     app = typer.Typer()
     app.command()(table)
     given = typer.main.get_command(app).make_context("table", shlex.split(words)).params

@@ -1,4 +1,4 @@
-"""Records as a pandas frame, for notebooks, exports and whatever selects, groups or joins records."""
+"""Records as a pandas frame: for notebooks, exports, selecting and grouping."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REST: Final[Mapping[str, Field]] = {
 }
 """Columns after the metrics."""
 TYPES: Final = {int: "Int64", bool: "boolean", float: "float64", str: "str"}
-"""Types of axes, which some points lack."""
+"""Types of axes; nullable, as some points lack an axis."""
 
 
 def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
@@ -75,7 +75,7 @@ def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
 
 
 def existing_files(names: Iterable[str | Path]) -> list[Path]:
-    """Return the files and folders that have these names or match these patterns; raises ShowError where none does."""
+    """Return the files that names and patterns mean; raises ShowError for no match."""
     paths: list[Path] = []
     for name in names:
         found = matches(str(name))
@@ -86,7 +86,7 @@ def existing_files(names: Iterable[str | Path]) -> list[Path]:
 
 
 def frame_of(records: Iterable[Record]) -> pd.DataFrame:
-    """Return the frame of some records, in their order; a field wins over an axis or a metric of its name."""
+    """Return a row for each record; a field wins over an axis of its name."""
     rows = list(records)
     columns = {name: _column(dtype, map(value, rows)) for name, (dtype, value) in ORIGIN.items()}
     for axis in dict.fromkeys(axis for record in rows for axis in record.point):

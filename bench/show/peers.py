@@ -1,4 +1,4 @@
-"""The table and the chart of other people's software beside ours, measured in turns on the same work."""
+"""Table and chart of peers and our code, interleaved on the same work."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .records import axes_but, by, derived, grouped, latest, point_order, rate_o
 
 
 def beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return the rates of each variant of a peer and of ours in the same turns, and how many times as fast ours is.
+    """Return the rates of each peer's variants and of our code, and their ratio.
 
-    Of the variants of a point the opponent is told; and where ours or theirs was not measured in peace, that is.
+    A column names the opponent among a point's variants; remarks name disturbances.
     """
     variants = {record.point["variant"] for record in records if "variant" in record.point}
     best = {record.id for record in opponents(records)}
@@ -64,7 +64,7 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
 
 
 def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return when a peer and ours reached the threshold from each seed, and how long the peer took to compile."""
+    """Return when a peer and our code reached the threshold, for each seed."""
     axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "seed")
     columns = {
         "env_steps_to_threshold": "steps, theirs",
@@ -101,10 +101,9 @@ WORKS: Final = {"simulate": "random actions", "train": "training"}
 
 
 def peers(records: Sequence[Record]) -> Chart:
-    """Return the throughput of each peer and of ours, in a row for each point, with how many times as fast ours is.
+    """Return the throughput of peers and of our code, a row for each point.
 
-    A peer is shown in its fastest variant. Loops in Python that were timed in laps, on cores that others use, too, are
-    marked.
+    Each peer has its fastest variant. An asterisk marks Python loops timed in laps on shared cores.
     """
     shown = opponents(latest(records))
     shared = "; *: shared cores" if any("laps" in record.notes for record in shown) else ""

@@ -24,7 +24,7 @@ def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return the last record of each point by its start, of the newest version of its case."""
+    """Return the newest record of each point, of its case's newest version."""
     of_record = {"case": lambda record: record.case, "version": lambda record: record.case_version}
     frame = derived(oldest_first(records), **of_record, point=axes_but)
     last = frame.groupby(["case", "point"], sort=False).last().reset_index()
@@ -33,7 +33,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
-    """Return the records that are evidence; raises ShowError, which names a command, where there is none."""
+    """Return the evidence among records; raises ShowError if there is none."""
     found = [record for record in records if record.is_evidence]
     if not found:
         raise ShowError(f"{command}: no record is measured and right; run `python -m bench run` first")
@@ -41,18 +41,18 @@ def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
 
 
 def measured_alone(records: Iterable[Record]) -> list[Record]:
-    """Leave out what was measured in turns with another side; it counts beside that one."""
+    """Leave out records of interleaved runs, except those of peers."""
     return [record for record in records if record.case == "peer" or record.taken == ALONE]
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Group records by the machine that made them, named by its GPU, else its CPU; the one of most records first."""
+    """Group records by kind of machine, the one with most records first."""
     groups = derived(records, machine=lambda record: kind(record.machine)).groupby("machine", sort=False)["record"]
     return {machine: list(group) for machine, group in sorted(groups, key=lambda named: -len(named[1]))}
 
 
 def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list[Record]]:
-    """Group records by the values of axes, in order; environments in the order of their names' list."""
+    """Group records by the values of axes, sorted; environments in their usual order."""
     groups = derived(records, key=by(*axes)).groupby("key", sort=False)["record"]
     order = list(ENV_NAME)
 
@@ -71,13 +71,13 @@ def by(*axes: str) -> Callable[[Record], tuple[Any, ...]]:
 
 
 def env_order(record: Record) -> int:
-    """Return the place of a record's environment in the list of their names; that of others is behind it."""
+    """Return the place of a record's environment in `ENV_NAME`; others come last."""
     order, env = list(ENV_NAME), record.point.get("env")
     return order.index(str(env)) if env in order else len(order)
 
 
 def point_order(axes: Sequence[str]) -> Callable[[Record], Any]:
-    """Return the key of the order of rows: environments and backends as in charts, numbers by their size."""
+    """Return a sort key for rows: environments, backends, then sizes."""
     order = [*ENV_NAME, *BACKEND_NAME]
 
     def place(value: Any) -> tuple[float, str]:
@@ -89,7 +89,7 @@ def point_order(axes: Sequence[str]) -> Callable[[Record], Any]:
 
 
 def plain(records: Iterable[Record]) -> list[Record]:
-    """Leave out what was measured of exact builds."""
+    """Leave out exact builds."""
     return [record for record in records if not record.point.get("exact")]
 
 
@@ -99,7 +99,7 @@ def metric(record: Record, name: str) -> Metric | None:
 
 
 def first_metric(record: Record) -> Metric | None:
-    """Return the metric that a record is mainly about: the rate of its first kind of work."""
+    """Return the first metric: the rate of a record's first kind of work."""
     return next(iter((record.metrics or {}).values()), None)
 
 
@@ -115,7 +115,7 @@ def between(value: float, low: float, high: float) -> Metric:
 
 
 def times_baseline(record: Record, base: Record) -> Metric | None:
-    """Return how many times faster a record is than its baseline; None: they are of two cards, or one has no figure."""
+    """Return the speed-up over a baseline; None without a rate or across cards."""
     own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
     if own is None or reference is None or are_on_two_cards(record, base):
         return None
@@ -123,7 +123,7 @@ def times_baseline(record: Record, base: Record) -> Metric | None:
 
 
 def extent(record: Record) -> float:
-    """Return the product of all sizes of a point, by which points of one kind go."""
+    """Return the product of all sizes of a point."""
     return float(math.prod(value for value in record.point.values() if type(value) is int))
 
 
@@ -133,20 +133,20 @@ def axes_but(record: Record, *names: str) -> tuple[tuple[str, Any], ...]:
 
 
 def size(record: Record, but: str = "backend") -> tuple[Any, ...]:
-    """Return what two points that are compared must share: the run and all axes but one."""
+    """Return the run, the case and all axes but one."""
     return (record.run_id, record.case, *axes_but(record, but))
 
 
 def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[Any, ...], Record]:
-    """Return what others are compared with, by what they must share."""
+    """Return baseline records by the key that other records share with them."""
     return {size(record, axis): record for record in records if record.point[axis] == value}
 
 
 def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
-    """Return the fastest code on a CPU for each work of each run, by `work_of`; the oracle is none of them.
+    """Return the fastest CPU code for each run and work; the oracle does not count.
 
-    Others' software counts where it does the same. Nothing is the best where plain NumPy was not measured, or C++ of
-    an environment that has no plain NumPy code.
+    Peers count if they do the same work. Work has no best code unless plain NumPy was measured, or C++ for an
+    environment without plain NumPy code.
 
     Args:
         records: Of one case, and peers.
@@ -165,19 +165,19 @@ def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
 
 
 def required_code(record: Record) -> str:
-    """Return the backend without which no code is the best on a CPU."""
+    """Return the backend that the best CPU code must be compared with."""
     env = str(record.point.get("env", ""))
     has_cpp_alone = record.case in PLAIN_CASES and env.isidentifier() and env not in PLAIN_ENVS
     return HOST if has_cpp_alone else PLAIN
 
 
 def work_of(record: Record) -> tuple[Any, ...]:
-    """Return what points of the same work in the same run share: all axes that do not say whose code does it."""
+    """Return the run and the axes that do not name the code."""
     return (record.run_id, *axes_but(record, "backend", "exact", "peer", "variant", "work"))
 
 
 def joules(record: Record) -> Metric | None:
-    """Return the energy of a million environment steps with the interval of their rate, if the energy was read."""
+    """Return the joules of a million env steps; None if no energy was read."""
     rate, telemetry = metric(record, "env_steps_per_s"), record.telemetry or {}
     if rate is None or telemetry.get("energy_j") is None:
         return None

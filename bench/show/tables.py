@@ -1,4 +1,4 @@
-"""Tables that several cases share: every point, with a ratio to a baseline, all that was read, and the headline."""
+"""Tables that cases share: every point, all known, the headline, the machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _largest_error(record: Record) -> float | None:
 
 
 def note_column(name: str, unit: str, scale: float = 1) -> Column[Record]:
-    """Return the column of a note that is a number, with its unit in place of that in its name."""
+    """Return the column of a numeric note, with its unit."""
 
     def value(record: Record) -> float | None:
         return None if record.notes.get(name) is None else float(record.notes[name]) * scale
@@ -64,7 +64,7 @@ SPLIT: Final = (note_column("rollout_s", "ms", 1e3), note_column("update_s", "ms
 ERROR: Final = value_column("largest error", _largest_error, "{:.1e}".format)
 RUN: Final[Column[Record]] = Column("run", lambda record: record.run_id, is_choice=True)
 BESIDE: Final = (SHARE, JOULES, *SPLIT, ERROR)
-"""Columns beside the metrics in every table."""
+"""Columns after the metrics in every table."""
 FULL_BESIDE: Final[tuple[Column[Record], ...]] = (
     *BESIDE,
     note_column("setup_s", "s"),
@@ -81,11 +81,11 @@ FULL_BESIDE: Final[tuple[Column[Record], ...]] = (
 FIRST: Final = ("env", "n_agents", "n_envs")
 """Axes of the leading columns."""
 SAME: Final = 1e-6
-"""Share of an interval's end by which rounding moves it at most."""
+"""Largest relative error of a rounded interval end."""
 
 
 def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Record]:
-    """Return a row for each point, with the axes that differ; the caption says the others.
+    """Return a row for each point with the axes that differ; others are in the caption.
 
     Args:
         records: Records of one case.
@@ -114,14 +114,14 @@ def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Recor
 
 
 def over_baseline(axis: str, base: str, *ignored: str) -> MakeTable:
-    """Return what makes the table of every point over a baseline; see `over_column`, of backends `over_cpu_columns`."""
+    """Return a function that makes the table of every point over a baseline."""
     if axis == "backend":
         return lambda records: every_point(records, *over_cpu_columns(records, *ignored))
     return lambda records: every_point(records, over_column(records, axis, base, *ignored))
 
 
 def differing(records: Sequence[Record]) -> tuple[list[str], list[str]]:
-    """Return the axes that differ between points, sizes after environments, and in words those that do not."""
+    """Return the axes that differ between points, and the others as text."""
     found = dict.fromkeys(axis for record in records for axis in record.point if axis != "backend")
     every = sorted(found, key=lambda axis: FIRST.index(axis) if axis in FIRST else len(FIRST))
     values = {axis: {axis_column(axis, records).text(record) for record in records} for axis in every}
@@ -135,7 +135,7 @@ def all_points(same: Sequence[str]) -> str:
 
 
 def _metric_columns(records: Sequence[Record]) -> list[Column[Record]]:
-    """Return the columns of all metrics but inverse rates: with intervals where one is no multiple of the first's."""
+    """Return the columns of all rates, with intervals where they say more."""
     names = dict.fromkeys(name for record in records for name in record.metrics or {})
     first, *_ = rates = [name for name in names if not name.startswith("ns_per_")]
 
@@ -159,7 +159,7 @@ def _known(columns: Sequence[Column[Record]], records: Sequence[Record]) -> list
 
 
 def all_known(records: Sequence[Record]) -> Table[Record]:
-    """Return all records of a case: axes, every metric with its interval, what was read beside it, its origin."""
+    """Return everything known about the records of a case."""
     axes = dict.fromkeys(axis for record in records for axis in record.point if axis != "backend")
     metrics = dict.fromkeys(name for record in records for name in record.metrics or {})
     return Table(
@@ -177,7 +177,7 @@ def all_known(records: Sequence[Record]) -> Table[Record]:
 
 
 def headline(records: Sequence[Record]) -> Table[Record]:
-    """Return, for each environment, where the most agent steps are done; without rows if none was measured."""
+    """Return the fastest record of each environment, over CPU code."""
     every = measured_alone(records)
     alone = [record for record in every if record.case == "env_step"]
     steps = [record for record in latest(alone) if not record.point.get("exact")]
@@ -227,7 +227,7 @@ def _agent_steps(record: Record) -> float:
 
 
 def machine_code(records: Sequence[Record]) -> Table[Record]:
-    """Return the table of what each kernel's machine code needs."""
+    """Return the table of registers, memory and instructions of each kernel."""
     return Table(
         title="machine code",
         columns=[
