@@ -19,13 +19,14 @@ from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
 from ..core.record import Record, leaving_out, oldest_first, read_all, selected
 from ..core.schema import read_text
+from ..static.command import TABLES as STATIC
 from ..workloads.cases import CASES
 from . import peers, render
 from .columns import Column, MakeTable, Table
 from .frames import existing_files
 from .labels import commit_label
 from .records import latest, measured_alone
-from .tables import STATIC_TABLES, every_point
+from .tables import every_point
 
 COMMAND: Final = re.compile(r"`python -m bench table ([^`]+)`")
 ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
@@ -33,7 +34,7 @@ ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
 
 TABLES: Final[Mapping[str, MakeTable]] = {
     **{name: case.table or every_point for name, case in CASES.items()},
-    **STATIC_TABLES,
+    **STATIC,
     "peer": peers.beside_ours,
     "peer_learn": peers.learning_beside_ours,
 }

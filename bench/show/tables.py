@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ..core.point import ON_CPU
@@ -222,42 +222,6 @@ def headline(records: Sequence[Record]) -> Table[Record]:
 def _agent_steps(record: Record) -> float:
     return rate_of(record, "agent_steps_per_s")
 
-
-# ------------------------------------------------------------------ machine code
-
-
-def machine_code(records: Sequence[Record]) -> Table[Record]:
-    """Return the table of registers, memory and instructions of each kernel."""
-    return Table(
-        title="machine code",
-        columns=[
-            *map(_point_column, ("program", "part", "kernel", "backend", "arch")),
-            metric_column("registers"),
-            metric_column("local_bytes", "local B"),
-            metric_column("shared_bytes", "shared B"),
-            metric_column("occupancy"),
-            metric_column("instructions"),
-            metric_column("weighted_instructions", "weighted"),
-            metric_column("argument_bytes", "B / unit"),
-            Column("code", lambda record: str(record.notes["code"])[:8], is_code=True),
-        ],
-        rows=records,
-    )
-
-
-def instructions(records: Sequence[Record]) -> Table[Record]:
-    """Return the table of instructions that a run executes."""
-    axes = map(_point_column, ("program", "part", "kernel", "n_envs", "n_agents"))
-    return Table(title="instructions of a run", columns=[*axes, metric_column("instructions")], rows=records)
-
-
-def _point_column(name: str) -> Column[Record]:
-    """Return the column of an axis; a point without it has an empty cell."""
-    return Column(name, lambda record: str(record.point.get(name, "")), is_choice=True)
-
-
-STATIC_TABLES: Final[Mapping[str, MakeTable]] = {"machine_code": machine_code, "instructions": instructions}
-"""Tables of `python -m bench static`, by the case of the records."""
 
 # ------------------------------------------------------------------ of a machine
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,18 +17,24 @@ from ..core.machine import ROOT
 from ..core.record import RESULTS, Context, Record, append
 from ..process import counts
 from ..show import render
-from ..show.tables import STATIC_TABLES
+from ..show.columns import MakeTable
 from . import instructions
+from . import records as machine_code
 from .capability import CAPABILITIES
 from .instructions import INSTRUCTIONS
 from .programs import BACKENDS, Program, chosen
-from .records import records_of
+from .records import MACHINE_CODE, records_of
 
 STATIC: Final = RESULTS / "static"
 WIDE: Final = 200
 ARCHITECTURES: Final = ("90",)
 HOST: Final = counts.BACKEND
 """Backend whose instructions are counted; it is not among those that are looked at where none is named."""
+TABLES: Final[Mapping[str, MakeTable]] = {
+    MACHINE_CODE.name: machine_code.table_of,
+    INSTRUCTIONS.name: instructions.table_of,
+}
+"""By the case of the records."""
 Archs = Annotated[list[str] | None, typer.Option(help="GPU architectures, as 90 or sm_90; may be given several times.")]
 
 
@@ -61,9 +67,9 @@ def static(
     for record in records:
         append(file, record)
     console = render.console(WIDE)
-    for case, table in STATIC_TABLES.items():
+    for case, show in TABLES.items():
         if of_case := [record for record in records if record.case == case and record.is_evidence]:
-            console.print(render.terminal(table(of_case)))
+            console.print(render.terminal(show(of_case)))
     for record in records:
         if record.case == INSTRUCTIONS.name and record.reason:
             echo(f"{record.status}: {record.reason}", err=True)

@@ -13,9 +13,17 @@ from ..core.point import Check, command_line
 from ..core.record import CaseVersion, Context, Record, StartTime
 from ..process import counts
 from ..process.worker import WorkerError
+from ..show.columns import Table, metric_column
+from .records import point_column
 
 INSTRUCTIONS: Final = CaseVersion(name="instructions", scope="static")
 ORACLE: Final = "callgrind's own sum"
+
+
+def table_of(records: Sequence[Record]) -> Table[Any]:
+    """Return the table of instructions."""
+    axes = map(point_column, ("program", "part", "kernel", "n_envs", "n_agents"))
+    return Table(title="instructions of a run", columns=[*axes, metric_column("instructions")], rows=records)
 
 
 def chosen(envs: Sequence[str] = ()) -> list[Job]:

@@ -24,6 +24,7 @@ from ..core.measure import Measurement, Metric
 from ..core.point import Check, command_line
 from ..core.record import CaseVersion, Context, Record, StartTime
 from ..process.worker import finding
+from ..show.columns import Column, Table, metric_column
 from . import cubin, sass
 from .capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
 from .programs import Program
@@ -31,6 +32,30 @@ from .programs import Program
 LOOP: Final = 8
 """Times that a loop counts for in figures that are weighted: how often it runs, machine code does not say."""
 PROBE: Final = Path(__file__).with_name("probe.py")
+
+
+def table_of(records: Sequence[Record]) -> Table[Any]:
+    """Return the table of machine code."""
+    return Table(
+        title="machine code",
+        columns=[
+            *map(point_column, ("program", "part", "kernel", "backend", "arch")),
+            metric_column("registers"),
+            metric_column("local_bytes", "local B"),
+            metric_column("shared_bytes", "shared B"),
+            metric_column("occupancy"),
+            metric_column("instructions"),
+            metric_column("weighted_instructions", "weighted"),
+            metric_column("argument_bytes", "B / unit"),
+            Column("code", lambda record: str(record.notes["code"])[:8], is_code=True),
+        ],
+        rows=records,
+    )
+
+
+def point_column(name: str) -> Column[Record]:
+    """Return the column of an axis, whose cell is empty where a point has none."""
+    return Column(name, lambda record: str(record.point.get(name, "")), is_choice=True)
 
 
 MACHINE_CODE: Final = CaseVersion(name="machine_code", scope="static", version=2)
