@@ -57,6 +57,10 @@ def export(
         with leaving_out() as cut:
             given = read_all(records, cut)
         if to in TABLES:
+            if not given:
+                raise ShowError(
+                    f"export: {' '.join(map(str, records))} has no record; name one of `python -m bench run`"
+                )
             write_atomically(out, TABLES[to](frame_of(given)))
             echo(f"written: {out}")
             return

@@ -212,4 +212,8 @@ def test_command_says_why_nothing_was_written(tmp_path):
     append(tmp_path / "r.jsonl", timing(5.0, passed=False))
     said = bench("export", "bencher", tmp_path / "r.jsonl", "--out", tmp_path / "o", exits=1)
     assert "1 x status ok, or not right" in said
+    (tmp_path / "empty.jsonl").touch()
+    assert "empty.jsonl has no record" in bench(
+        "export", "csv", tmp_path / "empty.jsonl", "--out", tmp_path / "o", exits=1
+    )
     assert not (tmp_path / "o").exists()
