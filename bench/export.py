@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import pandas as pd
 import typer
 
 from warpdrive_min.checkout import GitError, git
@@ -20,18 +22,18 @@ from warpdrive_min.terminal import echo
 
 from .core import machine
 from .core.errors import FileError, ShowError, exiting
-from .core.groups import groups_of
 from .core.point import Metric
 from .core.record import Record, leaving_out, read_all
 from .core.stats import median
 from .judge.evidence import name_of
+from .show.frames import frame_of
 from .show.records import by_machine
 from .workloads.cases import CASES, is_present
 
 GROUPED_BY: Final = ("env", "implementation")
-"""Axes that name an ASV benchmark beside its case; the others are its parameters."""
+"""Axes in the name of an ASV benchmark; the others are parameters."""
 PARAMETERS: Final = ("backend", "n_envs")
-"""Axes that are a parameter each, so that ASV draws over them; the others are one together, for it crosses them all."""
+"""Axes with a parameter each; the rest is one parameter, as ASV crosses them."""
 
 
 class Format(StrEnum):
@@ -40,6 +42,8 @@ class Format(StrEnum):
     asv = "asv"
     github_action_benchmark = "github-action-benchmark"
     bencher = "bencher"
+    csv = "csv"
+    parquet = "parquet"
 
 
 def export(
@@ -47,11 +51,20 @@ def export(
     records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")],
     out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
 ) -> None:
-    """Write records for ASV, github-action-benchmark or Bencher, as times or costs: less is better."""
+    """Write records as a CSV or Parquet table, or as times and costs for ASV, github-action-benchmark or Bencher."""
     require_writable(out, "--out", is_file=to is not Format.asv)
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         with leaving_out() as cut:
-            shown, left_out = costs(read_all(records, cut))
+            given = read_all(records, cut)
+        if to in TABLES:
+            if not given:
+                raise ShowError(
+                    f"export: {' '.join(map(str, records))} has no record; name one of `python -m bench run`"
+                )
+            write_atomically(out, TABLES[to](frame_of(given)))
+            echo(f"written: {out}")
+            return
+        shown, left_out = costs(given)
         for line in left_out:
             echo(f"left out: {line}", err=True)
         if not shown:
@@ -68,12 +81,34 @@ def export(
         echo(f"written: {file}")
 
 
-# ------------------------------------------------------------------ what is exported
+# ------------------------------------------------------------------ tables
+
+
+def csv(frame: pd.DataFrame) -> str:
+    """Return a frame as CSV; a missing value is empty."""
+    return str(frame.to_csv(index=False, lineterminator="\n"))
+
+
+def parquet(frame: pd.DataFrame) -> bytes:
+    """Return a frame as a Parquet file; raises ShowError without pyarrow."""
+    content = io.BytesIO()
+    mixed = {name: "str" for name, dtype in frame.dtypes.items() if pd.api.types.is_object_dtype(dtype)}
+    try:
+        frame.astype(mixed).to_parquet(content, engine="pyarrow", index=False)
+    except ImportError as error:
+        raise ShowError('export: pyarrow is not installed; pip install "warpdrive-min[parquet]"') from error
+    return content.getvalue()
+
+
+TABLES: Final[Mapping[Format, Callable[[pd.DataFrame], str | bytes]]] = {Format.csv: csv, Format.parquet: parquet}
+
+
+# ------------------------------------------------------------------ times and costs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """A record and the metric of it of which less is better."""
+    """Record with its lower-is-better metric."""
 
     record: Record
     metric: Metric
@@ -93,7 +128,7 @@ class Cost:
 
 
 def costs(records: Iterable[Record]) -> tuple[list[Cost], list[str]]:
-    """Return what can be exported, and a line for each kind of record that cannot, with how many there are."""
+    """Return the records to export, and the reasons of the others with counts."""
     shown: list[Cost] = []
     reasons = Counter[str]()
     for record in records:
@@ -155,7 +190,7 @@ def github_action_benchmark(shown: Sequence[Cost]) -> list[dict[str, Any]]:
 
 
 def bencher(shown: Sequence[Cost]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the Bencher Metric Format: a time is Bencher's measure ``latency``, in ns, anything else one of its own.
+    """Return the Bencher Metric Format; a time is the measure ``latency``, in ns.
 
     Source: https://bencher.dev/docs/reference/bencher-metric-format/.
     """
@@ -176,7 +211,7 @@ NANOSECONDS: Final[Mapping[str, float]] = {"ns": 1.0, "s": 1e9}
 
 
 def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
-    """Write ASV's result files of each machine and commit, and what describes them; what else lies there stays.
+    """Write ASV's results of each machine and commit, and their description.
 
     ASV tells benchmarks apart by name and parameters: a name is a case and its environment or implementation, the
     parameters are the rest of the point. Records of no commit, or of code that was changed after it, are left out.
@@ -209,19 +244,19 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
 
 
 def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folder: Path) -> None:
-    """Let asv write its files into a folder of our own, since it replaces them in place."""
+    """Let asv write its files into a temporary folder, as it replaces files in place."""
     from asv import results, runner, util  # noqa: PLC0415  (optional)
     from asv.benchmarks import Benchmarks  # noqa: PLC0415
     from asv.machine import Machine  # noqa: PLC0415
 
     util.write_json(str(folder / "benchmarks.json"), described, Benchmarks.api_version)
-    for name, of_machine in groups_of(committed, lambda each: machine.kind(each.record.machine)).items():
-        fields = asv_machine(name, of_machine[0].record)
+    for name, of_machine in _grouped(committed, lambda each: machine.kind(each.record.machine)):
+        fields = asv_machine(name, of_machine.iloc[0].record)
         util.write_json(str(folder / name / "machine.json"), fields, Machine.api_version)
-        for sha, of_commit in groups_of(of_machine, lambda each: str(machine.commit_of(each.record.git))).items():
+        for sha, of_commit in _grouped(of_machine, _commit):
             last = newest(of_commit)[-1].record
             file = results.Results(fields, {}, sha, commit_date(sha, last), last.machine["python"], "records", {})
-            for key, rows in groups_of(newest(of_commit), asv_name).items():
+            for key, rows in _grouped(newest(of_commit), asv_name):
                 cells = {asv_parameters(each): each for each in rows}
                 order = [cells.get(values) for values in itertools.product(*benchmarks[key]["params"])]
                 file.add_result(
@@ -243,25 +278,36 @@ def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folde
             file.save(str(folder))
 
 
+def _grouped(shown: Sequence[Cost] | pd.Series, key: Callable[[Cost], str | None]) -> Any:
+    """Return the pairs of a key and its costs, in their order."""
+    items = pd.Series(shown, dtype="object")
+    return items.groupby(items.map(key), sort=False)
+
+
+def _commit(each: Cost) -> str | None:
+    return machine.commit_of(each.record.git)
+
+
 def _committed(shown: Sequence[Cost]) -> list[Cost]:
-    return [each for each in shown if machine.commit_of(each.record.git) and not each.record.git.get("dirty")]
+    return [each for each in shown if _commit(each) and not each.record.git.get("dirty")]
 
 
 def scale(each: Cost) -> float:
-    """Return what makes seconds of a time, which ASV writes with a fitting prefix; of anything else 1."""
+    """Return the factor to seconds, the unit that ASV expects of a time; else 1."""
     return NANOSECONDS.get(each.metric.unit, 1e9) / 1e9
 
 
 def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
     """Return ASV's description of each benchmark."""
     described = {}
-    for key, rows in groups_of(shown, asv_name).items():
-        case = CASES[rows[0].record.case]
+    for key, rows in _grouped(shown, asv_name):
+        first = rows.iloc[0]
+        case = CASES[first.record.case]
         described[key] = {
             "name": key,
             "pretty_name": key,
             "type": "track",
-            "unit": "seconds" if rows[0].metric.unit in NANOSECONDS else rows[0].metric.unit,
+            "unit": "seconds" if first.metric.unit in NANOSECONDS else first.metric.unit,
             "version": str(case.version),
             "params": [list(dict.fromkeys(values)) for values in zip(*map(asv_parameters, rows), strict=True)],
             "param_names": [*PARAMETERS, "point"],
@@ -273,14 +319,14 @@ def asv_benchmarks(shown: Sequence[Cost]) -> dict[str, dict[str, Any]]:
 
 
 def asv_name(each: Cost) -> str:
-    """Name a benchmark by its case and what it is of."""
+    """Name a benchmark by its case, environment or implementation, and quantity."""
     group = [str(each.record.point[axis]) for axis in GROUPED_BY if axis in each.record.point]
     what = "track_time" if each.metric.unit in NANOSECONDS else "track_cost"
     return ".".join([each.record.case, *group, what])
 
 
 def asv_parameters(each: Cost) -> tuple[str, ...]:
-    """Return the values of `PARAMETERS` and the rest of the point, as ASV keeps them: as Python writes them."""
+    """Return a point's `PARAMETERS` and the rest, as ASV stores them (`repr`)."""
     point = each.record.point
     rest = {axis: value for axis, value in point.items() if axis not in (*PARAMETERS, *GROUPED_BY)}
     return (*(repr(point.get(axis)) for axis in PARAMETERS), repr(", ".join(f"{k}={v}" for k, v in rest.items())))
@@ -297,7 +343,7 @@ def asv_machine(name: str, record: Record) -> dict[str, str]:
 
 
 def commit_date(sha: str, record: Record) -> int:
-    """Return when a commit was made, or when it was measured if this checkout does not know it; ms."""
+    """Return the time of a commit, or of its measurement if git lacks it; ms."""
     try:
         return int(git("show", "-s", "--format=%ct", sha, root=machine.ROOT).split()[-1]) * 1000
     except (GitError, ValueError, IndexError):

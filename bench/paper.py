@@ -1,4 +1,4 @@
-"""Material of a paper, made from records: figures, LaTeX tables, a paragraph on the method, and a manifest."""
+"""Figures, LaTeX tables, methods and a manifest for a paper, from records."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Float:
 
 
 def figures(records: Sequence[Record], folder: Path, machine: str) -> tuple[list[Float], list[Path]]:
-    """Draw the figures of one machine, and write for each what lets it float with its caption."""
+    """Draw the figures of one machine, each with a LaTeX file that floats it."""
     shown, written = [], []
     for chart in (page for whole in charts(records) for page in pages(whole)):
         pdf = folder / f"{chart.name}.pdf"
@@ -152,7 +152,7 @@ def floating_tables(records: Sequence[Record], folder: Path, machine: str) -> tu
 
 
 def tables(records: Sequence[Record]) -> dict[str, Table[Any]]:
-    """Return the tables of one machine by their names: the machine, where each environment does most, every case."""
+    """Return the tables of one machine by name: hardware, headline, every case."""
     best = headline(records)
     best = replace(best, columns=[column for column in best.columns if column is not RUN])
     made: dict[str, Table[Any]] = {"hardware": hardware_table(records), **({"headline": best} if best.rows else {})}
@@ -185,7 +185,7 @@ ACRONYMS: Final = {"gpu": "GPU", "cpu": "CPU", "cuda": "CUDA", "os": "OS", "cpp"
 
 
 def methods(records: Sequence[Record]) -> str:
-    """Return the paragraph on how the figures were made, of what the records say."""
+    """Return the paragraph on methods, from the fields of the records."""
     timed = [record for record in records if record.samples_ns]
     sentences = [f"All figures are of {machine_label(records[0])}."]
     if timed:

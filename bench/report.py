@@ -1,4 +1,4 @@
-"""The report: one HTML file made from records, which needs no network, no server and, for its tables, no JavaScript."""
+"""The report: one HTML file of claims, tables and figures from records."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import pandas as pd
 import typer
 
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
 from .core.errors import FileError, ShowError, exiting
-from .core.groups import groups_of
 from .core.point import command_line
 from .core.record import Record, leaving_out, oldest_first, read_all, read_comparisons
 from .judge.anchors import SOURCES
@@ -24,7 +24,7 @@ from .show.charts import Chart, DataPoint
 from .show.columns import Column, Table
 from .show.labels import commit_label, digits, machine_label, notes
 from .show.plots import charts
-from .show.records import by_machine, evidence_of
+from .show.records import by_machine, derived, evidence_of
 from .show.render import template
 from .show.sets import past_records, published_records
 from .show.tables import RUN, all_known, hardware, headline
@@ -75,7 +75,7 @@ def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence
 
 
 def with_hashes(page: str) -> str:
-    """Return a page whose policy allows no script and style but its own, by their hashes in place of %HASHES%."""
+    """Replace %HASHES%: the page's policy allows only its own script and style."""
     allowed = []
     for tag in ("script", "style"):
         content = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
@@ -84,7 +84,7 @@ def with_hashes(page: str) -> str:
 
 
 def section(name: str, records: Sequence[Record], past: Sequence[Record] = ()) -> dict[str, Any]:
-    """Return what the template shows of a machine."""
+    """Return the template's data for a machine."""
     evidence = [record for record in records if record.is_evidence]
     cases = sorted({record.case for record in evidence})
     return {
@@ -107,18 +107,18 @@ OTHERS: Final[Sequence[Column[Record]]] = (
     Column("reason", lambda record: record.reason or "its check did not pass"),
     RUN,
 )
-"""Columns of what is no evidence."""
+"""Columns of failed and skipped records."""
 
 
-def runs(records: Sequence[Record]) -> Table[Sequence[Record]]:
+def runs(records: Sequence[Record]) -> Table[pd.Series]:
     """Return the sweeps, the oldest first."""
     return Table(
-        rows=list(groups_of(oldest_first(records), lambda record: record.run_id).values()),
+        rows=[run for _, run in derived(oldest_first(records), run=RUN.text).groupby("run", sort=False)["record"]],
         columns=[
-            Column("run", lambda run: run[0].run_id),
+            Column("run", lambda run: run.iloc[0].run_id),
             Column("commit", lambda run: ", ".join(sorted(set(map(commit_label, run))))),
             Column("preset", lambda run: ", ".join(sorted({record.preset for record in run}))),
-            Column("started", lambda run: run[0].started_at),
+            Column("started", lambda run: run.iloc[0].started_at),
             Column("cases", lambda run: ", ".join(sorted({record.case for record in run}))),
             Column("points", lambda run: str(len(run)), is_right=True),
         ],
@@ -129,7 +129,7 @@ def runs(records: Sequence[Record]) -> Table[Sequence[Record]]:
 
 
 def figure(machine: str, chart: Chart) -> dict[str, Any]:
-    """Return what the template says of a figure, and under ``drawn`` the numbers that the page's script draws."""
+    """Return the template's data for a figure; ``drawn`` is for the page's script."""
     return {
         "id": f"{machine}-{chart.name}",
         "chart": chart,

@@ -69,6 +69,7 @@ SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
         (("-m", "warpdrive_min", *TRAIN, "--set", "trainer.train_batch_size=8", "--backend", "cpu"), "done after 1"),
         (("-m", "warpdrive_min", "validate", "warpdrive_min.envs:CartPole", *FLAGS), "CartPole"),
         (("-m", "warpdrive_min.bench", "run", *SMOKE, "--case", "startup"), "records:"),
+        (("-c", "from warpdrive_min.bench import records; print(records([]).empty)"), "True"),
         (("-c", "import warpdrive_min.compat, example_envs.tag_gridworld.tag_gridworld"), ""),
     ],
 )

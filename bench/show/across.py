@@ -1,12 +1,12 @@
-"""Charts of all cases together: the device's roofline, single kernels, and the history over commits."""
+"""Charts across cases: roofline, single kernels, history over commits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
-from ..core.groups import groups_of
+import pandas as pd
+
 from ..core.machine import LIMITS
 from ..core.point import Metric
 from ..core.record import Record, oldest_first
@@ -23,24 +23,24 @@ from .labels import (
     quantity,
     size_and_run,
 )
-from .records import between, env_order, extent, first_metric, latest, plain
+from .records import axes_but, between, derived, env_order, extent, first_metric, latest, plain
 
 # ------------------------------------------------------------------ roofline
 
 
 def roofline(records: Sequence[Record]) -> Chart:
-    """Return the operations a second over the operations for each byte, below what the device allows."""
+    """Return operations per second over operations per byte, below the roofline."""
     shown = [r for r in plain(latest(records)) if r.roofline is not None and r.samples_ns and _intensity(r)]
     by_case = sorted(shown, key=lambda record: (record.case != "env_step", record.case, env_order(record)))
     ends = [scale * end(map(_intensity, shown)) for end, scale in ((min, 0.5), (max, 2))] if shown else []
     panels = []
-    for title, found in groups_of(by_case, _work).items():
+    for title, found in derived(by_case, work=_work).groupby("work", sort=False)["record"]:
         series = []
-        for name, (style, own) in by_maker(found).items():
+        for name, (style, own) in by_maker(list(found)).items():
             ordered = sorted(((_intensity(record), _ops_per_s(record), record) for record in own), key=lambda p: p[:1])
             points = [DataPoint(x, each.value, each.low, each.high, size_and_run(r)) for x, each, r in ordered]
             series.append(Series(name, style | {"linestyle": "none"}, points))
-        allowed = LIMITS[str(found[0].machine["gpu"])]
+        allowed = LIMITS[str(found.iloc[0].machine["gpu"])]
         ridge = allowed.ops_per_s / allowed.bytes_per_s
         corners = [(x, min(allowed.ops_per_s, x * allowed.bytes_per_s)) for x in sorted({*ends, max(ends[0], ridge)})]
         ceiling = [DataPoint(x, y, y, y, allowed.source) for x, y in corners]
@@ -65,7 +65,7 @@ def _work(record: Record) -> str:
 
 
 def _intensity(record: Record) -> float:
-    """Return the operations for each byte; 0 where a record does not say, or does not count them."""
+    """Return operations per byte; 0 if unknown."""
     n_bytes = record.notes.get("bytes_per_run")
     return record.notes["ops_per_run"] / n_bytes if n_bytes else 0.0
 
@@ -81,7 +81,7 @@ def _ops_per_s(record: Record) -> Metric:
 
 
 def kernels(records: Sequence[Record]) -> Chart:
-    """Return the rates of single kernels other than the sampler, a panel for each case and a row for each size."""
+    """Return the rates of single kernels but the sampler, a panel for each case."""
     shown = [record for record in latest(records) if record.scope == "kernel" and record.case != "sampler"]
     panels = []
     for case in dict.fromkeys(record.case for record in shown):
@@ -104,68 +104,64 @@ def kernels(records: Sequence[Record]) -> Chart:
 
 
 def history(records: Sequence[Record]) -> Chart:
-    """Return of each case and environment the largest point that several runs timed, in the order in which they did.
+    """Return the largest repeated point of each case and environment, over runs.
 
-    Others' implementations are no history of ours.
+    Other software has no history here.
 
     Args:
         records: Records whose cases come in the order of the panels.
     """
     repeated = [r for r in records if r.samples_ns and r.point.get("backend") in BACKEND_STYLE and is_ours(r)]
-    cases = list(dict.fromkeys(record.case for record in records))
-    panels, shown = [], []
-    runs: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[str, Record]]] = {}
-    for record in sorted(oldest_first(repeated), key=lambda r: (cases.index(r.case), env_order(r))):
-        place = tuple((axis, value) for axis, value in sorted(record.point.items()) if axis != "backend")
-        point = (record.case, record.case_version, place)
-        runs.setdefault(point, {}).setdefault((record.point["backend"], record.threads), {})[record.run_id] = record
-    for (case, *_), backends in _largest(runs).items():
-        found = {run_id: record for each in backends.values() if len(each) > 1 for run_id, record in each.items()}
-        ordered = oldest_first(found.values())
-        ids = [record.run_id for record in ordered]
-        series = []
-        for (backend, _), each in sorted(backends.items(), key=lambda item: list(BACKEND_STYLE).index(item[0][0])):
-            if len(each) > 1:
-                own = list(each.values())
-                points = points_along(own, first_metric, partial(_place_of, ids))
-                series.append(Series(backend_label(own[0]), BACKEND_STYLE[backend], points))
-                shown += own
-        if series:
-            unit = quantity(next(iter(ordered[0].metrics or {})))
-            commits = [commit_label(record) for record in ordered]
-            panels.append(Panel(_title(case, ordered[0].point), series, commits, ylabel=unit))
+    points = _repeated_points(repeated, list(dict.fromkeys(record.case for record in records)))
     return Chart(
         name="history",
         title="History over commits",
         caption="Of each case and environment the largest point that several runs have, oldest first; ticks name the "
         "commit. Runs may differ in preset and card: their records say so.",
         x=Axis("commit", is_log=False),
-        panels=panels,
-        records=shown,
+        panels=[_history_of(of_point) for of_point in points],
+        records=[record for of_point in points for record in of_point["record"]],
     )
 
 
-Runs = Mapping[tuple[Any, ...], Mapping[tuple[Any, ...], Mapping[str, Record]]]
-"""Records of each run, by point and backend."""
+def _history_of(of_point: pd.DataFrame) -> Panel:
+    """Return the panel of a point: a series for each backend and thread count."""
+    runs = {record.run_id: record for record in oldest_first(of_point["record"])}
+    places = {run_id: float(place) for place, run_id in enumerate(runs)}
+    first = next(iter(runs.values()))
+    series = [
+        Series(backend_label(own.iloc[0]), style, points_along(own, first_metric, lambda record: places[record.run_id]))
+        for backend, style in BACKEND_STYLE.items()
+        for _, own in of_point[of_point["backend"] == backend].groupby("threads", sort=False)["record"]
+    ]
+    unit = quantity(next(iter(first.metrics or {})))
+    return Panel(_title(first), series, [*map(commit_label, runs.values())], ylabel=unit)
 
 
-def _largest(runs: Runs) -> Runs:
-    """Return of each case, its version, and environment the largest point that a backend has in several runs."""
-    kept: dict[tuple[Any, ...], tuple[float, tuple[Any, ...]]] = {}
-    for point, backends in runs.items():
-        found = [record for each in backends.values() if len(each) > 1 for record in each.values()]
-        if found:
-            kind = (*point[:2], found[0].point.get("env"))
-            kept[kind] = max(kept.get(kind, (0.0, ())), (extent(found[0]), point), key=lambda ranked: ranked[0])
-    return {point: runs[point] for _, point in kept.values()}
+def _repeated_points(records: Sequence[Record], cases: Sequence[str]) -> list[pd.DataFrame]:
+    """Return the runs of the largest repeated point of each case, version and env.
+
+    A frame has a row for each run of each backend and number of threads.
+    """
+    ordered = sorted(oldest_first(records), key=lambda record: (cases.index(record.case), env_order(record)))
+    of_backend = {
+        "kind": lambda record: (record.case, record.case_version, record.point.get("env")),
+        "point": lambda record: axes_but(record, "backend"),
+        "backend": lambda record: record.point["backend"],
+        "threads": lambda record: record.threads or 0,
+    }
+    frame = derived(ordered, **of_backend, run_id=lambda record: record.run_id)
+    runs = frame.groupby([*of_backend, "run_id"], sort=False)["record"].last().reset_index()
+    several = runs[runs.groupby([*of_backend], sort=False)["run_id"].transform("size") > 1]
+    extents = several["record"].map(extent).astype(float)
+    largest = several.loc[extents.groupby(several["kind"], sort=False).idxmax(), ["kind", "point"]]
+    return [of_point for _, of_point in largest.merge(several).groupby("kind", sort=False)]
 
 
-def _place_of(run_ids: Sequence[str], record: Record) -> float:
-    return float(run_ids.index(record.run_id))
-
-
-def _title(case: str, point: Mapping[str, Any]) -> str:
+def _title(record: Record) -> str:
     """Name a point without its backend."""
+    case = record.case
+    point: Mapping[str, Any] = record.point
     if case in ("env_step", "neighbor_search"):
         more = [f"exact={point['exact']}"] if point.get("exact") else []
         more += [f"{point['neighbor_search']}".replace("_", " ")] if "neighbor_search" in point else []

@@ -1,4 +1,4 @@
-"""Charts as plain data, which two painters draw: `bench.show.plots` on paper and slides, `report.js` on the page."""
+"""Charts as plain data; `plots` draws them on paper, `report.js` on the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACKEND_STYLE: Final[dict[str, dict[str, str]]] = {
     "pycuda": {"color": "#D55E00", "marker": "D", "linestyle": "-"},
 }
 GREY: Final = {"color": "#808080", "marker": "x", "linestyle": "none"}
-"""Style of what is not ours."""
+"""Style of other software."""
 PART_COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
 HATCHES: Final = ("", "///")
 OTHERS: Final = {True: "#555555", False: "#999999"}
@@ -35,7 +35,7 @@ OTHER_MARKER: Final = {"torch cumsum": "+", "torch.Categorical": "+"}
 
 @dataclass(frozen=True, slots=True)
 class DataPoint:
-    """One value with its 95 % interval, which lies along the axis of values."""
+    """One value and its 95 % interval, along the axis of values."""
 
     x: float
     y: float
@@ -44,7 +44,7 @@ class DataPoint:
     note: str = ""
     """Told of it where there is room: its run, for example."""
     label: str = ""
-    """Stands beside it."""
+    """Text next to the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Series:
 
     name: str
     style: Mapping[str, Any]
-    """``color``, ``marker``, ``linestyle``, ``markerfacecolor`` as matplotlib writes them; ``hatch`` makes bars."""
+    """Style in matplotlib's names; ``hatch`` makes bars."""
     points: Sequence[DataPoint]
 
 
@@ -64,14 +64,14 @@ class Panel:
     title: str
     series: Sequence[Series]
     ticks: Sequence[str] = ()
-    """Names of 0, 1, ... on an axis that has no numbers: the rows from the top, or the places along x."""
+    """Names of the ticks 0, 1, ...: of the rows from the top, or along x."""
     level: float | None = None
     """A value of y that means something, such as 1 of a ratio."""
     xlabel: str = ""
     """Stands instead of the chart's; so does ``ylabel``."""
     ylabel: str = ""
     right: tuple[str, float] | None = None
-    """Label of a second axis on the right, and how many times the left one's values it has."""
+    """Label of a second y axis, and its values over those of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Chart:
     records: Sequence[Record]
     """Records that it is made from."""
     findings: Sequence[str] = ()
-    """Sentences on what can be read off it."""
+    """Findings as sentences."""
 
     @property
     def has_bars(self) -> bool:
@@ -112,14 +112,14 @@ class Chart:
         return any("hatch" in series.style for panel in self.panels for series in panel.series)
 
     def with_points(self) -> Chart:
-        """Return it with texts in one line each, without empty series, and without panels that have no series."""
+        """Return the chart without empty series and panels, each text in one line."""
         full = [replace(panel, series=[each for each in panel.series if each.points]) for panel in self.panels]
         shown = replace(self, panels=[panel for panel in full if panel.series], records=())
         return replace(in_lines(shown), records=self.records)
 
 
 MakeChart: TypeAlias = Callable[[Sequence[Record]], Chart]
-"""A chart as a case declares it: made of records of that case and one machine, which are evidence."""
+"""Makes a chart of a case from its evidence on one machine."""
 
 
 # ------------------------------------------------------------------ lines
@@ -128,7 +128,7 @@ MakeChart: TypeAlias = Callable[[Sequence[Record]], Chart]
 def lines(
     records: Sequence[Record], value: Callable[[Record], Metric | None], along: str, **changed: str
 ) -> list[Series]:
-    """Return a series along an axis for each backend that has values, in its style but for what is changed."""
+    """Return a series for each backend that has values, along an axis."""
     return [
         Series(backend_label(own[0]), style | changed, points)
         for backend, style in BACKEND_STYLE.items()
@@ -160,7 +160,7 @@ def rows(
     label: Callable[[Record], str] = lambda record: "",
     xlabel: str = "",
 ) -> Panel:
-    """Return a panel with a metric of each record in the row of its name, in the order of the records."""
+    """Return a panel with a row for each name, and a metric of each record in it."""
     ticks = list(dict.fromkeys(map(row, records)))
     series = []
     for who, (style, own) in by_maker(records).items():
@@ -181,7 +181,7 @@ def bars(
     row: Callable[[Record], str],
     label: Callable[[Record, str], str] = lambda record, part: "",
 ) -> Panel:
-    """Return a panel with a row for each record, in which its parts follow each other.
+    """Return a panel with a row for each record, its parts stacked.
 
     Args:
         title: Title of the panel.
@@ -205,7 +205,7 @@ def bars(
 
 
 def by_maker(records: Sequence[Record]) -> dict[str, tuple[dict[str, str], list[Record]]]:
-    """Group records by who did the work, with a style for each: our backends in their order, then others."""
+    """Group records by maker, each with a style: our backends, then other code."""
     found: dict[str, tuple[dict[str, str], list[Record]]] = {}
     order = list(BACKEND_STYLE)
     for record in sorted(records, key=lambda r: (not is_ours(r), order.index(str(r.point["backend"])))):

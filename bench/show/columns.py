@@ -1,4 +1,4 @@
-"""Columns and the tables that they make: plain data for every renderer, and makers of the columns that many share."""
+"""Columns and tables as plain data, and constructors of common columns."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Column(Generic[Row]):
     is_right: bool = False
     """Words that are aligned as numbers are, such as an interval."""
     is_choice: bool = False
-    """Few values, by which a reader can filter."""
+    """A reader can filter by its few values."""
     is_code: bool = False
     is_long: bool = False
-    """Sentences, which may break."""
+    """Sentences that may wrap."""
     width: int | None = None
     """Letters on a terminal, where a longer cell is folded."""
     link: Callable[[Row], str] | None = None
@@ -57,7 +57,7 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table(Generic[Row]):
-    """A table: rows of any kind, and the columns that write them. `render` prints it in every format."""
+    """Rows of any kind and their columns; `render` prints it in every format."""
 
     title: str = ""
     """Above it on a terminal."""
@@ -80,11 +80,11 @@ class Table(Generic[Row]):
 
 
 MakeTable: TypeAlias = Callable[[Sequence[Record]], Table[Any]]
-"""A table as a case declares it: made of records of that case, which are evidence."""
+"""Makes the table of a case from its evidence."""
 
 
 def column_of(column: Column[Record], record: Callable[[Row], Record]) -> Column[Row]:
-    """Return a column of records as one of rows that each have, or begin with, a record."""
+    """Return a column of records as a column of rows that have a record."""
     return Column(column.name, lambda row: column.text(record(row)), is_right=column.is_number)
 
 
@@ -96,7 +96,7 @@ INTERVAL: Final = "95 % interval"
 
 
 def axis_column(name: str, records: Iterable[Record]) -> Column[Record]:
-    """Return the column of an axis in words: numbers to sort by, or a few values to choose from."""
+    """Return the column of an axis: numbers to sort, or values to filter by."""
 
     def text(record: Record) -> str:
         value = record.point.get(name, NOTHING)
@@ -119,7 +119,7 @@ def _backend(record: Record) -> str:
 
 
 BACKEND: Final = Column("backend", _backend, is_choice=True)
-"""The backend of ours, on a CPU with its threads; the device of others."""
+"""Backend and threads of our code; device of other code."""
 
 
 def metric_column(name: str, header: str = "") -> Column[Record]:
@@ -152,7 +152,7 @@ def value_column(header: str, value: Callable[[Record], float | None], write: Ca
 
 
 def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) -> Column[Record]:
-    """Return the column of how many times as fast a point is as its baseline; see `shared_axes`.
+    """Return the column of the speed-up over a baseline; see `shared_axes`.
 
     Two cards make no ratio, nor does a CPU in another run.
 
@@ -176,11 +176,11 @@ def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) 
 
 
 Sides = Callable[[Record], tuple[Record, Record] | None]
-"""Returns the records whose ratio stands in the row of one, its base last, if there are any."""
+"""Returns the two records of a row's ratio, its base last; None without a ratio."""
 
 
 def best_columns(header: str, sides: Sides) -> list[Column[Record]]:
-    """Return the columns of a ratio over the best code on a CPU, and of the name of that code."""
+    """Return two columns: the ratio over the best CPU code, and its name."""
 
     def ratio(record: Record) -> float | None:
         return _ratio(*found) if (found := sides(record)) else None
@@ -192,7 +192,7 @@ def best_columns(header: str, sides: Sides) -> list[Column[Record]]:
 
 
 def over_cpu_columns(records: Iterable[Record], *ignored: str) -> list[Column[Record]]:
-    """Return the columns of how many times as fast a point is as code on a CPU.
+    """Return the columns of the speed-up over CPU code.
 
     That is the best one measured in its run, then plain NumPy, if any; without a best one the oracle, by its name.
     """

@@ -1,4 +1,4 @@
-"""Tables of records: at the end of a sweep, by `bench table`, and by `bench refresh` in documents where they stand."""
+"""Tables of records: after a sweep, by `bench table`, and in documents."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from warpdrive_min.errors import known
 from warpdrive_min.files import write_atomically
 from warpdrive_min.terminal import Console, echo
 
-from ..core.archive import matches, read_text
+from ..core.archive import read_text
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
 from ..core.record import Record, leaving_out, oldest_first, read_all, selected
 from ..static.command import TABLES as STATIC
 from . import peers, render
 from .columns import Column, MakeTable, Table
+from .frames import existing_files
 from .labels import commit_label
 from .records import latest, measured_alone
 from .views.cases import VIEWS
@@ -36,7 +37,7 @@ TABLES: Final[Mapping[str, MakeTable]] = {
     "peer": peers.beside_ours,
     "peer_learn": peers.learning_beside_ours,
 }
-"""Tables of each case, and of others' software: on a terminal, in documents and on paper."""
+"""Tables of each case and of peers: terminal, documents and paper."""
 
 
 def table(
@@ -64,7 +65,7 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
 
 
 def show(records: Sequence[Record], console: Console) -> None:
-    """Print a table for each case, with the speed-up over its baseline, which a column names."""
+    """Print a table for each case, and the number of records."""
     for case, make in TABLES.items():
         measured = [record for record in records if record.case == case and record.is_evidence]
         if measured:
@@ -75,7 +76,7 @@ def show(records: Sequence[Record], console: Console) -> None:
 
 
 def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
-    """Return the records of each case as a Markdown table, of several behind its name, for documents.
+    """Return a Markdown table for each case, below its name if there are several.
 
     The order in which they were measured does not matter.
     """
@@ -106,7 +107,7 @@ def printed(
     *,
     only_latest: bool = False,
 ) -> str:
-    """Return the Markdown tables of the records that are kept; paths are relative to the working directory.
+    """Return the Markdown tables of the selected records.
 
     Args:
         records: Files, folders and patterns.
@@ -119,15 +120,9 @@ def printed(
         ShowError: There is no such file, or nothing measured and right is left to show.
         RecordError: A file of records breaks the schema.
     """
-    paths: list[Path] = []
-    for name in records:
-        if not (found := matches(name)):
-            rule = "must be a file, a folder or a pattern of them"
-            raise ShowError(f"table: {name} {rule} (got none); look for its name")
-        paths += found
     names = " ".join(records)
     with leaving_out() as cut:
-        there = read_all(paths, cut)
+        there = read_all(existing_files(records), cut)
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder of `python -m bench run`")
     chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
@@ -144,7 +139,7 @@ def printed(
 
 
 def refreshed(text: str, tell: Callable[[str], None]) -> str:
-    """Return a document with the table below each `python -m bench table` command as the command prints it now.
+    """Return a document with the table below each `bench table` command renewed.
 
     Args:
         text: Markdown.
@@ -168,7 +163,7 @@ def refreshed(text: str, tell: Callable[[str], None]) -> str:
 
 
 def _arguments(words: str) -> dict[str, Any]:
-    """Parse what stands behind `python -m bench table` as the command itself does, whose errors are typer's."""
+    """Parse the arguments of `python -m bench table`; typer reports errors."""
     app = typer.Typer()
     app.command()(table)
     given = typer.main.get_command(app).make_context("table", shlex.split(words)).params

@@ -1,12 +1,15 @@
-"""Words and digits for backends, environments, commits, points and numbers, as tables and charts write them."""
+"""Names of backends, environments, commits and points, and numbers as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..core.point import Metric, class_and_config
-from ..core.record import Record
+from ..core.point import class_and_config
+
+if TYPE_CHECKING:
+    from ..core.point import Metric
+    from ..core.record import Record
 
 BACKEND_NAME: Final = {
     "cpu": "oracle (NumPy)",
@@ -29,7 +32,7 @@ ENV_NAME: Final = {
 }
 MEDIANS: Final = "Medians with their 95 % intervals."
 OTHER_WAYS: Final = ("saved arrays",)
-"""Implementations of ours beside "ours"; all others are others'."""
+"""Other implementations by this project."""
 
 
 # ------------------------------------------------------------------ names
@@ -50,14 +53,14 @@ def is_ours(record: Record) -> bool:
 
 
 def maker(record: Record) -> str:
-    """Name who did the work of a record: a backend of ours, or others' code and its device."""
+    """Name the code that did the work: our backend, or other code and its device."""
     if is_ours(record):
         return backend_label(record)
     return f"{record.point['implementation']}, {'GPU' if record.threads is None else 'CPU'}"
 
 
 def code_label(record: Record) -> str:
-    """Name the code that did the work and its threads: a backend of ours, or a peer in one of its variants."""
+    """Name the code and its threads: our backend, or a peer and its variant."""
     if record.case != "peer":
         return backend_label(record)
     who = " ".join(str(record.point[axis]) for axis in ("peer", "variant") if axis in record.point)
@@ -65,7 +68,7 @@ def code_label(record: Record) -> str:
 
 
 def device_label(threads: int | None) -> str:
-    """Name what did the work by its threads, of which a GPU has none."""
+    """Name the device: threads of a CPU, or a GPU."""
     return "GPU" if threads is None else plural(threads, "thread")
 
 
@@ -87,7 +90,7 @@ def notes(records: Iterable[Record]) -> list[str]:
 
 
 def env_name(env: str) -> str:
-    """Name an environment; one outside `envs/` by its class, or its path, and its config."""
+    """Name an environment; a user's by its class or path, and its config."""
     try:
         target, config = class_and_config(env)
     except (ValueError, RecursionError):  # a stranger's
@@ -97,7 +100,7 @@ def env_name(env: str) -> str:
 
 
 def environment(env: str, agents: int = 1, envs: int | None = None) -> str:
-    """Name an environment, its agents if there are several, and how many of it there are."""
+    """Name an environment, its number of agents and of copies."""
     parts = [env_name(env)]
     parts += [plural(agents, "agent")] if agents > 1 else []
     parts += [] if envs is None else [plural(envs, "environment")]
@@ -110,7 +113,7 @@ def axis_label(axis: str) -> str:
 
 
 def point_label(point: Mapping[str, Any]) -> str:
-    """Name a point by its environment, how we do the work if in another way, and all axes but who does it."""
+    """Name a point by its environment and axes, except backend and implementation."""
     axes = {axis: value for axis, value in point.items() if axis not in ("backend", "implementation")}
     words = [environment(str(axes.pop("env")))] if "env" in axes else []
     words += [way for way in OTHER_WAYS if way == point.get("implementation")]
@@ -133,7 +136,7 @@ def size_and_run(record: Record) -> str:
 
 
 def quantity(metric: str) -> str:
-    """Name what a metric such as ``env_steps_per_s`` or ``total_s`` counts, with its unit."""
+    """Name the quantity of a metric such as ``env_steps_per_s``, with its unit."""
     words = metric.replace("_", " ").replace("env", "environment")
     rate = words.removesuffix(" per s")
     return f"{rate} per second" if rate != words else f"{words.removesuffix(' s')}, s"
@@ -161,7 +164,7 @@ def number(value: float) -> str:
 
 
 def digits(value: float, n: int) -> str:
-    """Write a value rounded to so many significant digits, and large ones without an exponent."""
+    """Round to significant digits, and write large values without an exponent."""
     rounded = float(f"{value:.{n}g}")
     return f"{rounded:,.0f}" if abs(rounded) >= 10**n else f"{rounded:,.{n}g}"
 
@@ -172,7 +175,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def interval_text(metric: Metric) -> str:
-    """Write an interval with four digits, which tell its ends apart, in the unit of its median."""
+    """Write an interval with four digits, in the unit of its median."""
     letter = number(metric.value).partition(" ")[2]
     low, high = (f"{end / UNITS.get(letter, 1.0):#.4g}".rstrip(".") for end in (metric.low, metric.high))
     return f"{low} to {high} {letter}".rstrip()

@@ -1,23 +1,22 @@
-"""The table and the chart of other people's software beside ours, measured in turns on the same work."""
+"""Table and chart of peers and our code, interleaved on the same work."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from ..core.point import Metric
 from ..core.record import Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from .columns import Column, Table, axis_column, interval_column, metric_column
 from .labels import BACKEND_NAME, MEDIANS, device_label, environment, plural, ratio_text
-from .records import by, grouped, latest, rate_of
-from .tables import point_order
+from .records import axes_but, by, derived, grouped, latest, point_order, rate_of
 
 
 def beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return the rates of each variant of a peer and of ours in the same turns, and how many times as fast ours is.
+    """Return the rates of each peer's variants and of our code, and their ratio.
 
-    Of the variants of a point the opponent is told; and where ours or theirs was not measured in peace, that is.
+    A column names the opponent among a point's variants; remarks name disturbances.
     """
     variants = {record.point["variant"] for record in records if "variant" in record.point}
     best = {record.id for record in opponents(records)}
@@ -65,7 +64,7 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
 
 
 def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return when a peer and ours reached the threshold from each seed, and how long the peer took to compile."""
+    """Return when a peer and our code reached the threshold, for each seed."""
     axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "seed")
     columns = {
         "env_steps_to_threshold": "steps, theirs",
@@ -92,21 +91,19 @@ def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
 
 def opponents(records: Sequence[Record]) -> list[Record]:
     """Return the fastest one of each peer's variants of a point."""
-    best: dict[tuple[Any, ...], Record] = {}
-    for record in sorted(records, key=lambda record: rate_of(record, "env_steps_per_s")):
-        if rate_of(record, "ours_over_peer"):
-            best[tuple(sorted((axis, value) for axis, value in record.point.items() if axis != "variant"))] = record
-    return list(best.values())
+    compared = (record for record in records if rate_of(record, "ours_over_peer"))
+    slowest_first = sorted(compared, key=lambda record: rate_of(record, "env_steps_per_s"))
+    frame = derived(slowest_first, point=lambda record: axes_but(record, "variant"))
+    return list(frame.groupby("point", sort=False)["record"].last())
 
 
 WORKS: Final = {"simulate": "random actions", "train": "training"}
 
 
 def peers(records: Sequence[Record]) -> Chart:
-    """Return the throughput of each peer and of ours, in a row for each point, with how many times as fast ours is.
+    """Return the throughput of peers and of our code, a row for each point.
 
-    A peer is shown in its fastest variant. Loops in Python that were timed in laps, on cores that others use, too, are
-    marked.
+    Each peer has its fastest variant. An asterisk marks Python loops timed in laps on shared cores.
     """
     shown = opponents(latest(records))
     shared = "; *: shared cores" if any("laps" in record.notes for record in shown) else ""

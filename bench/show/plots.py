@@ -1,4 +1,4 @@
-"""The painter of charts on paper and on slides, by matplotlib, and which charts there are."""
+"""Charts drawn by matplotlib for paper and slides, and the list of charts."""
 
 from __future__ import annotations
 
@@ -38,24 +38,22 @@ STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 128
 """Colours of a PNG's palette, which makes a third of the bytes of full colour."""
 WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}
-"""Width of so many columns of panels: of one and of two columns of LaTeX's `article`, the narrowest usual ones, in."""
+"""Width of a figure by columns of panels: one or two columns of `article`, in."""
 HEIGHT_IN: Final = {2: 2.1, 3: 1.85}
-"""Width of a panel of a figure with up to so many columns, in."""
+"""Height of a row of panels, by the most columns of its figure, in."""
 LEGEND_COLUMNS: Final = 4
-"""At most."""
+"""Most columns of a legend."""
 LEGEND_LETTERS_AN_INCH: Final = 18
 KEY_LETTERS: Final = 6
-"""Points that one line of the legend stands for."""
+"""Width of a legend's key."""
 TITLE_LETTERS_AN_INCH: Final = 13
-"""Height of a panel's title, with the labels of the axis beside it, in."""
 MOST_NAMED_RUNS: Final = 8
-"""Runs that a footer names one by one."""
+"""Most runs that a footer names; of more, it has the number."""
 FOOTER_LETTERS_AN_INCH: Final = 25
-"""Height of the footer in the paper's font, in."""
 MANY_PANELS: Final = 4
-"""More stand in three columns on a page."""
+"""More panels than these are in three columns on a page."""
 MAX_HEIGHT_IN: Final = 7.0
-"""Most height of a figure with its caption on a page, in; the panels of a higher one are spread over several."""
+"""Most height of a figure on a page, in; a higher one is split."""
 PAPER_FONT: Final = 8
 """Font size that these widths are for, pt; figures of a larger one grow with it."""
 
@@ -108,7 +106,7 @@ def listed(paths: Iterable[Path]) -> list[str]:
 
 
 def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart]:
-    """Return every chart for which the records, all of one machine, have evidence.
+    """Return every chart that has evidence in the records of one machine.
 
     Args:
         records: Records that are shown.
@@ -142,7 +140,7 @@ def draw(
     stem: str | None = None,
     past: Iterable[Record] = (),
 ) -> list[Path]:
-    """Draw every figure for which there is evidence, and return the paths.
+    """Draw every figure that has evidence, and return the paths.
 
     Of a point that was measured several times the latest record is drawn.
 
@@ -172,7 +170,7 @@ def draw(
 
 
 def paint(chart: Chart) -> Figure:
-    """Return a figure in the style that is set, with a footer that says where its records come from."""
+    """Return a figure in the current style; its footer names its records."""
     columns, n_rows = _grid(chart)
     width = width_in(chart)
     is_shared = _shares_axis(chart)
@@ -236,7 +234,7 @@ def _legend_columns(chart: Chart) -> int:
 
 
 def pages(chart: Chart) -> Iterator[Chart]:
-    """Give a chart in as many parts as fit on a page each, named and titled as such if they are several."""
+    """Split a chart into parts that fit on a page each."""
     if chart.kind == "lines" and len(chart.panels) > MANY_PANELS:
         chart = replace(chart, columns=3)
     parts = [chart.panels[:1]]
@@ -255,7 +253,7 @@ def pages(chart: Chart) -> Iterator[Chart]:
 
 
 def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
-    """Draw a line with its band for each series; returns the key of each in the legend."""
+    """Draw a line with a band for each series; returns the legend's keys."""
     keys = {}
     for index, series in enumerate(panel.series):
         x = [point.x for point in series.points]
@@ -290,16 +288,16 @@ def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
 
 
 def _turn(names: Sequence[str], width: float) -> int:
-    """Return by how much the names of ticks are turned to fit below a panel of a width in inches, degrees."""
+    """Return the rotation of tick labels that fits them below a panel, degrees."""
     if sum(map(len, names)) <= LETTERS_ACROSS:
         return 0
     return 20 if width / len(names) >= LEAST_SLANTED_IN else 90
 
 
 LETTERS_ACROSS: Final = 20
-"""Width of all ticks of an axis above which they are turned."""
+"""Total letters of an axis's ticks from which they are rotated."""
 LEAST_SLANTED_IN: Final = 0.45
-"""For each tick, below which they are upright."""
+"""Width for each tick below which labels are vertical."""
 
 
 def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
@@ -331,7 +329,7 @@ def _paint_marks(axes: Axes, series: Series) -> Any:
 
 
 def _paint_bars(axes: Axes, series: Series, left: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
-    """Draw the bars of a series from ``left`` on, which it moves to their ends; returns its key in the legend."""
+    """Draw bars from ``left`` on and add their widths to it; returns the legend's key."""
     rows = [int(point.y) for point in series.points]
     widths = [point.x for point in series.points]
     style = {name: series.style[name] for name in ("color", "hatch")} | {"edgecolor": "white", "linewidth": 0}
@@ -359,7 +357,7 @@ def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) 
 
 
 def _name_ticks(axis: Axis, low: float, high: float, is_log: bool, most: int = 12) -> None:
-    """Write the numbers of an axis short; all of 1, 2 and 5 where powers of ten alone would be few.
+    """Name an axis's ticks: powers of ten, also 2 and 5 where those are few.
 
     Of more powers of ten than ``most``, every second, third, ... has a number; of a narrow range equal steps have.
     """
@@ -390,7 +388,7 @@ def _si(value: float, _: int | None = None) -> str:
 
 
 def _footer(figure: Figure, chart: Chart) -> None:
-    """Say where the records come from, in as many lines as it takes."""
+    """Write machine, commits and runs of the records below a figure."""
     records = chart.records
     commits, runs = sorted({commit_label(record) for record in records}), sorted({record.run_id for record in records})
     text = "; ".join(

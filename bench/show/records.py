@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import pandas as pd
+
 from ..core.errors import ShowError
-from ..core.groups import groups_of
 from ..core.machine import kind
 from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS, Metric
 from ..core.record import ALONE, Record, are_on_two_cards, oldest_first
-from .labels import ENV_NAME
+from .labels import BACKEND_NAME, ENV_NAME
+
+
+def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd.DataFrame:
+    """Return a frame with the records in `record`, and a column for each function."""
+    rows = list(records)
+    values = {name: pd.Series(map(value, rows), dtype="object") for name, value in columns.items()}
+    return pd.DataFrame({"record": pd.Series(rows, dtype="object"), **values})
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return the last record of each point by its start, of the newest version of its case."""
-    found: dict[tuple[Any, ...], Record] = {}
-    for record in oldest_first(records):
-        found[record.case, *sorted(record.point.items())] = record
-    newest = {case: max(r.case_version for r in found.values() if r.case == case) for case in {key[0] for key in found}}
-    return [record for record in found.values() if record.case_version == newest[record.case]]
+    """Return the newest record of each point, of its case's newest version."""
+    of_record = {"case": lambda record: record.case, "version": lambda record: record.case_version}
+    frame = derived(oldest_first(records), **of_record, point=axes_but)
+    last = frame.groupby(["case", "point"], sort=False).last().reset_index()
+    newest = last.groupby("case")["version"].transform("max")
+    return list(last["record"][last["version"] == newest])
 
 
 def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
-    """Return the records that are evidence; raises ShowError, which names a command, where there is none."""
+    """Return the evidence among records; raises ShowError if there is none."""
     found = [record for record in records if record.is_evidence]
     if not found:
         raise ShowError(f"{command}: no record is measured and right; run `python -m bench run` first")
@@ -32,28 +40,28 @@ def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
 
 
 def measured_alone(records: Iterable[Record]) -> list[Record]:
-    """Leave out what was measured in turns with another side; it counts beside that one."""
+    """Leave out records of interleaved runs, except those of peers."""
     return [record for record in records if record.case == "peer" or record.taken == ALONE]
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Group records by the machine that made them, named by its GPU, else its CPU; the one of most records first."""
-    groups = groups_of(records, lambda record: kind(record.machine))
-    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+    """Group records by kind of machine, the one with most records first."""
+    groups = derived(records, machine=lambda record: kind(record.machine)).groupby("machine", sort=False)["record"]
+    return {machine: list(group) for machine, group in sorted(groups, key=lambda named: -len(named[1]))}
 
 
 def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list[Record]]:
-    """Group records by the values of axes, in order; environments in the order of their names' list."""
-    groups = groups_of(records, by(*axes))
+    """Group records by the values of axes, sorted; environments in their usual order."""
+    groups = derived(records, key=by(*axes)).groupby("key", sort=False)["record"]
     order = list(ENV_NAME)
 
-    def place(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    def place(named: tuple[tuple[Any, ...], pd.Series]) -> tuple[Any, ...]:
         # What is no text comes last: an axis that some points lack, "", is a number on others
         return tuple(
-            (order.index(part) if part in order else len(order), not isinstance(part, str), part) for part in key
+            (order.index(part) if part in order else len(order), not isinstance(part, str), part) for part in named[0]
         )
 
-    return {key: groups[key] for key in sorted(groups, key=place)}
+    return {key: list(group) for key, group in sorted(groups, key=place)}
 
 
 def by(*axes: str) -> Callable[[Record], tuple[Any, ...]]:
@@ -62,13 +70,25 @@ def by(*axes: str) -> Callable[[Record], tuple[Any, ...]]:
 
 
 def env_order(record: Record) -> int:
-    """Return the place of a record's environment in the list of their names; that of others is behind it."""
+    """Return the place of a record's environment in `ENV_NAME`; others come last."""
     order, env = list(ENV_NAME), record.point.get("env")
     return order.index(str(env)) if env in order else len(order)
 
 
+def point_order(axes: Sequence[str]) -> Callable[[Record], Any]:
+    """Return a sort key for rows: environments, backends, then sizes."""
+    order = [*ENV_NAME, *BACKEND_NAME]
+
+    def place(value: Any) -> tuple[float, str]:
+        if isinstance(value, int | float):
+            return value, ""
+        return (order.index(value) if value in order else len(order)), str(value)
+
+    return lambda record: [place(record.point.get(axis, -1)) for axis in (*axes, "backend")]
+
+
 def plain(records: Iterable[Record]) -> list[Record]:
-    """Leave out what was measured of exact builds."""
+    """Leave out exact builds."""
     return [record for record in records if not record.point.get("exact")]
 
 
@@ -78,7 +98,7 @@ def metric(record: Record, name: str) -> Metric | None:
 
 
 def first_metric(record: Record) -> Metric | None:
-    """Return the metric that a record is mainly about: the rate of its first kind of work."""
+    """Return the first metric: the rate of a record's first kind of work."""
     return next(iter((record.metrics or {}).values()), None)
 
 
@@ -94,7 +114,7 @@ def between(value: float, low: float, high: float) -> Metric:
 
 
 def times_baseline(record: Record, base: Record) -> Metric | None:
-    """Return how many times faster a record is than its baseline; None: they are of two cards, or one has no figure."""
+    """Return the speed-up over a baseline; None without a rate or across cards."""
     own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
     if own is None or reference is None or are_on_two_cards(record, base):
         return None
@@ -102,26 +122,30 @@ def times_baseline(record: Record, base: Record) -> Metric | None:
 
 
 def extent(record: Record) -> float:
-    """Return the product of all sizes of a point, by which points of one kind go."""
+    """Return the product of all sizes of a point."""
     return float(math.prod(value for value in record.point.values() if type(value) is int))
 
 
+def axes_but(record: Record, *names: str) -> tuple[tuple[str, Any], ...]:
+    """Return the sorted axes of a point and their values, without some axes."""
+    return tuple(sorted((axis, value) for axis, value in record.point.items() if axis not in names))
+
+
 def size(record: Record, but: str = "backend") -> tuple[Any, ...]:
-    """Return what two points that are compared must share: the run and all axes but one."""
-    axes = sorted((axis, value) for axis, value in record.point.items() if axis != but)
-    return (record.run_id, record.case, *axes)
+    """Return the run, the case and all axes but one."""
+    return (record.run_id, record.case, *axes_but(record, but))
 
 
 def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[Any, ...], Record]:
-    """Return what others are compared with, by what they must share."""
+    """Return baseline records by the key that other records share with them."""
     return {size(record, axis): record for record in records if record.point[axis] == value}
 
 
 def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
-    """Return the fastest code on a CPU for each work of each run, by `work_of`; the oracle is none of them.
+    """Return the fastest CPU code for each run and work; the oracle does not count.
 
-    Others' software counts where it does the same. Nothing is the best where plain NumPy was not measured, or C++ of
-    an environment that has no plain NumPy code.
+    Peers count if they do the same work. Work has no best code unless plain NumPy was measured, or C++ for an
+    environment without plain NumPy code.
 
     Args:
         records: Of one case, and peers.
@@ -134,26 +158,25 @@ def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
 
     return {
         work: max(each, key=lambda record: rate_of(record, "agent_steps_per_s"))
-        for work, each in groups_of(filter(is_code_on_cpu, records), work_of).items()
+        for work, each in derived(filter(is_code_on_cpu, records), work=work_of).groupby("work", sort=False)["record"]
         if any(record.point.get("backend") == required_code(record) for record in each)
     }
 
 
 def required_code(record: Record) -> str:
-    """Return the backend without which no code is the best on a CPU."""
+    """Return the backend that the best CPU code must be compared with."""
     env = str(record.point.get("env", ""))
     has_cpp_alone = record.case in PLAIN_CASES and env.isidentifier() and env not in PLAIN_ENVS
     return HOST if has_cpp_alone else PLAIN
 
 
 def work_of(record: Record) -> tuple[Any, ...]:
-    """Return what points of the same work in the same run share: all axes that do not say whose code does it."""
-    of_code = ("backend", "exact", "peer", "variant", "work")
-    return (record.run_id, *sorted((axis, value) for axis, value in record.point.items() if axis not in of_code))
+    """Return the run and the axes that do not name the code."""
+    return (record.run_id, *axes_but(record, "backend", "exact", "peer", "variant", "work"))
 
 
 def joules(record: Record) -> Metric | None:
-    """Return the energy of a million environment steps with the interval of their rate, if the energy was read."""
+    """Return the joules of a million env steps; None if no energy was read."""
     rate, telemetry = metric(record, "env_steps_per_s"), record.telemetry or {}
     if rate is None or telemetry.get("energy_j") is None:
         return None

@@ -1,4 +1,4 @@
-"""Renderers of a `Table`: for a terminal, Markdown, HTML and LaTeX; and LaTeX's escapes and floats."""
+"""Renderers of a `Table`: terminal, Markdown, HTML and LaTeX."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ROWS_A_PAGE: Final = 50
 """Rows of a LaTeX table; a longer one is cut into parts."""
 AS_ABOVE: Final = "Empty cells on the left are as above."
 HEAD_LETTERS: Final = 8
-"""Letters that a line of a column's name may have, also where the cells are narrower."""
+"""Least width of a column head in LaTeX, letters."""
 
 
 def console(width: int = 200) -> Console:
-    """Return a console on what is standard output now, wide enough for a table; a narrower terminal wraps."""
+    """Return a console on standard output, wide enough for a table."""
     made = Console()
     return made if made.width >= width else Console(width=width)
 
@@ -66,12 +66,12 @@ def markdown(table: Table[Any]) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return plain text as Markdown shows it: no line break, HTML, link, image or end of a table's cell."""
+    """Escape plain text for Markdown: line breaks, HTML, links, cell ends."""
     return re.sub(r"[\\|<]|(?<=\])\(", r"\\\g<0>", one_line(text))
 
 
 def template(name: str, **options: Any) -> Template:
-    """Return a template of a page, whose macro `table` of ``table.html`` writes a table as HTML, or of LaTeX."""
+    """Return a template of the report or the paper; its macro `table` renders a table."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -124,7 +124,7 @@ def escape(text: str) -> str:
 
 
 def head(packages: Sequence[str], name: str) -> str:
-    """Return the comment at the head of a file that a document includes: its packages, and how it is included."""
+    """Return the first comment of a LaTeX file: packages, and how to include it."""
     folder, _, file = name.rpartition("/")
     return (
         f"% In the preamble: \\usepackage{{{','.join(['import', *packages])}}}\n"
@@ -133,7 +133,7 @@ def head(packages: Sequence[str], name: str) -> str:
 
 
 def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: bool) -> str:
-    """Return a figure that floats, and shrinks where it is wider or higher than the document has room for.
+    """Return a floating figure that shrinks to the room of the document.
 
     Args:
         name: Path of the LaTeX file that is made.
@@ -148,7 +148,7 @@ def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: b
 
 
 def floating_table(name: str, table: Table[Any]) -> str:
-    """Return a table with the rules of booktabs that floats; a long one is cut into parts, a wide one shrinks.
+    """Return a floating booktabs table; a long one is split, a wide one shrinks.
 
     Args:
         name: Path of the LaTeX file that is made.
@@ -186,7 +186,7 @@ def _float(kind: str, is_narrow: bool, above: str, body: str, below: str) -> str
 
 
 def _lines(rows: Sequence[Sequence[str]], n_grouping: int) -> tuple[str, bool]:
-    """Return the lines of rows without the leading cells that are as above, and if any was left empty."""
+    """Return LaTeX rows, repeated leading cells empty, and whether any is empty."""
     lines, is_shorter, above = "", False, None
     for row in rows:
         n_same = next((i for i in range(n_grouping) if row[i] != above[i]), n_grouping) if above else 0
@@ -197,7 +197,7 @@ def _lines(rows: Sequence[Sequence[str]], n_grouping: int) -> tuple[str, bool]:
 
 
 def _heads(table: Table[Any], cells: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names of the columns, in as many lines as make them as narrow as their cells."""
+    """Return the column heads, wrapped to the width of their cells."""
     heads = []
     for place, column in enumerate(table.columns):
         width = max([HEAD_LETTERS, *(len(row[place]) for row in cells)])

@@ -1,4 +1,4 @@
-"""Sets: all records of one commit on one kind of machine, in results/sets/KIND-SHA/, each with a manifest."""
+"""Sets: all records of one commit on one kind of machine, with a manifest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Manifest(Model):
     """Makes the set, and goes on with one that is unfinished."""
     preset: Preset
     chosen: list[str] = Field(default_factory=list)
-    """Points that it is made of: ``case``, ``peer`` or another axis, and a value; none: all of the preset."""
+    """Chosen points as AXIS and value, also ``case`` and ``peer``; empty: all."""
     run_id: str
     kind: str
     """Kind of machine: its GPU, else its CPU, and its cores."""
@@ -80,7 +80,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a set but its manifest and its figures, by its path in the set."""
+    """Return the SHA-256 of a set's files by path, without manifest and figures."""
     files = {name: file for name, file in files_below(folder).items() if is_evidence(name)}
     return {name: hashlib.sha256(read_bytes(file)).hexdigest() for name, file in files.items()}
 
@@ -105,7 +105,9 @@ def verify(folder: Path) -> None:
 
 
 def newest_sets(root: Path = RESULTS) -> list[Path]:
-    """Return the newest finished set of each kind of machine; where there are only sets of chosen points, all of them.
+    """Return the newest finished set of each kind of machine.
+
+    A kind with sets of chosen points only has all of them.
 
     Raises:
         SetError: A manifest breaks the schema.
@@ -129,7 +131,7 @@ def newest_sets(root: Path = RESULTS) -> list[Path]:
 
 
 def published_records(root: Path = RESULTS) -> list[Path]:
-    """Return the folders of records that documents show: the newest sets, else the archive.
+    """Return the folders of records for documents: newest sets, else the archive.
 
     Raises:
         SetError: A set is not as its manifest says.
@@ -141,7 +143,7 @@ def published_records(root: Path = RESULTS) -> list[Path]:
 
 
 def past_records(root: Path = RESULTS) -> list[Path]:
-    """Return the folders of records that only the history of commits shows: the archive, once there is a set."""
+    """Return the folders for the history only: the archive, once there is a set."""
     return _archive(root) if newest_sets(root) else []
 
 

@@ -1,14 +1,13 @@
-"""Tables that several cases share: every point, with a ratio to a baseline, all that was read, and the headline."""
+"""Tables that cases share: every point, all known, the headline, the machine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from ..core.point import ON_CPU
 from ..core.record import Record, oldest_first
-from .charts import BACKEND_STYLE
 from .columns import (
     BACKEND,
     NOTHING,
@@ -23,8 +22,21 @@ from .columns import (
     over_cpu_columns,
     value_column,
 )
-from .labels import ENV_NAME, axis_label, backend_label, commit_label, number, ratio_text
-from .records import best_on_cpu, env_order, joules, latest, measured_alone, metric, rate_of, size, work_of
+from .labels import axis_label, backend_label, commit_label, number, ratio_text
+from .records import (
+    axes_but,
+    best_on_cpu,
+    derived,
+    env_order,
+    joules,
+    latest,
+    measured_alone,
+    metric,
+    rate_of,
+    size,
+    work_of,
+)
+from .records import point_order as point_order  # callers import it from here
 
 # ------------------------------------------------------------------ what was read beside the metrics
 
@@ -38,7 +50,7 @@ def _largest_error(record: Record) -> float | None:
 
 
 def note_column(name: str, unit: str, scale: float = 1) -> Column[Record]:
-    """Return the column of a note that is a number, with its unit in place of that in its name."""
+    """Return the column of a numeric note, with its unit."""
 
     def value(record: Record) -> float | None:
         return None if record.notes.get(name) is None else float(record.notes[name]) * scale
@@ -52,7 +64,7 @@ SPLIT: Final = (note_column("rollout_s", "ms", 1e3), note_column("update_s", "ms
 ERROR: Final = value_column("largest error", _largest_error, "{:.1e}".format)
 RUN: Final[Column[Record]] = Column("run", lambda record: record.run_id, is_choice=True)
 BESIDE: Final = (SHARE, JOULES, *SPLIT, ERROR)
-"""Columns beside the metrics in every table."""
+"""Columns after the metrics in every table."""
 FULL_BESIDE: Final[tuple[Column[Record], ...]] = (
     *BESIDE,
     note_column("setup_s", "s"),
@@ -69,11 +81,11 @@ FULL_BESIDE: Final[tuple[Column[Record], ...]] = (
 FIRST: Final = ("env", "n_agents", "n_envs")
 """Axes of the leading columns."""
 SAME: Final = 1e-6
-"""Share of an interval's end by which rounding moves it at most."""
+"""Largest relative error of a rounded interval end."""
 
 
 def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Record]:
-    """Return a row for each point, with the axes that differ; the caption says the others.
+    """Return a row for each point with the axes that differ; others are in the caption.
 
     Args:
         records: Records of one case.
@@ -102,14 +114,14 @@ def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Recor
 
 
 def over_baseline(axis: str, base: str, *ignored: str) -> MakeTable:
-    """Return what makes the table of every point over a baseline; see `over_column`, of backends `over_cpu_columns`."""
+    """Return a function that makes the table of every point over a baseline."""
     if axis == "backend":
         return lambda records: every_point(records, *over_cpu_columns(records, *ignored))
     return lambda records: every_point(records, over_column(records, axis, base, *ignored))
 
 
 def differing(records: Sequence[Record]) -> tuple[list[str], list[str]]:
-    """Return the axes that differ between points, sizes after environments, and in words those that do not."""
+    """Return the axes that differ between points, and the others as text."""
     found = dict.fromkeys(axis for record in records for axis in record.point if axis != "backend")
     every = sorted(found, key=lambda axis: FIRST.index(axis) if axis in FIRST else len(FIRST))
     values = {axis: {axis_column(axis, records).text(record) for record in records} for axis in every}
@@ -122,20 +134,8 @@ def all_points(same: Sequence[str]) -> str:
     return f" All points: {', '.join(same)}." if same else ""
 
 
-def point_order(axes: Sequence[str]) -> Callable[[Record], Any]:
-    """Return the key of the order of rows: environments and backends as in charts, numbers by their size."""
-    order = [*ENV_NAME, *BACKEND_STYLE]
-
-    def place(value: Any) -> tuple[float, str]:
-        if isinstance(value, int | float):
-            return value, ""
-        return (order.index(value) if value in order else len(order)), str(value)
-
-    return lambda record: [place(record.point.get(axis, -1)) for axis in (*axes, "backend")]
-
-
 def _metric_columns(records: Sequence[Record]) -> list[Column[Record]]:
-    """Return the columns of all metrics but inverse rates: with intervals where one is no multiple of the first's."""
+    """Return the columns of all rates, with intervals where they say more."""
     names = dict.fromkeys(name for record in records for name in record.metrics or {})
     first, *_ = rates = [name for name in names if not name.startswith("ns_per_")]
 
@@ -159,7 +159,7 @@ def _known(columns: Sequence[Column[Record]], records: Sequence[Record]) -> list
 
 
 def all_known(records: Sequence[Record]) -> Table[Record]:
-    """Return all records of a case: axes, every metric with its interval, what was read beside it, its origin."""
+    """Return everything known about the records of a case."""
     axes = dict.fromkeys(axis for record in records for axis in record.point if axis != "backend")
     metrics = dict.fromkeys(name for record in records for name in record.metrics or {})
     return Table(
@@ -177,37 +177,29 @@ def all_known(records: Sequence[Record]) -> Table[Record]:
 
 
 def headline(records: Sequence[Record]) -> Table[Record]:
-    """Return, for each environment, where the most agent steps are done; without rows if none was measured."""
+    """Return the fastest record of each environment, over CPU code."""
     every = measured_alone(records)
     alone = [record for record in every if record.case == "env_step"]
     steps = [record for record in latest(alone) if not record.point.get("exact")]
     best = {record.point["env"]: record for record in sorted(steps, key=_agent_steps)}
-    newest_first = oldest_first(alone)[::-1]
-    bases = {(size(record), record.point["backend"]): record for record in newest_first}
     fastest = best_on_cpu(record for record in every if record.case in ("env_step", "peer"))
+    runs = derived(oldest_first(alone)[::-1], point=axes_but, size=size, work=work_of, rate=_agent_steps)
 
     def over_backend(name: str) -> Column[Record]:
         labels = {backend_label(record) for record in steps if record.point["backend"] == name}
-
-        def value(record: Record) -> float | None:
-            pairs = (
-                (other, bases[size(other), name])
-                for other in newest_first
-                if other.point == record.point
-                and (size(other), name) in bases
-                and _agent_steps(bases[size(other), name]) > 0
-            )
-            return next((_agent_steps(own) / _agent_steps(base) for own, base in pairs), None)
-
-        return value_column(f"times {' and '.join(sorted(labels))}", value, ratio_text)
-
-    def over_best(record: Record) -> tuple[Record, Record] | None:
-        same = (other for other in newest_first if other.point == record.point and work_of(other) in fastest)
-        return next(((other, fastest[work_of(other)]) for other in same), None)
+        is_base = runs["record"].map(lambda record: record.point["backend"] == name)
+        bases = runs[is_base].drop_duplicates("size", keep="last").set_index("size")["rate"]
+        ratios = runs["rate"] / runs["size"].map(bases[bases > 0])
+        newest = ratios.dropna().groupby(runs["point"], sort=False).first().to_dict()
+        return value_column(
+            f"times {' and '.join(sorted(labels))}", lambda record: newest.get(axes_but(record)), ratio_text
+        )
 
     def over_cpu() -> list[Column[Record]]:
         if fastest:
-            return best_columns("times the best CPU code", over_best)
+            newest = runs[runs["work"].isin(fastest.keys())].drop_duplicates("point").set_index("point")["record"]
+            sides = {point: (record, fastest[work_of(record)]) for point, record in newest.items()}
+            return best_columns("times the best CPU code", lambda record: sides.get(axes_but(record)))
         return [over_backend(name) for name in ON_CPU if any(r.point["backend"] == name for r in steps)]
 
     return Table(

@@ -6,13 +6,16 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import pandas
 import pytest
 
 from bench.core.point import Metric
 from bench.core.record import append, read_all
 from bench.export import bencher, costs, github_action_benchmark, write_asv
+from bench.show.frames import records
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, git, metric, point, record
 
@@ -182,9 +185,35 @@ def test_command_exports_a_shipped_sweep(form, tmp_path):
         assert len(json.loads(out.read_text())) == len(read_all([SWEEP])) == 16
 
 
+def test_csv_and_parquet_hold_the_frame(tmp_path):
+    """Values of every record are the same in both files, also those of a failed one."""
+    append(tmp_path / "r.jsonl", timing(5.0))
+    append(tmp_path / "r.jsonl", record(status="failed", reason='too hot;\n"100" degrees'))
+    frame = records(tmp_path / "r.jsonl")
+    readers = {"csv": pandas.read_csv}
+    with suppress(ImportError):
+        import pyarrow  # noqa: F401  (optional)
+
+        readers["parquet"] = pandas.read_parquet
+    for form, read in readers.items():
+        bench("export", form, tmp_path / "r.jsonl", "--out", tmp_path / form)
+        copy = read(tmp_path / form)
+        assert copy.columns.tolist() == frame.columns.tolist()
+        for name in ("reason", "n_envs", "ns_per_env_step", "ns_per_env_step_low", "threads", "started_at"):
+            pandas.testing.assert_series_equal(copy[name].astype(frame[name].dtype), frame[name])
+    if "parquet" not in readers:
+        said = bench("export", "parquet", tmp_path / "r.jsonl", "--out", tmp_path / "parquet", exits=1)
+        assert "pyarrow is not installed" in said
+        assert not (tmp_path / "parquet").exists()
+
+
 def test_command_says_why_nothing_was_written(tmp_path):
     """Records without evidence are an error and leave no file."""
     append(tmp_path / "r.jsonl", timing(5.0, passed=False))
     said = bench("export", "bencher", tmp_path / "r.jsonl", "--out", tmp_path / "o", exits=1)
     assert "1 x status ok, or not right" in said
+    (tmp_path / "empty.jsonl").touch()
+    assert "empty.jsonl has no record" in bench(
+        "export", "csv", tmp_path / "empty.jsonl", "--out", tmp_path / "o", exits=1
+    )
     assert not (tmp_path / "o").exists()

@@ -29,8 +29,8 @@ from ..columns import (
     value_column,
 )
 from ..labels import backend_label, environment, number, ratio_text
-from ..records import by, metric
-from ..tables import all_points, differing, every_point, note_column, over_baseline, point_order
+from ..records import by, metric, point_order
+from ..tables import all_points, differing, every_point, note_column, over_baseline
 from . import env_charts, run_charts
 from .run_charts import TASK
 
