@@ -69,7 +69,7 @@ NUMBERS = [
     ({"telemetry": {"energy_j": float("inf")}}, "telemetry: energy_j must be a finite number"),
     ({"warm_up": {"cap_s": "long"}}, "warm_up: cap_s must be of type"),
     ({"machine": {"gpu": ["a"]}}, "machine: gpu must be"),
-    ({"git": {"sha": "--output=/tmp/x"}}, "git: sha must be of letters and digits"),
+    ({"git": {"sha": "--output=/tmp/x"}}, "git: sha must begin with a letter or digit"),
 ]
 """Changes of a record, and the words of the error."""
 COMPARED = [

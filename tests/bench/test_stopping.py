@@ -43,7 +43,7 @@ def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, m
 @pytest.mark.parametrize("number", SIGNALS)
 def test_command_is_stopped_while_it_imports(number, tmp_path):
     """There is nothing to clean up, and no traceback of an import."""
-    attack = Attack(tmp_path, ["list"])
+    attack = Attack(tmp_path, ["run", "--help"])
     pid = attack.start()
     attack.wait_for(lambda: b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes())
     os.kill(pid, number)

@@ -16,7 +16,7 @@ from bench.core.errors import Skip
 from bench.core.measure import Plan, Ranks, Timed, Timer
 from bench.core.point import PLAIN, PLAIN_CASES, Preset, point_name
 from bench.judge.ledger import CLAIMS
-from bench.process import server
+from bench.process import local
 from bench.workloads import cases, env_step, learn, many_steps
 from bench.workloads.cases import CASES
 from bench.workloads.setups import environments, every, kernels, stepping
@@ -164,7 +164,7 @@ def test_processes_that_measure_start_with_all_setups():
     """The fork server imports them, so that no copy of it does."""
     files = {file.stem for file in Path(every.__file__).parent.glob("*.py")}
     assert files - {"__init__", "every"} == set(every.__all__)
-    assert server.every is every
+    assert local.every is every
 
 
 def test_run_configs_of_tasks_say_their_environments():
