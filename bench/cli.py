@@ -15,14 +15,14 @@ from warpdrive_min.errors import WriteError
 from warpdrive_min.files import FULL
 from warpdrive_min.terminal import echo
 
-from . import sweep
+from . import options, sweep
+from .claims import claims
 from .core import record
 from .core.errors import FileError
 from .core.point import PresetName
 from .doctor import doctor
 from .export import export
 from .judge.calibrate import calibrate
-from .judge.claims import claims
 from .judge.compare import compare
 from .judge.gate import GateCommand, gate
 from .judge.reproduce import reproduce
@@ -87,11 +87,11 @@ app.command("report")(report)
 def list_() -> None:
     """Show the cases with their axes, and which backends can run here."""
     for case in CASES.values():
-        sweep.say(f"{case.name} ({case.scope}): {case.title}")
+        options.say(f"{case.name} ({case.scope}): {case.title}")
         for preset in PresetName:
-            sweep.say(f"  {preset.value}: {len(case.points(preset.value))} points")
+            options.say(f"  {preset.value}: {len(case.points(preset.value))} points")
             for axis, values in case.axes(preset.value).items():
-                sweep.say(f"    {axis}: {', '.join(map(str, values))}")
-    sweep.say("backends")
+                options.say(f"    {axis}: {', '.join(map(str, values))}")
+    options.say("backends")
     for name, state in availability().items():
-        sweep.say(f"  {name}: {state}")
+        options.say(f"  {name}: {state}")

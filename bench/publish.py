@@ -17,30 +17,28 @@ import typer
 
 from warpdrive_min.files import require_writable, write_atomically
 
-from . import doctor, sweep
+from . import doctor
 from .core import machine
+from .core.errors import Code
 from .core.point import Point, PresetName, command_line, passes, point_name
 from .core.record import Comparison, Context, Record, append, leaving_out, read_comparisons, there
-from .judge.evidence import Key, key, machine_mismatches, name_of, point_key
+from .judge.evidence import Key, key, name_of, point_key
 from .judge.ledger import is_claimed
+from .options import AtOnce, CaseNames, Where, between, require_known, require_met, say
 from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
 from .process.at_once import run_points
 from .process.pairs import Side, in_rounds
 from .process.stopping import keeps
+from .process.sweep import missing, records_in, run
 from .process.worker import WorkerError
 from .show import documents, plots, sets
 from .show.sets import COMPARISONS, RECORDS, Manifest
-from .sweep import say
-from .workloads.cases import CASES
+from .workloads.cases import CASES, jobs
 from .workloads.shared import availability
 
 _T = TypeVar("_T")
-REFUSED: Final = 3
-"""Exit code: nothing was begun, for figures from here could not be published."""
-UNFINISHED: Final = 4
-"""Exit code: the time is up, or the shard is measured, and there is more to do."""
 
 
 class RefusedError(ValueError):
@@ -106,7 +104,7 @@ class Publication:
 
     def records(self) -> list[Record]:
         """Return all records so far."""
-        return sweep.records_in(self.folder / RECORDS)
+        return records_in(self.folder / RECORDS)
 
     def comparisons(self) -> list[Comparison]:
         """Return all comparisons so far."""
@@ -140,14 +138,14 @@ def publish(
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
     until_s: Annotated[
         float | None,
-        typer.Option(callback=sweep.between(0, 1e9), help="Stop cleanly before this many seconds; continue later."),
+        typer.Option(callback=between(0, 1e9), help="Stop cleanly before this many seconds; continue later."),
     ] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Step to leave out; the manifest says so.")] = None,
-    case: sweep.CaseNames = None,
-    where: sweep.Where = None,
+    case: CaseNames = None,
+    where: Where = None,
     peer: Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")] = None,
     shard: Annotated[str, typer.Option(help="K/N: every Nth point from the Kth on, no more.")] = "1/1",
-    at_once: sweep.AtOnce = 1,
+    at_once: AtOnce = 1,
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
 ) -> None:
@@ -157,10 +155,10 @@ def publish(
     Exits with 1 if a point failed, with 3 if nothing can be published from here, with 4 if there is more to do.
     """
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
-    sweep.require_known(where or [])
+    require_known(where or [])
     require_writable(out, "--out")
     wanted = Wanted(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
-    sweep.require_met(wanted.points, sweep.jobs(preset.value, wanted.points))
+    require_met(wanted.points, jobs(preset.value, wanted.points))
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
     options = {"skip": left_out, "case": case or [], "where": where or [], "peer": wanted.peers}
@@ -180,13 +178,13 @@ def publish(
                 clock.tick()
     except (RefusedError, sets.SetError) as error:
         say(str(error))
-        raise typer.Exit(REFUSED) from error
+        raise typer.Exit(Code.NOTHING) from error
     except TimeIsUp as error:
         say(f"stopped, as the next piece takes up to {clock.longest_s:.0f} s; `{command}` goes on")
-        raise typer.Exit(UNFINISHED) from error
+        raise typer.Exit(Code.UNFINISHED) from error
     if publication.is_shard:
         say(f"shard {shard} is measured; `{command}` goes on")
-        raise typer.Exit(UNFINISHED)
+        raise typer.Exit(Code.UNFINISHED)
     manifest = finish(publication, manifest)
     say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points or steps skipped")
     for name, reason in manifest.failed.items():
@@ -244,7 +242,7 @@ def begin(
             f"{folder} has {' '.join(manifest.chosen) or 'all points'} (got {' '.join(wanted.words) or 'all points'})"
         )
         raise RefusedError(f"publish: {said}; `{manifest.command}`")
-    if differ := machine_mismatches(manifest.machine, context.machine):
+    if differ := machine.difference_texts(machine.differences(manifest.machine, context.machine)):
         raise RefusedError(f"publish: {folder} was begun on another machine ({'; '.join(differ)}); go on where it was")
     context = Context.here(preset.value, manifest.run_id)
     return Publication(folder, context, wanted, pythons, shard, at_once), manifest
@@ -285,11 +283,11 @@ def finish(publication: Publication, manifest: Manifest) -> Manifest:
 def run_sweep(publication: Publication) -> Iterator[str]:
     """Measure each point that has no evidence yet and whose backend is here."""
     states = availability()
-    wanted = sweep.jobs(publication.context.preset, publication.wanted.points)
-    jobs = [job for job in wanted if states[str(job.point["backend"])].available]
+    wanted = jobs(publication.context.preset, publication.wanted.points)
+    here = [job for job in wanted if states[str(job.point["backend"])].available]
     file, runner = publication.folder / RECORDS, partial(run_points, at_once=publication.at_once)
-    todo = sweep.missing(publication.of_shard(jobs), file)
-    for index, record in enumerate(sweep.run(todo, publication.context, file, runner), start=1):
+    todo = missing(publication.of_shard(here), file)
+    for index, record in enumerate(run(todo, publication.context, file, runner), start=1):
         yield f"{index}/{len(todo)} {name_of(record)}: {record.status}"
 
 

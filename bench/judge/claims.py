@@ -1,44 +1,25 @@
-"""`python -m bench claims`: what WarpDrive and we claim about speed and learning, and what records show of it."""
+"""Judging claims by records: WarpDrive's, our goals, and our own published figures."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from functools import cache
+from typing import Any, Final, Literal, get_args
 
-import typer
-
-from warpdrive_min.files import require_writable
-from warpdrive_min.terminal import echo
-
-from .. import sweep
 from ..core.archive import with_archived
 from ..core.case import Job
-from ..core.errors import FileError, exiting
 from ..core.groups import groups_of
 from ..core.point import Point, Preset
-from ..core.record import (
-    SWEEPS,
-    Comparison,
-    Context,
-    Record,
-    leaving_out,
-    read_all,
-    read_comparisons,
-)
-from ..show import render
+from ..core.record import SWEEPS, Comparison, Record, leaving_out, read_all
 from ..show.columns import Column, Table
 from ..show.labels import number
-from ..show.sets import newest_sets, past_records, published_records
-from ..workloads.cases import CASES, is_present
+from ..show.sets import newest_sets
+from ..workloads.cases import CASES, is_present, jobs
 from ..workloads.learn import SEEDS
-from ..workloads.shared import availability
 from .evidence import Estimate, Filter, Judgement, point_key, position, worker
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
 
@@ -58,42 +39,9 @@ Judged = Judgement[Claim]
 """A claim beside what was measured."""
 
 
-def to_dict(judged: Judged) -> dict[str, Any]:
-    """Return a judgement as JSON takes it."""
-    claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
-    return {
-        "name": claim.name,
-        "source": claim.source,
-        **claim.model_dump(include={"section", "quote", "reading", "says"}),
-        "url": LINKS.get(claim.source),
-        "claimed": claim.model_dump(include={"low", "high", "unit", "bound", "direction", "hardware"}),
-        "verified_by": claim.query
-        and {
-            "quantity": claim.query.quantity,
-            "records": [{"case": each.case, "axes": dict(each.axes)} for each in claim.query.filters],
-        },
-        "measured": estimate
-        and {
-            **_finite(estimate),
-            "hardware": estimate.on,
-            "run_id": estimate.run_id,
-            "commands": list(dict.fromkeys(record.command for record in estimate.records)),
-        },
-        "ratio": ratio and _finite(ratio),
-        "verdict": judged.verdict,
-        "why": judged.why,
-    }
-
-
 def times_claimed(judged: Judged) -> Estimate | None:
     """Return what was measured over what is claimed, the lower end of a range, with its interval."""
     return judged.estimate and judged.estimate.over(judged.subject.low)
-
-
-def _finite(estimate: Estimate) -> dict[str, float | None]:
-    """Return value and interval as JSON can write them; None: no bound, as some seeds never got there."""
-    figures = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 # ------------------------------------------------------------------ judging
@@ -180,11 +128,11 @@ def evidence(records: Iterable[Record]) -> list[Record]:
 def _missing(claim: Claim, query: Query) -> str:
     if claim.made_by:
         return f"only run {claim.made_by} has it; a later run must show it again"
-    if not all(map(jobs, query.filters)):
+    if not all(map(points, query.filters)):
         return "no preset of the suite has this point"
     if (n_gpus := max(int(each.axes.get("n_ranks", 1)) for each in query.filters)) > 1:
         return f"not measured here, needs {n_gpus} GPUs"
-    backends = dict.fromkeys(job.point["backend"] for job in jobs(*query.filters))
+    backends = dict.fromkeys(job.point["backend"] for job in points(*query.filters))
     return f"no record has it; where {' and '.join(backends)} can run, python -m bench claims --run measures it"
 
 
@@ -269,11 +217,11 @@ def _named(case: str, point: Point) -> str:
     return f"{case}: {', '.join(words)}"
 
 
-# ------------------------------------------------------------------ measuring now
+# ------------------------------------------------------------------ points
 
 
-def jobs(*filters: Filter) -> list[Job]:
-    """Return the points of all presets that fit, each once."""
+def points(*filters: Filter) -> list[Job]:
+    """Return the points of presets default and full that fit, without duplicates."""
     found = {
         point_key(job.case.name, job.point): job
         for each in filters
@@ -287,24 +235,7 @@ def jobs(*filters: Filter) -> list[Job]:
 def _jobs(case: str) -> list[Job]:
     presets: tuple[Preset, ...] = ("default", "full")
     of_name = {case: CASES[case]} if case in CASES else {}
-    return [job for preset in presets for job in sweep.jobs(preset, cases=of_name)]
-
-
-def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
-    """Measure the claims of which this machine has all points, into a file of records; says which backends it lacks."""
-    states = availability()
-    queries = [claim.query for claim in claims if claim.query is not None]
-    needed = [{str(job.point["backend"]) for job in jobs(*each.filters)} for each in queries]
-    lacking = {name for each in needed for name in each if not states[name].available}
-    for name in sorted(lacking):
-        echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
-    here = [each for each, backends in zip(queries, needed, strict=True) if not backends & lacking]
-    todo = jobs(*(points for each in here for points in each.filters))
-    context = Context.here("default")
-    file = out / f"{context.run_id}.jsonl"
-    measured = sweep.measured(todo, context, file, partial(echo, err=True))
-    echo(f"records: {file}" if measured else "nothing that these claims need can be measured here", err=True)
-    return measured
+    return [job for preset in presets for job in jobs(preset, cases=of_name)]
 
 
 # ------------------------------------------------------------------ showing
@@ -379,24 +310,6 @@ ON_A_PAGE: Final[Sequence[Column[Judged]]] = (
     *(QUOTE, ON, SOURCE),
     Column("run", lambda each: each.estimate.run_id if each.estimate else "", is_choice=True),
 )
-IN_A_DOCUMENT: Final[Sequence[Column[Judged]]] = (
-    SOURCE,
-    Column("claim", lambda each: f"{each.subject.name}: {each.subject.says}"),
-    QUOTE,
-    CLAIMED,
-    replace(ON, name="on"),
-    replace(MEASURED, name="measured here"),
-    replace(RATIO, name="x claimed"),
-    *(VERDICT, WHY),
-)
-ON_A_TERMINAL: Final = (
-    replace(NAME, width=44),
-    replace(CLAIMED, value=None, width=24),
-    replace(MEASURED, value=None, name="measured here", width=26),
-    replace(RATIO, value=None, name="x claimed", width=26),
-    replace(VERDICT, width=19),
-    WHY,
-)
 
 
 def published() -> list[Record]:
@@ -409,36 +322,3 @@ def published() -> list[Record]:
     """
     with leaving_out() as cut:
         return read_all([*with_archived(SWEEPS), *newest_sets()], cut)
-
-
-def claims(
-    records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
-    source: Annotated[str | None, typer.Option(help="Only claims whose source contains this text.")] = None,
-    run: Annotated[bool, typer.Option("--run", help="First measure what this machine can.")] = False,
-    out: Annotated[Path, typer.Option(help="With --run, the folder of the new records.")] = SWEEPS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
-) -> None:
-    """Compare every claim about speed and learning, WarpDrive's and our own, with records."""
-    if run:
-        require_writable(out, "--out")
-    with exiting(1, FileError, OSError, to_stderr=True), leaving_out() as cut:
-        ours = published()
-        paths = [*published_records(), *past_records()] if records is None else records
-        shown, comparisons = read_all(paths, cut), read_comparisons(paths, cut)
-    ledger = [claim for claim in (*CLAIMS, *own_claims(ours)) if source is None or source in claim.source]
-    if not ledger:
-        sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [OURS]))
-        raise typer.BadParameter(f"--source {source}: no claim has it (sources: {sources})")
-    if run:
-        shown = [*shown, *measure_now(ledger, out)]
-    judged = [judge(claim, shown, comparisons) for claim in ledger]
-    if as_json:
-        echo(json.dumps([to_dict(each) for each in judged], indent=2, allow_nan=False))
-    elif markdown:
-        echo(render.markdown(Table(columns=IN_A_DOCUMENT, rows=judged)))
-    else:
-        console = render.console()
-        for name, rows in groups_of(judged, lambda each: each.subject.source).items():
-            console.print(render.terminal(Table(title=name, columns=ON_A_TERMINAL, rows=rows)))
-        console.print(", ".join(f"{verdict}: {n}" for verdict, n in counts(judged).items()))

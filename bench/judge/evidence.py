@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
+from ..core import machine
 from ..core.errors import NotComparable
 from ..core.groups import groups_of
 from ..core.nvml import throttling
@@ -69,10 +71,12 @@ class Judgement(Generic[Subject]):
     """A verdict on a subject, with the estimate and the region that it follows from."""
 
     subject: Subject
-    estimate: Estimate | None
-    region: Interval
+    estimate: Estimate | None = None
+    region: Interval = (-math.inf, math.inf)
     p: float | None = None
     """p-value of lying outside the region, adjusted for the number of subjects."""
+    limit: float = 0.0
+    """Smallest effect that counts as a regression, as a share."""
     verdict: str
     reasons: tuple[str, ...] = ()
 
@@ -211,35 +215,24 @@ class Evidence:
 
 # ------------------------------------------------------------------ comparable
 
-COMPARABLE_FIELDS: Final = (
-    *("preset", "case_version", "scope", "mode", "threads"),
-    *("machine.gpu", "machine.driver", "machine.cuda", "machine.cuda_compiler", "machine.cpp_compiler"),
-    *("machine.torch", "machine.numpy", "machine.numba", "machine.numba_cuda", "machine.pycuda", "machine.python"),
-    *("machine.cpu", "machine.cores", "machine.cpu_limit", "machine.settings"),
-)
-"""Fields that two records must share to be compared. Another card of the same class, another kernel of the operating
-system, and packages that nothing here computes with are let through."""
+OWN_FIELDS: Final = ("preset", "case_version", "scope", "mode", "threads")
+COMPARABLE_FIELDS: Final = (*OWN_FIELDS, *(f"machine.{name}" for name in machine.COMPARABLE))
+"""Fields that two records must share to be compared."""
 
 
 def mismatches(a: Record, b: Record, allowed: Sequence[str] = ()) -> list[str]:
-    """Return the comparable fields that differ and are not allowed to, with both values, in words."""
-    values = [(name, _value(a, name), _value(b, name)) for name in COMPARABLE_FIELDS if name not in allowed]
-    return [f"{name}: {first!r} against {second!r}" for name, first, second in values if first != second]
+    """Return the comparable fields that differ and are not allowed to, with both values, as text."""
+    names = [name for name in COMPARABLE_FIELDS if name not in allowed]
+    return machine.difference_texts(machine.differences(_fields(a), _fields(b), names))
 
 
-def machine_mismatches(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Return the comparable fields in which two machines differ, with both values, in words."""
-    names = [name.removeprefix("machine.") for name in COMPARABLE_FIELDS if name.startswith("machine.")]
-    return [f"{name}: {a.get(name)!r} against {b.get(name)!r}" for name in names if a.get(name) != b.get(name)]
-
-
-def _value(record: Record, name: str) -> Any:
-    name, _, part = name.partition(".")
-    return getattr(record, name).get(part) if part else getattr(record, name)
+def _fields(record: Record) -> dict[str, Any]:
+    own = {name: getattr(record, name) for name in OWN_FIELDS}
+    return own | {f"machine.{name}": value for name, value in record.machine.items()}
 
 
 def check_allowed(allowed: Sequence[str]) -> None:
-    """Make sure that each field can be allowed to differ; raises NotComparable."""
+    """Raise NotComparable unless each field is comparable."""
     for name in allowed:
         if name not in COMPARABLE_FIELDS:
             raise NotComparable(f"--allow-mismatch {name}: unknown field (known: {', '.join(COMPARABLE_FIELDS)})")

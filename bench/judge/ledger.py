@@ -24,7 +24,6 @@ from ..core.schema import Model, fault, read_toml
 from ..core.stats import median, median_interval
 from ..show.labels import number, plural
 from ..show.records import metric
-from ..workloads.cases import CASES
 from . import anchors
 from .evidence import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 
@@ -162,7 +161,7 @@ class Query(Model):
         """
         newest: dict[str, tuple[Comparison, Record, Record]] = {}
         for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].start):
-            if theirs.case == PEER and self._is_the_peer(theirs) and self._is_the_work(ours):
+            if theirs.case == PEER and self._is_the_peer(theirs) and self.of.takes(ours.point):
                 suffix = str(theirs.point["peer"]).removeprefix(self.peer).removeprefix("-")
                 newest[str(theirs.point.get("variant", suffix))] = each, ours, theirs
         if len(newest) > 1:
@@ -181,11 +180,10 @@ class Query(Model):
         return replace(estimate, note="; ".join(notes))
 
     def _is_the_peer(self, theirs: Record) -> bool:
-        name = str(theirs.point["peer"])
-        return name == self.peer or name.startswith(f"{self.peer}-")  # variants were peers of their own once
-
-    def _is_the_work(self, ours: Record) -> bool:
-        return ours.scope == CASES[self.of.case].scope and self.of.takes(ours.point)
+        """True if a record is of the peer and of the same work: training, or stepping."""
+        name, trains = str(theirs.point["peer"]), theirs.point["work"] == "train"
+        is_named = name == self.peer or name.startswith(f"{self.peer}-")  # variants were peers of their own once
+        return is_named and trains == (self.of.case == "train")
 
     def _ratio(self, of: Estimate, over: Estimate) -> Estimate:
         top, bottom = (over, of) if self.quantity == "TimesSooner" else (of, over)

@@ -20,7 +20,7 @@ from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
 from ..core.record import Record, leaving_out, oldest_first, read_all, selected
 from ..core.schema import read_text
-from ..static.command import TABLES as STATIC
+from ..static.records import TABLES as STATIC
 from ..workloads.cases import CASES
 from . import peers, render
 from .columns import Column, MakeTable, Table

@@ -343,39 +343,29 @@ def _policy(wrapper: EnvWrapper) -> Any:
 
 
 def sampling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
-    """Draw from probabilities and from logits, as in training, and take the most probable."""
-    n_envs, n_agents, categories = program["n_envs"], program["n_agents"], tuple(program["categories"])
+    """Draw actions: discrete ones from probabilities and logits, or continuous ones as ``n_types`` asks for."""
+    n_envs, n_agents, categories = program["n_envs"], program["n_agents"], tuple(program.get("categories", ()))
+    n_types = program.get("n_types", len(categories))
     data, functions = _managers(program, backend)
-    _push(data, "sampled_actions", np.zeros((n_envs, n_agents, len(categories)), np.int32))
+    feed = DataFeed()
+    feed.add_data("sampled_actions", np.zeros((n_envs, n_agents, n_types), np.int32 if categories else np.float32))
+    data.push_data_to_device(feed, torch_accessible=True)
     sampler = CUDASampler(functions)
-    sampler.register_actions(data, "sampled_actions", categories)
+    sampler.register_actions(data, "sampled_actions", categories or n_types, is_deterministic=not categories)
     sampler.init_random(SEED)
-    values = torch.ones(n_envs, n_agents, sum(categories))
-    log_prob, entropy = torch.zeros(2, n_envs, n_agents)
-    forms: dict[str, dict[str, Any]] = {
-        "probabilities": {},
-        "logits": {"logits": True, "log_prob": log_prob, "entropy": entropy},
-        "argmax": {"use_argmax": True},
+    values = torch.ones(n_envs, n_agents, sum(categories) or n_types)
+    of_draw = dict(zip(("log_prob", "entropy"), torch.zeros(2, n_envs, n_agents), strict=True))
+    forms: dict[str, Callable[[], object]] = {
+        "noise": partial(sampler.sample, data, values),
+        "gaussian": partial(sampler.sample_gaussian, data, values, values[0], **of_draw),
+        "uniform": partial(sampler.sample_uniform, data, values[0], values[0] + 1),
     }
-    for name, form in forms.items():
-        yield trace.part(name, n_envs, partial(sampler.sample, data, values, **form))
-
-
-def noise(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
-    """Draw continuous actions: around a mean, from Gaussians, and uniformly."""
-    n_envs, n_agents, n_types = program["n_envs"], program["n_agents"], program["n_types"]
-    data, functions = _managers(program, backend)
-    _push(data, "sampled_actions", np.zeros((n_envs, n_agents, n_types), np.float32))
-    sampler = CUDASampler(functions)
-    sampler.register_actions(data, "sampled_actions", n_types, is_deterministic=True)
-    sampler.init_random(SEED)
-    mean = torch.zeros(n_envs, n_agents, n_types)
-    log_prob, entropy = torch.zeros(2, n_envs, n_agents)
-    forms: dict[str, Callable[[], None]] = {
-        "noise": lambda: sampler.sample(data, mean),
-        "gaussian": lambda: sampler.sample_gaussian(data, mean, mean[0], log_prob=log_prob, entropy=entropy),
-        "uniform": lambda: sampler.sample_uniform(data, mean[0], mean[0] + 1),
-    }
+    if categories:
+        forms = {
+            "probabilities": partial(sampler.sample, data, values),
+            "logits": partial(sampler.sample, data, values, logits=True, **of_draw),
+            "argmax": partial(sampler.sample, data, values, use_argmax=True),
+        }
     for name, draw in forms.items():
         yield trace.part(name, n_envs, draw)
 
@@ -418,13 +408,10 @@ def _managers(program: Mapping[str, Any], backend: str) -> tuple[CUDADataManager
     return data, CUDAFunctionManager(n_agents, n_envs, backend=BACKENDS[backend])
 
 
-def _push(data: CUDADataManager, name: str, array: Any) -> None:
-    feed = DataFeed()
-    feed.add_data(name, array)
-    data.push_data_to_device(feed, torch_accessible=True)
-
-
-PROGRAMS: Final = {each.__name__: each for each in (environment, sampling, noise, resetting, scanning, shuffling)}
+PROGRAMS: Final = {
+    "noise": sampling,
+    **{each.__name__: each for each in (environment, sampling, resetting, scanning, shuffling)},
+}
 
 
 def answer(program: Mapping[str, Any], trace: Trace) -> dict[str, Any]:

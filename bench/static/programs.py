@@ -9,11 +9,8 @@ from warpdrive_min.envs import ENVS
 
 from ..core.errors import CompareError
 from ..workloads.env_step import is_outside
-from ..workloads.outside import config_of
 from ..workloads.shared import EPISODE_LENGTHS, env_config
-
-Program = Mapping[str, Any]
-"""A program of `probe.py`: ``name``, ``kind``, ``backend``, ``n_envs``, ``n_agents``, and what its kind takes."""
+from .records import Program
 
 BACKENDS: Final = ("pycuda", "numba")
 SIZES: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
@@ -40,7 +37,7 @@ CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
 
 
 def chosen(
-    envs: Sequence[str], backends: Sequence[str], n_envs: int | None, n_agents: int | None, config: Sequence[str]
+    envs: Sequence[str], backends: Sequence[str], n_envs: int | None, n_agents: int | None, config: Mapping[str, Any]
 ) -> list[Program]:
     """Return the programs that options ask for.
 
@@ -49,10 +46,10 @@ def chosen(
         backends: Of `BACKENDS`; none: both.
         n_envs: Copies, in place of the usual ones.
         n_agents: Agents, in place of the usual ones.
-        config: Arguments of a user's environment, each as KEY=VALUE.
+        config: Arguments of a user's environment.
 
     Raises:
-        CompareError: A name is unknown, or the config is no pair or there is none to give it to.
+        CompareError: A name is unknown, or no environment takes the config.
     """
     for backend in backends:
         if backend not in BACKENDS:
@@ -66,7 +63,6 @@ def chosen(
     users = [name for name in envs if name not in known]
     if config and not users:
         raise CompareError(f"--config: is of a user's environment (got {config}); name it with --env module:Class")
-    given = config_of(config)
     sizes = {
         name: [(one, own) for each, *one, own in SIZES if each == name][: None if n_agents is None else 1]
         for name in ENVS
@@ -81,7 +77,7 @@ def chosen(
                 arguments = own_arguments if n_agents is None else {}
                 made.append(environment(name, env_config(name, agents), n_envs or copies, agents) | arguments)
         else:
-            made.append(environment(name, given, n_envs or 1_000, 0))
+            made.append(environment(name, config, n_envs or 1_000, 0))
     return [{**each, "backend": backend} for backend in backends or BACKENDS for each in made]
 
 

@@ -24,13 +24,14 @@ from ..core.measure import Measurement, Metric
 from ..core.point import Check, command_line
 from ..core.record import CaseVersion, Context, Record, StartTime
 from ..process.worker import finding
-from ..show.columns import Column, Table, metric_column
+from ..show.columns import Column, MakeTable, Table, metric_column
 from . import cubin, sass
 from .capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
-from .programs import Program
 
 LOOP: Final = 8
 """Times that a loop counts for in figures that are weighted: how often it runs, machine code does not say."""
+Program = Mapping[str, Any]
+"""A program of `probe.py`: ``name``, ``kind``, ``backend``, ``n_envs``, ``n_agents``, and arguments of its kind."""
 PROBE: Final = Path(__file__).with_name("probe.py")
 
 
@@ -58,7 +59,16 @@ def point_column(name: str) -> Column[Record]:
     return Column(name, lambda record: str(record.point.get(name, "")), is_choice=True)
 
 
+def table_of_instructions(records: Sequence[Record]) -> Table[Any]:
+    """Return the table of a CPU's instructions."""
+    axes = map(point_column, ("program", "part", "kernel", "n_envs", "n_agents"))
+    return Table(title="instructions of a run", columns=[*axes, metric_column("instructions")], rows=records)
+
+
 MACHINE_CODE: Final = CaseVersion(name="machine_code", scope="static", version=2)
+INSTRUCTIONS: Final = CaseVersion(name="instructions", scope="static")
+TABLES: Final[Mapping[str, MakeTable]] = {MACHINE_CODE.name: table_of, INSTRUCTIONS.name: table_of_instructions}
+"""Tables by the case of their records."""
 
 
 # ------------------------------------------------------------------ the processes

@@ -10,7 +10,7 @@ import typer
 
 from bench import cli
 from bench.core import machine
-from bench.sweep import run_of
+from bench.options import run_of
 from tests.bench.builders import bench
 from warpdrive_min import cli as core_cli
 

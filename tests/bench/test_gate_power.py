@@ -6,13 +6,14 @@ import math
 from collections import Counter
 
 import numpy as np
-from bench.calibrate import NoiseFloor, read, store
-from bench.gate import THRESHOLD, judge
-from bench.pairs import ROUNDS, TURNS, Pair, compared_in_rounds
-from bench.record import Record
-from bench.stats import Ratio
 from scipy.signal import lfilter
 
+from bench.core.record import Record
+from bench.core.stats import Ratio
+from bench.judge.calibrate import store
+from bench.judge.calibration import NoiseFloor, read
+from bench.judge.gate import THRESHOLD, judge
+from bench.process.pairs import ROUNDS, TURNS, Pair, compared_in_rounds
 from tests.bench.builders import point, record
 
 SLOW_DOWN, GATES = 2 * THRESHOLD, 20
