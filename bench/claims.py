@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import typer
 
@@ -18,52 +16,14 @@ from warpdrive_min.terminal import echo
 from .core.errors import Code, FileError, exiting
 from .core.groups import groups_of
 from .core.record import SWEEPS, Context, Record, leaving_out, read_all, read_comparisons
-from .judge.claims import (
-    CLAIMED,
-    MEASURED,
-    NAME,
-    ON,
-    OURS,
-    QUOTE,
-    RATIO,
-    SOURCE,
-    VERDICT,
-    WHY,
-    Judged,
-    counts,
-    judge,
-    own_claims,
-    points,
-    published,
-    times_claimed,
-)
-from .judge.evidence import Estimate
-from .judge.ledger import CLAIMS, LINKS, Claim
+from .judge import claims as judging
+from .judge.ledger import CLAIMS, Claim
 from .process.at_once import run_points
 from .process.sweep import measured
 from .show import render
-from .show.columns import Column, Table
+from .show.columns import Table
 from .show.sets import past_records, published_records
 from .workloads.shared import availability
-
-IN_A_DOCUMENT: Final[Sequence[Column[Judged]]] = (
-    SOURCE,
-    Column("claim", lambda each: f"{each.subject.name}: {each.subject.says}"),
-    QUOTE,
-    CLAIMED,
-    replace(ON, name="on"),
-    replace(MEASURED, name="measured here"),
-    replace(RATIO, name="x claimed"),
-    *(VERDICT, WHY),
-)
-ON_A_TERMINAL: Final = (
-    replace(NAME, width=44),
-    replace(CLAIMED, value=None, width=24),
-    replace(MEASURED, value=None, name="measured here", width=26),
-    replace(RATIO, value=None, name="x claimed", width=26),
-    replace(VERDICT, width=19),
-    WHY,
-)
 
 
 def claims(
@@ -78,72 +38,39 @@ def claims(
     if run:
         require_writable(out, "--out")
     with exiting(Code.FAILED, FileError, OSError, to_stderr=True), leaving_out() as cut:
-        ours = published()
+        ours = judging.published()
         paths = [*published_records(), *past_records()] if records is None else records
         shown, comparisons = read_all(paths, cut), read_comparisons(paths, cut)
-    ledger = [claim for claim in (*CLAIMS, *own_claims(ours)) if source is None or source in claim.source]
+    ledger = [claim for claim in (*CLAIMS, *judging.own_claims(ours)) if source is None or source in claim.source]
     if not ledger:
-        sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [OURS]))
+        sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [judging.OURS]))
         raise typer.BadParameter(f"--source {source}: no claim has it (sources: {sources})")
     if run:
         shown = [*shown, *measure_now(ledger, out)]
-    judged = [judge(claim, shown, comparisons) for claim in ledger]
+    judged = [judging.judge(claim, shown, comparisons) for claim in ledger]
     if as_json:
-        echo(json.dumps([to_dict(each) for each in judged], indent=2, allow_nan=False))
+        echo(json.dumps([judging.to_dict(each) for each in judged], indent=2, allow_nan=False))
     elif markdown:
-        echo(render.markdown(Table(columns=IN_A_DOCUMENT, rows=judged)))
+        echo(render.markdown(Table(columns=judging.IN_A_DOCUMENT, rows=judged)))
     else:
         console = render.console()
         for name, rows in groups_of(judged, lambda each: each.subject.source).items():
-            console.print(render.terminal(Table(title=name, columns=ON_A_TERMINAL, rows=rows)))
-        console.print(", ".join(f"{verdict}: {n}" for verdict, n in counts(judged).items()))
+            console.print(render.terminal(Table(title=name, columns=judging.ON_A_TERMINAL, rows=rows)))
+        console.print(", ".join(f"{verdict}: {n}" for verdict, n in judging.counts(judged).items()))
 
 
 def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
     """Measure the claims whose backends are all available here, into a file; prints the backends that are not."""
     states = availability()
     queries = [claim.query for claim in claims if claim.query is not None]
-    needed = [{str(job.point["backend"]) for job in points(*each.filters)} for each in queries]
+    needed = [{str(job.point["backend"]) for job in judging.points(*each.filters)} for each in queries]
     lacking = {name for each in needed for name in each if not states[name].available}
     for name in sorted(lacking):
         echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
     here = [each for each, backends in zip(queries, needed, strict=True) if not backends & lacking]
-    todo = points(*(each for query in here for each in query.filters))
+    todo = judging.points(*(each for query in here for each in query.filters))
     context = Context.here("default")
     file = out / f"{context.run_id}.jsonl"
     records = measured(todo, context, file, run_points, partial(echo, err=True))
     echo(f"records: {file}" if records else "nothing that these claims need can be measured here", err=True)
     return records
-
-
-def to_dict(judged: Judged) -> dict[str, Any]:
-    """Return a judgement as JSON takes it."""
-    claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
-    return {
-        "name": claim.name,
-        "source": claim.source,
-        **claim.model_dump(include={"section", "quote", "reading", "says"}),
-        "url": LINKS.get(claim.source),
-        "claimed": claim.model_dump(include={"low", "high", "unit", "bound", "direction", "hardware"}),
-        "verified_by": claim.query
-        and {
-            "quantity": claim.query.quantity,
-            "records": [{"case": each.case, "axes": dict(each.axes)} for each in claim.query.filters],
-        },
-        "measured": estimate
-        and {
-            **_finite(estimate),
-            "hardware": estimate.on,
-            "run_id": estimate.run_id,
-            "commands": list(dict.fromkeys(record.command for record in estimate.records)),
-        },
-        "ratio": ratio and _finite(ratio),
-        "verdict": judged.verdict,
-        "why": judged.why,
-    }
-
-
-def _finite(estimate: Estimate) -> dict[str, float | None]:
-    """Return value and interval as JSON can write them; None: no bound, as some seeds never got there."""
-    figures = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}

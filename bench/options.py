@@ -157,8 +157,15 @@ class Choice:
     """Points to compare, as options name them."""
 
     preset: Preset = "default"
-    cases: Sequence[str]
-    where: Sequence[str]
+    cases: Sequence[str] = ()
+    """Names of cases; empty: all."""
+    where: Sequence[str] = ()
+    """Conditions on points, as AXIS=VALUE."""
+    envs: Sequence[str] = ()
+    """Programs of machine code, or environments outside `envs/` that records may name."""
+    archs: Sequence[str] = ()
+    config: Sequence[str] = ()
+    """Arguments of a user's environment, as KEY=VALUE."""
     allowed: Sequence[str] = ()
     """Fields that may differ between two records."""
     at_once: int = 1

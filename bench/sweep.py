@@ -16,26 +16,13 @@ from warpdrive_min.backends import Availability
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import require_writable
 
+from . import options
 from .core.case import Job
 from .core.errors import Code, CompareError
 from .core.point import PresetName, passes
 from .core.record import RESULTS, SWEEPS, Context, Record
 from .judge.evidence import name_of
-from .options import (
-    AtOnce,
-    CaseNames,
-    Counts,
-    Names,
-    Resume,
-    Where,
-    console,
-    no_plain_numpy,
-    require_known,
-    require_met,
-    run_of,
-    runnable,
-    say,
-)
+from .options import AtOnce, CaseNames, Counts, Names, Resume, Where, console, say
 from .process import ray_sweep
 from .process.at_once import run_points
 from .process.stopping import keeps
@@ -73,7 +60,7 @@ def command(
     at_once: AtOnce = 1,
 ) -> None:
     """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
-    require_known(where or [])
+    options.require_known(where or [])
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
     conditions = [*named, *(where or [])]
@@ -84,22 +71,22 @@ def command(
             todo += [job for job in made if passes({"case": job.case.name, **job.point}, where or [])]
     except (CompareError, ConfigError) as error:
         raise typer.BadParameter(str(error)) from error
-    if without_numpy := no_plain_numpy(conditions):
+    if without_numpy := options.no_plain_numpy(conditions):
         say(without_numpy)
     if not todo:
         if not without_numpy:
             say(f"no point passes the filters; `python -m bench list` shows the axes of preset {preset.value}")
         raise typer.Exit(Code.NOTHING)
-    require_met([each for each in conditions if not each.startswith("env=")], todo)
+    options.require_met([each for each in conditions if not each.startswith("env=")], todo)
     require_writable(out, "--out")
     if plot and figures is not None:
         require_writable(figures, "--figures")
-    context = Context.here(preset.value, run_of(resume, out), note)
+    context = Context.here(preset.value, options.run_of(resume, out), note)
     file = out / f"{context.run_id}.jsonl"
     figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
     keeps(file, words=("--resume", context.run_id), folders=[figures])
     with _place(ray, at_once) as (states, runner):
-        here = runnable(todo, states)
+        here = options.runnable(todo, states)
         if not here:
             say("nothing was measured: no point has a backend that is available here")
             raise typer.Exit(Code.NOTHING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, Literal, get_args
@@ -310,6 +310,59 @@ ON_A_PAGE: Final[Sequence[Column[Judged]]] = (
     *(QUOTE, ON, SOURCE),
     Column("run", lambda each: each.estimate.run_id if each.estimate else "", is_choice=True),
 )
+
+
+IN_A_DOCUMENT: Final[Sequence[Column[Judged]]] = (
+    SOURCE,
+    Column("claim", lambda each: f"{each.subject.name}: {each.subject.says}"),
+    QUOTE,
+    CLAIMED,
+    replace(ON, name="on"),
+    replace(MEASURED, name="measured here"),
+    replace(RATIO, name="x claimed"),
+    *(VERDICT, WHY),
+)
+ON_A_TERMINAL: Final = (
+    replace(NAME, width=44),
+    replace(CLAIMED, value=None, width=24),
+    replace(MEASURED, value=None, name="measured here", width=26),
+    replace(RATIO, value=None, name="x claimed", width=26),
+    replace(VERDICT, width=19),
+    WHY,
+)
+
+
+def to_dict(judged: Judged) -> dict[str, Any]:
+    """Return a judgement as JSON takes it."""
+    claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
+    return {
+        "name": claim.name,
+        "source": claim.source,
+        **claim.model_dump(include={"section", "quote", "reading", "says"}),
+        "url": LINKS.get(claim.source),
+        "claimed": claim.model_dump(include={"low", "high", "unit", "bound", "direction", "hardware"}),
+        "verified_by": claim.query
+        and {
+            "quantity": claim.query.quantity,
+            "records": [{"case": each.case, "axes": dict(each.axes)} for each in claim.query.filters],
+        },
+        "measured": estimate
+        and {
+            **_finite(estimate),
+            "hardware": estimate.on,
+            "run_id": estimate.run_id,
+            "commands": list(dict.fromkeys(record.command for record in estimate.records)),
+        },
+        "ratio": ratio and _finite(ratio),
+        "verdict": judged.verdict,
+        "why": judged.why,
+    }
+
+
+def _finite(estimate: Estimate) -> dict[str, float | None]:
+    """Return value and interval as JSON can write them; None: no bound, as some seeds never got there."""
+    figures = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 def published() -> list[Record]:

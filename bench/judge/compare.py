@@ -17,25 +17,13 @@ import typer
 
 from warpdrive_min.files import require_writable, write_atomically
 
+from .. import options
 from ..core.case import Job
 from ..core.errors import Code, CompareError, NotComparable, NothingMeasured, exiting
 from ..core.point import ABSENT, PresetName
 from ..core.record import Comparison, Record, oldest_first
 from ..core.stats import CONFIDENCE, holm, median
-from ..options import (
-    COMPARISONS,
-    AtOnce,
-    Choice,
-    Names,
-    Resume,
-    Where,
-    as_compare_error,
-    between,
-    chosen,
-    require_known,
-    run_of,
-    say,
-)
+from ..options import COMPARISONS, AtOnce, Choice, Names, Resume, Where, chosen, say
 from ..process.pairs import Kept, Measured, Pair, measure_all, measure_revisions, sides_of
 from ..process.stopping import keeps
 from ..process.worker import WorkerError
@@ -121,8 +109,8 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
     both = values.split(",")
     if not name or len(both) != 2:
         raise NotComparable(f"--axis {axis}: must be AXIS=A,B; for example backend=host,cpu")
-    with as_compare_error():
-        require_known([f"{name}={value}" for value in both], "--axis")
+    with options.as_compare_error():
+        options.require_known([f"{name}={value}" for value in both], "--axis")
     sides: list[dict[Key, Job]] = [{}, {}]
     for job in jobs:
         if (value := str(job.point.get(name, ABSENT))) in both:
@@ -142,7 +130,7 @@ def compare(
     case: Names = None,
     where: Where = None,
     same: Annotated[
-        float, typer.Option(callback=between(0, 100), help="Largest difference, in %, that is called the same.")
+        float, typer.Option(callback=options.between(0, 100), help="Largest difference, in %, that is called the same.")
     ] = 100 * SAME,
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
@@ -154,7 +142,7 @@ def compare(
     Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
     fails.
     """
-    run_id = run_of(resume, out)
+    run_id = options.run_of(resume, out)
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
     choice = Choice(

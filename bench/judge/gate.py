@@ -34,21 +34,11 @@ from ..process.stopping import keeps
 from ..process.sweep import measured
 from ..show.columns import Column
 from ..static import verdict
-from ..static.sides import Wanted, records_of_side
+from ..static.sides import records_of_side
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
 from .calibration import CALIBRATIONS, Calibration, read, rounds_here
-from .evidence import (
-    Estimate,
-    Evidence,
-    Interval,
-    Judgement,
-    check_allowed,
-    key,
-    mismatches,
-    name_of,
-    position,
-)
+from .evidence import Estimate, Evidence, Interval, Judgement, check_allowed, key, mismatches, name_of, position
 from .outcomes import KIND_OF_CODE, Report
 from .pairing import caveats, is_file, ns_column, paired_up
 
@@ -84,10 +74,8 @@ class Choice(options.Choice):
     """Run of what is measured."""
     out: Path
     calibrations: Path
-    envs: Sequence[str] = ()
-    """Environments outside `envs/` that records may name."""
-    static: Wanted | None = None
-    """Machine code that is compared in place of times."""
+    static: bool = False
+    """Compare machine code instead of times."""
 
 
 def gate(
@@ -132,9 +120,9 @@ def gate(
         out=out,
         calibrations=calibrations,
         envs=env or [],
-        static=Wanted(cases=case or [], where=where or [], envs=env or [], archs=arch or [], config=config or [])
-        if static
-        else None,
+        archs=arch or [],
+        config=config or [],
+        static=static,
     )
     try:
         if not static and (arch or config):
@@ -185,8 +173,8 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
     """Measure or read both sides and judge them."""
     if report.baseline == "nothing":
         raise NotComparable("gate: needs a baseline (got none); give --baseline FILE or --baseline REVISION")
-    if choice.static is not None:
-        return from_machine_code(report, records, choice, choice.static)
+    if choice.static:
+        return from_machine_code(report, records, choice)
     if not is_file(report.baseline):
         if records or choice.allowed:
             raise NotComparable(
@@ -279,7 +267,7 @@ def from_revision(report: Report, choice: Choice) -> None:
     judge_into(report, seen.pairs, choice.calibrations)
 
 
-def from_machine_code(report: Report, records: Path | None, choice: Choice, wanted: Wanted) -> None:
+def from_machine_code(report: Report, records: Path | None, choice: Choice) -> None:
     """Fill a report from what kernels were compiled to, on both sides by the tools of this machine.
 
     A baseline of records is as its tools made it: of other ones it is not comparable.
@@ -291,8 +279,8 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice, want
         raise NotComparable(f"gate: --baseline must be records (got {report.baseline}), as --records are; name a file")
     else:
         with checkouts(report.baseline) as (tree,):
-            before = records_of_side(wanted, "a", context, kept.a, tree)
-    now = records_of_side(wanted, "b", context, kept.b) if records is None else choice.of(records)
+            before = records_of_side(choice, "a", context, kept.a, tree)
+    now = records_of_side(choice, "b", context, kept.b) if records is None else choice.of(records)
     if not before and not now:
         axes = "program (an environment, or a part of the core), part, kernel, backend and arch"
         raise NothingMeasured(f"gate: no kernel passes --case, --where and --env; axes of machine code are {axes}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from ..core.machine import ROOT, git_state
 from ..core.measure import Measurement, Metric
 from ..core.point import Check, command_line, passes
 from ..core.record import Context, Record, StartTime, append
+from ..options import Choice
 from ..process import counts
 from ..process.worker import WorkerError
 from ..workloads.outside import config_of
@@ -26,23 +27,6 @@ from .records import INSTRUCTIONS, MACHINE_CODE, Program, records_of
 
 ARCHITECTURES: Final = ("90",)
 ORACLE: Final = "callgrind's own sum"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """Records to take, as the options of a command name them."""
-
-    cases: Sequence[str] = ()
-    """Names in `TAKERS`; empty: all."""
-    where: Sequence[str] = ()
-    """Conditions on points, as AXIS=VALUE."""
-    envs: Sequence[str] = ()
-    archs: Sequence[str] = ()
-    config: Sequence[str] = ()
-
-    def may_have(self, **values: str) -> bool:
-        """True if points with these values may meet the conditions."""
-        return passes(values, [each for each in self.where if each.partition("=")[0] in values])
 
 
 # ------------------------------------------------------------------ machine code
@@ -77,10 +61,15 @@ def compiled(programs: Sequence[Program], archs: Sequence[str], context: Context
     return records
 
 
-def _machine_code(wanted: Wanted, context: Context, root: Path) -> list[Record]:
-    archs = [arch for arch in architectures(wanted.archs) if wanted.may_have(arch=arch)]
+def _may_pass(wanted: Choice, **values: str) -> bool:
+    """True if points with these values may meet the conditions."""
+    return passes(values, [each for each in wanted.where if each.partition("=")[0] in values])
+
+
+def _machine_code(wanted: Choice, context: Context, root: Path) -> list[Record]:
+    archs = [arch for arch in architectures(wanted.archs) if _may_pass(wanted, arch=arch)]
     programs = chosen(wanted.envs, (), None, None, config_of(wanted.config))
-    programs = [each for each in programs if wanted.may_have(program=each["name"], backend=each["backend"])]
+    programs = [each for each in programs if _may_pass(wanted, program=each["name"], backend=each["backend"])]
     return compiled(programs, archs, context, root) if archs else []
 
 
@@ -141,20 +130,20 @@ def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
     return Record.of(INSTRUCTIONS, point, context, started=StartTime(), command=command, **found)
 
 
-def _instructions(wanted: Wanted, context: Context, root: Path) -> list[Record]:
+def _instructions(wanted: Choice, context: Context, root: Path) -> list[Record]:
     conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
     return counted([job for job in counted_jobs(wanted.envs) if passes(point_of(job), conditions)], context, root)
 
 
 # ------------------------------------------------------------------ both
 
-Taker = Callable[[Wanted, Context, Path], list[Record]]
+Taker = Callable[[Choice, Context, Path], list[Record]]
 """Takes records of the code under a folder."""
 TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: _machine_code, INSTRUCTIONS.name: _instructions}
 """By case; `verdict.JUDGES` has the rule for each."""
 
 
-def taken(wanted: Wanted, context: Context, root: Path = ROOT) -> list[Record]:
+def taken(wanted: Choice, context: Context, root: Path = ROOT) -> list[Record]:
     """Return the wanted records of the code under a folder."""
     takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
     with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for processes of its own
@@ -162,7 +151,7 @@ def taken(wanted: Wanted, context: Context, root: Path = ROOT) -> list[Record]:
     return [record for record in records if record.status != "ok" or passes(record.point, wanted.where)]
 
 
-def records_of_side(wanted: Wanted, letter: str, context: Context, file: Path, root: Path = ROOT) -> list[Record]:
+def records_of_side(wanted: Choice, letter: str, context: Context, file: Path, root: Path = ROOT) -> list[Record]:
     """Take the records of one side, whose run is named after its letter, and append them to a file."""
     context = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
     records = taken(wanted, context, root)

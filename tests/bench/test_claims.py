@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.claims import to_dict
 from bench.core.record import Comparison, Host, append, read_all
 from bench.judge.anchors import ANCHORS
 from bench.judge.claims import (
@@ -22,6 +21,7 @@ from bench.judge.claims import (
     points,
     published,
     times_claimed,
+    to_dict,
 )
 from bench.judge.evidence import Filter, remarks
 from bench.judge.ledger import (

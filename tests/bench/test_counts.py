@@ -10,6 +10,7 @@ import pytest
 
 from bench.core import machine
 from bench.core.record import Context, append, read_all
+from bench.options import Choice
 from bench.process import counts
 from bench.process.counts import PATH, Profile, Server
 from bench.process.worker import Worker, WorkerError
@@ -261,8 +262,8 @@ def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
 
 def test_takers_know_what_is_wanted(counted):
     """Conditions on points choose what is counted, before it is."""
-    wanted = sides.Wanted(cases=["instructions"], where=["program=pendulum", "part=env_step", "kernel=step"])
+    wanted = Choice(cases=["instructions"], where=["program=pendulum", "part=env_step", "kernel=step"])
     (record,) = sides.taken(wanted, CONTEXT)
     assert record.point["kernel"] == "step"
     assert [job.case.name for job in counted[0]] == ["env_step"]
-    assert sides.taken(sides.Wanted(cases=["instructions"], where=["arch=sm_90"]), CONTEXT) == []
+    assert sides.taken(Choice(cases=["instructions"], where=["arch=sm_90"]), CONTEXT) == []

@@ -20,7 +20,6 @@ from bench.static.capability import CAPABILITIES, blocks_at_once, warps_at_once,
 from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
 from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
-from bench.static.sides import Wanted
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.envs import ENVS
 from warpdrive_min.function_manager import KERNELS
@@ -280,9 +279,7 @@ def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
         for each in kept:
             append(file, each)
     report = report_on(str(files[0]), 0.015, static=True)
-    choice = Choice(
-        cases=[], where=[], run_id="r", out=tmp_path, calibrations=tmp_path, static=Wanted(), preset="default"
-    )
+    choice = Choice(cases=[], where=[], run_id="r", out=tmp_path, calibrations=tmp_path, static=True, preset="default")
     fill(report, files[1], choice)
     return report
 
