@@ -15,7 +15,7 @@ from warpdrive_min.terminal import echo
 
 from .core.errors import Code, FileError, exiting
 from .core.groups import groups_of
-from .core.record import SWEEPS, Context, Record, leaving_out, read_all, read_comparisons
+from .core.record import SWEEPS, Context, Record, leaving_out, read_results
 from .judge import claims as judging
 from .judge.ledger import CLAIMS, Claim
 from .process.at_once import run_points
@@ -38,16 +38,19 @@ def claims(
     if run:
         require_writable(out, "--out")
     with exiting(Code.FAILED, FileError, OSError, to_stderr=True), leaving_out() as cut:
-        ours = judging.published()
+        own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
-        shown, comparisons = read_all(paths, cut), read_comparisons(paths, cut)
-    ledger = [claim for claim in (*CLAIMS, *judging.own_claims(ours)) if source is None or source in claim.source]
+        found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
+    shown = [record for path in paths for record in found[path][0]]
+    comparisons = [comparison for path in paths for comparison in found[path][1]]
+    ours = judging.own_claims(record for path in own for record in found[path][0])
+    ledger = [claim for claim in (*CLAIMS, *ours) if source is None or source in claim.source]
     if not ledger:
         sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [judging.OURS]))
         raise typer.BadParameter(f"--source {source}: no claim has it (sources: {sources})")
     if run:
         shown = [*shown, *measure_now(ledger, out)]
-    judged = [judging.judge(claim, shown, comparisons) for claim in ledger]
+    judged = judging.judge_all(ledger, shown, comparisons)
     if as_json:
         echo(json.dumps([judging.to_dict(each) for each in judged], indent=2, allow_nan=False))
     elif markdown:

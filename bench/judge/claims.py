@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from ..core.archive import with_archived
@@ -48,16 +49,44 @@ def times_claimed(judged: Judged) -> Estimate | None:
 
 
 def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Judged:
-    """Hold a claim against the newest evidence that fits.
+    """Return the judgement of a claim; see `judge_all`."""
+    return judge_all([claim], records, comparisons)[0]
 
-    Only what was measured on the claim's hardware decides a rate or a time; newer evidence of other hardware does not
-    take its place, nor that of seeds that reach a threshold. A ratio between two things on one machine
-    is decided on any, and its verdict says where that is not the claim's.
+
+def judge_all(
+    claims: Iterable[Claim], records: Iterable[Record], comparisons: Sequence[Comparison] = ()
+) -> list[Judged]:
+    """Judge claims by the newest evidence that fits.
+
+    Only records from the claim's hardware decide a rate or a time; newer evidence from other hardware does not replace
+    them, nor that of seeds that reach a threshold. A ratio between two things on one machine is decided on any, and its
+    verdict says where that is not the claim's.
     """
-    shown = _not_before(claim.made_by, evidence(records))
+    shown = [(record, worker(record)) for record in evidence(records)]
+    began: dict[str, datetime] = {}
+    for record, _ in shown:
+        began[record.run_id] = min(record.start, began.get(record.run_id, record.start))
+    return [_judge(claim, shown, began, comparisons) for claim in claims]
+
+
+def _judge(
+    claim: Claim,
+    shown_on: Sequence[tuple[Record, str]],
+    began: Mapping[str, datetime],
+    comparisons: Sequence[Comparison],
+) -> Judged:
+    """Judge a claim by evidence with its hardware; ``began`` is the start of each run.
+
+    A claim that a run made needs another run, which started no earlier, as earlier ones are of older code.
+    """
+    if claim.made_by and claim.query:
+        since, filters = began.get(claim.made_by, EARLIEST), claim.query.filters
+        fitting = [each for each in shown_on if any(points.fits(each[0]) for points in filters)]
+        shown_on = [each for each in fitting if each[0].run_id != claim.made_by and each[0].start >= since]
+    shown = [record for record, _ in shown_on]
     estimate = claim.query.estimate(shown, comparisons, claim.hardware) if claim.query else None
     if claim.query and estimate and claim.hardware not in estimate.on:
-        there = [each for each in shown if claim.hardware in worker(each)]
+        there = [record for record, hardware in shown_on if claim.hardware in hardware]
         if claim.query.quantity == "Reached" or not claim.query.is_portable(estimate):
             estimate = claim.query.estimate(there, comparisons, claim.hardware) or estimate
 
@@ -103,12 +132,6 @@ def _bounds(claim: Claim) -> str:
     return f"at most {number(most)}" if math.isinf(least) else f"{number(least)} to {number(most)}"
 
 
-def _not_before(run_id: str, records: Sequence[Record]) -> list[Record]:
-    """Return the records that may repeat what a run found: of other runs, none of them earlier, as of older code."""
-    began = min((record.start for record in records if record.run_id == run_id), default=EARLIEST)
-    return [record for record in records if record.run_id != run_id and record.start >= began]
-
-
 def evidence(records: Iterable[Record]) -> list[Record]:
     """Return the records that may decide a claim.
 
@@ -139,7 +162,7 @@ def _missing(claim: Claim, query: Query) -> str:
 # ------------------------------------------------------------------ our own claims
 
 
-def own_claims(records: Sequence[Record]) -> list[Claim]:
+def own_claims(records: Iterable[Record]) -> list[Claim]:
     """Return what this project's documents show first: the best figure of each environment, or of each implementation.
 
     Each comes from the newest but one of the runs that have its point on one kind of hardware, and the newest has to
@@ -263,7 +286,7 @@ def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()
     Raises:
         RecordError: A published record breaks the schema.
     """
-    judged = [judge(claim, records, comparisons) for claim in (*CLAIMS, *own_claims(published()))]
+    judged = judge_all((*CLAIMS, *own_claims(published())), records, comparisons)
     if not any(each.estimate for each in judged):
         return None
     return Claims(counts(judged), Table(columns=ON_A_PAGE, rows=judged))
@@ -366,12 +389,15 @@ def _finite(estimate: Estimate) -> dict[str, float | None]:
 
 
 def published() -> list[Record]:
-    """Return the records that are published here, of which our own claims are made.
-
-    Sets and the archive of sweeps, for what one run showed another one has to show again.
+    """Return the published records, of which our own claims are made.
 
     Raises:
         RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
     with leaving_out() as cut:
-        return read_all([*with_archived(SWEEPS), *newest_sets()], cut)
+        return read_all(published_files(), cut)
+
+
+def published_files() -> list[Path]:
+    """Return the folders of sets and archived sweeps."""
+    return [*with_archived(SWEEPS), *newest_sets()]

@@ -140,17 +140,14 @@ class Query(Model):
         assert self.over is not None, "a ratio of two points has a base"
         estimates = []
         for each, a, b in _joined(records, comparisons):
-            if self.metric != _rate_of_time(a):
+            is_turned = self.of.fits(b) and self.over.fits(a)
+            if self.metric != _rate_of_time(a) or not (is_turned or (self.of.fits(a) and self.over.fits(b))):
                 continue
-            ratio = each.ratio()
-            if self.of.fits(a) and self.over.fits(b):
-                estimates.append(Estimate.of_ratio(ratio, a, b))
-            elif self.of.fits(b) and self.over.fits(a):
-                turned = Estimate(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low, records=(b, a))
-                estimates.append(turned)
-            else:
-                continue
-            estimates[-1] = replace(estimates[-1], note=_rounds(each))
+            estimate = Estimate.of_ratio(each.ratio(), a, b)
+            if is_turned:
+                value, low, high = 1 / estimate.value, 1 / estimate.high, 1 / estimate.low
+                estimate = Estimate(value=value, low=low, high=high, records=(b, a))
+            estimates.append(replace(estimate, note=_rounds(each)))
         return max(reversed(estimates), key=lambda estimate: estimate.records[0].start, default=None)
 
     def _beside(self, records: Sequence[Record], comparisons: Sequence[Comparison], hardware: str) -> Estimate | None:
