@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 class RefusedError(ValueError):
-    """Figures from here could not be published; the message says why, and what to do."""
+    """Figures from here cannot be published."""
 
 
 class TimeIsUp(Exception):  # noqa: N818  (an outcome, not a mistake)
@@ -51,7 +51,7 @@ class TimeIsUp(Exception):  # noqa: N818  (an outcome, not a mistake)
 
 @dataclass(slots=True)
 class Clock:
-    """Time for whole pieces of work, each of which may take as long as the longest one so far."""
+    """Deadline for steps that take as long as the longest so far."""
 
     until_s: float | None
     start: float = field(default_factory=time.monotonic)
@@ -59,7 +59,7 @@ class Clock:
     last: float = field(default_factory=time.monotonic)
 
     def tick(self) -> None:
-        """Note the end of a piece; raises TimeIsUp where another one may not end in time."""
+        """End a step; raises TimeIsUp if another one may exceed the deadline."""
         now = time.monotonic()
         self.longest_s, self.last = max(self.longest_s, now - self.last), now
         if self.until_s is not None and now - self.start + self.longest_s > self.until_s:
@@ -68,7 +68,7 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """Points that a set is made of."""
+    """Points of a set."""
 
     points: Sequence[str] = ()
     """AXIS=VALUE conditions, ``case`` among the axes; none: all of the preset."""
@@ -81,13 +81,13 @@ class Wanted:
         return [*self.points, *(f"peer={name}" for name in self.peers)]
 
     def has(self, case: str, *points: Point) -> bool:
-        """Return whether all these points of a case are wanted."""
+        """True if all points of a case are selected."""
         return all(passes({"case": case, **each}, self.points) for each in points)
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A set that is being made."""
+    """Set in progress."""
 
     folder: Path
     context: Context
@@ -96,11 +96,11 @@ class Publication:
     shard: tuple[int, int] = (1, 1)
     """Number, from 1, and count of the shards."""
     at_once: int = 1
-    """Most points that are set up and checked at the same time."""
+    """Maximum number of points that are set up at once."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Pairs and steps that do not run, each with the reason."""
+    """Skipped pairs and steps, with the reason."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Pairs that are wrong or broke, each with the reason."""
+    """Failed pairs, with the reason."""
 
     def records(self) -> list[Record]:
         """Return all records so far."""
@@ -117,17 +117,17 @@ class Publication:
         return self.shard[1] > 1
 
     def of_shard(self, work: Iterable[_T]) -> list[_T]:
-        """Return this shard's part of all points or pairs, done or not, so that it is the same each time."""
+        """Return this shard's part of all points or pairs."""
         number, count = self.shard
         return list(work)[number - 1 :: count]
 
     def compared(self) -> set[tuple[Key, Key]]:
-        """Return the pairs of points that have a comparison."""
+        """Return the pairs of points with a comparison."""
         keys = {record.id: key(record) for record in self.records()}
         return {(keys[each.a], keys[each.b]) for each in self.comparisons() if {each.a, each.b} <= keys.keys()}
 
     def add(self, records: Sequence[Record], comparison: Comparison | None = None) -> None:
-        """Keep records, and then their comparison, so that there is none without them."""
+        """Append records, then their comparison."""
         for record in records:
             append(self.folder / RECORDS, record)
         if comparison:
@@ -204,7 +204,7 @@ def begin(
     shard: tuple[int, int],
     at_once: int,
 ) -> tuple[Publication, Manifest]:
-    """Return the set that is to be made or gone on with, and its manifest so far.
+    """Begin or continue a set; returns it with its manifest.
 
     Raises:
         RefusedError: There are changes or the doctor sees a problem; or the set was begun in another way.
@@ -281,7 +281,7 @@ def finish(publication: Publication, manifest: Manifest) -> Manifest:
 
 
 def run_sweep(publication: Publication) -> Iterator[str]:
-    """Measure each point that has no evidence yet and whose backend is here."""
+    """Measure available points without evidence."""
     states = availability()
     wanted = jobs(publication.context.preset, publication.wanted.points)
     here = [job for job in wanted if states[str(job.point["backend"])].available]
@@ -292,7 +292,7 @@ def run_sweep(publication: Publication) -> Iterator[str]:
 
 
 def run_pairs(publication: Publication) -> Iterator[str]:
-    """Measure each pair of points in turns that has no comparison yet and whose backends are here, on one card.
+    """Measure available pairs without a comparison, interleaved on one card.
 
     Presets below full measure those that a claim is about: a pair is rounds of two new processes, a minute on a GPU.
     """
@@ -323,7 +323,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
 
 
 def run_peers(publication: Publication) -> Iterator[str]:
-    """Measure each peer's point that has no evidence yet, in turns with ours."""
+    """Measure points of peers without evidence, interleaved with ours."""
     wanted = chosen(publication.context.preset, publication.wanted.peers, [])
     todo = unfinished(publication.of_shard(wanted), publication.records(), publication.comparisons())
     pythons = interpreters(publication.pythons)
@@ -358,4 +358,4 @@ STEPS: Final[Steps] = {
     "figures": draw_figures,
     "tables": write_tables,
 }
-"""Steps in their order; each yields a line once a piece of its work is kept, and does not do that piece again."""
+"""Steps in order; each yields a line per finished, resumable piece of work."""

@@ -108,7 +108,7 @@ def command(
 
 
 def _show(records: list[Record]) -> None:
-    """Print tables; those of several machines apart, for figures are over others of the same machine."""
+    """Print the tables of each machine."""
     machines = by_machine(records)
     if len(machines) < 2:
         documents.show(records, console)
@@ -120,7 +120,7 @@ def _show(records: list[Record]) -> None:
 
 @contextlib.contextmanager
 def _place(ray: str | None, at_once: int) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
-    """Lend what runs points, here or on a cluster, with the backends there."""
+    """Yield the backends and the runner, here or on a cluster."""
     if ray is None:
         yield availability(), partial(run_points, at_once=at_once)
         return

@@ -36,7 +36,7 @@ N_COMPARISONS: Final = 3
 
 
 def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
-    """Return the scatter of each point over the rounds of its A/A comparisons.
+    """Return the noise of each point from its A/A comparisons.
 
     The ratios of what was measured in turns should be 1, so their mean is not taken off: what it is instead is noise.
     """
@@ -66,7 +66,7 @@ def _medians(record: Record) -> list[float]:
 
 
 def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Path = CALIBRATIONS) -> Path:
-    """Write what was found of the machine of a record, whole or not at all; returns the path.
+    """Merge the noise of points into their machine's file, atomically.
 
     Points that were calibrated before, on the same machine with the same versions, stay.
     """

@@ -34,7 +34,7 @@ class NoiseFloor(Model):
     run: Amount
     """Standard deviation of a process's median between processes."""
     pair: Amount
-    """Standard deviation of a comparison's ratio, over as many rounds as the preset has."""
+    """Standard deviation of a comparison's ratio over the preset's rounds."""
     smallest: Amount
     """Smallest detectable slow-down of two consecutive runs, as a share."""
     smallest_in_turns: Amount

@@ -35,13 +35,13 @@ VERDICTS: Final = (
     *(f"{decision}{where}" for decision in get_args(Decision) for where in ("", ELSEWHERE)),
     *("other hardware", "not measurable here", "not measured yet", "not repeated yet"),
 )
-"""All verdicts, what is decided first."""
+"""All verdicts, decided ones first."""
 Judged = Judgement[Claim]
-"""A claim beside what was measured."""
+"""Judgement of a claim."""
 
 
 def times_claimed(judged: Judged) -> Estimate | None:
-    """Return what was measured over what is claimed, the lower end of a range, with its interval."""
+    """Measured value divided by claimed value, or by the lower end of a range."""
     return judged.estimate and judged.estimate.over(judged.subject.low)
 
 
@@ -112,7 +112,7 @@ UNNAMED_MACHINE: Final = "a machine that the source does not name"
 
 
 def _verdict(claim: Claim, estimate: Estimate) -> tuple[Decision, str]:
-    """Return the verdict on an interval, and the reason."""
+    """Return the verdict on an estimate, and the reason."""
     where, (least, most), words = position(estimate.interval, claim.region), claim.region, _bounds(claim)
     if where == "inside":
         return "holds", f"the whole interval is {words}"
@@ -163,7 +163,7 @@ def _missing(claim: Claim, query: Query) -> str:
 
 
 def own_claims(records: Iterable[Record]) -> list[Claim]:
-    """Return what this project's documents show first: the best figure of each environment, or of each implementation.
+    """Return claims of our best figure of each environment or implementation.
 
     Each comes from the newest but one of the runs that have its point on one kind of hardware, and the newest has to
     show it again. What a single run has is claimed by that one, where nothing else has been repeated.
@@ -192,7 +192,7 @@ def _without_seed(point: Point) -> dict[str, Any]:
 
 
 def _own_claim(records: Sequence[Record]) -> tuple[Claim, bool] | None:
-    """Return what is claimed of records of one point on one kind of hardware, and whether another run has it, too.
+    """Return the claim of one point on one GPU or CPU, and if it is repeated.
 
     The seeds of `learn`, of which none may lack, are one point.
     """
@@ -265,21 +265,21 @@ def _jobs(case: str) -> list[Job]:
 
 
 def counts(judged: Sequence[Judged]) -> dict[str, int]:
-    """Return how often each verdict was given, what is decided first; no verdict that was not given."""
+    """Count the verdicts, decided ones first."""
     found = Counter(each.verdict for each in judged)
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Judged claims for a page: how often each verdict was given, and the table of all."""
+    """Judged claims for a page: counts of verdicts, and a table."""
 
     counts: Mapping[str, int]
     table: Table[Judged]
 
 
 def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Claims | None:
-    """Hold the whole ledger against the records of a report; None if nothing was measured of any claim.
+    """Judge all claims by the records of a report; None if none has an estimate.
 
     Our own claims are those of the published records.
 
@@ -383,13 +383,13 @@ def to_dict(judged: Judged) -> dict[str, Any]:
 
 
 def _finite(estimate: Estimate) -> dict[str, float | None]:
-    """Return value and interval as JSON can write them; None: no bound, as some seeds never got there."""
+    """Return value and interval for JSON; None: infinite."""
     figures = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 def published() -> list[Record]:
-    """Return the published records, of which our own claims are made.
+    """Return the published records, the source of our own claims.
 
     Raises:
         RecordError: A record breaks the schema, or a set is not as its manifest says.

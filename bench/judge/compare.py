@@ -44,7 +44,7 @@ from .evidence import (
 from .pairing import caveats, is_file, ns_column, paired_up
 
 SAME: Final = 0.01
-"""Share within which the whole interval of two sides lies that are the same."""
+"""Difference within which two sides are the same, as a share."""
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 
 
@@ -99,7 +99,7 @@ def to_dict(row: Row) -> dict[str, Any]:
 
 
 def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
-    """Return the pairs of points that differ in one axis alone, as ``AXIS=A,B`` names it; `ABSENT` is a value, too.
+    """Pair points that differ in one axis only, given as ``AXIS=A,B``.
 
     Raises:
         NotComparable: The condition does not name two values.
@@ -171,7 +171,7 @@ def compare(
 def _sides(
     a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str, kept: Kept
 ) -> tuple[Measured, Sequence[str]]:
-    """Return what there is of both sides, in ``kept`` too, and which records do not pair."""
+    """Measure or read both sides; also returns why records do not pair."""
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
     if choice.allowed and (a is None or not is_file(a)):
@@ -197,7 +197,7 @@ def _sides(
 
 
 def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
-    """Return a pair over the runs of both sides, where both have as many, two or more: each run is a round."""
+    """Return a pair with each run as a round, if both sides have equally many."""
     runs_a, runs_b = (_medians(side, of) for side, of in ((a, pair.a), (b, pair.b)))
     if len(runs_a) != len(runs_b) or len(runs_a) < 2:
         return pair
@@ -206,7 +206,7 @@ def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
 
 
 def _medians(records: Sequence[Record], like: Record) -> list[float]:
-    """Return the median time of one unit in each run of a record's point, ns, in the order of the runs."""
+    """Return the median time per unit of each run of a record's point, ns."""
     runs = {each.run_id: each for each in oldest_first(records) if _counts(each, like)}
     return [median(each.unit_ns) for each in runs.values()]
 

@@ -1,4 +1,4 @@
-"""Judging: which records are evidence, where an interval lies to a region, and the judgement that follows."""
+"""Evidence, the position of an interval to a region, and judgements."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Interval = tuple[float, float]
 """Lower and upper end, both of it."""
 Position = Literal["inside", "outside", "across"]
 Subject = TypeVar("Subject")
-"""Type of what is judged: a point's name, or a claim."""
+"""Type of a judgement's subject, such as a point's name or a claim."""
 
 
 def position(interval: Interval, region: Interval) -> Position:
-    """Return where an interval lies to a region: whole inside it, whole outside, or across one of its ends."""
+    """Return the position of an interval to a region."""
     (low, high), (least, most) = interval, region
     if least <= low and high <= most:
         return "inside"
@@ -47,7 +47,7 @@ class Estimate:
         return cls(value=ratio.value, low=ratio.low, high=ratio.high, records=records)
 
     def over(self, divisor: float) -> Estimate:
-        """Return it as a multiple of a figure that has no interval."""
+        """Divide by a figure without an interval."""
         return replace(self, value=self.value / divisor, low=self.low / divisor, high=self.high / divisor)
 
     @property
@@ -57,18 +57,18 @@ class Estimate:
 
     @property
     def on(self) -> str:
-        """Name of the hardware that did the work, and on a CPU its threads."""
+        """Hardware of the records, on a CPU with threads."""
         return " / ".join(dict.fromkeys(map(worker, self.records)))
 
     @property
     def run_id(self) -> str:
-        """Run that it comes from; all of it comes from one."""
+        """Run of the records."""
         return self.records[0].run_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement(Generic[Subject]):
-    """A verdict on a subject, with the estimate and the region that it follows from."""
+    """Verdict on a subject, with its estimate and region."""
 
     subject: Subject
     estimate: Estimate | None = None
@@ -91,21 +91,21 @@ class Judgement(Generic[Subject]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filter:
-    """The records of a case whose points have these values; None: the point has no such axis."""
+    """Records of a case by the values of their axes; None: no such axis."""
 
     case: str
     axes: Mapping[str, Any] = field(default_factory=dict)
 
     def fits(self, record: Record) -> bool:
-        """Return whether a record is one of them."""
+        """True if a record matches."""
         return record.case == self.case and self.takes(record.point)
 
     def takes(self, point: Point) -> bool:
-        """Return whether a point of the case is one of them."""
+        """True if a point of the case matches."""
         return all(point.get(axis) == value for axis, value in self.axes.items())
 
     def by_run(self, records: Sequence[Record]) -> dict[str, list[Record]]:
-        """Return them by run, those of the newest run first and in it the newest record first."""
+        """Return matching records by run, the newest run and record first."""
         return groups_of(oldest_first(filter(self.fits, records))[::-1], lambda record: record.run_id)
 
 
@@ -129,7 +129,7 @@ def name_of(record: Record) -> str:
 
 
 def worker(record: Record) -> str:
-    """Name the hardware that did the work of a record."""
+    """Return a record's hardware, on a CPU with threads."""
     if record.threads is None:
         return str(record.machine.get("gpu"))
     threads = f"{record.threads} thread{'s' if record.threads > 1 else ''}"
@@ -137,18 +137,18 @@ def worker(record: Record) -> str:
 
 
 SHARED: Final = "shared the GPU"
-"""Words of the note of a run of schema 1, which counts no others, whose processes had one GPU together."""
+"""Note of runs of schema 1 whose processes shared a GPU."""
 
 
 def is_of_shared_gpu(record: Record) -> bool:
-    """Return whether a record says that others worked on its GPU meanwhile, so that its times are theirs too."""
+    """True if another process used the GPU."""
     users = record.host.gpu_users if record.host else None
     told = SHARED in str(record.notes.get("note"))
     return bool(users) or told or record.is_contended
 
 
 def disturbed(record: Record) -> list[str]:
-    """Return what telemetry saw that makes times worthless for a comparison, in words."""
+    """Return disturbances that exclude a record from comparisons, as text."""
     contended = ["another process used the GPU"] if record.is_contended else []
     reasons = throttling(record.telemetry)
     slowed = [f"throttled by {name} in {share:.0%} of the samples" for name, share in reasons.items()]
@@ -156,13 +156,13 @@ def disturbed(record: Record) -> list[str]:
 
 
 MOST_OTHERS: Final = 0.1
-"""Share of our cores from which on a record says that others kept them busy."""
+"""Share of cores used by other processes above which a remark is made."""
 MOST_SLOWED: Final = 1.25
-"""Longest time of a loop of Python over its shortest, from which on a record says that something slowed our cores."""
+"""Longest over shortest time of a Python loop above which a remark is made."""
 
 
 def remarks(record: Record) -> list[str]:
-    """Return what disturbed the measuring of a record, in words; it is evidence all the same."""
+    """Return disturbances of a record that remains evidence, as text."""
     warm_up = record.warm_up or {}
     unsettled = [] if warm_up.get("settled", True) else [f"the warm-up did not settle in {warm_up.get('cap_s')} s"]
     others = (record.host and record.host.others_busy) or 0.0
@@ -182,18 +182,18 @@ def _slowed(record: Record) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The records of one side, sorted by whether they may be compared; by point."""
+    """Records of one side by point, comparable or not."""
 
     kept: dict[Key, Record]
     """The newest evidence of each point."""
     disturbed: dict[Key, str]
-    """Points of which all evidence was contended or throttled, with what telemetry saw."""
+    """Points whose evidence was all contended or throttled, with the reasons."""
     failed: dict[Key, str]
     """Points whose newest record failed, with the reason."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Evidence:
-        """Sort records: kept are those of cases that repeat, alone on a GPU at its full clocks."""
+        """Sort records; only undisturbed records of timed cases are comparable."""
         kept, noisy, failed = dict[Key, Record](), dict[Key, str](), dict[Key, str]()
         for record in oldest_first(records):
             each, name = key(record), f"{name_of(record)} of run {record.run_id}"
@@ -209,7 +209,7 @@ class Evidence:
 
     @property
     def left_out(self) -> list[str]:
-        """Points that are not compared, with the reasons."""
+        """Points without a comparison, with the reasons."""
         return [*self.disturbed.values(), *self.failed.values()]
 
 

@@ -55,7 +55,7 @@ UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
 
 class GateCommand(TyperCommand):
-    """A command whose wrong usage is 5, broken: the 2 that it would be says "inconclusive" here."""
+    """Command that exits with 5 on wrong usage; 2 is "inconclusive"."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -68,10 +68,10 @@ class GateCommand(TyperCommand):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice(options.Choice):
-    """The points that are gated, and the folders."""
+    """Points of a gate, and its folders."""
 
     run_id: str
-    """Run of what is measured."""
+    """Id of the run."""
     out: Path
     calibrations: Path
     static: bool = False
@@ -152,7 +152,7 @@ def gate(
 
 
 def parse_threshold(text: str) -> float:
-    """Return the share that ``--threshold`` names, as ``5%`` or ``0.05``.
+    """Parse ``--threshold``, such as ``5%`` or ``0.05``.
 
     Raises:
         CompareError: It is neither, or not between 0 and 1.
@@ -200,7 +200,7 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
 def measure_again(
     baseline: Sequence[Record], file: Path, allowed: Sequence[str], named: Collection[str] = ()
 ) -> list[Record]:
-    """Measure the points of a baseline on this machine, now, and return their records, which are in ``file`` too.
+    """Measure the points of a baseline on this machine, into a file.
 
     Raises:
         NotComparable: The baseline is of another kind of machine, or of several presets.
@@ -244,7 +244,7 @@ def from_records(
 
 
 def from_revision(report: Report, choice: Choice) -> None:
-    """Fill a report by measuring a revision and the present code in turns, in rounds of new processes."""
+    """Fill a report from interleaved rounds of a revision and this code."""
     points = gated(choice)
     if not points:
         raise NothingMeasured(
@@ -268,7 +268,7 @@ def from_revision(report: Report, choice: Choice) -> None:
 
 
 def from_machine_code(report: Report, records: Path | None, choice: Choice) -> None:
-    """Fill a report from what kernels were compiled to, on both sides by the tools of this machine.
+    """Fill a report from the machine code of both sides.
 
     A baseline of records is as its tools made it: of other ones it is not comparable.
     """
@@ -296,7 +296,7 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
 
 
 def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path) -> None:
-    """Add the judgements of pairs to a report, with the noise of the machine that made them."""
+    """Add the judgements of pairs to a report, with their machine's noise."""
     calibration, notes = calibration_of([pair.b for pair in pairs], calibrations)
     report.notes += notes
     report.rows += judge(pairs, report.threshold, calibration)
@@ -325,7 +325,7 @@ def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | No
 
 
 def _draft(pair: Pair, threshold: float, calibration: Calibration | None) -> tuple[Estimate, float, float]:
-    """Return the ratio of a pair, the smallest slow-down that counts, and the unadjusted p-value."""
+    """Return the ratio, smallest slow-down that counts, and unadjusted p-value."""
     ratio, known = pair.ratio, calibration.of(pair.b) if calibration else None
     if known and pair.comparison and ratio.between_processes:
         known = known.over(len(pair.comparison.log_ratios))
@@ -361,7 +361,7 @@ def _slower(estimate: Estimate) -> str:
 
 
 def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration | None, list[str]]:
-    """Return the calibration of the machine that made records, and in words what it lacks."""
+    """Return the calibration of the records' machine, and its gaps as text."""
     if not records:
         return None, []
     calibration = read(records[0].machine, folder)

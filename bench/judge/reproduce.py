@@ -1,4 +1,4 @@
-"""`python -m bench reproduce`: measure recorded points again here, and say whether the figures are the same."""
+"""`python -m bench reproduce`: measure recorded points again, and compare."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from .evidence import Estimate, Judgement, disturbed, name_of, position
 from .outcomes import exit_code
 
 TOLERANCE: Final = 0.1
-"""Share by which a figure may differ: what the same point's did between two published sweeps of the same GPU."""
+"""Tolerance: the difference of a point between two sweeps of one GPU."""
 REPRODUCED: Final = "REPRODUCED"
 NOT_REPRODUCED: Final = "NOT REPRODUCED"
 OTHER_HARDWARE: Final = "OTHER HARDWARE"
@@ -62,7 +62,7 @@ class NoSuchRunError(LookupError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repetition(Judgement[str]):
-    """Judgement of a record by its repetition here; the estimate is the ratio here over recorded."""
+    """Judgement of a record; the estimate is the ratio here over recorded."""
 
     differs: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Recorded value and value here of everything that differs."""
@@ -127,7 +127,7 @@ def reproduce(
 
 
 def searched(root: Path = RESULTS) -> list[Path]:
-    """Return the folders in which a run is looked for unless others are named: all sets, and the archive of sweeps."""
+    """Return the default folders of runs: all sets, and archived sweeps."""
     return [*with_archived(root / SETS.name), *with_archived(root / SWEEPS.name)]
 
 
@@ -138,7 +138,7 @@ def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:
 
 
 def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list[Record]:
-    """Return the evidence of a run, of its N-th record alone, or of those that meet all conditions.
+    """Return the evidence of a run, of its N-th record, or by conditions.
 
     Raises:
         NoSuchRunError: There is none; lists what there is.
@@ -199,7 +199,7 @@ class Answer:
     here: Context
 
     def to_line(self) -> str:
-        """Return the answer as JSON, with the number of differences, the machine, the commit and the time."""
+        """Return the answer as a line of JSON."""
         answer = self.repetition.to_dict()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         here = {"machine": self.here.machine, "git": self.here.git, "answered_at": now}
@@ -207,7 +207,7 @@ class Answer:
 
 
 def certified(path: Path, is_quiet: bool = False) -> Repetition:
-    """Train the run of a certificate again, compare all its bits, and print the answer unless it is to be quiet."""
+    """Train the run of a certificate again and compare bit by bit."""
     try:
         verdict = verify.replayed(Certificate.read(path))
     except (WarpDriveError, OSError) as error:
@@ -278,11 +278,11 @@ def compare(then: Record, here: Record, tolerance: float) -> Repetition:
 
 
 Result = tuple[bool, Estimate | None, list[str]]
-"""True if the figures are the same, the ratio here over recorded, and reasons."""
+"""Equality, ratio here over recorded, and reasons."""
 
 
 def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
-    """Compare the time of a unit of work, or the first metric where nothing is timed."""
+    """Compare the time per unit, or the first metric of untimed work."""
     names = list(then.metrics or {})
     if not names:
         return False, None, ["no figure was recorded"]
@@ -307,7 +307,7 @@ def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
 
 
 def _judge_learning(then: Record, here: Record, tolerance: float) -> Result:
-    """Compare whether the seed reaches the threshold, and the return at the end of its curve."""
+    """Compare reaching the threshold, and the final return."""
     old, new = then.metrics or {}, here.metrics or {}
     steps = [metrics.get("env_steps_to_threshold") for metrics in (old, new)]
     reached = ["missed" if each is None else "reached" for each in steps]
@@ -343,14 +343,14 @@ def _doubts(record: Record) -> list[str]:
 
 
 def other_hardware(then: Record, here: Record) -> str:
-    """Return the differences in hardware that decide the figure, as text; empty: none."""
+    """Return differences in the hardware of the figure, as text."""
     names = ("gpu",) if then.threads is None else ("cpu", "cores", "cpu_limit")
     differs = machine.differences(then.machine, here.machine, names)
     return "; ".join(f"{name} {a or 'none'} recorded, {b or 'none'} here" for name, (a, b) in differs.items())
 
 
 def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
-    """Return what differs in machine, versions, commit, changes and packages: recorded, and here."""
+    """Return differences in machine, versions, commit and packages."""
 
     def fields(record: Record) -> dict[str, Any]:
         machine = {f"machine.{name}": value for name, value in record.machine.items() if name != "unread"}
@@ -367,7 +367,7 @@ def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
 
 
 def changed_files(sha: str | None) -> int | None:
-    """Return in how many files the code here differs from a commit; None: git does not know it."""
+    """Count the files that differ from a commit; None: unknown to git."""
     if sha is None:
         return None
     try:
@@ -391,11 +391,11 @@ def lines(repetition: Repetition) -> list[str]:
 
 
 MOST_LISTED: Final = 3
-"""Sources, or kernels' machine code, that are named one by one; of more there is a count."""
+"""Maximum number of differences of a kind that are listed."""
 
 
 def _kind(name: str) -> str:
-    """Return what several things that differ have in common, or the name of one."""
+    """Return the kind of a difference, or its name."""
     return next((kind for kind in KINDS if name.startswith(f"{kind} ")), name)
 
 
@@ -404,4 +404,4 @@ KINDS: Final = {
     "dependency": "packages or compilers",
     "machine code": "kernels, in their machine code",
 }
-"""Words before the names of things of which many may differ, and what several are."""
+"""Kinds of differences by the prefix of their names, in the plural."""

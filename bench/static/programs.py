@@ -1,4 +1,4 @@
-"""Programs that are looked at: every environment as it is trained, and the core's own kernels, at chosen sizes."""
+"""Programs of the static gate: environments, and the core's kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
     ("covid19_economy", 1_000, 52, {}),
     ("rice", 1_000, 27, {}),
 )
-"""Environment, number of copies and of agents, and what else its wrapper takes: each source of kernels once."""
+"""Name, copies, agents, and further arguments of the wrapper."""
 CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "sampling": (
         {"n_envs": 10_000, "n_agents": 1, "categories": [2]},
@@ -33,13 +33,13 @@ CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "scanning": ({"n_envs": 2_000, "n_agents": 5, "n_steps": 50},),
     "shuffling": ({"n_envs": 1_000_000, "n_agents": 1},),
 }
-"""The core's own kernels, by the kinds of programs that launch them; `shuffling` takes environments for rows."""
+"""The core's kernels by program; `shuffling` takes environments for rows."""
 
 
 def chosen(
     envs: Sequence[str], backends: Sequence[str], n_envs: int | None, n_agents: int | None, config: Mapping[str, Any]
 ) -> list[Program]:
-    """Return the programs that options ask for.
+    """Return the programs selected by options.
 
     Args:
         envs: Environments, kinds of the core's kernels, or a user's classes as ``module:Class``; none: all of ours.
@@ -86,7 +86,7 @@ _FIXED: Final = (*EPISODE_LENGTHS, "covid19_economy")
 
 
 def environment(name: str, config: Mapping[str, Any], n_envs: int, n_agents: int) -> dict[str, Any]:
-    """Return the program of an environment of ours, or of a class that is named as module:Class."""
+    """Return the program of an environment, or of a class module:Class."""
     return {
         "name": name.rpartition(":")[2],
         "kind": "environment",

@@ -1,4 +1,4 @@
-"""Two records of one kernel: whether its machine code changed, in what, and what that means for its time.
+"""Rules that compare two records of one kernel.
 
 No time is predicted. The figures that cost time are held side by side; where some grew and others shrank, or addresses
 changed, only a clock can tell.
@@ -34,7 +34,7 @@ COSTS: Final[Mapping[str, tuple[str, ...]]] = {
     "lost occupancy": ("occupancy",),
     "wave quantization": ("wave_quantization",),
 }
-"""Figures of machine code that cost time, by what they are of; of several the one that changed most counts."""
+"""Metrics of machine code by cost; the one that changed most counts."""
 
 
 Row = Judgement[str]
@@ -125,7 +125,7 @@ def of_machine_code(before: Record, now: Record, threshold: float) -> Row:
 
 
 def of_instructions(before: Record, now: Record, threshold: float) -> Row:
-    """Judge a count of instructions: unchanged within `COUNTED_TO`, same within the threshold, else better or worse."""
+    """Judge a count of instructions by `COUNTED_TO` and the threshold."""
     change = _change(before, now, "instructions")
     verdict: Verdict = "unchanged" if abs(change) <= COUNTED_TO else "same"
     if abs(change) > threshold:
@@ -135,11 +135,11 @@ def of_instructions(before: Record, now: Record, threshold: float) -> Row:
 
 
 COUNTED_TO: Final = 0.001
-"""Share by which counts of the same code differ at most, as its files lie in other folders."""
+"""Difference of counts of the same code in two folders, as a share."""
 
 
 def changes_of(before: Record, now: Record, threshold: float) -> dict[str, float]:
-    """Return how much more each cost is now, as a share, where it is beyond a threshold; higher is always worse."""
+    """Return the growth of each cost beyond a threshold; higher is worse."""
     changes = {}
     both = {*(before.metrics or {})} & {*(now.metrics or {})}  # older records lack some
     for name, metrics in COSTS.items():
@@ -179,15 +179,15 @@ class Sides:
     changed: list[str]
     """Kernels on one side alone."""
     refused: list[str]
-    """Kernels that were made by other tools, with both."""
+    """Kernels compiled by different tools, with both."""
     failed: list[str]
-    """Kernels that are broken now."""
+    """Kernels that fail now."""
     skipped: list[str]
-    """Reasons for which some could not be looked at, each once."""
+    """Reasons of skipped kernels, without duplicates."""
 
 
 def compared(before: Sequence[Record], now: Sequence[Record], threshold: float) -> Sides:
-    """Judge each kernel that is on both sides."""
+    """Judge the kernels of both sides."""
     first, second = _evidence(before), _evidence(now)
     failed = [f"{name_of(each)}: {each.why_no_evidence}" for each in now if each.has_failed]
     broken_before = {_program(each): each.why_no_evidence for each in before if each.status == "failed"}
@@ -216,10 +216,10 @@ def _evidence(records: Sequence[Record]) -> dict[Key, Record]:
 
 
 def _program(record: Record) -> tuple[object, ...]:
-    """Return what the kernels of a program share."""
+    """Return the axes shared by the kernels of a program."""
     return tuple(sorted((name, value) for name, value in record.point.items() if name not in ("part", "kernel")))
 
 
 def _tools(record: Record) -> dict[str, object]:
-    """Return what must be the same for differences to be those of the code."""
+    """Return the tools of a record, which must match."""
     return {"case_version": record.case_version, "compiler": record.notes.get("compiler")}
