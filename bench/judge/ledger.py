@@ -288,7 +288,7 @@ class Claim(Model):
     quote: str = ""
     """Literal quotation; empty for a chart or a goal."""
     reading: str = ""
-    """How the figure follows from the source; empty: it is quoted."""
+    """Derivation of the figure from the source; empty: it is quoted."""
     says: str
     """The set-up."""
     bound: Literal["", "about", "at least", "at most"] = ""
