@@ -46,7 +46,7 @@ class Row:
 
 
 ROWS: Final = {
-    "claims": Row("judge.claims:claims"),
+    "claims": Row("claims:claims"),
     "paper": Row("paper:paper"),
     "table": Row("show.documents:table"),
     "refresh": Row("show.documents:refresh"),

@@ -24,20 +24,20 @@ from .core.record import SWEEPS
 from .workloads.cases import CASES
 
 LOAD_HIGH: Final = 0.5
-"""Load per core from which times say more about the others than about the code."""
+"""Load per core above which timings are unreliable."""
 LOAD_NOTED: Final = 0.1
-"""Load per core from which it is worth a word."""
+"""Load per core above which a note is made."""
 CACHE_BYTES: Final = 2**30
 """Free space below which compiled kernels may not fit."""
 HOT_C: Final = 80
-"""Temperature from which NVIDIA's data centre GPUs are near to slowing down, degrees Celsius."""
+"""Temperature near which data centre GPUs throttle, degrees Celsius."""
 
 Level = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     topic: str
     level: Level
@@ -116,7 +116,7 @@ MISLEADING: Final = {
     "NVIDIA_TF32_OVERRIDE": "fp32 may be TF32, or TF32 fp32",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "fp32 is TF32",
 }
-"""Variables under which a figure is not of what its record says."""
+"""Environment variables that invalidate a measurement."""
 
 
 def _settings() -> Iterator[Finding]:

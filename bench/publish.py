@@ -17,12 +17,14 @@ import typer
 
 from warpdrive_min.files import require_writable, write_atomically
 
-from . import doctor, sweep
+from . import doctor
 from .core import machine
+from .core.errors import Code
 from .core.point import Point, PresetName, command_line, passes, point_name
 from .core.record import Comparison, Context, Record, append, leaving_out, read_comparisons, there
-from .judge.evidence import Key, key, machine_mismatches, name_of, point_key
+from .judge.evidence import Key, key, name_of, point_key
 from .judge.ledger import is_claimed
+from .options import AtOnce, CaseNames, Where, between, require_known, require_met, say
 from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
@@ -30,22 +32,18 @@ from .process.interleaved import in_rounds
 from .process.local import run_points, start
 from .process.rounds import Side
 from .process.stopping import keeps
+from .process.sweep import missing, records_in, run
 from .process.worker import WorkerError
 from .show import documents, plots, sets
 from .show.sets import COMPARISONS, RECORDS, Manifest
-from .sweep import say
-from .workloads.cases import CASES
+from .workloads.cases import CASES, jobs
 from .workloads.shared import availability
 
 _T = TypeVar("_T")
-REFUSED: Final = 3
-"""Exit code: nothing was begun, for figures from here could not be published."""
-UNFINISHED: Final = 4
-"""Exit code: the time is up, or the shard is measured, and there is more to do."""
 
 
 class RefusedError(ValueError):
-    """Figures from here could not be published; the message says why, and what to do."""
+    """Figures from here cannot be published."""
 
 
 class TimeIsUp(Exception):  # noqa: N818  (an outcome, not a mistake)
@@ -54,7 +52,7 @@ class TimeIsUp(Exception):  # noqa: N818  (an outcome, not a mistake)
 
 @dataclass(slots=True)
 class Clock:
-    """Time for whole pieces of work, each of which may take as long as the longest one so far."""
+    """Deadline for steps that take as long as the longest so far."""
 
     until_s: float | None
     start: float = field(default_factory=time.monotonic)
@@ -62,7 +60,7 @@ class Clock:
     last: float = field(default_factory=time.monotonic)
 
     def tick(self) -> None:
-        """Note the end of a piece; raises TimeIsUp where another one may not end in time."""
+        """End a step; raises TimeIsUp if another one may exceed the deadline."""
         now = time.monotonic()
         self.longest_s, self.last = max(self.longest_s, now - self.last), now
         if self.until_s is not None and now - self.start + self.longest_s > self.until_s:
@@ -71,7 +69,7 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """Points that a set is made of."""
+    """Points of a set."""
 
     points: Sequence[str] = ()
     """AXIS=VALUE conditions, ``case`` among the axes; none: all of the preset."""
@@ -84,13 +82,13 @@ class Wanted:
         return [*self.points, *(f"peer={name}" for name in self.peers)]
 
     def has(self, case: str, *points: Point) -> bool:
-        """Return whether all these points of a case are wanted."""
+        """True if all points of a case are selected."""
         return all(passes({"case": case, **each}, self.points) for each in points)
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A set that is being made."""
+    """Set in progress."""
 
     folder: Path
     context: Context
@@ -99,15 +97,15 @@ class Publication:
     shard: tuple[int, int] = (1, 1)
     """Number, from 1, and count of the shards."""
     at_once: int = 1
-    """Most points that are set up and checked at the same time."""
+    """Maximum number of points that are set up at once."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Pairs and steps that do not run, each with the reason."""
+    """Skipped pairs and steps, with the reason."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Pairs that are wrong or broke, each with the reason."""
+    """Failed pairs, with the reason."""
 
     def records(self) -> list[Record]:
         """Return all records so far."""
-        return sweep.records_in(self.folder / RECORDS)
+        return records_in(self.folder / RECORDS)
 
     def comparisons(self) -> list[Comparison]:
         """Return all comparisons so far."""
@@ -120,17 +118,17 @@ class Publication:
         return self.shard[1] > 1
 
     def of_shard(self, work: Iterable[_T]) -> list[_T]:
-        """Return this shard's part of all points or pairs, done or not, so that it is the same each time."""
+        """Return this shard's part of all points or pairs."""
         number, count = self.shard
         return list(work)[number - 1 :: count]
 
     def compared(self) -> set[tuple[Key, Key]]:
-        """Return the pairs of points that have a comparison."""
+        """Return the pairs of points with a comparison."""
         keys = {record.id: key(record) for record in self.records()}
         return {(keys[each.a], keys[each.b]) for each in self.comparisons() if {each.a, each.b} <= keys.keys()}
 
     def add(self, records: Sequence[Record], comparison: Comparison | None = None) -> None:
-        """Keep records, and then their comparison, so that there is none without them."""
+        """Append records, then their comparison."""
         for record in records:
             append(self.folder / RECORDS, record)
         if comparison:
@@ -141,14 +139,14 @@ def publish(
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
     until_s: Annotated[
         float | None,
-        typer.Option(callback=sweep.between(0, 1e9), help="Stop cleanly before this many seconds; continue later."),
+        typer.Option(callback=between(0, 1e9), help="Stop cleanly before this many seconds; continue later."),
     ] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Step to leave out; the manifest says so.")] = None,
-    case: sweep.CaseNames = None,
-    where: sweep.Where = None,
+    case: CaseNames = None,
+    where: Where = None,
     peer: Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")] = None,
     shard: Annotated[str, typer.Option(help="K/N: every Nth point from the Kth on, no more.")] = "1/1",
-    at_once: sweep.AtOnce = 1,
+    at_once: AtOnce = 1,
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
 ) -> None:
@@ -158,10 +156,10 @@ def publish(
     Exits with 1 if a point failed, with 3 if nothing can be published from here, with 4 if there is more to do.
     """
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
-    sweep.require_known(where or [])
+    require_known(where or [])
     require_writable(out, "--out")
     wanted = Wanted(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
-    sweep.require_met(wanted.points, sweep.jobs(preset.value, wanted.points))
+    require_met(wanted.points, jobs(preset.value, wanted.points))
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
     options = {"skip": left_out, "case": case or [], "where": where or [], "peer": wanted.peers}
@@ -181,13 +179,13 @@ def publish(
                 clock.tick()
     except (RefusedError, sets.SetError) as error:
         say(str(error))
-        raise typer.Exit(REFUSED) from error
+        raise typer.Exit(Code.NOTHING) from error
     except TimeIsUp as error:
         say(f"stopped, as the next piece takes up to {clock.longest_s:.0f} s; `{command}` goes on")
-        raise typer.Exit(UNFINISHED) from error
+        raise typer.Exit(Code.UNFINISHED) from error
     if publication.is_shard:
         say(f"shard {shard} is measured; `{command}` goes on")
-        raise typer.Exit(UNFINISHED)
+        raise typer.Exit(Code.UNFINISHED)
     manifest = finish(publication, manifest)
     say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points or steps skipped")
     for name, reason in manifest.failed.items():
@@ -207,7 +205,7 @@ def begin(
     shard: tuple[int, int],
     at_once: int,
 ) -> tuple[Publication, Manifest]:
-    """Return the set that is to be made or gone on with, and its manifest so far.
+    """Begin or continue a set; returns it with its manifest.
 
     Raises:
         RefusedError: There are changes or the doctor sees a problem; or the set was begun in another way.
@@ -245,7 +243,7 @@ def begin(
             f"{folder} has {' '.join(manifest.chosen) or 'all points'} (got {' '.join(wanted.words) or 'all points'})"
         )
         raise RefusedError(f"publish: {said}; `{manifest.command}`")
-    if differ := machine_mismatches(manifest.machine, context.machine):
+    if differ := machine.difference_texts(machine.differences(manifest.machine, context.machine)):
         raise RefusedError(f"publish: {folder} was begun on another machine ({'; '.join(differ)}); go on where it was")
     context = Context.here(preset.value, manifest.run_id)
     return Publication(folder, context, wanted, pythons, shard, at_once), manifest
@@ -284,18 +282,18 @@ def finish(publication: Publication, manifest: Manifest) -> Manifest:
 
 
 def run_sweep(publication: Publication) -> Iterator[str]:
-    """Measure each point that has no evidence yet and whose backend is here."""
+    """Measure available points without evidence."""
     states = availability()
-    wanted = sweep.jobs(publication.context.preset, publication.wanted.points)
-    jobs = [job for job in wanted if states[str(job.point["backend"])].available]
+    wanted = jobs(publication.context.preset, publication.wanted.points)
+    here = [job for job in wanted if states[str(job.point["backend"])].available]
     file, runner = publication.folder / RECORDS, partial(run_points, at_once=publication.at_once)
-    todo = sweep.missing(publication.of_shard(jobs), file)
-    for index, record in enumerate(sweep.run(todo, publication.context, file, runner), start=1):
+    todo = missing(publication.of_shard(here), file)
+    for index, record in enumerate(run(todo, publication.context, file, runner), start=1):
         yield f"{index}/{len(todo)} {name_of(record)}: {record.status}"
 
 
 def run_pairs(publication: Publication) -> Iterator[str]:
-    """Measure each pair of points in turns that has no comparison yet and whose backends are here, on one card.
+    """Measure available pairs without a comparison, interleaved on one card.
 
     Presets below full measure those that a claim is about: a pair is rounds of two new processes, a minute on a GPU.
     """
@@ -327,7 +325,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
 
 
 def run_peers(publication: Publication) -> Iterator[str]:
-    """Measure each peer's point that has no evidence yet, in turns with ours."""
+    """Measure points of peers without evidence, interleaved with ours."""
     wanted = chosen(publication.context.preset, publication.wanted.peers, [])
     todo = unfinished(publication.of_shard(wanted), publication.records(), publication.comparisons())
     pythons = interpreters(publication.pythons)
@@ -362,4 +360,4 @@ STEPS: Final[Steps] = {
     "figures": draw_figures,
     "tables": write_tables,
 }
-"""Steps in their order; each yields a line once a piece of its work is kept, and does not do that piece again."""
+"""Steps in order; each yields a line per finished, resumable piece of work."""

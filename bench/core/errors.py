@@ -1,9 +1,10 @@
-"""Errors of commands, with their exit codes."""
+"""Exit codes, and the errors that end a command with one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from typing import ClassVar
 
 import typer
@@ -15,23 +16,38 @@ class Skip(Exception):  # noqa: N818  (not a failure)
     """A point cannot run on this machine; the message says why and what to install."""
 
 
+class Code(IntEnum):
+    """Exit codes of all commands; scripts may rely on them."""
+
+    OK = 0
+    REGRESSION = 1
+    FAILED = 1
+    """A point, a file or a figure is not as it should be."""
+    INCONCLUSIVE = 2
+    NOTHING = 3
+    """Nothing was measured, or the set of points changed."""
+    NOT_COMPARABLE = 4
+    UNFINISHED = 4
+    BROKEN = 5
+
+
 class CompareError(ValueError):
     """A point is wrong or breaks, or a command is used wrongly."""
 
-    code: ClassVar[int] = 5
+    code: ClassVar[Code] = Code.BROKEN
     """Exit code of the command."""
 
 
 class NothingMeasured(CompareError):  # noqa: N818  (an outcome, not a mistake)
     """No point is left to compare."""
 
-    code = 3
+    code = Code.NOTHING
 
 
 class NotComparable(CompareError):  # noqa: N818  (an outcome, not a mistake)
     """A side is missing, or the two differ in a field that decides a figure."""
 
-    code = 4
+    code = Code.NOT_COMPARABLE
 
 
 class FileError(ValueError):

@@ -12,7 +12,7 @@ import platform
 import re
 import time
 import timeit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
@@ -83,6 +83,28 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
 def card_hash(uuid: str) -> str:
     """Hash a GPU's UUID, without its prefix "GPU-"."""
     return _hash(uuid.removeprefix("GPU-"))[:16]
+
+
+COMPARABLE: Final = (
+    *("gpu", "driver", "cuda", "cuda_compiler", "cpp_compiler", "torch", "numpy", "numba", "numba_cuda", "pycuda"),
+    *("python", "cpu", "cores", "cpu_limit", "settings"),
+)
+"""Fields of a fingerprint that two machines must share for their times to be compared.
+
+Another card of the same model, another OS kernel and unused packages are allowed."""
+
+
+def differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], names: Iterable[str] | None = COMPARABLE
+) -> dict[str, tuple[Any, Any]]:
+    """Return the fields in which two machines differ, with both values; ``names`` None compares all fields."""
+    names = {**a, **b} if names is None else names
+    return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
+
+
+def difference_texts(differs: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Return `differences` as text."""
+    return [f"{name}: {a!r} against {b!r}" for name, (a, b) in differs.items()]
 
 
 def kind(fingerprint: Mapping[str, Any]) -> str:

@@ -523,7 +523,12 @@ def there(*files: Path) -> list[Path]:
 
 
 def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> list[Comparison]:
-    """Return the comparisons of files and folders, see `files_in`.
+    """Return the comparisons of files and folders; see `read_results`."""
+    return read_results(paths, cut)[1]
+
+
+def read_results(paths: Iterable[Path], cut: list[str] | None = None) -> tuple[list[Record], list[Comparison]]:
+    """Return the records and comparisons of files and folders, see `files_in`.
 
     Pairs of schema 1 become comparisons of one round.
 
@@ -541,7 +546,7 @@ def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> lis
         except ValueError as error:
             why = fault(error) if isinstance(error, ValidationError) else error
             _leave_out(f"{a.run_id}: {a.case} cannot be compared with {b.run_id}: {why}", cut)
-    return found
+    return records, found
 
 
 def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:

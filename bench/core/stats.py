@@ -204,12 +204,15 @@ def unpaired_p(a: Sequence[float], b: Sequence[float], over: float = 1.0) -> flo
     Ties share their ranks and narrow the variance; half a step is taken off for continuity.
     """
     import numpy as np  # noqa: PLC0415
-    from scipy.stats import mannwhitneyu  # noqa: PLC0415
+    from scipy.special import ndtr  # noqa: PLC0415  (scipy.stats would take 0.8 s)
 
     first, second = np.asarray(a, np.float64) * over, np.asarray(b, np.float64)
-    if np.ptp(np.concatenate([first, second])) == 0:
+    times, counts = np.unique(np.concatenate([first, second]), return_counts=True)
+    if len(times) == 1:
         return 0.5
-    return float(mannwhitneyu(second, first, alternative="greater", method="asymptotic").pvalue)
+    steps, n = np.sign(np.subtract.outer(second, first)), len(first) + len(second)
+    ties = (counts**3 - counts).sum() / (n * (n - 1))
+    return float(ndtr((0.5 - steps.sum() / 2) / math.sqrt(steps.size / 12 * (n + 1 - ties))))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Figures of others on the same points, read from anchors.toml, for what shows or judges ours beside them."""
+"""Published rates of other software, from anchors.toml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES: Final[dict[str, str]] = {table["name"]: table["source"] for table in _T
 
 
 class Anchor(Model):
-    """A point of `train` that somebody else was measured on."""
+    """Rate of other software on a point of `train`."""
 
     env: str
     n_envs: int
@@ -37,7 +37,7 @@ class Anchor(Model):
     backend: str = ""
     """Backend of WarpDrive's environments, the faster one of each size."""
     note: str = ""
-    """Way in which theirs was measured, where that is not as the others were."""
+    """Exception in how it was measured."""
 
     @property
     def axes(self) -> dict[str, Any]:
@@ -65,5 +65,5 @@ ANCHORS: Final = tuple(Anchor(**row) for of_list in rows().values() for row in o
 
 
 def anchor(point: Point) -> Anchor | None:
-    """Return who else was measured on a point; a figure of another precision is compared with theirs too."""
+    """Return the anchor of a point, whatever its precision."""
     return next((each for each in ANCHORS if each.axes.items() <= point.items()), None)

@@ -1,44 +1,26 @@
-"""`python -m bench claims`: what WarpDrive and we claim about speed and learning, and what records show of it."""
+"""Judging claims by records: WarpDrive's, our goals, and our own published figures."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
-import typer
-
-from warpdrive_min.files import require_writable
-from warpdrive_min.terminal import echo
-
-from .. import sweep
 from ..core.archive import with_archived
 from ..core.case import Job
-from ..core.errors import FileError, exiting
 from ..core.groups import groups_of
 from ..core.point import Point, Preset
-from ..core.record import (
-    SWEEPS,
-    Comparison,
-    Context,
-    Record,
-    leaving_out,
-    read_all,
-    read_comparisons,
-)
-from ..show import render
+from ..core.record import SWEEPS, Comparison, Record, leaving_out, read_all
 from ..show.columns import Column, Table
 from ..show.labels import number
-from ..show.sets import newest_sets, past_records, published_records
-from ..workloads.cases import CASES, is_present
+from ..show.sets import newest_sets
+from ..workloads.cases import CASES, is_present, jobs
 from ..workloads.learn import SEEDS
-from ..workloads.shared import availability
 from .evidence import Estimate, Filter, Judgement, point_key, position, worker
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
 
@@ -53,63 +35,58 @@ VERDICTS: Final = (
     *(f"{decision}{where}" for decision in get_args(Decision) for where in ("", ELSEWHERE)),
     *("other hardware", "not measurable here", "not measured yet", "not repeated yet"),
 )
-"""All verdicts, what is decided first."""
+"""All verdicts, decided ones first."""
 Judged = Judgement[Claim]
-"""A claim beside what was measured."""
-
-
-def to_dict(judged: Judged) -> dict[str, Any]:
-    """Return a judgement as JSON takes it."""
-    claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
-    return {
-        "name": claim.name,
-        "source": claim.source,
-        **claim.model_dump(include={"section", "quote", "reading", "says"}),
-        "url": LINKS.get(claim.source),
-        "claimed": claim.model_dump(include={"low", "high", "unit", "bound", "direction", "hardware"}),
-        "verified_by": claim.query
-        and {
-            "quantity": claim.query.quantity,
-            "records": [{"case": each.case, "axes": dict(each.axes)} for each in claim.query.filters],
-        },
-        "measured": estimate
-        and {
-            **_finite(estimate),
-            "hardware": estimate.on,
-            "run_id": estimate.run_id,
-            "commands": list(dict.fromkeys(record.command for record in estimate.records)),
-        },
-        "ratio": ratio and _finite(ratio),
-        "verdict": judged.verdict,
-        "why": judged.why,
-    }
+"""Judgement of a claim."""
 
 
 def times_claimed(judged: Judged) -> Estimate | None:
-    """Return what was measured over what is claimed, the lower end of a range, with its interval."""
+    """Measured value divided by claimed value, or by the lower end of a range."""
     return judged.estimate and judged.estimate.over(judged.subject.low)
-
-
-def _finite(estimate: Estimate) -> dict[str, float | None]:
-    """Return value and interval as JSON can write them; None: no bound, as some seeds never got there."""
-    figures = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 # ------------------------------------------------------------------ judging
 
 
 def judge(claim: Claim, records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Judged:
-    """Hold a claim against the newest evidence that fits.
+    """Return the judgement of a claim; see `judge_all`."""
+    return judge_all([claim], records, comparisons)[0]
 
-    Only what was measured on the claim's hardware decides a rate or a time; newer evidence of other hardware does not
-    take its place, nor that of seeds that reach a threshold. A ratio between two things on one machine
-    is decided on any, and its verdict says where that is not the claim's.
+
+def judge_all(
+    claims: Iterable[Claim], records: Iterable[Record], comparisons: Sequence[Comparison] = ()
+) -> list[Judged]:
+    """Judge claims by the newest evidence that fits.
+
+    Only records from the claim's hardware decide a rate or a time; newer evidence from other hardware does not replace
+    them, nor that of seeds that reach a threshold. A ratio between two things on one machine is decided on any, and its
+    verdict says where that is not the claim's.
     """
-    shown = _not_before(claim.made_by, evidence(records))
+    shown = [(record, worker(record)) for record in evidence(records)]
+    began: dict[str, datetime] = {}
+    for record, _ in shown:
+        began[record.run_id] = min(record.start, began.get(record.run_id, record.start))
+    return [_judge(claim, shown, began, comparisons) for claim in claims]
+
+
+def _judge(
+    claim: Claim,
+    shown_on: Sequence[tuple[Record, str]],
+    began: Mapping[str, datetime],
+    comparisons: Sequence[Comparison],
+) -> Judged:
+    """Judge a claim by evidence with its hardware; ``began`` is the start of each run.
+
+    A claim that a run made needs another run, which started no earlier, as earlier ones are of older code.
+    """
+    if claim.made_by and claim.query:
+        since, filters = began.get(claim.made_by, EARLIEST), claim.query.filters
+        fitting = [each for each in shown_on if any(points.fits(each[0]) for points in filters)]
+        shown_on = [each for each in fitting if each[0].run_id != claim.made_by and each[0].start >= since]
+    shown = [record for record, _ in shown_on]
     estimate = claim.query.estimate(shown, comparisons, claim.hardware) if claim.query else None
     if claim.query and estimate and claim.hardware not in estimate.on:
-        there = [each for each in shown if claim.hardware in worker(each)]
+        there = [record for record, hardware in shown_on if claim.hardware in hardware]
         if claim.query.quantity == "Reached" or not claim.query.is_portable(estimate):
             estimate = claim.query.estimate(there, comparisons, claim.hardware) or estimate
 
@@ -135,7 +112,7 @@ UNNAMED_MACHINE: Final = "a machine that the source does not name"
 
 
 def _verdict(claim: Claim, estimate: Estimate) -> tuple[Decision, str]:
-    """Return the verdict on an interval, and the reason."""
+    """Return the verdict on an estimate, and the reason."""
     where, (least, most), words = position(estimate.interval, claim.region), claim.region, _bounds(claim)
     if where == "inside":
         return "holds", f"the whole interval is {words}"
@@ -153,12 +130,6 @@ def _bounds(claim: Claim) -> str:
     if math.isinf(most):
         return f"at least {number(least)}"
     return f"at most {number(most)}" if math.isinf(least) else f"{number(least)} to {number(most)}"
-
-
-def _not_before(run_id: str, records: Sequence[Record]) -> list[Record]:
-    """Return the records that may repeat what a run found: of other runs, none of them earlier, as of older code."""
-    began = min((record.start for record in records if record.run_id == run_id), default=EARLIEST)
-    return [record for record in records if record.run_id != run_id and record.start >= began]
 
 
 def evidence(records: Iterable[Record]) -> list[Record]:
@@ -180,19 +151,19 @@ def evidence(records: Iterable[Record]) -> list[Record]:
 def _missing(claim: Claim, query: Query) -> str:
     if claim.made_by:
         return f"only run {claim.made_by} has it; a later run must show it again"
-    if not all(map(jobs, query.filters)):
+    if not all(map(points, query.filters)):
         return "no preset of the suite has this point"
     if (n_gpus := max(int(each.axes.get("n_ranks", 1)) for each in query.filters)) > 1:
         return f"not measured here, needs {n_gpus} GPUs"
-    backends = dict.fromkeys(job.point["backend"] for job in jobs(*query.filters))
+    backends = dict.fromkeys(job.point["backend"] for job in points(*query.filters))
     return f"no record has it; where {' and '.join(backends)} can run, python -m bench claims --run measures it"
 
 
 # ------------------------------------------------------------------ our own claims
 
 
-def own_claims(records: Sequence[Record]) -> list[Claim]:
-    """Return what this project's documents show first: the best figure of each environment, or of each implementation.
+def own_claims(records: Iterable[Record]) -> list[Claim]:
+    """Return claims of our best figure of each environment or implementation.
 
     Each comes from the newest but one of the runs that have its point on one kind of hardware, and the newest has to
     show it again. What a single run has is claimed by that one, where nothing else has been repeated.
@@ -221,7 +192,7 @@ def _without_seed(point: Point) -> dict[str, Any]:
 
 
 def _own_claim(records: Sequence[Record]) -> tuple[Claim, bool] | None:
-    """Return what is claimed of records of one point on one kind of hardware, and whether another run has it, too.
+    """Return the claim of one point on one GPU or CPU, and if it is repeated.
 
     The seeds of `learn`, of which none may lack, are one point.
     """
@@ -269,11 +240,11 @@ def _named(case: str, point: Point) -> str:
     return f"{case}: {', '.join(words)}"
 
 
-# ------------------------------------------------------------------ measuring now
+# ------------------------------------------------------------------ points
 
 
-def jobs(*filters: Filter) -> list[Job]:
-    """Return the points of all presets that fit, each once."""
+def points(*filters: Filter) -> list[Job]:
+    """Return the points of presets default and full that fit, without duplicates."""
     found = {
         point_key(job.case.name, job.point): job
         for each in filters
@@ -287,52 +258,35 @@ def jobs(*filters: Filter) -> list[Job]:
 def _jobs(case: str) -> list[Job]:
     presets: tuple[Preset, ...] = ("default", "full")
     of_name = {case: CASES[case]} if case in CASES else {}
-    return [job for preset in presets for job in sweep.jobs(preset, cases=of_name)]
-
-
-def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
-    """Measure the claims of which this machine has all points, into a file of records; says which backends it lacks."""
-    states = availability()
-    queries = [claim.query for claim in claims if claim.query is not None]
-    needed = [{str(job.point["backend"]) for job in jobs(*each.filters)} for each in queries]
-    lacking = {name for each in needed for name in each if not states[name].available}
-    for name in sorted(lacking):
-        echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
-    here = [each for each, backends in zip(queries, needed, strict=True) if not backends & lacking]
-    todo = jobs(*(points for each in here for points in each.filters))
-    context = Context.here("default")
-    file = out / f"{context.run_id}.jsonl"
-    measured = sweep.measured(todo, context, file, partial(echo, err=True))
-    echo(f"records: {file}" if measured else "nothing that these claims need can be measured here", err=True)
-    return measured
+    return [job for preset in presets for job in jobs(preset, cases=of_name)]
 
 
 # ------------------------------------------------------------------ showing
 
 
 def counts(judged: Sequence[Judged]) -> dict[str, int]:
-    """Return how often each verdict was given, what is decided first; no verdict that was not given."""
+    """Count the verdicts, decided ones first."""
     found = Counter(each.verdict for each in judged)
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Judged claims for a page: how often each verdict was given, and the table of all."""
+    """Judged claims for a page: counts of verdicts, and a table."""
 
     counts: Mapping[str, int]
     table: Table[Judged]
 
 
 def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Claims | None:
-    """Hold the whole ledger against the records of a report; None if nothing was measured of any claim.
+    """Judge all claims by the records of a report; None if none has an estimate.
 
     Our own claims are those of the published records.
 
     Raises:
         RecordError: A published record breaks the schema.
     """
-    judged = [judge(claim, records, comparisons) for claim in (*CLAIMS, *own_claims(published()))]
+    judged = judge_all((*CLAIMS, *own_claims(published())), records, comparisons)
     if not any(each.estimate for each in judged):
         return None
     return Claims(counts(judged), Table(columns=ON_A_PAGE, rows=judged))
@@ -379,6 +333,8 @@ ON_A_PAGE: Final[Sequence[Column[Judged]]] = (
     *(QUOTE, ON, SOURCE),
     Column("run", lambda each: each.estimate.run_id if each.estimate else "", is_choice=True),
 )
+
+
 IN_A_DOCUMENT: Final[Sequence[Column[Judged]]] = (
     SOURCE,
     Column("claim", lambda each: f"{each.subject.name}: {each.subject.says}"),
@@ -399,46 +355,49 @@ ON_A_TERMINAL: Final = (
 )
 
 
-def published() -> list[Record]:
-    """Return the records that are published here, of which our own claims are made.
+def to_dict(judged: Judged) -> dict[str, Any]:
+    """Return a judgement as JSON takes it."""
+    claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
+    return {
+        "name": claim.name,
+        "source": claim.source,
+        **claim.model_dump(include={"section", "quote", "reading", "says"}),
+        "url": LINKS.get(claim.source),
+        "claimed": claim.model_dump(include={"low", "high", "unit", "bound", "direction", "hardware"}),
+        "verified_by": claim.query
+        and {
+            "quantity": claim.query.quantity,
+            "records": [{"case": each.case, "axes": dict(each.axes)} for each in claim.query.filters],
+        },
+        "measured": estimate
+        and {
+            **_finite(estimate),
+            "hardware": estimate.on,
+            "run_id": estimate.run_id,
+            "commands": list(dict.fromkeys(record.command for record in estimate.records)),
+        },
+        "ratio": ratio and _finite(ratio),
+        "verdict": judged.verdict,
+        "why": judged.why,
+    }
 
-    Sets and the archive of sweeps, for what one run showed another one has to show again.
+
+def _finite(estimate: Estimate) -> dict[str, float | None]:
+    """Return value and interval for JSON; None: infinite."""
+    figures = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def published() -> list[Record]:
+    """Return the published records, the source of our own claims.
 
     Raises:
         RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
     with leaving_out() as cut:
-        return read_all([*with_archived(SWEEPS), *newest_sets()], cut)
+        return read_all(published_files(), cut)
 
 
-def claims(
-    records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
-    source: Annotated[str | None, typer.Option(help="Only claims whose source contains this text.")] = None,
-    run: Annotated[bool, typer.Option("--run", help="First measure what this machine can.")] = False,
-    out: Annotated[Path, typer.Option(help="With --run, the folder of the new records.")] = SWEEPS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
-) -> None:
-    """Compare every claim about speed and learning, WarpDrive's and our own, with records."""
-    if run:
-        require_writable(out, "--out")
-    with exiting(1, FileError, OSError, to_stderr=True), leaving_out() as cut:
-        ours = published()
-        paths = [*published_records(), *past_records()] if records is None else records
-        shown, comparisons = read_all(paths, cut), read_comparisons(paths, cut)
-    ledger = [claim for claim in (*CLAIMS, *own_claims(ours)) if source is None or source in claim.source]
-    if not ledger:
-        sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [OURS]))
-        raise typer.BadParameter(f"--source {source}: no claim has it (sources: {sources})")
-    if run:
-        shown = [*shown, *measure_now(ledger, out)]
-    judged = [judge(claim, shown, comparisons) for claim in ledger]
-    if as_json:
-        echo(json.dumps([to_dict(each) for each in judged], indent=2, allow_nan=False))
-    elif markdown:
-        echo(render.markdown(Table(columns=IN_A_DOCUMENT, rows=judged)))
-    else:
-        console = render.console()
-        for name, rows in groups_of(judged, lambda each: each.subject.source).items():
-            console.print(render.terminal(Table(title=name, columns=ON_A_TERMINAL, rows=rows)))
-        console.print(", ".join(f"{verdict}: {n}" for verdict, n in counts(judged).items()))
+def published_files() -> list[Path]:
+    """Return the folders of sets and archived sweeps."""
+    return [*with_archived(SWEEPS), *newest_sets()]

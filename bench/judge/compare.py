@@ -8,50 +8,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from warpdrive_min.files import require_writable, write_atomically
 
-from .. import sweep
-from ..core.archive import exists, read_toml
+from .. import options
 from ..core.case import Job
-from ..core.errors import CompareError, NotComparable, NothingMeasured, exiting
-from ..core.measure import Timed
-from ..core.point import ABSENT, Preset, PresetName, passes
-from ..core.record import (
-    RESULTS,
-    Comparison,
-    Record,
-    RecordError,
-    are_on_two_cards,
-    leaving_out,
-    oldest_first,
-    read_all,
-    selected,
-)
+from ..core.errors import Code, CompareError, NotComparable, NothingMeasured, exiting
+from ..core.point import ABSENT, PresetName
+from ..core.record import Comparison, Record, oldest_first
 from ..core.stats import CONFIDENCE, holm, median
-from ..process.checkouts import WORKING_TREE
-from ..process.interleaved import (
-    Kept,
-    Measured,
-    Pair,
-    measure_all,
-    measure_revisions,
-    sides_of,
-)
+from ..options import COMPARISONS, AtOnce, Choice, Names, Resume, Where, chosen, say
+from ..process.interleaved import Kept, Measured, Pair, measure_all, measure_revisions, sides_of
 from ..process.local import start
 from ..process.stopping import keeps
 from ..process.worker import WorkerError
 from ..show import render
 from ..show.columns import Column, Table
-from ..sweep import AtOnce, Names, Resume, Where, between, run_of, say
-from ..workloads.shared import availability
 from .evidence import (
     Estimate,
     Evidence,
@@ -61,15 +39,13 @@ from .evidence import (
     check_allowed,
     disturbed,
     mismatches,
-    name_of,
     point_key,
     position,
-    remarks,
 )
+from .pairing import caveats, is_file, ns_column, paired_up
 
 SAME: Final = 0.01
-"""Share within which the whole interval of two sides lies that are the same."""
-COMPARISONS: Final = RESULTS / "comparisons"
+"""Difference within which two sides are the same, as a share."""
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 
 
@@ -123,71 +99,8 @@ def to_dict(row: Row) -> dict[str, Any]:
 # ------------------------------------------------------------------ choosing
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """Points that are compared, as the options of a command name them."""
-
-    preset: Preset = "default"
-    cases: Sequence[str]
-    where: Sequence[str]
-    allowed: Sequence[str] = ()
-    """Fields that two records need not share."""
-    at_once: int = 1
-    """Most rounds that are set up at the same time."""
-
-    def of(self, path: Path) -> list[Record]:
-        """Return the records of a file or folder that are chosen.
-
-        Raises:
-            RecordError: None can be read.
-        """
-        with leaving_out() as cut:
-            found = read_all([path], cut)
-        if cut and not found:
-            raise RecordError(cut[0])
-        return selected(found, self.cases, self.where)
-
-
-def chosen(choice: Choice) -> list[Job]:
-    """Return the points that can run here, of cases that repeat; prints a line for each backend that cannot.
-
-    Raises:
-        CompareError: There is no such case, axis or value.
-    """
-    with _telling("--case "):
-        sweep.require_cases(choice.cases)
-    with _telling():
-        sweep.require_known(choice.where)
-    jobs = sweep.jobs(choice.preset, [f"case={name}" for name in choice.cases])
-    wanted = [job for job in jobs if job.case.workload is Timed and passes(job.point, choice.where)]
-    with _telling():
-        sweep.require_met([*(f"case={name}" for name in choice.cases), *choice.where], wanted)
-    return sweep.runnable(wanted, availability(), "left out")
-
-
-@contextmanager
-def _telling(before: str = "") -> Iterator[None]:
-    """Let a wrong option be an error of a comparison."""
-    try:
-        yield
-    except typer.BadParameter as error:
-        raise CompareError(f"{before}{error}") from error
-
-
-GATED: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).with_name("gated.toml"))["points"]
-"""Conditions of the points that are gated if no case is named: each point meets all of one row."""
-
-
-def gated(choice: Choice) -> list[Job]:
-    """Return the points of a gate that can run here; see `chosen`."""
-    found = chosen(choice)
-    if choice.cases or choice.preset == "smoke":
-        return found
-    return [job for job in found if any(passes({"case": job.case.name, **job.point}, each) for each in GATED)]
-
-
 def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
-    """Return the pairs of points that differ in one axis alone, as ``AXIS=A,B`` names it; `ABSENT` is a value, too.
+    """Pair points that differ in one axis only, given as ``AXIS=A,B``.
 
     Raises:
         NotComparable: The condition does not name two values.
@@ -197,8 +110,8 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
     both = values.split(",")
     if not name or len(both) != 2:
         raise NotComparable(f"--axis {axis}: must be AXIS=A,B; for example backend=host,cpu")
-    with _telling():
-        sweep.require_known([f"{name}={value}" for value in both], "--axis")
+    with options.as_compare_error():
+        options.require_known([f"{name}={value}" for value in both], "--axis")
     sides: list[dict[Key, Job]] = [{}, {}]
     for job in jobs:
         if (value := str(job.point.get(name, ABSENT))) in both:
@@ -218,7 +131,7 @@ def compare(
     case: Names = None,
     where: Where = None,
     same: Annotated[
-        float, typer.Option(callback=between(0, 100), help="Largest difference, in %, that is called the same.")
+        float, typer.Option(callback=options.between(0, 100), help="Largest difference, in %, that is called the same.")
     ] = 100 * SAME,
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
@@ -230,18 +143,18 @@ def compare(
     Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
     fails.
     """
-    run_id = run_of(resume, out)
+    run_id = options.run_of(resume, out)
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
     choice = Choice(
         preset=preset.value, cases=case or [], where=where or [], allowed=allow_mismatch or [], at_once=at_once
     )
-    with exiting(5, CompareError, WorkerError, ValueError, OSError):
+    with exiting(Code.BROKEN, CompareError, WorkerError, ValueError, OSError):
         check_allowed(choice.allowed)
         require_writable(out, "--out")
         found, refused = _sides(a, b, axis, choice, run_id, kept)
         _say_all("left out", [*found.skipped, *refused])
-        _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in doubts(pair)])
+        _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in caveats(pair)])
         if not found.pairs and not found.failed:
             raise (NotComparable if refused else NothingMeasured)("compare: no point is on both sides")
         rows = judge(found.pairs, same / 100)
@@ -259,7 +172,7 @@ def compare(
 def _sides(
     a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str, kept: Kept
 ) -> tuple[Measured, Sequence[str]]:
-    """Return what there is of both sides, in ``kept`` too, and which records do not pair."""
+    """Measure or read both sides; also returns why records do not pair."""
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
     if choice.allowed and (a is None or not is_file(a)):
@@ -285,28 +198,8 @@ def _sides(
     return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, kept, choice.at_once), []
 
 
-def is_file(side: str) -> bool:
-    """Say whether a side is records, not a revision."""
-    return side != WORKING_TREE and exists(Path(side))
-
-
-def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]) -> tuple[list[Pair], list[str]]:
-    """Return the pairs of records of the same point, and why others do not pair; two cards pair, and it is said."""
-    check_allowed(allowed)
-    pairs, refused = [], []
-    for each in (each for each in a if each in b):
-        if differ := mismatches(a[each], b[each], allowed):
-            refused.append(f"{name_of(a[each])}: {'; '.join(differ)}")
-            continue
-        mismatched = mismatches(a[each], b[each])  # all of them allowed
-        if are_on_two_cards(a[each], b[each]):
-            mismatched.append(f"card: {a[each].card!r} against {b[each].card!r}")
-        pairs.append(Pair(name=name_of(a[each]), a=a[each], b=b[each], mismatched=tuple(mismatched)))
-    return pairs, refused
-
-
 def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
-    """Return a pair over the runs of both sides, where both have as many, two or more: each run is a round."""
+    """Return a pair with each run as a round, if both sides have equally many."""
     runs_a, runs_b = (_medians(side, of) for side, of in ((a, pair.a), (b, pair.b)))
     if len(runs_a) != len(runs_b) or len(runs_a) < 2:
         return pair
@@ -315,7 +208,7 @@ def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
 
 
 def _medians(records: Sequence[Record], like: Record) -> list[float]:
-    """Return the median time of one unit in each run of a record's point, ns, in the order of the runs."""
+    """Return the median time per unit of each run of a record's point, ns."""
     runs = {each.run_id: each for each in oldest_first(records) if _counts(each, like)}
     return [median(each.unit_ns) for each in runs.values()]
 
@@ -323,26 +216,6 @@ def _medians(records: Sequence[Record], like: Record) -> list[float]:
 def _counts(record: Record, like: Record) -> bool:
     same = (record.case, record.point) == (like.case, like.point) and not mismatches(record, like)
     return same and record.is_evidence and not disturbed(record)
-
-
-def doubts(pair: Pair) -> list[str]:
-    """Return the limits of a pair's ratio, in words."""
-    of_sides = [f"side {letter}: {each}" for letter, side in (("A", pair.a), ("B", pair.b)) for each in remarks(side)]
-    turns_alone = list(pair.comparison.unread.values()) if pair.comparison else []
-    return disturbed(pair.a) + of_sides + turns_alone
-
-
-Judged = TypeVar("Judged", bound=Judgement[Any])
-
-
-def ns_column(name: str, side: int) -> Column[Judged]:
-    """Return the column of the median time of a unit of work on the first or the second side."""
-
-    def value(row: Judged) -> float:
-        assert row.estimate is not None, "a pair has an estimate"
-        return median(row.estimate.records[side].unit_ns)
-
-    return Column(name, lambda row: f"{value(row):.4g}", value)
 
 
 COLUMNS: Final[tuple[Column[Row], ...]] = (

@@ -1,11 +1,13 @@
-"""Judging: which records are evidence, where an interval lies to a region, and the judgement that follows."""
+"""Evidence, the position of an interval to a region, and judgements."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
+from ..core import machine
 from ..core.errors import NotComparable
 from ..core.groups import groups_of
 from ..core.nvml import throttling
@@ -17,11 +19,11 @@ Interval = tuple[float, float]
 """Lower and upper end, both of it."""
 Position = Literal["inside", "outside", "across"]
 Subject = TypeVar("Subject")
-"""Type of what is judged: a point's name, or a claim."""
+"""Type of a judgement's subject, such as a point's name or a claim."""
 
 
 def position(interval: Interval, region: Interval) -> Position:
-    """Return where an interval lies to a region: whole inside it, whole outside, or across one of its ends."""
+    """Return the position of an interval to a region."""
     (low, high), (least, most) = interval, region
     if least <= low and high <= most:
         return "inside"
@@ -45,7 +47,7 @@ class Estimate:
         return cls(value=ratio.value, low=ratio.low, high=ratio.high, records=records)
 
     def over(self, divisor: float) -> Estimate:
-        """Return it as a multiple of a figure that has no interval."""
+        """Divide by a figure without an interval."""
         return replace(self, value=self.value / divisor, low=self.low / divisor, high=self.high / divisor)
 
     @property
@@ -55,24 +57,26 @@ class Estimate:
 
     @property
     def on(self) -> str:
-        """Name of the hardware that did the work, and on a CPU its threads."""
+        """Hardware of the records, on a CPU with threads."""
         return " / ".join(dict.fromkeys(map(worker, self.records)))
 
     @property
     def run_id(self) -> str:
-        """Run that it comes from; all of it comes from one."""
+        """Run of the records."""
         return self.records[0].run_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement(Generic[Subject]):
-    """A verdict on a subject, with the estimate and the region that it follows from."""
+    """Verdict on a subject, with its estimate and region."""
 
     subject: Subject
-    estimate: Estimate | None
-    region: Interval
+    estimate: Estimate | None = None
+    region: Interval = (-math.inf, math.inf)
     p: float | None = None
     """p-value of lying outside the region, adjusted for the number of subjects."""
+    limit: float = 0.0
+    """Smallest effect that counts as a regression, as a share."""
     verdict: str
     reasons: tuple[str, ...] = ()
 
@@ -87,21 +91,21 @@ class Judgement(Generic[Subject]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filter:
-    """The records of a case whose points have these values; None: the point has no such axis."""
+    """Records of a case by the values of their axes; None: no such axis."""
 
     case: str
     axes: Mapping[str, Any] = field(default_factory=dict)
 
     def fits(self, record: Record) -> bool:
-        """Return whether a record is one of them."""
+        """True if a record matches."""
         return record.case == self.case and self.takes(record.point)
 
     def takes(self, point: Point) -> bool:
-        """Return whether a point of the case is one of them."""
+        """True if a point of the case matches."""
         return all(point.get(axis) == value for axis, value in self.axes.items())
 
     def by_run(self, records: Sequence[Record]) -> dict[str, list[Record]]:
-        """Return them by run, those of the newest run first and in it the newest record first."""
+        """Return matching records by run, the newest run and record first."""
         return groups_of(oldest_first(filter(self.fits, records))[::-1], lambda record: record.run_id)
 
 
@@ -125,7 +129,7 @@ def name_of(record: Record) -> str:
 
 
 def worker(record: Record) -> str:
-    """Name the hardware that did the work of a record."""
+    """Return a record's hardware, on a CPU with threads."""
     if record.threads is None:
         return str(record.machine.get("gpu"))
     threads = f"{record.threads} thread{'s' if record.threads > 1 else ''}"
@@ -133,18 +137,18 @@ def worker(record: Record) -> str:
 
 
 SHARED: Final = "shared the GPU"
-"""Words of the note of a run of schema 1, which counts no others, whose processes had one GPU together."""
+"""Note of runs of schema 1 whose processes shared a GPU."""
 
 
 def is_of_shared_gpu(record: Record) -> bool:
-    """Return whether a record says that others worked on its GPU meanwhile, so that its times are theirs too."""
+    """True if another process used the GPU."""
     users = record.host.gpu_users if record.host else None
     told = SHARED in str(record.notes.get("note"))
     return bool(users) or told or record.is_contended
 
 
 def disturbed(record: Record) -> list[str]:
-    """Return what telemetry saw that makes times worthless for a comparison, in words."""
+    """Return disturbances that exclude a record from comparisons, as text."""
     contended = ["another process used the GPU"] if record.is_contended else []
     reasons = throttling(record.telemetry)
     slowed = [f"throttled by {name} in {share:.0%} of the samples" for name, share in reasons.items()]
@@ -152,13 +156,13 @@ def disturbed(record: Record) -> list[str]:
 
 
 MOST_OTHERS: Final = 0.1
-"""Share of our cores from which on a record says that others kept them busy."""
+"""Share of cores used by other processes above which a remark is made."""
 MOST_SLOWED: Final = 1.25
-"""Longest time of a loop of Python over its shortest, from which on a record says that something slowed our cores."""
+"""Longest over shortest time of a Python loop above which a remark is made."""
 
 
 def remarks(record: Record) -> list[str]:
-    """Return what disturbed the measuring of a record, in words; it is evidence all the same."""
+    """Return disturbances of a record that remains evidence, as text."""
     warm_up = record.warm_up or {}
     unsettled = [] if warm_up.get("settled", True) else [f"the warm-up did not settle in {warm_up.get('cap_s')} s"]
     others = (record.host and record.host.others_busy) or 0.0
@@ -178,18 +182,18 @@ def _slowed(record: Record) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The records of one side, sorted by whether they may be compared; by point."""
+    """Records of one side by point, comparable or not."""
 
     kept: dict[Key, Record]
     """The newest evidence of each point."""
     disturbed: dict[Key, str]
-    """Points of which all evidence was contended or throttled, with what telemetry saw."""
+    """Points whose evidence was all contended or throttled, with the reasons."""
     failed: dict[Key, str]
     """Points whose newest record failed, with the reason."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Evidence:
-        """Sort records: kept are those of cases that repeat, alone on a GPU at its full clocks."""
+        """Sort records; only undisturbed records of timed cases are comparable."""
         kept, noisy, failed = dict[Key, Record](), dict[Key, str](), dict[Key, str]()
         for record in oldest_first(records):
             each, name = key(record), f"{name_of(record)} of run {record.run_id}"
@@ -205,41 +209,30 @@ class Evidence:
 
     @property
     def left_out(self) -> list[str]:
-        """Points that are not compared, with the reasons."""
+        """Points without a comparison, with the reasons."""
         return [*self.disturbed.values(), *self.failed.values()]
 
 
 # ------------------------------------------------------------------ comparable
 
-COMPARABLE_FIELDS: Final = (
-    *("preset", "case_version", "scope", "mode", "threads"),
-    *("machine.gpu", "machine.driver", "machine.cuda", "machine.cuda_compiler", "machine.cpp_compiler"),
-    *("machine.torch", "machine.numpy", "machine.numba", "machine.numba_cuda", "machine.pycuda", "machine.python"),
-    *("machine.cpu", "machine.cores", "machine.cpu_limit", "machine.settings"),
-)
-"""Fields that two records must share to be compared. Another card of the same class, another kernel of the operating
-system, and packages that nothing here computes with are let through."""
+OWN_FIELDS: Final = ("preset", "case_version", "scope", "mode", "threads")
+COMPARABLE_FIELDS: Final = (*OWN_FIELDS, *(f"machine.{name}" for name in machine.COMPARABLE))
+"""Fields that two records must share to be compared."""
 
 
 def mismatches(a: Record, b: Record, allowed: Sequence[str] = ()) -> list[str]:
-    """Return the comparable fields that differ and are not allowed to, with both values, in words."""
-    values = [(name, _value(a, name), _value(b, name)) for name in COMPARABLE_FIELDS if name not in allowed]
-    return [f"{name}: {first!r} against {second!r}" for name, first, second in values if first != second]
+    """Return the comparable fields that differ and are not allowed to, with both values, as text."""
+    names = [name for name in COMPARABLE_FIELDS if name not in allowed]
+    return machine.difference_texts(machine.differences(_fields(a), _fields(b), names))
 
 
-def machine_mismatches(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Return the comparable fields in which two machines differ, with both values, in words."""
-    names = [name.removeprefix("machine.") for name in COMPARABLE_FIELDS if name.startswith("machine.")]
-    return [f"{name}: {a.get(name)!r} against {b.get(name)!r}" for name in names if a.get(name) != b.get(name)]
-
-
-def _value(record: Record, name: str) -> Any:
-    name, _, part = name.partition(".")
-    return getattr(record, name).get(part) if part else getattr(record, name)
+def _fields(record: Record) -> dict[str, Any]:
+    own = {name: getattr(record, name) for name in OWN_FIELDS}
+    return own | {f"machine.{name}": value for name, value in record.machine.items()}
 
 
 def check_allowed(allowed: Sequence[str]) -> None:
-    """Make sure that each field can be allowed to differ; raises NotComparable."""
+    """Raise NotComparable unless each field is comparable."""
     for name in allowed:
         if name not in COMPARABLE_FIELDS:
             raise NotComparable(f"--allow-mismatch {name}: unknown field (known: {', '.join(COMPARABLE_FIELDS)})")

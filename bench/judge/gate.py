@@ -1,183 +1,66 @@
-"""`python -m bench gate`: whether anything became slower than a baseline, as an exit code.
+"""`python -m bench gate`: fail if anything became slower than a baseline.
 
-0 no point is slower by the threshold or more; 1 one is; 2 the noise does not tell; 3 nothing was measured, or the set
-of points changed; 4 the baseline is missing or not comparable; 5 something is broken. With `--static` the same of
-machine code, which is compared and not run.
+Exit codes: 0 no point is slower by the threshold or more; 1 one is; 2 the noise does not tell; 3 nothing was measured,
+or the set of points changed; 4 the baseline is missing or not comparable; 5 something is broken. With `--static` the
+gate compares machine code and runs nothing.
 """
 
 from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
-from xml.etree import ElementTree
+from typing import Annotated, Final
 
 import typer
 
 from warpdrive_min.errors import WriteError
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
-from warpdrive_min.text import one_line, printable
 
-from .. import sweep
+from .. import options
 from ..core.archive import exists
 from ..core.errors import CompareError, FileError, NotComparable, NothingMeasured
 from ..core.point import PresetName, point_name
 from ..core.record import Context, Record
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
+from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, run_of, say
 from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
+from ..process.local import run_points
 from ..process.stopping import keeps
-from ..show import render
-from ..show.columns import Column, Table
+from ..process.sweep import measured
+from ..show.columns import Column
 from ..static import verdict
-from ..static.command import Archs
-from ..static.sides import Wanted, records_of_side
-from ..sweep import AtOnce, Gated, Resume, Where, run_of, say
+from ..static.sides import records_of_side
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
-from . import calibrate, compare
-from .calibrate import CALIBRATIONS, Calibration
-from .compare import paired_up
-from .evidence import (
-    Estimate,
-    Evidence,
-    Judgement,
-    check_allowed,
-    key,
-    mismatches,
-    name_of,
-    position,
-)
+from .calibration import CALIBRATIONS, Calibration, read, rounds_here
+from .evidence import Estimate, Evidence, Interval, Judgement, check_allowed, key, mismatches, name_of, position
+from .outcomes import KIND_OF_CODE, Report
+from .pairing import caveats, is_file, ns_column, paired_up
 
 THRESHOLD: Final = 0.015
-"""Half of the least slow-down that a gate is to catch, 3 %."""
-
-
-class Code(IntEnum):
-    """Exit codes, on which scripts may rely."""
-
-    OK = 0
-    REGRESSION = 1
-    INCONCLUSIVE = 2
-    NOTHING_OR_CHANGED = 3
-    NOT_COMPARABLE = 4
-    BROKEN = 5
-
-
-Kind = Literal["broken", "not comparable", "changed", "left out"]
-"""Kind of a problem: points or the gate that broke, points that differ in a comparable field, that are on one side
-alone, and that were contended or throttled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Meaning of a verdict or of a problem."""
-
-    code: Code
-    junit: str = ""
-    """Element of JUnit XML; empty: it passes."""
-
-    @property
-    def level(self) -> str:
-        """Level of GitHub's annotation."""
-        return "warning" if self.junit == "skipped" else "error"
-
-
-OUTCOMES: Final[Mapping[str, Outcome]] = {
-    "broken": Outcome(Code.BROKEN, "error"),
-    "not comparable": Outcome(Code.NOT_COMPARABLE, "error"),
-    "changed": Outcome(Code.NOTHING_OR_CHANGED, "error"),
-    "regression": Outcome(Code.REGRESSION, "failure"),
-    "worse": Outcome(Code.REGRESSION, "failure"),
-    "inconclusive": Outcome(Code.INCONCLUSIVE, "skipped"),
-    "needs timing": Outcome(Code.INCONCLUSIVE, "skipped"),
-    "left out": Outcome(Code.INCONCLUSIVE, "skipped"),
-    **{name: Outcome(Code.OK) for name in ("ok", "better", "same", "unchanged")},
-}
-"""All verdicts and kinds of problems, the most serious first."""
-KIND_OF_CODE: Final[Mapping[int, Kind]] = {OUTCOMES[kind].code: kind for kind in get_args(Kind)}
-"""Kind of problem that a `CompareError` is, by its exit code."""
-VERDICTS: Final = ("regression", "inconclusive", "ok")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row(Judgement[str]):
-    """A point, its time now over that in the baseline, and the verdict."""
-
-    estimate: Estimate
-    limit: float
-    """Slow-down from which there is a regression: the threshold, but never less than can be told from noise here."""
-    noise: str
-    """Origin of what is known of the noise, in words."""
-
-    @property
-    def slower(self) -> str:
-        """Slow-down with its interval, in words."""
-        value, low, high = self.estimate.value, *self.estimate.interval
-        return f"{value - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})"
-
-    @property
-    def weight(self) -> float:
-        """Slow-down, by which rows of one verdict are sorted."""
-        return self.estimate.value
-
-    @property
-    def text(self) -> str:
-        """All that was seen, in one line."""
-        return f"{self.slower}, a regression from {self.limit:.2%} on, p = {self.p:.2g}"
-
-
-@dataclass(kw_only=True, slots=True)
-class Report:
-    """All that a gate saw."""
-
-    baseline: str
-    threshold: float
-    is_static: bool = False
-    """Nothing was run: rows are those of `static.verdict`."""
-    rows: list[Row | verdict.Row] = field(default_factory=list)
-    problems: list[tuple[Kind, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, kind: Kind, *texts: str) -> None:
-        """Add problems of a kind."""
-        added = [*self.problems, *((kind, text) for text in texts)]
-        self.problems = sorted(added, key=lambda problem: list(OUTCOMES).index(problem[0]))
-
-    @property
-    def code(self) -> Code:
-        """Exit code: of the most serious thing that was seen."""
-        verdicts = {row.verdict for row in self.rows} or {"changed"}
-        seen = verdicts | {kind for kind, _ in self.problems}
-        return next(outcome.code for name, outcome in OUTCOMES.items() if name in seen)
-
-    @property
-    def title(self) -> str:
-        """Exit code in words."""
-        nothing = self.code is Code.NOTHING_OR_CHANGED
-        return "nothing measured, or the set of points changed" if nothing else self.code.name.lower().replace("_", " ")
+"""Half of the smallest slow-down that a gate should catch, 3 %."""
+Row = Judgement[str]
+"""Judgement of a point: its time over that in the baseline."""
 
 
 # ------------------------------------------------------------------ the command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice(compare.Choice):
-    """The points that are gated, and the folders."""
+class Choice(options.Choice):
+    """Points of a gate, and its folders."""
 
     run_id: str
-    """Run of what is measured."""
+    """Id of the run."""
     out: Path
     calibrations: Path
-    envs: Sequence[str] = ()
-    """Environments outside `envs/` that records may name."""
-    static: Wanted | None = None
-    """Machine code that is compared in place of times."""
+    static: bool = False
+    """Compare machine code instead of times."""
 
 
 def gate(
@@ -191,7 +74,7 @@ def gate(
     summary: Annotated[Path | None, typer.Option(help="Write Markdown here.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
     annotations: Annotated[bool, typer.Option("--annotations", help="Print GitHub's ::error and ::warning.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = compare.COMPARISONS,
+    out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
     at_once: AtOnce = 1,
@@ -211,7 +94,7 @@ def gate(
     for option, file in (("--summary", summary), ("--junit", junit)):
         if file:
             require_writable(file, option, is_file=True)
-    report = Report(baseline=baseline or "nothing", threshold=THRESHOLD, is_static=static)
+    report = report_on(baseline or "nothing", THRESHOLD, static)
     choice = Choice(
         preset=preset.value,
         cases=case or [],
@@ -222,14 +105,14 @@ def gate(
         out=out,
         calibrations=calibrations,
         envs=env or [],
-        static=Wanted(cases=case or [], where=where or [], envs=env or [], archs=arch or [], config=config or [])
-        if static
-        else None,
+        archs=arch or [],
+        config=config or [],
+        static=static,
     )
     try:
         if not static and (arch or config):
             raise CompareError("gate: --arch and --config are of machine code (got one); add --static")
-        if env and not static and (records is not None or not compare.is_file(report.baseline)):
+        if env and not static and (records is not None or not is_file(report.baseline)):
             rule = "is of machine code, or of records in --baseline that are measured again"
             raise CompareError(f"--env: {rule} (got {env}); add --static, or leave it out")
         report.threshold = parse_threshold(threshold)
@@ -243,18 +126,18 @@ def gate(
     except Exception as error:  # noqa: BLE001  (whatever breaks a gate, its exit code must not be 1: that is a regression)
         traceback.print_exc()
         report.add("broken", f"{type(error).__name__}: {error}")
-    text = render_markdown(report)
+    text = report.markdown()
     echo(text)
     if annotations:
-        echo("\n".join(render_annotations(report)))
-    for path, content in ((summary, text), (junit, render_junit(report))):
+        echo("\n".join(report.annotations()))
+    for path, content in ((summary, text), (junit, report.junit())):
         if path:
             write_atomically(path, content)
-    raise typer.Exit(int(report.code))
+    raise typer.Exit(report.code)
 
 
 def parse_threshold(text: str) -> float:
-    """Return the share that ``--threshold`` names, as ``5%`` or ``0.05``.
+    """Parse ``--threshold``, such as ``5%`` or ``0.05``.
 
     Raises:
         CompareError: It is neither, or not between 0 and 1.
@@ -275,9 +158,9 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
     """Measure or read both sides and judge them."""
     if report.baseline == "nothing":
         raise NotComparable("gate: needs a baseline (got none); give --baseline FILE or --baseline REVISION")
-    if choice.static is not None:
-        return from_machine_code(report, records, choice, choice.static)
-    if not compare.is_file(report.baseline):
+    if choice.static:
+        return from_machine_code(report, records, choice)
+    if not is_file(report.baseline):
         if records or choice.allowed:
             raise NotComparable(
                 f"gate: --baseline must be records (got {report.baseline}, which is no file), as --records or "
@@ -302,7 +185,7 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
 def measure_again(
     baseline: Sequence[Record], file: Path, allowed: Sequence[str], named: Collection[str] = ()
 ) -> list[Record]:
-    """Measure the points of a baseline on this machine, now, and return their records, which are in ``file`` too.
+    """Measure the points of a baseline on this machine, into a file.
 
     Raises:
         NotComparable: The baseline is of another kind of machine, or of several presets.
@@ -319,7 +202,7 @@ def measure_again(
     if differ := mismatches(wanted[0], here, allowed):
         raise NotComparable(f"gate: {'; '.join(differ)}")
     todo = [job_of(record, named) for record in wanted if record.case in CASES]
-    return sweep.measured(todo, context, file, say)
+    return measured(todo, context, file, run_points, say)
 
 
 def from_records(
@@ -346,8 +229,8 @@ def from_records(
 
 
 def from_revision(report: Report, choice: Choice) -> None:
-    """Fill a report by measuring a revision and the present code in turns, in rounds of new processes."""
-    points = compare.gated(choice)
+    """Fill a report from interleaved rounds of a revision and this code."""
+    points = gated(choice)
     if not points:
         raise NothingMeasured(
             f"gate: no point of preset {choice.preset} can run here and passes --case and --where; "
@@ -357,7 +240,7 @@ def from_revision(report: Report, choice: Choice) -> None:
     require_writable(choice.out, "--out")
     keeps(kept.a, kept.b, words=("--resume", choice.run_id))
     both = report.baseline, WORKING_TREE
-    rounds = calibrate.rounds_here(choice.preset, report.threshold, choice.calibrations)
+    rounds = rounds_here(choice.preset, report.threshold, choice.calibrations)
     for job in points:
         if (n := rounds(job)) is not None and n > ROUNDS[choice.preset]:
             why = f"as its calibrated times scatter: {n / ROUNDS[choice.preset]:.2g} times as long"
@@ -365,24 +248,24 @@ def from_revision(report: Report, choice: Choice) -> None:
     seen = measure_revisions(points, both, choice.preset, choice.run_id, say, kept, choice.at_once, rounds)
     report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
     report.add("broken", *seen.failed)
-    report.notes += [f"doubtful: {pair.name}: {each}" for pair in seen.pairs for each in compare.doubts(pair)]
+    report.notes += [f"doubtful: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
     judge_into(report, seen.pairs, choice.calibrations)
 
 
-def from_machine_code(report: Report, records: Path | None, choice: Choice, wanted: Wanted) -> None:
-    """Fill a report from what kernels were compiled to, on both sides by the tools of this machine.
+def from_machine_code(report: Report, records: Path | None, choice: Choice) -> None:
+    """Fill a report from the machine code of both sides.
 
     A baseline of records is as its tools made it: of other ones it is not comparable.
     """
     context, kept = Context.here(choice.preset, choice.run_id), Kept.of(choice.out, choice.run_id)
-    if compare.is_file(report.baseline):
+    if is_file(report.baseline):
         before = choice.of(Path(report.baseline))
     elif records is not None:
         raise NotComparable(f"gate: --baseline must be records (got {report.baseline}), as --records are; name a file")
     else:
         with checkouts(report.baseline) as (tree,):
-            before = records_of_side(wanted, "a", context, kept.a, tree)
-    now = records_of_side(wanted, "b", context, kept.b) if records is None else choice.of(records)
+            before = records_of_side(choice, "a", context, kept.a, tree)
+    now = records_of_side(choice, "b", context, kept.b) if records is None else choice.of(records)
     if not before and not now:
         axes = "program (an environment, or a part of the core), part, kernel, backend and arch"
         raise NothingMeasured(f"gate: no kernel passes --case, --where and --env; axes of machine code are {axes}")
@@ -398,33 +281,36 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice, want
 
 
 def judge_into(report: Report, pairs: Sequence[Pair], calibrations: Path) -> None:
-    """Put the rows of pairs into a report, judged at the noise of the machine that made them."""
+    """Add the judgements of pairs to a report, with their machine's noise."""
     calibration, notes = calibration_of([pair.b for pair in pairs], calibrations)
     report.notes += notes
     report.rows += judge(pairs, report.threshold, calibration)
 
 
 def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | None) -> list[Row]:
-    """Return the verdict on each pair.
+    """Return the judgement of each pair.
 
     * ok: the whole interval lies below the threshold. All rows must pass, so nothing is adjusted.
     * regression: slower than the threshold with a one-sided p-value below 2.5 % after Holm's adjustment, and by no less
       than the smallest slow-down that can be told from noise.
     * inconclusive: neither.
 
-    What is known of the noise of a ratio over rounds are its rounds and, if its point is calibrated, the calibrated
-    ones together. A ratio within one process has its interval widened by the calibrated noise.
+    The noise of a ratio over rounds is pooled from its rounds and, if its point is calibrated, the calibrated rounds.
+    A ratio within one process has its interval widened by the calibrated noise.
 
     Source: for asking from both sides of a margin, Schuirmann 1987, "A comparison of the two one-sided tests procedure
     and the power approach".
     """
-    rows = [_row(pair, threshold, calibration) for pair in pairs]
-    adjusted = holm([row.p or 0.0 for row in rows])
-    return [replace(row, p=p, verdict=_verdict(row, p)) for row, p in zip(rows, adjusted, strict=True)]
+    drafts = [_draft(pair, threshold, calibration) for pair in pairs]
+    adjusted = holm([p for *_, p in drafts])
+    return [
+        _judged(pair.name, estimate, (0.0, 1 + threshold), limit, p)
+        for pair, (estimate, limit, _), p in zip(pairs, drafts, adjusted, strict=True)
+    ]
 
 
-def _row(pair: Pair, threshold: float, calibration: Calibration | None) -> Row:
-    """Return the row of a pair, its p-value as if it were the only one, and without a verdict."""
+def _draft(pair: Pair, threshold: float, calibration: Calibration | None) -> tuple[Estimate, float, float]:
+    """Return the ratio, smallest slow-down that counts, and unadjusted p-value."""
     ratio, known = pair.ratio, calibration.of(pair.b) if calibration else None
     if known and pair.comparison and ratio.between_processes:
         known = known.over(len(pair.comparison.log_ratios))
@@ -441,28 +327,29 @@ def _row(pair: Pair, threshold: float, calibration: Calibration | None) -> Row:
     if known:
         smallest = max(smallest, known.smallest_in_turns if pair.in_turns else known.smallest)
         words += ", calibrated" if is_own else f", calibrated at {point_name(known.case, known.point)}"
-    return Row(
-        subject=pair.name,
-        estimate=Estimate.of_ratio(ratio, pair.a, pair.b),
-        region=(0.0, 1 + threshold),
-        p=p,
-        verdict="",
-        limit=max(threshold, smallest),
-        noise=words,
-    )
+    return replace(Estimate.of_ratio(ratio, pair.a, pair.b), note=words), max(threshold, smallest), p
 
 
-def _verdict(row: Row, p: float) -> str:
-    if position(row.estimate.interval, row.region) == "inside":
-        return "ok"
-    return "regression" if p < (1 - CONFIDENCE) / 2 and row.estimate.value >= 1 + row.limit else "inconclusive"
+def _judged(name: str, estimate: Estimate, region: Interval, limit: float, p: float) -> Row:
+    verdict = "inconclusive"
+    if position(estimate.interval, region) == "inside":
+        verdict = "ok"
+    elif p < (1 - CONFIDENCE) / 2 and estimate.value >= 1 + limit:
+        verdict = "regression"
+    why = f"{_slower(estimate)}, a regression from {limit:.2%} on, p = {p:.2g}"
+    return Judgement(subject=name, estimate=estimate, region=region, limit=limit, p=p, verdict=verdict, reasons=(why,))
+
+
+def _slower(estimate: Estimate) -> str:
+    """Return a slow-down with its interval, as text."""
+    return f"{estimate.value - 1:+.2%} ({estimate.low - 1:+.2%} to {estimate.high - 1:+.2%})"
 
 
 def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration | None, list[str]]:
-    """Return the calibration of the machine that made records, and in words what it lacks."""
+    """Return the calibration of the records' machine, and its gaps as text."""
     if not records:
         return None, []
-    calibration = calibrate.read(records[0].machine, folder)
+    calibration = read(records[0].machine, folder)
     if calibration is None or not calibration.fits(records[0].machine):
         why = "is not calibrated" if calibration is None else "was calibrated with other versions"
         advice = "noise from one run to the next is not known; run `python -m bench calibrate`"
@@ -483,78 +370,21 @@ def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration
 
 # ------------------------------------------------------------------ showing
 
-
-def worst_first(rows: Sequence[Row | verdict.Row]) -> list[Row | verdict.Row]:
-    """Return the rows by how bad their verdict is, then by how much slower they became."""
-    order = list(OUTCOMES)
-    return sorted(rows, key=lambda row: (order.index(row.verdict), -row.weight))
-
-
-def render_markdown(report: Report) -> str:
-    """Return the report as Markdown."""
-    verdicts, what = (verdict.VERDICTS, "kernels") if report.is_static else (VERDICTS, "points")
-    counts = [f"{sum(row.verdict == name for row in report.rows)} {name}" for name in reversed(verdicts)]
-    lines = [
-        f"## Gate: {report.title}",
-        "",
-        f"{len(report.rows)} {what} against `{report.baseline}` at a threshold of {report.threshold:.2%}: "
-        f"{', '.join(counts)}.",
-        "",
-        *(f"* {kind}: {render.escape_markdown(text)}" for kind, text in report.problems),
-        *(f"* {render.escape_markdown(note)}" for note in report.notes),
-    ]
-    if shown := [row for row in worst_first(report.rows) if row.verdict != "unchanged"]:
-        columns: Sequence[Column[Any]] = verdict.COLUMNS if report.is_static else COLUMNS
-        lines += ["", render.markdown(Table(columns=columns, rows=shown))]
-    return "\n".join(lines).rstrip() + "\n"
-
-
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("point", lambda row: row.subject),
-    compare.ns_column("ns before", 0),
-    compare.ns_column("ns now", 1),
-    Column("slower by (95 % interval)", lambda row: row.slower),
+    ns_column("ns before", 0),
+    ns_column("ns now", 1),
+    Column("slower by (95 % interval)", lambda row: _slower(row.estimate) if row.estimate else ""),
     Column("regression from", lambda row: f"{row.limit:.2%}"),
     Column("p (Holm)", lambda row: f"{row.p:.2g}"),
-    Column("noise known from", lambda row: row.noise),
+    Column("noise known from", lambda row: row.estimate.note if row.estimate else ""),
     Column("outcome", lambda row: row.verdict),
 )
 
 
-def render_junit(report: Report) -> str:
-    """Return the report as JUnit XML: a regression is a failure, what does not tell is skipped, the rest an error."""
-    suite = ElementTree.Element("testsuite", name="bench gate")
-
-    def add(outcome: str, text: str, **names: str) -> None:
-        element = ElementTree.SubElement(suite, "testcase", {key: one_line(name) for key, name in names.items()})
-        if tag := OUTCOMES[outcome].junit:
-            ElementTree.SubElement(element, tag, message=printable(text))
-
-    for row in report.rows:
-        add(row.verdict, row.text, classname=f"bench.{row.subject.partition('[')[0]}", name=row.subject)
-    for kind, text in report.problems:
-        add(
-            kind,
-            text,
-            classname=f"{__package__.partition('.judge')[0]}.gate",
-            name=f"{kind}: {text.partition(chr(10))[0]}",
-        )
-    for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))
-    suite.set("tests", str(len(suite)))
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def render_annotations(report: Report) -> list[str]:
-    """Return lines that GitHub shows beside a change: errors for what fails the gate, warnings for the rest."""
-    rows = [
-        (row.verdict, f"{row.subject}: {row.text}") for row in worst_first(report.rows) if OUTCOMES[row.verdict].code
-    ]
-    return [_annotation(OUTCOMES[title].level, title, text) for title, text in [*rows, *report.problems]]
-
-
-def _annotation(level: str, title: str, text: str) -> str:
-    """Write a workflow command; Source: GitHub's `@actions/core`, whose `command.ts` escapes these characters."""
-    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    return f"::{level} title=bench gate%3A {title}::{escaped}"
+def report_on(baseline: str, threshold: float, static: bool = False) -> Report:
+    """Return an empty report on times, or on machine code."""
+    report = Report(baseline=baseline, threshold=threshold, columns=COLUMNS)
+    if static:
+        report.what, report.verdicts, report.columns = "kernels", verdict.VERDICTS[::-1], verdict.COLUMNS
+    return report

@@ -1,4 +1,4 @@
-"""The ledger, claims.toml: what others claim and what we set out to reach, and the records that would show it."""
+"""Claims of others and our goals, from claims.toml, and their queries."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from ..core.schema import Model, fault
 from ..core.stats import median, median_interval
 from ..show.labels import number, plural
 from ..show.records import metric
-from ..workloads.cases import CASES
 from . import anchors
 from .evidence import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 
 FILE: Final = Path(__file__).with_name("claims.toml")
 ABOUT: Final = 0.1
-"""Share by which a figure of "about" so much may be missed, to either side."""
+"""Tolerance of a figure with the word "about", as a share."""
 PEER: Final = "peer"
-"""Case of other people's software."""
+"""Case of other software."""
 UNNAMED: Final = "not named"
 """Hardware of a source that does not name it."""
 
@@ -42,7 +41,7 @@ class LedgerError(FileError):
 
 
 class Query(Model):
-    """A figure that records show: of one point, or of one over another one on the same card."""
+    """Figure of one point, or ratio of two points on one card."""
 
     quantity: Literal["Rate", "Ratio", "Learned", "TimesSooner", "Reached", "Traffic"]
     """Rate, Ratio: a metric. Learned, TimesSooner: the median over seeds of what a `learn` point takes to its
@@ -51,7 +50,7 @@ class Query(Model):
     over: Filter | None = None
     """Base of a Ratio; of TimesSooner the point that takes longer."""
     peer: str = ""
-    """Other people's software that is the base of a Ratio, where it was measured in turns with the point."""
+    """Other software that is the base of an interleaved Ratio."""
     theirs: float | None = None
     """Its rate in another run, which has no interval: the base where there are no turns."""
     unpaired: str = ""
@@ -70,7 +69,7 @@ class Query(Model):
         return (self.of,) if self.over is None else (self.of, self.over)
 
     def is_portable(self, estimate: Estimate) -> bool:
-        """Say if an estimate can decide a claim of another machine, as a ratio of two records on one machine does."""
+        """True if an estimate can decide a claim of another machine."""
         is_over_another_run = self.theirs is not None and len(estimate.records) == 1
         return self.quantity not in ("Rate", "Learned") and not is_over_another_run
 
@@ -82,7 +81,7 @@ class Query(Model):
     def estimate(
         self, records: Sequence[Record], comparisons: Sequence[Comparison] = (), hardware: str = ""
     ) -> Estimate | None:
-        """Return what the newest turns of its points show, else the newest run that has all it needs.
+        """Return the estimate of the newest interleaved pair, else of the newest run.
 
         Turns with a peer are those with the fastest of its variants. Of two records of a run that no turns join only
         those of one card have a ratio of times. For seeds that reach it is the run with most of them.
@@ -106,7 +105,7 @@ class Query(Model):
         return shown[0].over(self.per)
 
     def refused(self, records: Sequence[Record]) -> str:
-        """Return why records that have its points make no figure; empty: there are none."""
+        """Return why matching records give no figure, or an empty string."""
         if not self.is_timed:
             return ""
         fitting = [record for record in records if any(each.fits(record) for each in self.filters)]
@@ -118,7 +117,7 @@ class Query(Model):
         return ""
 
     def _of_runs(self, records: Sequence[Record]) -> list[Estimate]:
-        """Return what each run shows, the newest first."""
+        """Return the estimate of each run, the newest first."""
         if self.over is None:
             figures = [self._figure(of_run) for of_run in self.of.by_run(records).values()]
         else:
@@ -137,32 +136,29 @@ class Query(Model):
         return of and base and self._ratio(of, base)
 
     def _compared(self, records: Sequence[Record], comparisons: Sequence[Comparison]) -> Estimate | None:
-        """Return the newest ratio of rates of two points that were measured in turns; a rate is one over a time."""
+        """Return the newest ratio of rates of two interleaved points."""
         assert self.over is not None, "a ratio of two points has a base"
         estimates = []
         for each, a, b in _joined(records, comparisons):
-            if self.metric != _rate_of_time(a):
+            is_turned = self.of.fits(b) and self.over.fits(a)
+            if self.metric != _rate_of_time(a) or not (is_turned or (self.of.fits(a) and self.over.fits(b))):
                 continue
-            ratio = each.ratio()
-            if self.of.fits(a) and self.over.fits(b):
-                estimates.append(Estimate.of_ratio(ratio, a, b))
-            elif self.of.fits(b) and self.over.fits(a):
-                turned = Estimate(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low, records=(b, a))
-                estimates.append(turned)
-            else:
-                continue
-            estimates[-1] = replace(estimates[-1], note=_rounds(each))
+            estimate = Estimate.of_ratio(each.ratio(), a, b)
+            if is_turned:
+                value, low, high = 1 / estimate.value, 1 / estimate.high, 1 / estimate.low
+                estimate = Estimate(value=value, low=low, high=high, records=(b, a))
+            estimates.append(replace(estimate, note=_rounds(each)))
         return max(reversed(estimates), key=lambda estimate: estimate.records[0].start, default=None)
 
     def _beside(self, records: Sequence[Record], comparisons: Sequence[Comparison], hardware: str) -> Estimate | None:
-        """Return the ratio to the fastest variant of the peer, each in the newest turns with ours.
+        """Return the newest interleaved ratio to the fastest variant of the peer.
 
         Where another run on such hardware had the peer faster than it was in turns, the interval goes down to the ratio
         over that; a loop in Python (mode eager) is as fast as a core, whatever the GPU.
         """
         newest: dict[str, tuple[Comparison, Record, Record]] = {}
         for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].start):
-            if theirs.case == PEER and self._is_the_peer(theirs) and self._is_the_work(ours):
+            if theirs.case == PEER and self._is_the_peer(theirs) and self.of.takes(ours.point):
                 suffix = str(theirs.point["peer"]).removeprefix(self.peer).removeprefix("-")
                 newest[str(theirs.point.get("variant", suffix))] = each, ours, theirs
         if len(newest) > 1:
@@ -181,11 +177,10 @@ class Query(Model):
         return replace(estimate, note="; ".join(notes))
 
     def _is_the_peer(self, theirs: Record) -> bool:
-        name = str(theirs.point["peer"])
-        return name == self.peer or name.startswith(f"{self.peer}-")  # variants were peers of their own once
-
-    def _is_the_work(self, ours: Record) -> bool:
-        return ours.scope == CASES[self.of.case].scope and self.of.takes(ours.point)
+        """True if a record is of the peer and of the same work: training, or stepping."""
+        name, trains = str(theirs.point["peer"]), theirs.point["work"] == "train"
+        is_named = name == self.peer or name.startswith(f"{self.peer}-")  # variants were peers of their own once
+        return is_named and trains == (self.of.case == "train")
 
     def _ratio(self, of: Estimate, over: Estimate) -> Estimate:
         top, bottom = (over, of) if self.quantity == "TimesSooner" else (of, over)
@@ -198,7 +193,7 @@ class Query(Model):
         )
 
     def _figure(self, of_run: Sequence[Record]) -> Estimate | None:
-        """Return what the records of a point in one run show, the newest first."""
+        """Return the estimate of one point in one run."""
         if self.quantity in ("Learned", "TimesSooner"):
             return self._learned(_newest_of_each_seed(of_run))
         if self.quantity == "Reached":
@@ -247,7 +242,7 @@ class Query(Model):
 def _joined(
     records: Sequence[Record], comparisons: Sequence[Comparison]
 ) -> Iterator[tuple[Comparison, Record, Record]]:
-    """Yield the comparisons of which both records are there, and of one card."""
+    """Yield comparisons whose two records exist and share a GPU."""
     by_id = {record.id: record for record in records}
     for each in comparisons:
         a, b = by_id.get(each.a), by_id.get(each.b)
@@ -278,7 +273,7 @@ def _newest_of_each_seed(of_run: Sequence[Record]) -> list[Record]:
 
 
 def _plays_below(record: Record) -> bool:
-    """Return whether a trained policy plays worse than the threshold asks for; not where it is doubtful."""
+    """True if a trained policy is significantly below the threshold."""
     after = metric(record, "return_after")
     return after is not None and after.high < float(record.point["threshold"])
 
@@ -291,9 +286,9 @@ class Claim(Model):
     section: str = ""
     """Heading, figure or table of the source that has it."""
     quote: str = ""
-    """Words of the source, letter by letter; empty: it is read off a chart, or a goal of ours."""
+    """Literal quotation; empty for a chart or a goal."""
     reading: str = ""
-    """Way in which words or a chart of the source become the figure; empty: it stands there."""
+    """Derivation of the figure from the source; empty: it is quoted."""
     says: str
     """The set-up."""
     bound: Literal["", "about", "at least", "at most"] = ""
@@ -313,13 +308,13 @@ class Claim(Model):
     differs: str = ""
     """Difference between ours and the set-up of the claim."""
     cannot: str = ""
-    """Reason why no figure of ours can decide it."""
+    """Reason why it cannot be measured here."""
     made_by: str = ""
     """Run that made the figure, of our own claims; another one must show it again."""
 
     @property
     def region(self) -> Interval:
-        """Both ends of where it says that the figure lies; one of ours must be shown again, and may be bettered."""
+        """Interval of the claimed figure; our own may be exceeded."""
         least, most = self.low - ABOUT * abs(self.low), self.low + ABOUT * abs(self.low)
         if self.made_by:
             return (least, math.inf) if self.direction == "higher" else (-math.inf, most)
@@ -358,7 +353,7 @@ class Ledger:
         )
 
     def _rows(self, each: Sequence[str | Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """Return the product of lists of rows, each written out or named, with the texts of the file."""
+        """Return the product of lists of rows, with the texts of the file."""
         named = {**self._document["rows"], **anchors.rows()}
         factors = [named[rows] if isinstance(rows, str) else rows for rows in each]
         return [dict(ChainMap(*reversed(some), self._document["texts"])) for some in itertools.product(*factors)]
@@ -408,6 +403,6 @@ LINKS: Final = LEDGER.links
 
 
 def is_claimed(case: str, base: Point, other: Point) -> bool:
-    """Return whether a claim is about the ratio of two points of a case."""
+    """True if a claim is about the ratio of two points of a case."""
     queries = (claim.query for claim in CLAIMS if claim.query and claim.query.over and claim.query.of.case == case)
     return any(query.over.takes(base) and query.of.takes(other) for query in queries if query.over)

@@ -1,4 +1,4 @@
-"""Test changes to a copy of our code: those that slow it down, and those that cost nothing.
+"""Test changes to a copy of the code, slower or equally fast.
 
 The static gate must flag the first and ignore the second. The timing gate must find the first.
 """
@@ -34,11 +34,11 @@ PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "record.cu": ("cartpole",),
     "reset.cu": ("resetting", "reset"),
 }
-"""Programs of machine code, and cases, that show a change of a kernel of the core, by its file."""
+"""Programs and cases affected by a kernel of the core, by its file."""
 OTHERS: Final = ("cartpole", "tag_continuous", "sampler", "reset", "launch")
-"""Those that show a change of any other file that is of no environment."""
+"""Programs and cases affected by any other shared file."""
 AXES: Final[Mapping[str, str]] = {"backend": "pycuda", "implementation": "ours", "exact": "False"}
-"""Values of the points at which a change is measured, unless it says others."""
+"""Default axes of the points at which a change is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class Change:
     """Replace it wherever it stands; else it stands once."""
     kind: str = "refactoring"
     case: str = ""
-    """Case whose points show what the change costs; empty: it costs nothing."""
+    """Case that shows the cost; empty: none."""
     where: Mapping[str, str] = field(default_factory=dict)
     """Values of these points on some axes."""
 
@@ -80,7 +80,7 @@ class Change:
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """Environments, kinds of machine code and cases that show the change."""
+        """Programs and cases affected by the change."""
         if self.env:
             return (self.env,)
         file = Path(self.file)
@@ -88,11 +88,11 @@ class Change:
 
     @property
     def is_of_kernels(self) -> bool:
-        """Say whether the change may be one of a GPU's machine code."""
+        """True if the change may affect a GPU's machine code."""
         return Path(self.file).suffix in (".cu", ".cuh")
 
     def job(self, preset: Preset) -> Job:
-        """Return the largest point at which the change is to be measured.
+        """Return the largest point to measure the change at.
 
         Raises:
             CompareError: There is none.
@@ -119,7 +119,7 @@ def read(file: Path) -> list[Change]:
 
 
 class Copy:
-    """A copy of the code, in which one thing at a time is changed.
+    """Copy of the code with one change at a time.
 
     Args:
         folder: Has the copy.
@@ -131,7 +131,7 @@ class Copy:
     @classmethod
     @contextmanager
     def of(cls, root: Path = ROOT) -> Iterator[Self]:
-        """Lend a copy of the code under a folder; raises CompareError where that is no checkout."""
+        """Copy a checkout temporarily; raises CompareError if it is none."""
         if not all((root / name).is_dir() for name in FOLDERS):
             raise CompareError(f"planted changes: need a checkout (got {root}); run them in a clone")
         with tempfile.TemporaryDirectory(prefix="planted-") as folder:
@@ -141,7 +141,7 @@ class Copy:
 
     @contextmanager
     def changed(self, change: Change) -> Iterator[None]:
-        """Let the copy have a change meanwhile; raises CompareError where it does not fit."""
+        """Apply a change temporarily; raises CompareError if it does not fit."""
         file = self.root / change.file
         before = file.read_text()
         self._write(file, change.applied(before))
@@ -151,7 +151,7 @@ class Copy:
             self._write(file, before)
 
     def _write(self, file: Path, text: str) -> None:
-        """Write a file, and forget what Python has made of it: it would take a file of that second for the same."""
+        """Write a file and delete its bytecode, which Python dates to the second."""
         file.write_text(text)
         for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
             compiled.unlink()

@@ -1,11 +1,11 @@
-"""`python -m bench reproduce`: measure recorded points again here, and say whether the figures are the same."""
+"""`python -m bench reproduce`: measure recorded points again, and compare."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
@@ -22,7 +22,7 @@ from warpdrive_min.training.certificate import Certificate
 
 from ..core import machine
 from ..core.archive import CUT, with_archived
-from ..core.errors import CompareError, FileError, exiting
+from ..core.errors import Code, CompareError, FileError, exiting
 from ..core.machine import CODE
 from ..core.point import Metric, passes, unmet
 from ..core.record import (
@@ -35,43 +35,41 @@ from ..core.record import (
     leaving_out,
     read_all,
 )
+from ..options import between
 from ..process.local import run_point
 from ..process.stopping import keeps
 from ..show.sets import SETS
-from ..sweep import between
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
-from .evidence import disturbed, name_of, position
+from .evidence import Estimate, Judgement, disturbed, name_of, position
+from .outcomes import exit_code
 
 TOLERANCE: Final = 0.1
-"""Share by which a figure may differ: what the same point's did between two published sweeps of the same GPU."""
+"""Tolerance: the difference of a point between two sweeps of one GPU."""
 REPRODUCED: Final = "REPRODUCED"
 NOT_REPRODUCED: Final = "NOT REPRODUCED"
 OTHER_HARDWARE: Final = "OTHER HARDWARE"
 BROKEN: Final = "BROKEN"
-EXIT: Final = {BROKEN: 5, NOT_REPRODUCED: 1, OTHER_HARDWARE: 2, REPRODUCED: 0}
-"""Exit code of each verdict; of several records the first of these that occurs decides it."""
-NO_SUCH_RUN: Final = 3
 
 
 class NoSuchRunError(LookupError):
-    """No record is what was asked for."""
+    """No record matches the arguments."""
 
-    code: ClassVar[int] = NO_SUCH_RUN
+    code: ClassVar[Code] = Code.NOTHING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Repetition:
-    """A record held against its repetition here."""
+class Repetition(Judgement[str]):
+    """Judgement of a record; the estimate is the ratio here over recorded."""
 
-    name: str
-    verdict: str
-    reasons: tuple[str, ...]
-    """Reasons of the verdict, and what else is worth knowing, in words."""
-    ratio: tuple[float, float, float] | None = None
-    """Here over recorded, with the least and the most that both intervals allow; None: there is nothing to divide."""
-    differs: Mapping[str, tuple[Any, Any]]
-    """For each thing that is not the same: recorded, and here."""
+    differs: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Recorded value and value here of everything that differs."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the repetition for JSON."""
+        ratio = self.estimate and (self.estimate.value, *self.estimate.interval)
+        own = {"name": self.subject, "verdict": self.verdict, "reasons": self.reasons}
+        return {**own, "ratio": ratio, "differs": dict(self.differs)}
 
 
 def reproduce(
@@ -108,9 +106,9 @@ def reproduce(
         for path in certificates(Path(run)):
             repetitions.append(certified(path, as_json))
             if out is not None:
-                append(out, Answer.of(repetitions[-1], here))
+                append(out, Answer(repetitions[-1], here))
         _end(repetitions, as_json)
-    with exiting(EXIT[BROKEN], NoSuchRunError, FileError, CompareError, OSError), leaving_out() as cut:
+    with exiting(Code.BROKEN, NoSuchRunError, FileError, CompareError, OSError), leaving_out() as cut:
         named = names_of(env or [])
         found = read_all(records or searched(), cut)
         if broken := next((each for each in cut if not found and CUT not in each), None):
@@ -127,18 +125,18 @@ def reproduce(
 
 
 def searched(root: Path = RESULTS) -> list[Path]:
-    """Return the folders in which a run is looked for unless others are named: all sets, and the archive of sweeps."""
+    """Return the default folders of runs: all sets, and archived sweeps."""
     return [*with_archived(root / SETS.name), *with_archived(root / SWEEPS.name)]
 
 
 def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:
     if as_json:
-        echo(json.dumps([asdict(each) for each in repetitions], indent=1))
-    raise typer.Exit(EXIT[worst([each.verdict for each in repetitions])])
+        echo(json.dumps([each.to_dict() for each in repetitions], indent=1))
+    raise typer.Exit(exit_code(each.verdict for each in repetitions))
 
 
 def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list[Record]:
-    """Return the evidence of a run, of its N-th record alone, or of those that meet all conditions.
+    """Return the evidence of a run, of its N-th record, or by conditions.
 
     Raises:
         NoSuchRunError: There is none; lists what there is.
@@ -167,11 +165,6 @@ def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list
     return evidence
 
 
-def worst(verdicts: Sequence[str]) -> str:
-    """Return the verdict that decides the exit code."""
-    return next(verdict for verdict in EXIT if verdict in verdicts)
-
-
 # ------------------------------------------------------------------ certificates
 
 
@@ -192,44 +185,35 @@ def certificates(path: Path) -> list[Path]:
     found = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not found:
         echo(f"reproduce: {path} must hold certificates, *.json (got none); write one with train --certify")
-        raise typer.Exit(NO_SUCH_RUN)
+        raise typer.Exit(Code.NOTHING)
     return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer on a certificate, with where and when."""
+    """Answer on a certificate, as a line of a file."""
 
     repetition: Repetition
-    machine: Mapping[str, Any]
-    """Fields of `machine.fingerprint`."""
-    git: Mapping[str, Any]
-    """Commit of the code that trained again, see `machine.git_state`."""
-    answered_at: str
-
-    @classmethod
-    def of(cls, repetition: Repetition, here: Context) -> Answer:
-        """Date what was found on this machine."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(repetition=repetition, machine=here.machine, git=here.git, answered_at=now)
+    here: Context
 
     def to_line(self) -> str:
-        """Return the answer as a line of JSON, with a count of what is not the same."""
-        said = asdict(self)
-        repetition = said.pop("repetition")
-        return json.dumps({**repetition, "differs": len(repetition["differs"]), **said}) + "\n"
+        """Return the answer as a line of JSON."""
+        answer = self.repetition.to_dict()
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        here = {"machine": self.here.machine, "git": self.here.git, "answered_at": now}
+        return json.dumps({**answer, "differs": len(self.repetition.differs), **here}) + "\n"
 
 
 def certified(path: Path, is_quiet: bool = False) -> Repetition:
-    """Train the run of a certificate again, compare all its bits, and print the answer unless it is to be quiet."""
+    """Train the run of a certificate again and compare bit by bit."""
     try:
         verdict = verify.replayed(Certificate.read(path))
     except (WarpDriveError, OSError) as error:
-        repetition = Repetition(name=path.stem, verdict=BROKEN, reasons=(str(error),), differs={})
+        repetition = Repetition(subject=path.stem, verdict=BROKEN, reasons=(str(error),))
     else:
         reasons = tuple(line.strip() for line in verdict.lines()[: 2 if verdict.agreement.difference else 1])
         repetition = Repetition(
-            name=path.stem,
+            subject=path.stem,
             verdict=OF_CERTIFICATES[verdict.name],
             reasons=reasons,
             differs={**verdict.hardware, **verdict.differs},
@@ -261,11 +245,11 @@ def repeat(
             why_not = f"what is timed changed: version {record.case_version} of the case then, {case.version} here"
         commit = machine.commit_of(record.git) or "of the record, which it does not name,"
         reason = f"{why_not}; check out commit {commit} and run `{record.command}`"
-        return Repetition(name=name_of(record), verdict=BROKEN, reasons=(reason,), differs={})
+        return Repetition(subject=name_of(record), verdict=BROKEN, reasons=(reason,))
     try:
         job = job_of(record, named)
     except CompareError as error:
-        return Repetition(name=name_of(record), verdict=BROKEN, reasons=(str(error),), differs={})
+        return Repetition(subject=name_of(record), verdict=BROKEN, reasons=(str(error),))
     here = run_point(job, context)
     if out is not None:
         append(out, here)
@@ -273,27 +257,30 @@ def repeat(
 
 
 def compare(then: Record, here: Record, tolerance: float) -> Repetition:
-    """Hold a record against its repetition."""
+    """Judge a record by its repetition."""
     name, differs = name_of(then), differences(then, here)
     other = other_hardware(then, here)
     if not here.is_evidence:
         verdict = OTHER_HARDWARE if other and here.status == "skipped" else BROKEN
-        return Repetition(name=name, verdict=verdict, reasons=(f"{here.status}: {here.reason}",), differs=differs)
+        return Repetition(subject=name, verdict=verdict, reasons=(f"{here.status}: {here.reason}",), differs=differs)
     judge = _judge_learning if then.curve and here.curve else _judge_figure
-    is_same, ratio, reasons = judge(then, here, tolerance)
+    is_same, estimate, reasons = judge(then, here, tolerance)
     verdict = REPRODUCED if is_same else NOT_REPRODUCED
     if other:
         verdict, reasons = OTHER_HARDWARE, [f"{other}: what follows is information", *reasons]
     reasons += [f"{side}: {text}" for side, each in (("recorded", then), ("here", here)) for text in _doubts(each)]
-    return Repetition(name=name, verdict=verdict, reasons=tuple(reasons), ratio=ratio, differs=differs)
+    region = (1 / (1 + tolerance), 1 + tolerance)
+    return Repetition(
+        subject=name, estimate=estimate, region=region, verdict=verdict, reasons=tuple(reasons), differs=differs
+    )
 
 
-Result = tuple[bool, tuple[float, float, float] | None, list[str]]
-"""Sameness, ratio with its interval, and reasons."""
+Result = tuple[bool, Estimate | None, list[str]]
+"""Equality, ratio here over recorded, and reasons."""
 
 
 def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
-    """Compare the time of a unit of work, or the first metric where nothing is timed."""
+    """Compare the time per unit, or the first metric of untimed work."""
     names = list(then.metrics or {})
     if not names:
         return False, None, ["no figure was recorded"]
@@ -313,11 +300,12 @@ def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
             reasons.append(f"they are wider than the tolerance of {tolerance:.0%}, so that says little")
     else:
         reasons.append(f"the ratio's interval {'lies' if within else 'does not lie'} within {tolerance:.0%}")
-    return overlap or within, (new.value / old.value, low, high), reasons
+    ratio = Estimate(value=new.value / old.value, low=low, high=high, records=(then, here))
+    return overlap or within, ratio, reasons
 
 
 def _judge_learning(then: Record, here: Record, tolerance: float) -> Result:
-    """Compare whether the seed reaches the threshold, and the return at the end of its curve."""
+    """Compare reaching the threshold, and the final return."""
     old, new = then.metrics or {}, here.metrics or {}
     steps = [metrics.get("env_steps_to_threshold") for metrics in (old, new)]
     reached = ["missed" if each is None else "reached" for each in steps]
@@ -334,7 +322,8 @@ def _judge_learning(then: Record, here: Record, tolerance: float) -> Result:
         reasons.append("the two curves are the same to the last digit")
     ratio = None
     if steps[0] and steps[1]:
-        ratio = (steps[1].value / steps[0].value,) * 3
+        times = steps[1].value / steps[0].value
+        ratio = Estimate(value=times, low=times, high=times, records=(then, here))
         reasons.append(f"steps to the threshold: {steps[0].value:.6g} and {steps[1].value:.6g} here")
     return reached[0] == reached[1] and has_same_end, ratio, reasons
 
@@ -352,14 +341,14 @@ def _doubts(record: Record) -> list[str]:
 
 
 def other_hardware(then: Record, here: Record) -> str:
-    """Say in what the machines differ that decides the figure; empty: they are of the same kind."""
-    fields = ("gpu",) if then.threads is None else ("cpu", "cores", "cpu_limit")
-    values = [(field, then.machine.get(field), here.machine.get(field)) for field in fields]
-    return "; ".join(f"{field} {a or 'none'} recorded, {b or 'none'} here" for field, a, b in values if a != b)
+    """Return differences in the hardware of the figure, as text."""
+    names = ("gpu",) if then.threads is None else ("cpu", "cores", "cpu_limit")
+    differs = machine.differences(then.machine, here.machine, names)
+    return "; ".join(f"{name} {a or 'none'} recorded, {b or 'none'} here" for name, (a, b) in differs.items())
 
 
 def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
-    """Return what is not the same in machine, versions, commit, changes and packages: recorded, and here."""
+    """Return differences in machine, versions, commit and packages."""
 
     def fields(record: Record) -> dict[str, Any]:
         machine = {f"machine.{name}": value for name, value in record.machine.items() if name != "unread"}
@@ -370,13 +359,13 @@ def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
     old, new = fields(then), fields(here)
     if here.status == "skipped":  # nothing ran
         new |= {name: old[name] for name in ("mode", "threads")}
-    apart = {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
+    apart = machine.differences(old, new, None)
     changed = changed_files(machine.commit_of(then.git)) if "git.sha" in apart else None
     return apart if changed is None else {**apart, "files of the code that changed": (0, changed)}
 
 
 def changed_files(sha: str | None) -> int | None:
-    """Return in how many files the code here differs from a commit; None: git does not know it."""
+    """Count the files that differ from a commit; None: unknown to git."""
     if sha is None:
         return None
     try:
@@ -387,10 +376,9 @@ def changed_files(sha: str | None) -> int | None:
 
 def lines(repetition: Repetition) -> list[str]:
     """Return a repetition in words."""
-    head = f"{repetition.verdict}: {repetition.name}"
-    if repetition.ratio is not None:
-        value, low, high = repetition.ratio
-        head += f", here/recorded {value:.3f} ({low:.3f} to {high:.3f})"
+    head = f"{repetition.verdict}: {repetition.subject}"
+    if ratio := repetition.estimate:
+        head += f", here/recorded {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     differs, many = [], Counter(map(_kind, repetition.differs))
     for name, both in repetition.differs.items():
         if many[_kind(name)] <= MOST_LISTED:
@@ -401,11 +389,11 @@ def lines(repetition: Repetition) -> list[str]:
 
 
 MOST_LISTED: Final = 3
-"""Sources, or kernels' machine code, that are named one by one; of more there is a count."""
+"""Maximum number of differences of a kind that are listed."""
 
 
 def _kind(name: str) -> str:
-    """Return what several things that differ have in common, or the name of one."""
+    """Return the kind of a difference, or its name."""
     return next((kind for kind in KINDS if name.startswith(f"{kind} ")), name)
 
 
@@ -414,4 +402,4 @@ KINDS: Final = {
     "dependency": "packages or compilers",
     "machine code": "kernels, in their machine code",
 }
-"""Words before the names of things of which many may differ, and what several are."""
+"""Kinds of differences by the prefix of their names, in the plural."""

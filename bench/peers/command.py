@@ -22,10 +22,10 @@ from ..core.record import (
     read_comparisons,
     there,
 )
+from ..options import AtOnce, Resume, Where, between, run_of, say
 from ..process.local import start
 from ..process.stopping import keeps
 from ..show import documents, render
-from ..sweep import AtOnce, Resume, Where, between, run_of, say
 from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
 from .sides import Run, measure_each
 

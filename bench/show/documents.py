@@ -19,7 +19,7 @@ from ..core.archive import read_text
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
 from ..core.record import Record, leaving_out, oldest_first, read_all, selected
-from ..static.command import TABLES as STATIC
+from ..static.records import TABLES as STATIC
 from . import peers, render
 from .columns import Column, MakeTable, Table
 from .frames import existing_files

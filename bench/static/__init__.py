@@ -1,1 +1,1 @@
-"""Machine code without a GPU: compiled as it would be launched, read, recorded, and compared with a baseline's."""
+"""Machine code without a GPU: compiled, read, recorded and compared."""

@@ -1,4 +1,4 @@
-"""Limits of a multiprocessor by compute capability, and how many threads of a kernel it holds at once."""
+"""Limits and occupancy of a multiprocessor by compute capability."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Capability:
     """Registers of a warp come in multiples of it."""
     shared_unit: int = 128
     reserved_bytes: int = 1_024
-    """Shared memory of each block that the system takes."""
+    """Shared memory of each block used by the system."""
     fp32: int = 128
     """Results a clock cycle, as are the next."""
     int32: int = 64
@@ -43,11 +43,11 @@ CAPABILITIES: Final[dict[str, Capability]] = {
     "sm_100": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64, multiprocessors=148),
     "sm_120": Capability(warps=48, blocks=24, shared_bytes=100 * 1024, int32=128, fp64=2, multiprocessors=170),
 }
-"""By the name that compilers give it."""
+"""By the compiler's name."""
 
 
 def warps_at_once(capability: Capability, *, threads: int, registers: int, shared_bytes: int) -> tuple[int, str]:
-    """Return the warps of a kernel that a multiprocessor holds, and what keeps it from holding more.
+    """Return the resident warps of a multiprocessor, and the limiting resource.
 
     Args:
         capability: Of the multiprocessor.
@@ -72,7 +72,7 @@ def warps_at_once(capability: Capability, *, threads: int, registers: int, share
 
 
 def blocks_at_once(capability: Capability, *, threads: int, warps: int) -> int:
-    """Return the blocks that all multiprocessors hold together: a wave.
+    """Return the number of blocks in a wave.
 
     Args:
         capability: Of the multiprocessors.
@@ -83,7 +83,7 @@ def blocks_at_once(capability: Capability, *, threads: int, warps: int) -> int:
 
 
 def wave_quantization(blocks: int, at_once: int) -> float:
-    """Return how many times so many blocks would fit into the waves that they take; 1 where all run at once."""
+    """Return the blocks of all waves over the blocks launched; 1 in one wave."""
     return -(-blocks // at_once) * at_once / blocks if blocks > at_once else 1.0
 
 

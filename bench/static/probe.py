@@ -1,4 +1,4 @@
-"""A process that has environments compile and launch their kernels where there is no GPU, and says what it saw.
+"""Process that compiles kernels without a GPU and reports the launches.
 
 `python probe.py ARCHITECTURE...` reads programs, one JSON object a line, and answers each with one: the launches of
 each of its parts, with the compiled files. It takes `warpdrive_min` from the folder that it is started in, which may be
@@ -71,7 +71,7 @@ Part = tuple[str, int, list[dict[str, Any]]]
 
 @dataclass(slots=True)
 class Trace:
-    """Launches of the part of a program that is on."""
+    """Launches of the current part of a program."""
 
     architectures: Sequence[str]
     """As ``sm_90``."""
@@ -91,11 +91,11 @@ class Trace:
 
 
 Compile = Callable[[Sequence[Argument], int], dict[str, str]]
-"""Returns the compiled file for each architecture, of arguments and threads of a block."""
+"""Compiles for each architecture, given arguments and threads per block."""
 
 
 class CountingKernel:
-    """A kernel that is compiled, and counted where it would be launched."""
+    """Kernel that is compiled, and counted instead of launched."""
 
     def __init__(self, kernel: Any, compile_for: Compile, trace: Trace) -> None:
         self.name, self.parameters = kernel.name, kernel.parameters
@@ -103,7 +103,7 @@ class CountingKernel:
         self._compile, self._trace = compile_for, trace
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
-        """Compile for the arguments, and return what counts."""
+        """Compile for the arguments; returns a counter of launches."""
         arrays = {
             parameter.name: argument
             for parameter, argument in zip(self.parameters, arguments, strict=True)
@@ -124,7 +124,7 @@ class CountingKernel:
 
 
 class Here(GpuBackend):
-    """Part of a GPU backend that this process changes: there is no device."""
+    """GPU backend without a device."""
 
     @property
     def device(self) -> torch.device:
@@ -150,7 +150,7 @@ class CudaC(Here, PyCudaBackend):
         self._trace = trace
 
     def availability(self) -> Availability:
-        """Say whether there is a compiler."""
+        """Availability of a compiler."""
         found = cuda_c.gpu_compiler()
         return Availability(found is not None, found or "found no CUDA compiler", cuda_c.GPU_COMPILER_INSTALL)
 
@@ -170,7 +170,7 @@ def _declared(path: Path, constants: Mapping[str, Constant]) -> Mapping[str, cud
 
 
 def _compiled(source: Path, constants: Mapping[str, Constant], architecture: str) -> str:
-    """Return a compiled file, which is the same wherever the code lies: checkouts of a revision share it."""
+    """Compile a file; checkouts of a revision share it."""
     text, root = cuda_c.unit(source, constants), str(Path(cuda_c.__file__).parents[2])
     how = {"architecture": architecture, "compiler": cuda_c.gpu_compiler(), "exact": bool(constants.get("EXACT"))}
     # The text includes headers by their paths.
@@ -189,7 +189,7 @@ class NumbaCuda(Here, NumbaBackend):
         self._trace = trace
 
     def availability(self) -> Availability:
-        """Say whether its compilers are there."""
+        """Availability of its compilers."""
         try:
             metadata.version("numba-cuda")
             from cuda.bindings import nvrtc, nvvm  # noqa: PLC0415  (optional)
@@ -200,7 +200,7 @@ class NumbaCuda(Here, NumbaBackend):
         return Availability(True)
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Build the kernels; they are compiled where they are prepared, for the types of the arguments."""
+        """Build the kernels; they are compiled when prepared."""
         exact = bool(constants.get("EXACT"))
         kernels = getattr(numba_cuda, "built", build_module)(source, constants)  # earlier code has no rollouts
         return {name: self._counting(name, kernel, exact, source, constants) for name, kernel in kernels.items()}
@@ -235,7 +235,7 @@ class NumbaCuda(Here, NumbaBackend):
 
 
 def _texts(module: str) -> list[str]:
-    """Return the sources that a kernel may be made of: those beside its module, what it shares, and the core's own."""
+    """Return the sources of a kernel: its folder, shared ones, the core's."""
     found = importlib.import_module(module).__file__
     assert found is not None, "a module of kernels is a file"
     backends = Path(cuda_c.__file__).parent
@@ -253,7 +253,7 @@ def _tools() -> list[str]:
 
 
 def _assembled(kernel: Any, types: Sequence[Any], architecture: str, exact: bool) -> Callable[[Path], None]:
-    """Return what compiles a Numba kernel to a file as its dispatcher does: to LTO-IR, which is linked."""
+    """Return a function that compiles a Numba kernel via LTO-IR to a file."""
 
     def make(path: Path) -> None:
         from types import SimpleNamespace  # noqa: PLC0415
@@ -299,7 +299,7 @@ def _assembled(kernel: Any, types: Sequence[Any], architecture: str, exact: bool
 
 
 def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
-    """Start an environment, step it, once and often in a launch, draw actions for it, and keep a step of a rollout."""
+    """Reset, step, roll out, sample and record an environment."""
     n_envs = program["n_envs"]
     wrapper = EnvWrapper(
         load_class(program["source"])(**program["config"]),
@@ -343,39 +343,29 @@ def _policy(wrapper: EnvWrapper) -> Any:
 
 
 def sampling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
-    """Draw from probabilities and from logits, as in training, and take the most probable."""
-    n_envs, n_agents, categories = program["n_envs"], program["n_agents"], tuple(program["categories"])
+    """Sample discrete actions, or ``n_types`` continuous ones."""
+    n_envs, n_agents, categories = program["n_envs"], program["n_agents"], tuple(program.get("categories", ()))
+    n_types = program.get("n_types", len(categories))
     data, functions = _managers(program, backend)
-    _push(data, "sampled_actions", np.zeros((n_envs, n_agents, len(categories)), np.int32))
+    feed = DataFeed()
+    feed.add_data("sampled_actions", np.zeros((n_envs, n_agents, n_types), np.int32 if categories else np.float32))
+    data.push_data_to_device(feed, torch_accessible=True)
     sampler = CUDASampler(functions)
-    sampler.register_actions(data, "sampled_actions", categories)
+    sampler.register_actions(data, "sampled_actions", categories or n_types, is_deterministic=not categories)
     sampler.init_random(SEED)
-    values = torch.ones(n_envs, n_agents, sum(categories))
-    log_prob, entropy = torch.zeros(2, n_envs, n_agents)
-    forms: dict[str, dict[str, Any]] = {
-        "probabilities": {},
-        "logits": {"logits": True, "log_prob": log_prob, "entropy": entropy},
-        "argmax": {"use_argmax": True},
+    values = torch.ones(n_envs, n_agents, sum(categories) or n_types)
+    of_draw = dict(zip(("log_prob", "entropy"), torch.zeros(2, n_envs, n_agents), strict=True))
+    forms: dict[str, Callable[[], object]] = {
+        "noise": partial(sampler.sample, data, values),
+        "gaussian": partial(sampler.sample_gaussian, data, values, values[0], **of_draw),
+        "uniform": partial(sampler.sample_uniform, data, values[0], values[0] + 1),
     }
-    for name, form in forms.items():
-        yield trace.part(name, n_envs, partial(sampler.sample, data, values, **form))
-
-
-def noise(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
-    """Draw continuous actions: around a mean, from Gaussians, and uniformly."""
-    n_envs, n_agents, n_types = program["n_envs"], program["n_agents"], program["n_types"]
-    data, functions = _managers(program, backend)
-    _push(data, "sampled_actions", np.zeros((n_envs, n_agents, n_types), np.float32))
-    sampler = CUDASampler(functions)
-    sampler.register_actions(data, "sampled_actions", n_types, is_deterministic=True)
-    sampler.init_random(SEED)
-    mean = torch.zeros(n_envs, n_agents, n_types)
-    log_prob, entropy = torch.zeros(2, n_envs, n_agents)
-    forms: dict[str, Callable[[], None]] = {
-        "noise": lambda: sampler.sample(data, mean),
-        "gaussian": lambda: sampler.sample_gaussian(data, mean, mean[0], log_prob=log_prob, entropy=entropy),
-        "uniform": lambda: sampler.sample_uniform(data, mean[0], mean[0] + 1),
-    }
+    if categories:
+        forms = {
+            "probabilities": partial(sampler.sample, data, values),
+            "logits": partial(sampler.sample, data, values, logits=True, **of_draw),
+            "argmax": partial(sampler.sample, data, values, use_argmax=True),
+        }
     for name, draw in forms.items():
         yield trace.part(name, n_envs, draw)
 
@@ -418,13 +408,10 @@ def _managers(program: Mapping[str, Any], backend: str) -> tuple[CUDADataManager
     return data, CUDAFunctionManager(n_agents, n_envs, backend=BACKENDS[backend])
 
 
-def _push(data: CUDADataManager, name: str, array: Any) -> None:
-    feed = DataFeed()
-    feed.add_data(name, array)
-    data.push_data_to_device(feed, torch_accessible=True)
-
-
-PROGRAMS: Final = {each.__name__: each for each in (environment, sampling, noise, resetting, scanning, shuffling)}
+PROGRAMS: Final = {
+    "noise": sampling,
+    **{each.__name__: each for each in (environment, sampling, resetting, scanning, shuffling)},
+}
 
 
 def answer(program: Mapping[str, Any], trace: Trace) -> dict[str, Any]:

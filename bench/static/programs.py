@@ -1,4 +1,4 @@
-"""Programs that are looked at: every environment as it is trained, and the core's own kernels, at chosen sizes."""
+"""Programs of the static gate: environments, and the core's kernels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Any, Final
 from warpdrive_min.envs import ENVS
 
 from ..core.errors import CompareError
-from ..workloads.outside import config_of
 from ..workloads.shared import EPISODE_LENGTHS, env_config, is_outside
-
-Program = Mapping[str, Any]
-"""A program of `probe.py`: ``name``, ``kind``, ``backend``, ``n_envs``, ``n_agents``, and what its kind takes."""
+from .records import Program
 
 BACKENDS: Final = ("pycuda", "numba")
 SIZES: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
@@ -24,7 +21,7 @@ SIZES: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
     ("covid19_economy", 1_000, 52, {}),
     ("rice", 1_000, 27, {}),
 )
-"""Environment, number of copies and of agents, and what else its wrapper takes: each source of kernels once."""
+"""Name, copies, agents, and further arguments of the wrapper."""
 CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "sampling": (
         {"n_envs": 10_000, "n_agents": 1, "categories": [2]},
@@ -35,23 +32,23 @@ CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "scanning": ({"n_envs": 2_000, "n_agents": 5, "n_steps": 50},),
     "shuffling": ({"n_envs": 1_000_000, "n_agents": 1},),
 }
-"""The core's own kernels, by the kinds of programs that launch them; `shuffling` takes environments for rows."""
+"""The core's kernels by program; `shuffling` takes environments for rows."""
 
 
 def chosen(
-    envs: Sequence[str], backends: Sequence[str], n_envs: int | None, n_agents: int | None, config: Sequence[str]
+    envs: Sequence[str], backends: Sequence[str], n_envs: int | None, n_agents: int | None, config: Mapping[str, Any]
 ) -> list[Program]:
-    """Return the programs that options ask for.
+    """Return the programs selected by options.
 
     Args:
         envs: Environments, kinds of the core's kernels, or a user's classes as ``module:Class``; none: all of ours.
         backends: Of `BACKENDS`; none: both.
         n_envs: Copies, in place of the usual ones.
         n_agents: Agents, in place of the usual ones.
-        config: Arguments of a user's environment, each as KEY=VALUE.
+        config: Arguments of a user's environment.
 
     Raises:
-        CompareError: A name is unknown, or the config is no pair or there is none to give it to.
+        CompareError: A name is unknown, or no environment takes the config.
     """
     for backend in backends:
         if backend not in BACKENDS:
@@ -65,7 +62,6 @@ def chosen(
     users = [name for name in envs if name not in known]
     if config and not users:
         raise CompareError(f"--config: is of a user's environment (got {config}); name it with --env module:Class")
-    given = config_of(config)
     sizes = {
         name: [(one, own) for each, *one, own in SIZES if each == name][: None if n_agents is None else 1]
         for name in ENVS
@@ -80,7 +76,7 @@ def chosen(
                 arguments = own_arguments if n_agents is None else {}
                 made.append(environment(name, env_config(name, agents), n_envs or copies, agents) | arguments)
         else:
-            made.append(environment(name, given, n_envs or 1_000, 0))
+            made.append(environment(name, config, n_envs or 1_000, 0))
     return [{**each, "backend": backend} for backend in backends or BACKENDS for each in made]
 
 
@@ -89,7 +85,7 @@ _FIXED: Final = (*EPISODE_LENGTHS, "covid19_economy")
 
 
 def environment(name: str, config: Mapping[str, Any], n_envs: int, n_agents: int) -> dict[str, Any]:
-    """Return the program of an environment of ours, or of a class that is named as module:Class."""
+    """Return the program of an environment, or of a class module:Class."""
     return {
         "name": name.rpartition(":")[2],
         "kind": "environment",

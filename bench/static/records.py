@@ -1,4 +1,4 @@
-"""Records of machine code: each kernel that a program launches, on each architecture, in figures that are exact."""
+"""Records of machine code: each launched kernel on each architecture."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from ..core.machine import ROOT
 from ..core.point import Check, Measurement, Metric, command_line
 from ..core.record import CaseVersion, Context, Record, StartTime
 from ..process.worker import finding
-from ..show.columns import Column, Table, metric_column
+from ..show.columns import Column, MakeTable, Table, metric_column
 from . import cubin, sass
 from .capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
-from .programs import Program
 
 LOOP: Final = 8
-"""Times that a loop counts for in figures that are weighted: how often it runs, machine code does not say."""
+"""Weight of a loop, whose number of iterations is unknown."""
+Program = Mapping[str, Any]
+"""A program of `probe.py`: ``name``, ``kind``, ``backend``, ``n_envs``, ``n_agents``, and arguments of its kind."""
 PROBE: Final = Path(__file__).with_name("probe.py")
 
 
@@ -57,7 +58,16 @@ def point_column(name: str) -> Column[Record]:
     return Column(name, lambda record: str(record.point.get(name, "")), is_choice=True)
 
 
+def table_of_instructions(records: Sequence[Record]) -> Table[Any]:
+    """Return the table of a CPU's instructions."""
+    axes = map(point_column, ("program", "part", "kernel", "n_envs", "n_agents"))
+    return Table(title="instructions of a run", columns=[*axes, metric_column("instructions")], rows=records)
+
+
 MACHINE_CODE: Final = CaseVersion(name="machine_code", scope="static", version=2)
+INSTRUCTIONS: Final = CaseVersion(name="instructions", scope="static")
+TABLES: Final[Mapping[str, MakeTable]] = {MACHINE_CODE.name: table_of, INSTRUCTIONS.name: table_of_instructions}
+"""Tables by the case of their records."""
 
 
 # ------------------------------------------------------------------ the processes
@@ -70,7 +80,7 @@ def records_of(
     root: Path = ROOT,
     n_processes: int | None = None,
 ) -> Iterator[list[Record]]:
-    """Yield the records of each program, in their order, with the code under a folder.
+    """Yield the records of each program, with the code under a folder.
 
     Args:
         programs: What is compiled.
@@ -98,11 +108,11 @@ def answers(
 
 
 Question = tuple[Program, Future[dict[str, Any]]]
-"""A program, and what gets its answer."""
+"""A program and the future of its answer."""
 
 
 def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: Path) -> None:
-    """Let a process answer programs until there are no more; one that dies is followed by another."""
+    """Answer programs in a process, which is replaced if it dies."""
     with suppress(queue.Empty):
         while True:
             program, answered = todo.get_nowait()
@@ -138,7 +148,7 @@ def _start(architectures: Sequence[str], root: Path) -> Child:
 def _records(
     program: Program, reply: Mapping[str, Any], architectures: Sequence[str], context: Context
 ) -> Iterator[Record]:
-    """Yield the records of a program: each launch on each architecture, or why there is none."""
+    """Yield the records of a program, or the reason why it has none."""
     if "parts" not in reply:
         status = "skipped" if "skipped" in reply else "failed"
         for architecture in architectures:
@@ -164,7 +174,7 @@ def _point(program: Program, architecture: str, part: str, kernel: str) -> dict[
 
 
 def _record(point: dict[str, Any], program: Program, context: Context, **found: Any) -> Record:
-    """Return a record; it takes no time of its own, so that two runs give the same."""
+    """Return a record without a duration, so that runs are equal."""
     source = program.get("source", "")
     is_users = bool(source) and not source.startswith("warpdrive_min.")
     command = command_line(
@@ -179,7 +189,7 @@ def _record(point: dict[str, Any], program: Program, context: Context, **found: 
 
 
 def _named(launches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield launches by name; those of the same machine code and shape are one, and others of a name get a number."""
+    """Merge equal launches; yields the others by numbered name."""
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for launch in launches:
         key = (launch["kernel"], *sorted(launch["compiled"].items()), launch["blocks"], launch["threads"])
@@ -202,7 +212,7 @@ def _read(path: str) -> tuple[dict[str, cubin.KernelCode], dict[str, sass.Functi
 
 
 def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: str) -> Measurement:
-    """Return what the compiled file of a launch says, and what follows for its shape."""
+    """Return the measurement of a launch from its compiled file."""
     kernels, functions = _read(launch["compiled"][architecture])
     found = kernels.get(launch["kernel"]) or (next(iter(kernels.values())) if len(kernels) == 1 else None)
     if found is None:
@@ -247,13 +257,13 @@ def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: st
 
 
 def _by_depth(code: Sequence[sass.Instruction]) -> list[int]:
-    """Return the instructions that are in no loop, in one, in two, and so on."""
+    """Count instructions by depth of loops."""
     counts = Counter(each.depth for each in code)
     return [counts[depth] for depth in range(max(counts, default=-1) + 1)]
 
 
 def _metrics(found: cubin.KernelCode, code: Sequence[sass.Instruction], argument_bytes: float) -> dict[str, Metric]:
-    """Return the figures of a kernel; of weighted ones a loop counts `LOOP` times, one in a loop `LOOP` squared.
+    """Return the metrics of a kernel; weighted ones count a loop `LOOP` times.
 
     What is expected is weighted with the share of passes that come by, so that a store that has become unconditional
     counts for more.
@@ -286,7 +296,7 @@ def _metrics(found: cubin.KernelCode, code: Sequence[sass.Instruction], argument
 
 
 PIPES: Final = (*(pipe for pipe in sass.PIPES if pipe != "none"), sass.UNKNOWN)
-"""Pipes that are counted."""
+"""Counted pipes."""
 
 
 def name_of(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""Machine code in words: the instructions of each function, the loops that they are in, and the pipes that they take.
+"""Disassembly: instructions of each function, their loops and pipes.
 
 `nvdisasm` reads the code; it is a package of its own, which needs no toolkit and no GPU.
 """
@@ -171,7 +171,7 @@ JUMPS: Final = ("BRA", "JMP", "BRX", "JMX", "EXIT", "RET", "KILL")
 
 
 def _placed(code: Sequence[Instruction]) -> list[Instruction]:
-    """Return a function without the padding at its end, each instruction with its loops and its share."""
+    """Strip padding; place each instruction in loops."""
     n = len(code)
     while n and code[n - 1].base == "NOP":
         n -= 1
@@ -184,13 +184,13 @@ def _placed(code: Sequence[Instruction]) -> list[Instruction]:
 
 
 def _target(jump: Instruction) -> int | None:
-    """Return the number of the instruction that a branch goes to; None: it is known at run time only."""
+    """Return the target of a branch; None: known at run time only."""
     last = jump.operands.rpartition(",")[2]
     return int(last, 16) // BYTES if last.startswith("0x") else None
 
 
 def _places(code: Sequence[Instruction]) -> list[tuple[int, float]]:
-    """Return in how many natural loops each instruction is, and the share of the passes that come by it.
+    """Return the depth of loops and share of passes of each instruction.
 
     Source: Aho, Lam, Sethi and Ullman, "Compilers", 2nd edition, 9.6: an edge to a block that dominates its start
     closes a loop.
@@ -235,7 +235,7 @@ def _places(code: Sequence[Instruction]) -> list[tuple[int, float]]:
 
 
 def _shares(edges: Sequence[Sequence[int]], dominators: Sequence[int], loops: Mapping[int, set[int]]) -> list[float]:
-    """Return the share of passes that come by each block: half of a branch's take either side.
+    """Return the share of passes of each block; branches split evenly.
 
     An edge that leaves a loop takes all of its block's, as do those that stay in it; one that closes a loop takes none.
     """
@@ -287,13 +287,13 @@ def _body(head: int, last: int, before: Sequence[Sequence[int]]) -> set[int]:
 
 
 def shape_hash(code: Iterable[Instruction]) -> str:
-    """Return a hash over the shapes of instructions and the loops that they are in, in no order."""
+    """Hash the shapes and loops of instructions, in any order."""
     counts = Counter((each.shape, each.depth) for each in code)
     return hashlib.sha256(json.dumps(sorted(counts.items())).encode()).hexdigest()[:16]
 
 
 def access_hash(code: Sequence[Instruction]) -> str:
-    """Return a hash over what decides which addresses are used: memory instructions, and the strides of indices.
+    """Hash memory instructions and the strides of indices.
 
     Strides are a set: one by a shift is as good as one by a product, wherever a compiler puts it and however often.
     """
@@ -303,7 +303,7 @@ def access_hash(code: Sequence[Instruction]) -> str:
 
 
 def _stride_of(instruction: Instruction) -> int:
-    """Return the number that an instruction multiplies an integer by, in a product or a shift; 1: it does not."""
+    """Return the factor of an integer product or shift; 1: neither."""
     if instruction.opcode.startswith(("IMAD", "UIMAD")):
         numbers = _HEXADECIMAL.findall(instruction.operands.split(",")[2])
         return int(numbers[0], 16) if numbers else 1

@@ -1,73 +1,160 @@
-"""Both sides of a gate that runs nothing: records of the code under a folder, by whatever takes such records."""
+"""Records of scope `static` of the code under a folder: machine code, and the instructions of a CPU."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from warpdrive_min.terminal import echo
+
+from ..core.case import Job
+from ..core.errors import CompareError
 from ..core.machine import ROOT, git_state
-from ..core.point import passes
-from ..core.record import Context, Record, append
-from . import instructions
-from .command import architectures, taken
-from .instructions import INSTRUCTIONS
+from ..core.point import Check, Measurement, Metric, command_line, passes
+from ..core.record import Context, Record, StartTime, append
+from ..options import Choice
+from ..process import callgrind as counts
+from ..process.worker import WorkerError
+from ..workloads.cases import CASES
+from ..workloads.outside import config_of
+from .capability import CAPABILITIES
 from .programs import chosen
-from .records import MACHINE_CODE
+from .records import INSTRUCTIONS, MACHINE_CODE, Program, records_of
+
+ARCHITECTURES: Final = ("90",)
+ORACLE: Final = "callgrind's own sum"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """Records that are taken, as the options of a command name them."""
-
-    cases: Sequence[str] = ()
-    """Names in `TAKERS`; none: all."""
-    where: Sequence[str] = ()
-    """Conditions on points, as AXIS=VALUE."""
-    envs: Sequence[str] = ()
-    archs: Sequence[str] = ()
-    config: Sequence[str] = ()
+# ------------------------------------------------------------------ machine code
 
 
-def machine_code(wanted: Wanted, context: Context, root: Path) -> list[Record]:
-    """Return the records of machine code of the code under a folder."""
-    archs = [arch for arch in architectures(wanted.archs) if _may_pass({"arch": arch}, wanted)]
-    programs = [
-        program
-        for program in chosen(wanted.envs, (), None, None, wanted.config)
-        if _may_pass({"program": program["name"], "backend": program["backend"]}, wanted)
-    ]
-    found = taken(programs, archs, context, root) if archs else []
-    return [record for record in found if record.status != "ok" or passes(record.point, wanted.where)]
+def architectures(given: Sequence[str] | None) -> list[str]:
+    """Return architectures as compilers name them.
+
+    Raises:
+        CompareError: An architecture is unknown.
+    """
+    names = [each if each.startswith("sm_") else f"sm_{each}" for each in given or ARCHITECTURES]
+    for name in names:
+        if name not in CAPABILITIES:
+            raise CompareError(f"--arch: must be one of {', '.join(CAPABILITIES)} (got {name}); give one of these")
+    return names
 
 
-def counted(wanted: Wanted, context: Context, root: Path) -> list[Record]:
-    """Return the records of instructions of a CPU, of the code under a folder."""
-    conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
-    jobs = [job for job in instructions.chosen(wanted.envs) if passes(instructions.point_of(job), conditions)]
-    found = instructions.records_of(jobs, context, root)
-    return [record for record in found if record.status != "ok" or passes(record.point, wanted.where)]
-
-
-Taker = Callable[[Wanted, Context, Path], list[Record]]
-"""Takes records of scope `static` of the code under a folder."""
-TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: machine_code, INSTRUCTIONS.name: counted}
-"""By case; `verdict.JUDGES` has the rule for each."""
-
-
-def records_of_side(wanted: Wanted, letter: str, context: Context, file: Path, root: Path = ROOT) -> list[Record]:
-    """Take the records of one side, whose run is named after its letter, and keep them in a file."""
-    named = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
-    takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
-    with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for processes of its own
-        records = [record for found in pool.map(lambda take: take(wanted, named, root), takers) for record in found]
-    for record in records:
-        append(file, record)
+def compiled(programs: Sequence[Program], archs: Sequence[str], context: Context, root: Path = ROOT) -> list[Record]:
+    """Return the records of programs; prints a line for each program, and what failed."""
+    records: list[Record] = []
+    start = time.monotonic()
+    for index, (program, found) in enumerate(
+        zip(programs, records_of(programs, archs, context, root), strict=True), start=1
+    ):
+        records += found
+        n_kernels, seconds = sum(record.status == "ok" for record in found), time.monotonic() - start
+        name = f"{program['name']} on {program['backend']}"
+        echo(f"{index}/{len(programs)} {name}: {n_kernels} kernels, {seconds:.0f} s", err=True)
+        for reason in dict.fromkeys(record.reason for record in found if record.reason):
+            echo(f"  {found[0].status}: {reason}", err=True)
     return records
 
 
-def _may_pass(values: Mapping[str, str], wanted: Wanted) -> bool:
-    """Return whether points with these values on their axes may pass the conditions."""
+def _may_pass(wanted: Choice, **values: str) -> bool:
+    """True if points with these values may meet the conditions."""
     return passes(values, [each for each in wanted.where if each.partition("=")[0] in values])
+
+
+def _machine_code(wanted: Choice, context: Context, root: Path) -> list[Record]:
+    archs = [arch for arch in architectures(wanted.archs) if _may_pass(wanted, arch=arch)]
+    programs = chosen(wanted.envs, (), None, None, config_of(wanted.config))
+    programs = [each for each in programs if _may_pass(wanted, program=each["name"], backend=each["backend"])]
+    return compiled(programs, archs, context, root) if archs else []
+
+
+# ------------------------------------------------------------------ instructions of a CPU
+
+
+def counted_jobs(envs: Sequence[str] = ()) -> list[Job]:
+    """Return the points whose instructions are counted, of some environments or of all."""
+    return [job for job in counts.points(CASES) if not envs or job.point.get("env") in envs or job.case.name in envs]
+
+
+def counted(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Record]:
+    """Count the instructions of points; returns a record of each part, or the reason why a point has none.
+
+    Counts of the same code by the same tools are reused.
+    """
+    if not jobs:
+        return []
+    state = counts.availability()
+    try:
+        if not state.available:
+            raise WorkerError("Skip", f"instructions: {state}")
+        found = counts.kept(jobs, root)
+    except WorkerError as error:
+        found = [counts.Count(error=error.kind, reason=error.message)] * len(jobs)
+    records = []
+    for job, count in zip(jobs, found, strict=True):
+        if count.error:
+            status = "skipped" if count.error == "Skip" else "failed"
+            reason = count.reason if status == "skipped" else f"{count.error}: {count.reason}"
+            records.append(_record(point_of(job), context, status=status, reason=reason))
+        for kernel, instructions in count.parts.items():
+            records.append(_record(point_of(job, kernel), context, seen=_seen(count, instructions)))
+    return records
+
+
+def point_of(job: Job, kernel: str = "") -> dict[str, Any]:
+    """Return the point of a job, or of one of its kernels, by the axes of machine code."""
+    point = {name: value for name, value in job.point.items() if name != "env"}
+    named = [str(point[name]) for name in ("implementation", "neighbor_search", "algorithm") if name in point]
+    part = " ".join([job.case.name, *(name for name in named if name != "ours")])
+    program = {"program": job.point.get("env", job.case.name), "part": part}
+    return {**program, **({"kernel": kernel} if kernel else {}), **point, "arch": counts.architecture()}
+
+
+def _seen(count: counts.Count, instructions: float) -> Measurement:
+    check = Check(passed=count.off == 0, max_error=float(count.off), oracle=ORACLE, detail=f"{count.off} too few")
+    return Measurement(
+        before=check,
+        after=check,
+        metrics={"instructions": Metric.exactly(instructions, "instructions/run", "lower")},
+        notes={"work_per_run": dict(count.work), "compiler": ", ".join(counts.tools())},
+    )
+
+
+def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
+    command = command_line("static", backend=counts.BACKEND, env=point["program"])
+    return Record.of(INSTRUCTIONS, point, context, started=StartTime(), command=command, **found)
+
+
+def _instructions(wanted: Choice, context: Context, root: Path) -> list[Record]:
+    conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
+    return counted([job for job in counted_jobs(wanted.envs) if passes(point_of(job), conditions)], context, root)
+
+
+# ------------------------------------------------------------------ both
+
+Taker = Callable[[Choice, Context, Path], list[Record]]
+"""Takes records of the code under a folder."""
+TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: _machine_code, INSTRUCTIONS.name: _instructions}
+"""By case; `verdict.JUDGES` has the rule for each."""
+
+
+def taken(wanted: Choice, context: Context, root: Path = ROOT) -> list[Record]:
+    """Return the wanted records of the code under a folder."""
+    takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
+    with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for processes of its own
+        records = [record for found in pool.map(lambda take: take(wanted, context, root), takers) for record in found]
+    return [record for record in records if record.status != "ok" or passes(record.point, wanted.where)]
+
+
+def records_of_side(wanted: Choice, letter: str, context: Context, file: Path, root: Path = ROOT) -> list[Record]:
+    """Take the records of one side, whose run is named after its letter, and append them to a file."""
+    context = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
+    records = taken(wanted, context, root)
+    for record in records:
+        append(file, record)
+    return records

@@ -1,4 +1,4 @@
-"""Two records of one kernel: whether its machine code changed, in what, and what that means for its time.
+"""Rules that compare two records of one kernel.
 
 No time is predicted. The figures that cost time are held side by side; where some grew and others shrank, or addresses
 changed, only a clock can tell.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
+from ..core.machine import difference_texts, differences
 from ..core.record import Record, oldest_first
-from ..judge.evidence import Key, key
+from ..judge.evidence import Estimate, Judgement, Key, key
 from ..show.columns import Column
-from .instructions import INSTRUCTIONS
-from .records import MACHINE_CODE, name_of
+from .records import INSTRUCTIONS, MACHINE_CODE, name_of
 
 Verdict = Literal["worse", "needs timing", "better", "same", "unchanged"]
 VERDICTS: Final[tuple[Verdict, ...]] = ("worse", "needs timing", "better", "same", "unchanged")
@@ -33,57 +34,59 @@ COSTS: Final[Mapping[str, tuple[str, ...]]] = {
     "lost occupancy": ("occupancy",),
     "wave quantization": ("wave_quantization",),
 }
-"""Figures of machine code that cost time, by what they are of; of several the one that changed most counts."""
+"""Metrics of machine code by cost; the one that changed most counts."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """A kernel before and now, and the verdict."""
+Row = Judgement[str]
+"""Judgement of a kernel. Its estimate is the largest growth of a cost, over its records before and now."""
 
-    subject: str
-    before: Record
-    now: Record
-    changes: Mapping[str, float]
-    """Growth of each cost, as a share of what it was; of those beyond the threshold."""
-    verdict: Verdict
-    remark: str = ""
-    """Reason that no figure shows."""
 
-    @property
-    def weight(self) -> float:
-        """Largest growth of a cost, by which rows of one verdict are sorted."""
-        return max(self.changes.values(), default=0.0)
+def judged(
+    before: Record, now: Record, threshold: float, verdict: Verdict, changes: Mapping[str, float], remark: str = ""
+) -> Row:
+    """Return the judgement of a kernel.
 
-    @property
-    def text(self) -> str:
-        """All that was seen, in one line."""
-        found = [f"{name} {share_text(change)}" for name, change in by_size(self.changes)]
-        return ", ".join([*found, *([self.remark] if self.remark else [])]) or "every figure is the same"
+    Args:
+        before: Record of the baseline.
+        now: Record of the present code.
+        threshold: Change of a cost that counts, as a share.
+        verdict: Verdict.
+        changes: Growth of each cost, as a share; infinite if it was 0.
+        remark: Reason that no cost shows.
+    """
+    growth = 1 + max(changes.values(), default=0.0)
+    texts = [
+        f"{name} {'new' if math.isinf(change) else f'{change:+.1%}'}"
+        for name, change in sorted(changes.items(), key=lambda change: -abs(change[1]))
+    ]
+    why = ", ".join(filter(None, [*texts, remark])) or "every figure is the same"
+    return Judgement(
+        subject=name_of(now),
+        estimate=Estimate(value=growth, low=growth, high=growth, records=(before, now)),
+        region=(1 - threshold, 1 + threshold),
+        verdict=verdict,
+        reasons=(why,),
+    )
 
-    def of(self, name: str) -> str:
-        """Write a metric before and now; empty: records of this case have no such metric."""
-        if name not in (self.now.metrics or {}):
+
+def _metric_column(name: str) -> Column[Row]:
+    """Return the column of a metric before and now; empty if records of this case lack it."""
+
+    def text(row: Row) -> str:
+        assert row.estimate is not None, "a kernel has records"
+        before, now = (each.metrics or {} for each in row.estimate.records)
+        if name not in now:
             return ""
-        before, now = (_value(record, name) for record in (self.before, self.now))
-        return f"{before:g}" if before == now else f"{before:g} to {now:g}"
+        first, second = before[name].value, now[name].value
+        return f"{first:g}" if first == second else f"{first:g} to {second:g}"
 
-
-def by_size(changes: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return changes, the largest first."""
-    return sorted(changes.items(), key=lambda change: -abs(change[1]))
-
-
-def share_text(change: float) -> str:
-    """Write a change as a share; one from nothing is new."""
-    return "new" if math.isinf(change) else f"{change:+.1%}"
+    return Column(name, text, is_right=True)
 
 
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("kernel", lambda row: row.subject),
-    Column("registers", lambda row: row.of("registers"), is_right=True),
-    Column("occupancy", lambda row: row.of("occupancy"), is_right=True),
-    Column("instructions", lambda row: row.of("instructions"), is_right=True),
-    Column("changed", lambda row: row.text, is_long=True),
+    *map(_metric_column, ("registers", "occupancy", "instructions")),
+    Column("changed", lambda row: row.why, is_long=True),
     Column("outcome", lambda row: row.verdict),
 )
 
@@ -102,10 +105,7 @@ def of_machine_code(before: Record, now: Record, threshold: float) -> Row:
     * worse, better: costs that differ all grew, or all shrank.
     * needs timing: some grew and others shrank; or addresses, blocks or threads changed and no cost did.
     """
-
-    def row(verdict: Verdict, changes: Mapping[str, float], remark: str = "") -> Row:
-        return Row(subject=name_of(now), before=before, now=now, changes=changes, verdict=verdict, remark=remark)
-
+    row = partial(judged, before, now, threshold)
     shapes = [[record.notes[name] for name in ("blocks", "threads", "launches")] for record in (before, now)]
     is_launched_alike = shapes[0] == shapes[1]
     changes = changes_of(before, now, threshold)
@@ -125,21 +125,21 @@ def of_machine_code(before: Record, now: Record, threshold: float) -> Row:
 
 
 def of_instructions(before: Record, now: Record, threshold: float) -> Row:
-    """Judge a count of instructions: unchanged within `COUNTED_TO`, same within the threshold, else better or worse."""
+    """Judge a count of instructions by `COUNTED_TO` and the threshold."""
     change = _change(before, now, "instructions")
     verdict: Verdict = "unchanged" if abs(change) <= COUNTED_TO else "same"
     if abs(change) > threshold:
         verdict = "worse" if change > 0 else "better"
     changes = {} if verdict == "unchanged" else {"instructions": change}
-    return Row(subject=name_of(now), before=before, now=now, changes=changes, verdict=verdict)
+    return judged(before, now, threshold, verdict, changes)
 
 
 COUNTED_TO: Final = 0.001
-"""Share by which counts of the same code differ at most, as its files lie in other folders."""
+"""Difference of counts of the same code in two folders, as a share."""
 
 
 def changes_of(before: Record, now: Record, threshold: float) -> dict[str, float]:
-    """Return how much more each cost is now, as a share, where it is beyond a threshold; higher is always worse."""
+    """Return the growth of each cost beyond a threshold; higher is worse."""
     changes = {}
     both = {*(before.metrics or {})} & {*(now.metrics or {})}  # older records lack some
     for name, metrics in COSTS.items():
@@ -179,15 +179,15 @@ class Sides:
     changed: list[str]
     """Kernels on one side alone."""
     refused: list[str]
-    """Kernels that were made by other tools, with both."""
+    """Kernels compiled by different tools, with both."""
     failed: list[str]
-    """Kernels that are broken now."""
+    """Kernels that fail now."""
     skipped: list[str]
-    """Reasons for which some could not be looked at, each once."""
+    """Reasons of skipped kernels, without duplicates."""
 
 
 def compared(before: Sequence[Record], now: Sequence[Record], threshold: float) -> Sides:
-    """Judge each kernel that is on both sides."""
+    """Judge the kernels of both sides."""
     first, second = _evidence(before), _evidence(now)
     failed = [f"{name_of(each)}: {each.why_no_evidence}" for each in now if each.has_failed]
     broken_before = {_program(each): each.why_no_evidence for each in before if each.status == "failed"}
@@ -203,7 +203,7 @@ def compared(before: Sequence[Record], now: Sequence[Record], threshold: float) 
     rows, refused = [], []
     for each in first.keys() & second.keys():
         a, b = first[each], second[each]
-        if differ := [f"{name} {x!r} against {y!r}" for name, x, y in _tools(a, b) if x != y]:
+        if differ := difference_texts(differences(_tools(a), _tools(b), None)):
             refused.append(f"{name_of(b)}: {', '.join(differ)}")
         else:
             rows.append(JUDGES[b.case](a, b, threshold))
@@ -216,13 +216,10 @@ def _evidence(records: Sequence[Record]) -> dict[Key, Record]:
 
 
 def _program(record: Record) -> tuple[object, ...]:
-    """Return what the kernels of a program share."""
+    """Return the axes shared by the kernels of a program."""
     return tuple(sorted((name, value) for name, value in record.point.items() if name not in ("part", "kernel")))
 
 
-def _tools(a: Record, b: Record) -> list[tuple[str, object, object]]:
-    """Return what must be the same for differences to be those of the code."""
-    return [
-        ("case_version", a.case_version, b.case_version),
-        ("compiler", a.notes.get("compiler"), b.notes.get("compiler")),
-    ]
+def _tools(record: Record) -> dict[str, object]:
+    """Return the tools of a record, which must match."""
+    return {"case_version": record.case_version, "compiler": record.notes.get("compiler")}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Final, get_args
 
 from warpdrive_min.backends import BACKENDS
 
-from ..core.case import Case
-from ..core.point import PLAIN, Preset
+from ..core.case import Case, Job
+from ..core.point import PLAIN, Preset, passes
 from ..core.record import AXES_OF, Axis, Record
 from . import env_step, kernels, learn, many_steps, memory, scaling, startup, train
 
@@ -61,3 +62,13 @@ AXES_OF.update({name: lambda: OF_PEERS for name in ("peer", "peer_learn")})
 def is_present(record: Record) -> bool:
     """Return whether a record is of the present version of a case."""
     return record.case in CASES and record.case_version == CASES[record.case].version
+
+
+def jobs(preset: Preset, where: Sequence[str] = (), cases: Mapping[str, Case] = CASES) -> list[Job]:
+    """Return the points of a preset that meet AXIS=VALUE conditions; ``case`` is an axis, too."""
+    return [
+        Job(case, point)
+        for case in cases.values()
+        for point in case.points(preset)
+        if passes({"case": case.name, **point}, where)
+    ]

@@ -77,18 +77,19 @@ def bench(words: Sequence[str]) -> None:
     """
     sys.argv = ["bench", *words]
     with stoppable():
-        from bench import cli, doctor, publish, sweep
+        from bench import cli, doctor, publish
         from bench.process import local
+        from bench.workloads import cases
 
         doctor.examine = list
         publish.chosen = lambda *_: []
         publish.is_claimed = lambda *_: True
-        jobs = sweep.jobs("smoke", ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"])
+        jobs = cases.jobs("smoke", ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"])
         case, pairs = jobs[0].case, [(jobs[0].point, jobs[-1].point), (jobs[1].point, jobs[-1].point)]
         if "--at-once" in words:
             local.is_on_gpu = lambda job: True
         if words[0] == "publish":
-            sweep.jobs = lambda *_: jobs
+            publish.jobs = lambda *_: jobs
             publish.CASES = {case.name: replace(case, pairs=lambda preset: pairs)}
         with tidy():
             cli.app()

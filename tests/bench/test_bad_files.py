@@ -20,8 +20,7 @@ from bench.core.archive import load, read_toml
 from bench.core.errors import FileError
 from bench.core.point import Metric
 from bench.core.record import RESULTS, RecordError, StartTime, append, read_all, read_comparisons
-from bench.judge import calibrate
-from bench.judge.calibrate import Calibration
+from bench.judge.calibration import CALIBRATIONS, Calibration
 from bench.show import sets
 from bench.show.sets import Manifest
 from bench.workloads.cases import CASES
@@ -175,7 +174,7 @@ def test_all_published_files_are_read():
     read_all([machine.ROOT / RESULTS], cut)
     read_comparisons([machine.ROOT / RESULTS], cut)
     assert cut == []
-    for file in (machine.ROOT / calibrate.CALIBRATIONS).glob("*.json"):
+    for file in (machine.ROOT / CALIBRATIONS).glob("*.json"):
         load(file, Calibration)
     for file in (machine.ROOT / sets.SETS).glob(f"*/{sets.MANIFEST}"):
         load(file, Manifest)

@@ -12,10 +12,10 @@ import pytest
 
 from bench.core.case import Job
 from bench.core.errors import NotComparable
-from bench.core.record import Comparison, read_all, read_comparisons
+from bench.core.record import Comparison, Context, read_all, read_comparisons
 from bench.core.stats import smallest_detectable
-from bench.judge import calibrate, compare
-from bench.judge.calibrate import noise, read, store
+from bench.judge.calibrate import noise, store
+from bench.judge.calibration import read, rounds_here
 from bench.process import interleaved
 from bench.process.checkouts import WORKING_TREE
 from bench.process.server import Server
@@ -80,14 +80,14 @@ def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path):
     noisy, some, quiet = (floor.model_copy(update={"pair": pair}) for pair in (0.01, 0.004, 0.001))
     assert [each.rounds_for(0.015) for each in (noisy, some, quiet)] == [24, 8, 4]
     assert some.over(16).pair == pytest.approx(0.002)
-    here = calibrate.Context.here("default")
+    here = Context.here("default")
     measured = record(machine=dict(here.machine))
     store([some], measured, "python -m bench calibrate", tmp_path)
     job = Job(CASES[measured.case], measured.point)
     job = replace(job, case=replace(job.case, version=measured.case_version))
-    assert calibrate.rounds_here("default", 0.015, tmp_path)(job) == 8
-    assert calibrate.rounds_here("full", 0.015, tmp_path)(job) is None
-    assert calibrate.rounds_here("default", 0.015, tmp_path / "none")(job) is None
+    assert rounds_here("default", 0.015, tmp_path)(job) == 8
+    assert rounds_here("full", 0.015, tmp_path)(job) is None
+    assert rounds_here("default", 0.015, tmp_path / "none")(job) is None
 
 
 def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
@@ -151,7 +151,7 @@ def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
         yield [lambda: nullcontext(Server({"fake": fake})) for _ in names]
 
     monkeypatch.setattr(interleaved, "revisions", sides)
-    monkeypatch.setattr(compare, "chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
+    monkeypatch.setattr("bench.options.chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
     folders = ["--out", tmp_path / "calibration", "--records", tmp_path / "records"]
     bench("calibrate", "--preset", "smoke", "--rounds", 2, *folders)
     (file,) = (tmp_path / "calibration").iterdir()

@@ -16,9 +16,9 @@ from bench.judge.claims import (
     counts,
     evidence,
     for_report,
-    jobs,
     judge,
     own_claims,
+    points,
     published,
     times_claimed,
     to_dict,
@@ -365,7 +365,7 @@ def test_select_tells_an_absent_axis():
     assert query("Learned").estimate(records).value == 1.0
     tf32 = replace(TEN, axes=TEN.axes | {"precision": "tf32"})
     assert query("Learned", tf32).estimate(records).value == 5.0
-    assert len(jobs(Filter(case="learn", axes={"env": "cartpole", "n_envs": 2_048, "precision": None}))) == 20
+    assert len(points(Filter(case="learn", axes={"env": "cartpole", "n_envs": 2_048, "precision": None}))) == 20
 
 
 @pytest.mark.parametrize("how", ["counted", "told"])
@@ -488,7 +488,7 @@ def test_ledger_names_points_that_the_suite_has():
     """Each claim has a measure, which are points of a preset, or the reason why nothing can decide it."""
     assert all(each.query is not None or each.cannot for each in CLAIMS)
     assert len({each.name for each in CLAIMS}) >= len(CLAIMS) - 2
-    missing = {each.name for each in CLAIMS if each.query is not None and not all(map(jobs, each.query.filters))}
+    missing = {each.name for each in CLAIMS if each.query is not None and not all(map(points, each.query.filters))}
     assert missing == set()
 
 
@@ -619,8 +619,8 @@ def test_command_prints_every_claim():
 def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
     """A claim of whose points a set has none is held against the archive."""
     (tmp_path / "empty.jsonl").touch()
-    monkeypatch.setattr("bench.judge.claims.published_records", lambda: [tmp_path])
-    monkeypatch.setattr("bench.judge.claims.past_records", lambda: [ONE_SWEEP])
+    monkeypatch.setattr("bench.claims.published_records", lambda: [tmp_path])
+    monkeypatch.setattr("bench.claims.past_records", lambda: [ONE_SWEEP])
     assert json.loads(bench("claims", "--json")) == json.loads(bench("claims", "--records", ONE_SWEEP, "--json"))
 
 
@@ -629,7 +629,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     """--run sweeps the points of a claim if all can run here, names what is lacking, and uses the new records."""
     there, absent = availability()["cpu"], Availability(False, "no GPU")
     monkeypatch.setattr(
-        "bench.judge.claims.availability",
+        "bench.claims.availability",
         lambda: {"cpu": there, "host": there, "pycuda": there if has_gpu else absent, "numba": absent},
     )
     monkeypatch.chdir(tmp_path)  # where nothing is published
@@ -642,7 +642,7 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
             append(file, record(1e6, case=job.case.name, case_version=version, point=dict(job.point)))
             yield read_all([file])[-1]
 
-    monkeypatch.setattr("bench.judge.claims.sweep.run", sweep)
+    monkeypatch.setattr("bench.process.sweep.run", sweep)
     said, _, printed = bench("claims", "--run", "--source", "README", "--json", "--out", tmp_path).rpartition("\n[")
     found = {each["name"]: each["verdict"] for each in json.loads(f"[{printed}")}
     over_numpy = found["Tag 5+100 on a GPU over NumPy on 1 thread"]

@@ -13,7 +13,7 @@ import typer
 from bench import cli
 from bench import list as bench_list
 from bench.core import machine
-from bench.sweep import run_of
+from bench.options import run_of
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench
 from warpdrive_min import BACKENDS, availability

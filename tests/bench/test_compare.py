@@ -8,9 +8,11 @@ import pytest
 
 from bench.core.record import append, read_all, read_comparisons
 from bench.core.stats import median
-from bench.judge.compare import GATED, Choice, along, by_run, gated, judge, paired_up
+from bench.judge.compare import along, by_run, judge
 from bench.judge.evidence import Evidence
-from bench.sweep import jobs
+from bench.judge.pairing import paired_up
+from bench.options import GATED, Choice, gated
+from bench.workloads.cases import jobs
 from tests.bench.builders import bench, pair_of, record
 
 POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 0}

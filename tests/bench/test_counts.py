@@ -10,13 +10,14 @@ import pytest
 
 from bench.core import machine
 from bench.core.record import Context, append, read_all
+from bench.options import Choice
 from bench.process import callgrind as counts
 from bench.process import server
 from bench.process.callgrind import PATH, Profile
 from bench.process.checkouts import checkouts
 from bench.process.server import Server
 from bench.process.worker import Worker, WorkerError
-from bench.static import instructions, sides, verdict
+from bench.static import sides, verdict
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench
 from warpdrive_min.backends import Availability, host
@@ -188,14 +189,14 @@ def counted(monkeypatch, tmp_path):
 
 def test_records_have_a_part_each(counted):
     """A record is a kernel or the path, exact, by the point of what was run; reading it again is no other one."""
-    jobs = instructions.chosen(["pendulum"])
-    records = instructions.records_of(jobs, CONTEXT)
+    jobs = sides.counted_jobs(["pendulum"])
+    records = sides.counted(jobs, CONTEXT)
     assert [record.point["kernel"] for record in records] == ["step", PATH] * len(jobs)
     assert all(record.is_evidence and record.scope == "static" for record in records)
     metric = records[0].metrics["instructions"]
     assert (metric.value, metric.low, metric.high, metric.direction) == (9500, 9500, 9500, "lower")
     assert "--env pendulum" in records[0].command
-    again = instructions.records_of(jobs, CONTEXT)
+    again = sides.counted(jobs, CONTEXT)
     assert [record.metrics for record in again] == [record.metrics for record in records]
     assert len(counted) == 1, "the same code by the same tools is not counted again"
 
@@ -211,21 +212,21 @@ def test_other_code_is_counted_anew(counted, tmp_path):
 
 def test_what_cannot_be_counted_says_why(counted, monkeypatch):
     """Points that fail, code that is too old and a machine without Valgrind are records with a reason."""
-    jobs = instructions.chosen(["pendulum"])[:1]
+    jobs = sides.counted_jobs(["pendulum"])[:1]
     broken = counts.Count(error="KeyError", reason="'torque'")
     monkeypatch.setattr(counts, "count", lambda *_: [broken])
     for _ in range(2):  # it is not kept
-        (record,) = instructions.records_of(jobs, CONTEXT)
+        (record,) = sides.counted(jobs, CONTEXT)
         assert (record.status, record.reason) == ("failed", "KeyError: 'torque'")
 
     def too_old(*_):
         raise WorkerError("Skip", "this code builds its kernels for this processor alone")
 
     monkeypatch.setattr(counts, "count", too_old)
-    (record,) = instructions.records_of(jobs, CONTEXT)
+    (record,) = sides.counted(jobs, CONTEXT)
     assert (record.status, record.point["program"]) == ("skipped", "pendulum")
     monkeypatch.setattr(counts, "availability", lambda: Availability(False, "found no Valgrind", counts.INSTALL))
-    (record,) = instructions.records_of(jobs, CONTEXT)
+    (record,) = sides.counted(jobs, CONTEXT)
     assert "install Valgrind" in record.reason
 
 
@@ -248,20 +249,20 @@ def test_gate_of_counts(counted, monkeypatch, tmp_path):
             [counts.Count(parts={name: 1e4 * share(by) for name, by in grown.items()})] * len(jobs)
         )
 
-    jobs = instructions.chosen(["pendulum"])[:1]
-    sides = []
+    jobs = sides.counted_jobs(["pendulum"])[:1]
+    both = []
     for share in (lambda by: 1, lambda by: by):
         monkeypatch.setattr(counts, "kept", times(share))
-        sides.append(instructions.records_of(jobs, CONTEXT))
-    rows = verdict.compared(*sides, 0.015).rows
-    assert {row.now.point["kernel"]: row.verdict for row in rows} == {
+        both.append(sides.counted(jobs, CONTEXT))
+    rows = verdict.compared(*both, 0.015).rows
+    assert {row.estimate.records[1].point["kernel"]: row.verdict for row in rows} == {
         "step": "unchanged",
         "sample": "same",
         "reset": "worse",
         PATH: "better",
     }
     files = [tmp_path / f"{name}.jsonl" for name in "ab"]
-    for file, records in zip(files, sides, strict=True):
+    for file, records in zip(files, both, strict=True):
         for record in records:
             append(file, record)
     said = bench("gate", "--static", "--baseline", files[0], "--records", files[1], exits=1)
@@ -272,17 +273,17 @@ def test_gate_of_counts(counted, monkeypatch, tmp_path):
 
 def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
     """A baseline that is too old to be counted is a note, not a point that is on one side alone."""
-    jobs = instructions.chosen(["pendulum"])
-    now = instructions.records_of(jobs, CONTEXT)
+    jobs = sides.counted_jobs(["pendulum"])
+    now = sides.counted(jobs, CONTEXT)
     monkeypatch.setattr(counts, "kept", lambda *_: [counts.Count(error="Skip", reason="too old")] * len(jobs))
-    found = verdict.compared(instructions.records_of(jobs, CONTEXT), now, 0.015)
+    found = verdict.compared(sides.counted(jobs, CONTEXT), now, 0.015)
     assert (found.rows, found.changed, found.skipped) == ([], [], ["too old"])
 
 
 def test_takers_know_what_is_wanted(counted):
     """Conditions on points choose what is counted, before it is."""
-    wanted = sides.Wanted(where=["program=pendulum", "part=env_step", "kernel=step"])
-    (record,) = sides.counted(wanted, CONTEXT, machine.ROOT)
+    wanted = Choice(cases=["instructions"], where=["program=pendulum", "part=env_step", "kernel=step"])
+    (record,) = sides.taken(wanted, CONTEXT)
     assert record.point["kernel"] == "step"
     assert [job.case.name for job in counted[0]] == ["env_step"]
-    assert sides.counted(sides.Wanted(where=["arch=sm_90"]), CONTEXT, machine.ROOT) == []
+    assert sides.taken(Choice(cases=["instructions"], where=["arch=sm_90"]), CONTEXT) == []

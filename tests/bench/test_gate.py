@@ -9,19 +9,22 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bench import sweep
 from bench.core import machine
 from bench.core.archive import ARCHIVE, matches
 from bench.core.case import Job
+from bench.core.errors import Code
 from bench.core.point import passes
 from bench.core.record import Comparison, Context, Record, append, read_all
 from bench.judge import gate
-from bench.judge.calibrate import Calibration, NoiseFloor
+from bench.judge.calibration import Calibration, NoiseFloor
 from bench.judge.evidence import Evidence, name_of
-from bench.judge.gate import THRESHOLD, Code, Report, from_records, judge, render_annotations
+from bench.judge.gate import THRESHOLD, from_records, judge, report_on
+from bench.judge.outcomes import Report
 from bench.process import interleaved
 from bench.process.local import run_points
 from bench.process.server import Server
+from bench.process.sweep import run
+from bench.workloads.cases import jobs
 from tests.bench.builders import bench, case, cycle, pair_of, point, record, timed
 
 STORED = machine.ROOT / "results" / ARCHIVE / "sweeps" / "20261121T053731-4c1f3f7-8c0b.jsonl"
@@ -54,7 +57,7 @@ def again(records: list[Record], seed: int, slower: float = 0.0, noise: float = 
 
 
 def report_of(baseline: list[Record], now: list[Record], tmp_path, threshold: float = 0.03) -> Report:
-    report = Report(baseline="baseline", threshold=threshold)
+    report = report_on("baseline", threshold)
     from_records(report, baseline, now, tmp_path)
     return report
 
@@ -151,7 +154,7 @@ def test_exception_is_broken_and_still_reported(h200, files, tmp_path, monkeypat
 def test_changed_set_of_points_is_not_passed(side, h200, files):
     """A point that is on one side alone is 3, and is named."""
     sides = (h200, h200[1:]) if side == "the baseline" else (h200[1:], h200)
-    said = files(*sides, exits=Code.NOTHING_OR_CHANGED)
+    said = files(*sides, exits=Code.NOTHING)
     assert f"{name_of(h200[0])} is in {side} alone" in said
 
 
@@ -251,8 +254,8 @@ def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
     known = calibrated(slower.b, run=0.0032, smallest=0.004)
     alone, *_ = judge([slower, *same], THRESHOLD, None)
     together, *_ = judge([slower, *same], THRESHOLD, known)
-    assert (alone.verdict, alone.noise) == ("inconclusive", "rounds")
-    assert (together.verdict, together.noise) == ("regression", "rounds, calibrated")
+    assert (alone.verdict, alone.estimate.note) == ("inconclusive", "rounds")
+    assert (together.verdict, together.estimate.note) == ("regression", "rounds, calibrated")
 
 
 def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
@@ -262,7 +265,7 @@ def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
     (row,) = judge([pair], 0.03, known)
     assert (row.estimate.low, row.estimate.high) == (pair.ratio.low, pair.ratio.high)
     assert (row.limit, row.verdict) == (0.2, "inconclusive")
-    assert row.noise.startswith("rounds, calibrated at env_step[env=cartpole,backend=cpu,n_envs=7")
+    assert row.estimate.note.startswith("rounds, calibrated at env_step[env=cartpole,backend=cpu,n_envs=7")
     file = machine.ROOT / "results" / "calibration"
     (stored,) = (Calibration.model_validate_json(each.read_text()) for each in file.glob("nvidia-h200-*.json"))
     (floor,) = (each for each in stored.noise if each.case == "env_step")
@@ -288,8 +291,8 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
 
 def test_gate_measures_the_baseline_again(tmp_path):
     """Without records the points of the baseline are measured now, and are kept; on two cores it may well not tell."""
-    todo = sweep.jobs("smoke", ["case=env_step", "backend=host", "env=cartpole"])
-    for _ in sweep.run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", run_points):
+    todo = jobs("smoke", ["case=env_step", "backend=host", "env=cartpole"])
+    for _ in run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", run_points):
         pass
     judged = (Code.OK, Code.REGRESSION, Code.INCONCLUSIVE)
     said = run_gate(tmp_path, "--baseline", tmp_path / "baseline.jsonl", "--where", "env=cartpole", exits=judged)
@@ -326,7 +329,7 @@ def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_
         yield [lambda name=name: start(name) for name in names]
 
     monkeypatch.setattr(interleaved, "revisions", sides)
-    monkeypatch.setattr(gate.compare, "chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
+    monkeypatch.setattr("bench.options.chosen", lambda *_: [Job(fake, each) for each in fake.points("smoke")])
     said = run_gate(tmp_path, "--baseline", "main", "--case", "fake", exits=code)
     assert "| rounds |" in said
     assert len(list((tmp_path / "out").glob("*.jsonl"))) == 3
@@ -341,4 +344,4 @@ def test_threshold_is_a_percentage_or_a_share(text, share):
 def test_annotation_escapes_what_github_reads():
     """Percent signs and line breaks of a message are escaped, so that one message is one line."""
     report = Report(baseline="", threshold=0.03, problems=[("broken", "100 %\nwrong")])
-    assert render_annotations(report) == ["::error title=bench gate%3A broken::100 %25%0Awrong"]
+    assert report.annotations() == ["::error title=bench gate%3A broken::100 %25%0Awrong"]

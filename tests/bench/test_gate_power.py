@@ -10,7 +10,8 @@ from scipy.signal import lfilter
 
 from bench.core.record import Record
 from bench.core.stats import Ratio
-from bench.judge.calibrate import NoiseFloor, read, store
+from bench.judge.calibrate import store
+from bench.judge.calibration import NoiseFloor, read
 from bench.judge.gate import THRESHOLD, judge
 from bench.process.interleaved import ROUNDS, Pair, compared_in_rounds
 from bench.process.rounds import TURNS

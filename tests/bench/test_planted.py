@@ -16,10 +16,11 @@ from bench.core.record import Context, Record
 from bench.judge import planted
 from bench.judge.gate import THRESHOLD, judge
 from bench.judge.planted import SAME, SLOWER, Change, Copy
+from bench.options import Choice
 from bench.process.interleaved import Pair, measure_all, sides_of
 from bench.process.worker import Worker
 from bench.static.programs import CORE
-from bench.static.sides import Wanted, counted, machine_code
+from bench.static.sides import taken
 from bench.static.verdict import compared
 from warpdrive_min.envs import ENVS
 
@@ -80,12 +81,12 @@ CONTEXT = Context("planted", "default", {}, {}, "")
 def machine_code_of(names: Sequence[str], root: Path) -> list[Record]:
     """Compile the CUDA C of programs in a folder of code."""
     known = [name for name in names if name in (*ENVS, *CORE)]
-    return machine_code(Wanted(envs=known, where=["backend=pycuda"]), CONTEXT, root) if known else []
+    return taken(Choice(cases=["machine_code"], envs=known, where=["backend=pycuda"]), CONTEXT, root) if known else []
 
 
 def counts_of(names: Sequence[str], root: Path) -> list[Record]:
     """Count the CPU instructions of programs in a folder of code."""
-    return counted(Wanted(envs=names), CONTEXT, root)
+    return taken(Choice(cases=["instructions"], envs=names), CONTEXT, root)
 
 
 @pytest.fixture(scope="module")

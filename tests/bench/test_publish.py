@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench import publish, sweep
+from bench import publish
 from bench.core import machine
+from bench.core.errors import Code
 from bench.core.point import passes, point_name
 from bench.core.record import ALONE, read_all, read_comparisons
 from bench.doctor import Finding
@@ -26,6 +27,7 @@ from bench.show.sets import (
     read_manifest,
     verify,
 )
+from bench.workloads import cases
 from tests.bench.builders import bench
 
 SMOKE = ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"]
@@ -35,9 +37,9 @@ CLEAN = {"sha": "0123456789abcdef", "dirty": False, "diff_hash": None}
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     """Return a function that publishes a few points of preset smoke on this machine, which is in order."""
-    jobs = sweep.jobs("smoke", SMOKE)
+    jobs = cases.jobs("smoke", SMOKE)
     monkeypatch.setattr(
-        sweep,
+        publish,
         "jobs",
         lambda preset, where=(): [job for job in jobs if passes({"case": "env_step", **job.point}, where)],
     )
@@ -62,7 +64,7 @@ def folder_in(tmp_path):
 
 def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     """Time for one point leaves one record and an unfinished set that nobody reads; the next call does the rest."""
-    stopped = here("--until-s", "0", exits=publish.UNFINISHED)
+    stopped = here("--until-s", "0", exits=Code.UNFINISHED)
     assert "`python -m bench publish --preset smoke` goes on" in stopped
     folder = folder_in(tmp_path)
     (first,) = read_all([folder / RECORDS])
@@ -71,7 +73,7 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     here()
     records = read_all([folder / RECORDS])
     assert records[0] == first
-    points = [job.point for job in sweep.jobs("smoke")]
+    points = [job.point for job in publish.jobs("smoke")]
     assert [record.point for record in records] == points + points[:2]
     (comparison,) = read_comparisons([folder / COMPARISONS])
     assert (comparison.a, comparison.b) == (records[-2].id, records[-1].id)
@@ -90,20 +92,22 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
 def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tmp_path):
     """What came before the time was up stays; the next call measures the rest, each point once."""
     monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
-    here("--at-once", "2", "--until-s", "0", exits=publish.UNFINISHED)
+    here("--at-once", "2", "--until-s", "0", exits=Code.UNFINISHED)
     (first,) = read_all([folder_in(tmp_path) / RECORDS])
     here("--at-once", "2", "--skip", "pairs", "--skip", "figures")
     records = read_all([folder_in(tmp_path) / RECORDS])
     assert records[0] == first
-    assert [record.notes["at_once"] for record in records] == [2] * len(sweep.jobs("smoke"))
-    assert sorted(map(name_of, records)) == sorted(point_name(job.case.name, job.point) for job in sweep.jobs("smoke"))
+    assert [record.notes["at_once"] for record in records] == [2] * len(publish.jobs("smoke"))
+    assert sorted(map(name_of, records)) == sorted(
+        point_name(job.case.name, job.point) for job in publish.jobs("smoke")
+    )
 
 
 def test_shards_of_a_set_share_its_points(here, tmp_path):
     """Each shard measures its own, in any order; the call without one adds what is left and finishes the set."""
-    jobs = sweep.jobs("smoke")
+    jobs = publish.jobs("smoke")
     for shard, points in (("2/2", jobs[1::2]), ("1/2", jobs[1::2] + jobs[::2])):
-        here("--shard", shard, exits=publish.UNFINISHED)
+        here("--shard", shard, exits=Code.UNFINISHED)
         alone = [record.point for record in read_all([folder_in(tmp_path) / RECORDS]) if record.taken == ALONE]
         assert alone == [job.point for job in points]
         assert newest_sets(tmp_path) == []
@@ -121,7 +125,7 @@ def test_set_of_chosen_points_has_no_others(here, tmp_path):
     manifest = read_manifest(folder)
     assert manifest.chosen == ["case=env_step", "backend=host", "peer=gymnax"]
     assert manifest.command.endswith("--case env_step --where backend=host --peer gymnax")
-    said = here(exits=publish.REFUSED)
+    said = here(exits=Code.NOTHING)
     assert "has case=env_step backend=host peer=gymnax (got all points)" in said
     assert "unknown (known: " in here("--where", "backend=abacus", exits=2)
 
@@ -172,17 +176,17 @@ def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_p
     """Changes, no commit and a problem of the doctor begin nothing."""
     monkeypatch.setattr(machine, "git_state", lambda root: git)
     monkeypatch.setattr(publish.doctor, "examine", lambda: findings)
-    assert says in here(exits=publish.REFUSED)
+    assert says in here(exits=Code.NOTHING)
     assert not (tmp_path / "sets").exists()
 
 
 def test_set_goes_on_as_it_began(here, tmp_path):
     """Another preset, and other versions on this machine, are refused."""
-    here("--until-s", "0", exits=publish.UNFINISHED)
-    assert "has preset smoke (got full)" in here(preset="full", exits=publish.REFUSED)
+    here("--until-s", "0", exits=Code.UNFINISHED)
+    assert "has preset smoke (got full)" in here(preset="full", exits=Code.NOTHING)
     manifest = read_manifest(folder_in(tmp_path))
     manifest.model_copy(update={"machine": {**manifest.machine, "torch": "1.0"}}).write(folder_in(tmp_path))
-    assert "torch: '1.0' against" in here(exits=publish.REFUSED)
+    assert "torch: '1.0' against" in here(exits=Code.NOTHING)
 
 
 def test_archive_is_read_while_there_is_no_set(tmp_path):

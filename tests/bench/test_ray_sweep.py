@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from bench import sweep
 from bench.core import machine
 from bench.core.case import Job
 from bench.core.machine import sources_hash
 from bench.core.measure import Ranks
 from bench.core.record import Context, read_all
 from bench.process import ray_cluster
+from bench.process.sweep import run
 from tests.bench.builders import bench, case, timed
 from tests.bench.ray_points import deadly, exclusive, gated, stuck, wait_for
 
@@ -65,7 +65,7 @@ def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
     todo = jobs_of(partial(exclusive, tmp_path), ["pycuda", "pycuda", "cpu", "pycuda"])
     with ray_cluster.connected(nodes.address) as cluster:
         assert all(state.available for state in cluster.availability().values())
-        records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
+        records = list(run(todo, context, tmp_path / "r.jsonl", cluster.measure))
     assert [record.reason for record in records if not record.is_evidence] == []
     assert sorted(record.point["index"] for record in records) == [0, 1, 2, 3]
     assert read_all([tmp_path / "r.jsonl"]) == records
@@ -81,7 +81,7 @@ def test_dead_worker_is_tried_again_and_at_last_given_up(nodes, context, tmp_pat
     monkeypatch.setattr(ray_cluster, "RETRIES", 1)
     todo = jobs_of(partial(deadly, tmp_path), ["pycuda", "pycuda"])
     with ray_cluster.connected(nodes.address) as cluster:
-        records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
+        records = list(run(todo, context, tmp_path / "r.jsonl", cluster.measure))
     once, always = sorted(records, key=lambda record: record.point["index"])
     assert once.is_evidence
     assert once.notes["lost"] == ["WorkerCrashedError"]
@@ -104,7 +104,7 @@ def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
     remover = threading.Thread(target=remove)
     with ray_cluster.connected(nodes.address) as cluster:
         remover.start()
-        records = list(sweep.run(todo, context, tmp_path / "r.jsonl", cluster.measure))
+        records = list(run(todo, context, tmp_path / "r.jsonl", cluster.measure))
     remover.join()
     assert all(record.is_evidence for record in records)
     undisturbed, lost = records
@@ -126,7 +126,7 @@ def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
     (tmp_path / "go").touch()
     with ray_cluster.connected(nodes.address) as cluster:
         todo = jobs_of(partial(gated, tmp_path), ["pycuda"] * 2)
-        after = list(sweep.run(todo, context, file, cluster.measure))
+        after = list(run(todo, context, file, cluster.measure))
     assert before.point["index"] == 0
     assert [record.point["index"] for record in after] == [1]
     assert [len(each.read_text()) for each in tried] == [1, 2]
@@ -138,7 +138,7 @@ def drive(address: str, folder: str) -> None:
     os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
     todo = jobs_of(partial(gated, Path(folder)), ["pycuda"] * 2)
     with ray_cluster.connected(address) as cluster:
-        list(sweep.run(todo, Context.here("smoke", "test"), Path(folder, "r.jsonl"), cluster.measure))
+        list(run(todo, Context.here("smoke", "test"), Path(folder, "r.jsonl"), cluster.measure))
 
 
 @needs_ray

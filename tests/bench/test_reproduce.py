@@ -7,13 +7,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bench import sweep
 from bench.core import machine
 from bench.core.archive import with_archived
 from bench.core.errors import Skip
 from bench.core.point import Check, Curve
 from bench.core.record import SWEEPS, Context, append, read_all
 from bench.judge import reproduce
+from bench.judge.outcomes import exit_code
 from bench.judge.reproduce import (
     BROKEN,
     NOT_REPRODUCED,
@@ -24,6 +24,8 @@ from bench.judge.reproduce import (
     find,
     lines,
 )
+from bench.process import sweep
+from bench.workloads.cases import jobs
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
 from warpdrive_min.cli import app as train_app
 from warpdrive_min.training.certificate import Certificate
@@ -57,15 +59,16 @@ def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
     got = compare(taken(100.0, 1.0), taken(here, half), 0.1)
     assert got.verdict == verdict
     assert any(says in reason for reason in got.reasons)
-    assert got.ratio == pytest.approx((here / 100, (here - half) / 101, (here + half) / 99))
+    ratio = got.estimate.value, *got.estimate.interval
+    assert ratio == pytest.approx((here / 100, (here - half) / 101, (here + half) / 99))
 
 
 def test_metric_that_may_be_zero_has_no_ratio():
     """Of figures around zero, as bytes may be, only the overlap of the intervals counts."""
     none, some = (record(metrics={"bytes_per_env": metric(*figure, "bytes")}) for figure in ((0, 0, 0), (5, 4, 6)))
     same, apart = compare(none, none, 0.1), compare(none, some, 0.1)
-    assert (same.verdict, same.ratio) == (REPRODUCED, None)
-    assert (apart.verdict, apart.ratio) == (NOT_REPRODUCED, None)
+    assert (same.verdict, same.estimate) == (REPRODUCED, None)
+    assert (apart.verdict, apart.estimate) == (NOT_REPRODUCED, None)
 
 
 def test_other_hardware_gives_the_ratio_as_information():
@@ -74,7 +77,7 @@ def test_other_hardware_gives_the_ratio_as_information():
     here = record(2e6, machine={"gpu": "NVIDIA A100", "cpu": "b", "cores": 16}, **ON_GPU)
     got = compare(then, here, 0.1)
     assert got.verdict == OTHER_HARDWARE
-    assert got.ratio[0] == 2
+    assert got.estimate.value == 2
     assert got.reasons[0].startswith("gpu NVIDIA H200 recorded, NVIDIA A100 here")
     assert got.differs["machine.gpu"] == ("NVIDIA H200", "NVIDIA A100")
     other_cpu = here.model_copy(update={"machine": {**here.machine, "gpu": "NVIDIA H200"}})
@@ -156,7 +159,7 @@ def test_records_are_found_by_run_number_and_condition():
 def test_worst_verdict_decides():
     """Broken goes before not reproduced, that before other hardware."""
     order = [BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED]
-    assert [reproduce.EXIT[reproduce.worst(order[n:][::-1])] for n in range(4)] == [5, 1, 2, 0]
+    assert [exit_code(order[n:][::-1]) for n in range(4)] == [5, 1, 2, 0]
 
 
 # ------------------------------------------------------------------ the command
@@ -169,9 +172,7 @@ def fake(monkeypatch, tmp_path):
     point = case(lambda point: how["setup"](point), 1)
     monkeypatch.setitem(reproduce.CASES, "fake", point)
     file = tmp_path / "r.jsonl"
-    (recorded,) = sweep.run(
-        sweep.jobs("smoke", cases={"fake": point}), Context.here("smoke", "run-1"), file, in_this_process
-    )
+    (recorded,) = sweep.run(jobs("smoke", cases={"fake": point}), Context.here("smoke", "run-1"), file, in_this_process)
     assert recorded.is_evidence
     return file, how
 
@@ -261,7 +262,7 @@ def test_shipped_record_of_a_gpu_is_other_hardware_here():
     here = Context.here("smoke")
     got = reproduce.repeat(then.model_copy(update={"machine": {**then.machine, "cpu": "another"}}), here, 0.1)
     assert got.verdict == OTHER_HARDWARE
-    assert got.ratio[0] > 0
+    assert got.estimate.value > 0
     assert got.differs["machine.cpu"][0] == "another"
 
 
@@ -331,7 +332,7 @@ def test_answers_on_certificates_are_kept(certificates, tmp_path):
     ]
     assert all(each["machine"]["cores"] and each["git"]["sha"] and each["answered_at"] for each in answers)
     differs = {f"source {n}.py": ("a", "b") for n in range(4)} | {"commit": ("a", None), "machine code step": (1, 2)}
-    said = lines(Repetition(name="x", verdict="REPRODUCED", reasons=(), differs=differs))
+    said = lines(Repetition(subject="x", verdict="REPRODUCED", reasons=(), differs=differs))
     assert said[1:] == [
         "  differs: commit: a -> none or unknown",
         "  differs: machine code step: 1 -> 2",

@@ -9,16 +9,16 @@ import uuid
 import pytest
 
 import envs
-from bench.core.errors import CompareError
+from bench.core.errors import Code, CompareError
 from bench.core.point import Check, Measurement, Metric
 from bench.core.record import Context, Record, StartTime, append
-from bench.judge.gate import Choice, Code, Report, fill, render_markdown
+from bench.judge.gate import Choice, fill, report_on
+from bench.judge.outcomes import Report
 from bench.static import cubin, probe, records, sass, verdict
 from bench.static.capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
 from bench.static.programs import BACKENDS, chosen
 from bench.static.records import MACHINE_CODE, records_of
 from bench.static.sass import Instruction, access_hash, pipe_of, shape_hash, width_of
-from bench.static.sides import Wanted
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.envs import ENVS
 from warpdrive_min.function_manager import KERNELS
@@ -153,9 +153,9 @@ def test_wave_quantization(blocks, waves):
 
 def test_every_environment_is_looked_at_on_both_backends():
     """Without options there is a program for each environment, and sizes are the user's where given."""
-    programs = chosen([], [], None, None, ())
+    programs = chosen([], [], None, None, {})
     assert {(each["name"], each["backend"]) for each in programs} >= {(n, b) for n in ENVS for b in BACKENDS}
-    (one,) = chosen(["rice"], ["numba"], 7, 5, ())
+    (one,) = chosen(["rice"], ["numba"], 7, 5, {})
     assert (one["n_envs"], one["n_agents"], one["config"]) == (7, 5, {"num_regions": 5})
 
 
@@ -185,7 +185,7 @@ def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
         "    print(json.dumps({'skipped': 'no compiler'}), flush=True)\n"
     )
     monkeypatch.setattr(records, "PROBE", probe)
-    programs = [each for n in (1, 2) for each in chosen(["cartpole"], ["pycuda"], n, None, ())]
+    programs = [each for n in (1, 2) for each in chosen(["cartpole"], ["pycuda"], n, None, {})]
     (dead,), (skipped,) = records_of(programs, ["sm_90"], CONTEXT, n_processes=1)
     assert (dead.status, dead.reason) == ("failed", "the process that compiles died with exit code 9")
     assert (skipped.status, skipped.reason) == ("skipped", "no compiler")
@@ -245,9 +245,9 @@ def test_each_verdict_has_its_rule_and_exit_code(now, outcome, code, says, tmp_p
     report = static_report(tmp_path, [kernel(), kernel("draw")], [now, kernel("draw")])
     assert [row.verdict for row in report.rows if row.subject.startswith("cartpole step")] == [outcome]
     (row,) = (row for row in report.rows if row.subject.startswith("cartpole step"))
-    assert says in row.text
+    assert says in row.why
     assert report.code is code
-    shown = render_markdown(report)
+    shown = report.markdown()
     assert ("cartpole step" in shown) is (outcome != "unchanged")
     assert f"1 {outcome}" in shown or outcome == "unchanged"
 
@@ -256,12 +256,12 @@ def test_local_memory_that_was_not_there_is_new(tmp_path):
     """A figure that was 0 has grown without bounds."""
     before, now = (kernel(notes={"code": code}, local_bytes=n) for code, n in (("c", 0.0), ("d", 32.0)))
     report = static_report(tmp_path, [before], [now])
-    assert [(row.verdict, row.text) for row in report.rows] == [("worse", "local memory new")]
+    assert [(row.verdict, row.why) for row in report.rows] == [("worse", "local memory new")]
 
 
 def test_kernels_on_one_side_and_other_compilers_have_their_codes(tmp_path):
     """As in the timing gate: 3 for another set of points, 4 for what cannot be compared, 5 for what is broken."""
-    assert static_report(tmp_path, [kernel()], [kernel(), kernel("reset")]).code is Code.NOTHING_OR_CHANGED
+    assert static_report(tmp_path, [kernel()], [kernel(), kernel("reset")]).code is Code.NOTHING
     other = kernel(notes={"compiler": "nvrtc 12"})
     assert static_report(tmp_path, [kernel()], [other]).code is Code.NOT_COMPARABLE
     point = {name: value for name, value in kernel().point.items() if name not in ("part", "kernel")}
@@ -277,10 +277,8 @@ def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
     for file, kept in zip(files, (before, now), strict=True):
         for each in kept:
             append(file, each)
-    report = Report(baseline=str(files[0]), threshold=0.015, is_static=True)
-    choice = Choice(
-        cases=[], where=[], run_id="r", out=tmp_path, calibrations=tmp_path, static=Wanted(), preset="default"
-    )
+    report = report_on(str(files[0]), 0.015, static=True)
+    choice = Choice(cases=[], where=[], run_id="r", out=tmp_path, calibrations=tmp_path, static=True, preset="default")
     fill(report, files[1], choice)
     return report
 
@@ -324,8 +322,8 @@ def test_kernels_are_read_twice_alike(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "envs.py").write_text("")
     (tmp_path / "mine.py").write_text("import envs\nraise RuntimeError(envs.__file__)\n")
-    programs = [*chosen(["resetting"], ["pycuda"], 1_000, None, ())] * 2
-    programs += chosen(["mine:Env"], ["pycuda"], None, None, ())
+    programs = [*chosen(["resetting"], ["pycuda"], 1_000, None, {})] * 2
+    programs += chosen(["mine:Env"], ["pycuda"], None, None, {})
     first, again, (users,) = records_of(programs, ["sm_90"], CONTEXT, n_processes=1)
     assert users.reason == f"RuntimeError: {envs.__file__}"
     assert [each.point["kernel"] for each in first] == ["reset_rows", "undo_done"]

@@ -8,15 +8,17 @@ import pytest
 import typer
 from rich.console import Console
 
-from bench import sweep
 from bench.core import machine
 from bench.core.errors import Skip
 from bench.core.point import Check
 from bench.core.record import Context, read_all
 from bench.judge.anchors import ANCHORS
+from bench.options import require_known
 from bench.process.local import run_points
+from bench.process.sweep import run
 from bench.show import documents, plots
 from bench.show.views.run_charts import training_chart
+from bench.workloads.cases import jobs
 from bench.workloads.shared import training_point
 from tests.bench.builders import bench, case, in_this_process, record, timed
 
@@ -31,7 +33,7 @@ def some_work() -> None:
 
 
 def jobs_of(fake):
-    return sweep.jobs("smoke", cases={fake.name: fake})
+    return jobs("smoke", cases={fake.name: fake})
 
 
 def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
@@ -44,7 +46,7 @@ def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
             raise RuntimeError("out of luck")
         return timed(some_work)
 
-    records = list(sweep.run(jobs_of(case(setup)), context, tmp_path / "r.jsonl", in_this_process))
+    records = list(run(jobs_of(case(setup)), context, tmp_path / "r.jsonl", in_this_process))
     assert [record.status for record in records] == ["skipped", "failed", "ok"]
     assert records[0].reason == "no device; buy one"
     assert records[1].reason == "RuntimeError: out of luck"
@@ -58,7 +60,7 @@ def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_a
     """A point whose check fails is no evidence, also when it went wrong only while it was timed."""
     checks = iter([index != wrong_at for index in range(2)])
     fake = case(lambda point: timed(some_work, check=lambda: Check(next(checks), 0.5, "by hand", "off by 0.5")), 1)
-    (record,) = sweep.run(jobs_of(fake), context, tmp_path / "r.jsonl", in_this_process)
+    (record,) = run(jobs_of(fake), context, tmp_path / "r.jsonl", in_this_process)
     assert record.status == "failed"
     assert "off by 0.5" in record.reason
     assert not record.is_evidence
@@ -67,9 +69,7 @@ def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_a
 def test_more_than_the_machine_allows_fails_the_point(context, tmp_path, monkeypatch):
     """A figure above the roofline is refused."""
     monkeypatch.setattr(machine, "roofline", lambda *_: (1.5, "by hand"))
-    (record,) = sweep.run(
-        jobs_of(case(lambda point: timed(some_work), 1)), context, tmp_path / "r.jsonl", in_this_process
-    )
+    (record,) = run(jobs_of(case(lambda point: timed(some_work), 1)), context, tmp_path / "r.jsonl", in_this_process)
     assert record.status == "failed"
     assert "150% of what the machine allows" in record.reason
 
@@ -86,38 +86,38 @@ def test_resumed_sweep_runs_what_is_missing(context, tmp_path):
 
     todo = jobs_of(case(setup))
     file = tmp_path / "r.jsonl"
-    list(sweep.run(todo, context, file, in_this_process))
-    again = list(sweep.run(todo, context, file, in_this_process))
+    list(run(todo, context, file, in_this_process))
+    again = list(run(todo, context, file, in_this_process))
     assert tries == [0, 1, 2, 1]
     assert [record.status for record in again] == ["ok"]
 
 
 def test_filters_keep_the_named_values():
     """A filter keeps the points with one of its values; an axis that a case lacks drops the case."""
-    found = sweep.jobs("full", ["env=cartpole", "backend=host", "n_envs=1", "n_envs=100"])
+    found = jobs("full", ["env=cartpole", "backend=host", "n_envs=1", "n_envs=100"])
     assert {(job.point["env"], job.point["backend"], job.point["n_envs"]) for job in found} == {
         ("cartpole", "host", 1),
         ("cartpole", "host", 100),
     }
-    assert {job.case.name for job in sweep.jobs("default", ["implementation=torch.Categorical"])} == {"sampler"}
+    assert {job.case.name for job in jobs("default", ["implementation=torch.Categorical"])} == {"sampler"}
 
 
 @pytest.fixture(scope="module")
 def cartpoles(tmp_path_factory):
     """Return records of CartPole on NumPy and in C++."""
-    todo = sweep.jobs("smoke", ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"])
+    todo = jobs("smoke", ["case=env_step", "env=cartpole", "backend=cpu", "backend=host"])
     file = tmp_path_factory.mktemp("sweep") / "r.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-        return list(sweep.run(todo, Context.here("smoke", run_id="test"), file, run_points))
+        return list(run(todo, Context.here("smoke", run_id="test"), file, run_points))
 
 
 def test_points_without_an_axis_are_chosen_by_absent():
     """The word is known for every axis, and a wrong value is told of it."""
-    sweep.require_known(["population=absent", "exact=True"])
-    assert {job.point.get("population") for job in sweep.jobs("full", ["case=learn", "population=absent"])} == {None}
+    require_known(["population=absent", "exact=True"])
+    assert {job.point.get("population") for job in jobs("full", ["case=learn", "population=absent"])} == {None}
     with pytest.raises(typer.BadParameter, match=r"population=7: unknown \(known: 256, 1024, absent\)"):
-        sweep.require_known(["population=7"])
+        require_known(["population=7"])
 
 
 def test_speed_up_is_over_numpy_of_the_same_point(cartpoles):

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench import sweep
 from bench.core.measure import PLANS, ColdStart, MeasureError, Once, Plan, Ranks
 from bench.core.point import Check, Curve, Facts, Measurement, Metric
 from bench.core.record import Context, Record, read_all
+from bench.process.sweep import run
+from bench.workloads.cases import jobs
 from tests.bench.builders import case, in_this_process
 
 RIGHT = Check(True, 0.0, "by hand")
@@ -54,8 +55,8 @@ def recorded(tmp_path, monkeypatch):
     def record(workload) -> Record:
         scope = "learn" if isinstance(workload, Once) else "env"
         fake = case(lambda _: workload, 1, workload=type(workload), scope=scope)
-        jobs, context = sweep.jobs("smoke", cases={"fake": fake}), Context.here("smoke", run_id="test")
-        (made,) = sweep.run(jobs, context, tmp_path / "r.jsonl", in_this_process)
+        points, context = jobs("smoke", cases={"fake": fake}), Context.here("smoke", run_id="test")
+        (made,) = run(points, context, tmp_path / "r.jsonl", in_this_process)
         assert read_all([tmp_path / "r.jsonl"]) == [made]
         return made
 

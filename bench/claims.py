@@ -1,0 +1,79 @@
+"""`python -m bench claims`: what WarpDrive and we claim about speed and learning, and what records show of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from warpdrive_min.files import require_writable
+from warpdrive_min.terminal import echo
+
+from .core.errors import Code, FileError, exiting
+from .core.groups import groups_of
+from .core.record import SWEEPS, Context, Record, leaving_out, read_results
+from .judge import claims as judging
+from .judge.ledger import CLAIMS, Claim
+from .process.local import run_points
+from .process.sweep import measured
+from .show import render
+from .show.columns import Table
+from .show.sets import past_records, published_records
+from .workloads.shared import availability
+
+
+def claims(
+    records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
+    source: Annotated[str | None, typer.Option(help="Only claims whose source contains this text.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="First measure what this machine can.")] = False,
+    out: Annotated[Path, typer.Option(help="With --run, the folder of the new records.")] = SWEEPS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Compare every claim about speed and learning, WarpDrive's and our own, with records."""
+    if run:
+        require_writable(out, "--out")
+    with exiting(Code.FAILED, FileError, OSError, to_stderr=True), leaving_out() as cut:
+        own = judging.published_files()
+        paths = [*published_records(), *past_records()] if records is None else records
+        found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
+    shown = [record for path in paths for record in found[path][0]]
+    comparisons = [comparison for path in paths for comparison in found[path][1]]
+    ours = judging.own_claims(record for path in own for record in found[path][0])
+    ledger = [claim for claim in (*CLAIMS, *ours) if source is None or source in claim.source]
+    if not ledger:
+        sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [judging.OURS]))
+        raise typer.BadParameter(f"--source {source}: no claim has it (sources: {sources})")
+    if run:
+        shown = [*shown, *measure_now(ledger, out)]
+    judged = judging.judge_all(ledger, shown, comparisons)
+    if as_json:
+        echo(json.dumps([judging.to_dict(each) for each in judged], indent=2, allow_nan=False))
+    elif markdown:
+        echo(render.markdown(Table(columns=judging.IN_A_DOCUMENT, rows=judged)))
+    else:
+        console = render.console()
+        for name, rows in groups_of(judged, lambda each: each.subject.source).items():
+            console.print(render.terminal(Table(title=name, columns=judging.ON_A_TERMINAL, rows=rows)))
+        console.print(", ".join(f"{verdict}: {n}" for verdict, n in judging.counts(judged).items()))
+
+
+def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
+    """Measure the claims whose backends are all available here, into a file; prints the backends that are not."""
+    states = availability()
+    queries = [claim.query for claim in claims if claim.query is not None]
+    needed = [{str(job.point["backend"]) for job in judging.points(*each.filters)} for each in queries]
+    lacking = {name for each in needed for name in each if not states[name].available}
+    for name in sorted(lacking):
+        echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
+    here = [each for each, backends in zip(queries, needed, strict=True) if not backends & lacking]
+    todo = judging.points(*(each for query in here for each in query.filters))
+    context = Context.here("default")
+    file = out / f"{context.run_id}.jsonl"
+    records = measured(todo, context, file, run_points, partial(echo, err=True))
+    echo(f"records: {file}" if records else "nothing that these claims need can be measured here", err=True)
+    return records

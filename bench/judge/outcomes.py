@@ -1,0 +1,138 @@
+"""Exit code of each verdict, and the reports of judgements: Markdown, JUnit XML and GitHub's annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+from xml.etree import ElementTree
+
+from warpdrive_min.text import one_line, printable
+
+from ..core.errors import Code
+from ..show import render
+from ..show.columns import Column, Table
+from .evidence import Judgement
+
+Kind = Literal["broken", "not comparable", "changed", "left out"]
+"""Problem: a point or the gate broke, sides differ in a comparable field, a point is on one side alone, or it was
+contended or throttled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Exit code and JUnit element of a verdict or a problem."""
+
+    code: Code
+    junit: str = ""
+    """Element of JUnit XML; empty: it passes."""
+
+    @property
+    def level(self) -> str:
+        """Level of GitHub's annotation."""
+        return "warning" if self.junit == "skipped" else "error"
+
+
+OUTCOMES: Final[Mapping[str, Outcome]] = {
+    "broken": Outcome(Code.BROKEN, "error"),
+    "not comparable": Outcome(Code.NOT_COMPARABLE, "error"),
+    "changed": Outcome(Code.NOTHING, "error"),
+    **dict.fromkeys(("regression", "worse", "not reproduced"), Outcome(Code.REGRESSION, "failure")),
+    **dict.fromkeys(
+        ("inconclusive", "needs timing", "left out", "other hardware"), Outcome(Code.INCONCLUSIVE, "skipped")
+    ),
+    **dict.fromkeys(("ok", "better", "same", "unchanged", "reproduced"), Outcome(Code.OK)),
+}
+"""Verdicts and problems, the most serious first."""
+KIND_OF_CODE: Final[Mapping[int, Kind]] = {OUTCOMES[kind].code: kind for kind in get_args(Kind)}
+"""Kind of problem of a `CompareError`, by its exit code."""
+
+
+def exit_code(verdicts: Iterable[str]) -> Code:
+    """Return the exit code of the most serious verdict."""
+    return OUTCOMES[min(map(str.lower, verdicts), key=list(OUTCOMES).index)].code
+
+
+@dataclass(kw_only=True, slots=True)
+class Report:
+    """Judgements of a gate, and its problems."""
+
+    baseline: str
+    threshold: float
+    verdicts: Sequence[str] = ("ok", "inconclusive", "regression")
+    """Verdicts that are counted in the first line."""
+    columns: Sequence[Column[Judgement[str]]] = ()
+    what: str = "points"
+    rows: list[Judgement[str]] = field(default_factory=list)
+    problems: list[tuple[Kind, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, kind: Kind, *texts: str) -> None:
+        """Add problems of a kind."""
+        added = [*self.problems, *((kind, text) for text in texts)]
+        self.problems = sorted(added, key=lambda problem: list(OUTCOMES).index(problem[0]))
+
+    @property
+    def code(self) -> Code:
+        """Exit code; without judgements the set of points has changed."""
+        verdicts = [row.verdict for row in self.rows] or ["changed"]
+        return exit_code([*verdicts, *(kind for kind, _ in self.problems)])
+
+    @property
+    def title(self) -> str:
+        """Exit code as text."""
+        nothing = self.code is Code.NOTHING
+        return "nothing measured, or the set of points changed" if nothing else self.code.name.lower().replace("_", " ")
+
+    @property
+    def worst_first(self) -> list[Judgement[str]]:
+        """Judgements by the severity of their verdict, then by their growth."""
+        order = list(OUTCOMES)
+        return sorted(
+            self.rows, key=lambda row: (order.index(row.verdict), -(row.estimate.value if row.estimate else 0))
+        )
+
+    def markdown(self) -> str:
+        """Return the report as Markdown."""
+        counts = [f"{sum(row.verdict == name for row in self.rows)} {name}" for name in self.verdicts]
+        lines = [
+            f"## Gate: {self.title}",
+            "",
+            f"{len(self.rows)} {self.what} against `{self.baseline}` at a threshold of {self.threshold:.2%}: "
+            f"{', '.join(counts)}.",
+            "",
+            *(f"* {kind}: {render.escape_markdown(text)}" for kind, text in self.problems),
+            *(f"* {render.escape_markdown(note)}" for note in self.notes),
+        ]
+        if shown := [row for row in self.worst_first if row.verdict != "unchanged"]:
+            lines += ["", render.markdown(Table(columns=self.columns, rows=shown))]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def junit(self) -> str:
+        """Return the report as JUnit XML: a regression is a failure, an inconclusive verdict is skipped."""
+        suite = ElementTree.Element("testsuite", name="bench gate")
+        cases = [(row.verdict, row.why, f"bench.{row.subject.partition('[')[0]}", row.subject) for row in self.rows]
+        cases += [(kind, text, "bench.gate", f"{kind}: {text.partition(chr(10))[0]}") for kind, text in self.problems]
+        for outcome, text, classname, name in cases:
+            case = ElementTree.SubElement(suite, "testcase", classname=one_line(classname), name=one_line(name))
+            if tag := OUTCOMES[outcome].junit:
+                ElementTree.SubElement(case, tag, message=printable(text))
+        for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            suite.set(name, str(len(suite.findall(f"testcase/{tag}"))))
+        suite.set("tests", str(len(suite)))
+        ElementTree.indent(suite)
+        return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+    def annotations(self) -> list[str]:
+        """Return GitHub's workflow commands: errors for what fails the gate, warnings for the rest."""
+        rows = [(row.verdict, f"{row.subject}: {row.why}") for row in self.worst_first if OUTCOMES[row.verdict].code]
+        return [_annotation(OUTCOMES[title].level, title, text) for title, text in [*rows, *self.problems]]
+
+
+def _annotation(level: str, title: str, text: str) -> str:
+    """Return a workflow command.
+
+    Source: GitHub's `@actions/core`, whose `command.ts` escapes these characters.
+    """
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{level} title=bench gate%3A {title}::{escaped}"

@@ -1,0 +1,55 @@
+"""Records of two sides become pairs, with their caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..core.archive import exists
+from ..core.record import Record, are_on_two_cards
+from ..core.stats import median
+from ..process.checkouts import WORKING_TREE
+from ..process.interleaved import Pair
+from ..show.columns import Column
+from .evidence import Judgement, Key, check_allowed, disturbed, mismatches, name_of, remarks
+
+
+def is_file(side: str) -> bool:
+    """True if a side is records rather than a revision."""
+    return side != WORKING_TREE and exists(Path(side))
+
+
+def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]) -> tuple[list[Pair], list[str]]:
+    """Return the pairs of records of the same point, and why others do not pair."""
+    check_allowed(allowed)
+    pairs, refused = [], []
+    for each in (each for each in a if each in b):
+        if differ := mismatches(a[each], b[each], allowed):
+            refused.append(f"{name_of(a[each])}: {'; '.join(differ)}")
+            continue
+        mismatched = mismatches(a[each], b[each])  # all of them allowed
+        if are_on_two_cards(a[each], b[each]):
+            mismatched.append(f"card: {a[each].card!r} against {b[each].card!r}")
+        pairs.append(Pair(name=name_of(a[each]), a=a[each], b=b[each], mismatched=tuple(mismatched)))
+    return pairs, refused
+
+
+def caveats(pair: Pair) -> list[str]:
+    """Return the caveats of a pair's ratio, as text."""
+    of_sides = [f"side {letter}: {each}" for letter, side in (("A", pair.a), ("B", pair.b)) for each in remarks(side)]
+    turns_alone = list(pair.comparison.unread.values()) if pair.comparison else []
+    return disturbed(pair.a) + of_sides + turns_alone
+
+
+Judged = TypeVar("Judged", bound=Judgement[Any])
+
+
+def ns_column(name: str, side: int) -> Column[Judged]:
+    """Return the column of the median time of a unit of work on one side."""
+
+    def value(row: Judged) -> float:
+        assert row.estimate is not None, "a pair has an estimate"
+        return median(row.estimate.records[side].unit_ns)
+
+    return Column(name, lambda row: f"{value(row):.4g}", value)

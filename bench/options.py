@@ -1,0 +1,219 @@
+"""Options that commands share, and the points that they select."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from warpdrive_min.backends import Availability
+from warpdrive_min.envs import ENVS
+
+from .core import machine
+from .core.archive import read_toml
+from .core.case import Job
+from .core.errors import CompareError
+from .core.measure import Timed
+from .core.point import ABSENT, PLAIN, Preset, PresetName, passes, unmet, why_no_plain
+from .core.record import RESULTS, Record, RecordError, leaving_out, new_run_id, read_all, selected
+from .show import render
+from .workloads.cases import CASES, jobs
+from .workloads.shared import availability
+
+console = render.console()
+COMPARISONS: Final = RESULTS / "comparisons"
+"""Default folder of paired runs."""
+
+
+def say(text: str) -> None:
+    """Print a line verbatim, without markup, colours or line breaks."""
+    console.say(text)
+
+
+# ------------------------------------------------------------------ types of options
+
+
+def require_cases(names: Sequence[str]) -> None:
+    """Raise BadParameter unless every name is a case."""
+    for name in names:
+        if name not in CASES:
+            raise typer.BadParameter(f"{name}: unknown (cases are {', '.join(CASES)})")
+
+
+def between(low: float, high: float) -> Callable[[float | None], float | None]:
+    """Return an option callback that requires a number within bounds; NaN is out of bounds."""
+
+    def checked(value: float | None) -> float | None:
+        if value is None or low <= value <= high:
+            return value
+        raise typer.BadParameter(f"must be from {low:g} to {high:g} (got {value:g})")
+
+    return checked
+
+
+def _known_cases(names: list[str] | None) -> list[str] | None:
+    require_cases(names or ())
+    return names
+
+
+MOST_COUNT: Final = 2**31 - 1
+"""Largest number of environments, agents or repetitions."""
+CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these; may be repeated.")]
+Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
+Gated = Annotated[list[str] | None, typer.Option(help="Only these; without it the points of bench/judge/gated.toml.")]
+Counts = Annotated[list[int] | None, typer.Option(min=1, max=MOST_COUNT, help="Only these; may be repeated.")]
+Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
+AtOnce = Annotated[
+    int, typer.Option(min=1, max=1024, help="Set up this many points or rounds at once; each is timed alone.")
+]
+Archs = Annotated[list[str] | None, typer.Option(help="GPU architectures, as 90 or sm_90; may be given several times.")]
+RUN_ID: Final = re.compile(r"\w[\w.-]*", re.ASCII)
+Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
+
+
+def run_of(resume: str | None, out: Path, option: str = "--out") -> str:
+    """Return the run id to resume, or a new one if ``resume`` is None.
+
+    Raises:
+        BadParameter: It is not a run id, or the folder has no records of that run.
+    """
+    machine.warn_without_commit()
+    if resume is None:
+        return new_run_id()
+    if not RUN_ID.fullmatch(resume):
+        raise typer.BadParameter(f"--resume {resume!r:.80}: must be a run id, of letters, digits, '-', '_' and '.'")
+    if not any(out.glob(f"{resume}*.jsonl")):
+        do = f"give {option} its folder, or leave --resume out"
+        raise typer.BadParameter(f"--resume {resume}: must be a run that {out} has records of (got none); {do}")
+    return resume
+
+
+# ------------------------------------------------------------------ conditions on points
+
+
+def require_known(conditions: Sequence[str], option: str = "--where") -> None:
+    """Require AXIS=VALUE conditions to name axes and values of a case; `ABSENT` is a value of every axis.
+
+    Raises:
+        BadParameter: A condition does not; the message names the option.
+    """
+    known: dict[str, dict[str, None]] = {}
+    for preset, case in itertools.product(PresetName, CASES.values()):
+        for axis, values in case.axes(preset.value).items():
+            known.setdefault(axis, {}).update(dict.fromkeys(map(str, values)))
+    for each in known.values():
+        each[ABSENT] = None
+    for condition in conditions:
+        axis, _, text = condition.partition("=")
+        if axis not in known or text not in known[axis]:
+            choices = f"unknown (known: {', '.join(known[axis])})" if axis in known else f"axes are {', '.join(known)}"
+            raise typer.BadParameter(f"{option} {condition}: {choices}")
+
+
+def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:
+    """Require each AXIS=VALUE condition to match a point, unless there are no points.
+
+    Raises:
+        BadParameter: A condition matches none, or selects plain NumPy of environments that lack it.
+    """
+    without_numpy = no_plain_numpy(conditions)
+    if without_numpy and not todo:
+        raise typer.BadParameter(without_numpy)
+    if condition := unmet(conditions, ({"case": job.case.name, **job.point} for job in todo)):
+        do = without_numpy or "no point that passes the other options has it"
+        raise typer.BadParameter(f"{condition}: {do}; leave it out")
+
+
+def no_plain_numpy(conditions: Sequence[str]) -> str:
+    """Return why conditions select plain NumPy of environments that lack it, or an empty string."""
+    if f"backend={PLAIN}" not in conditions:
+        return ""
+    return why_no_plain(env for env in ENVS if f"env={env}" in conditions)
+
+
+def runnable(todo: Sequence[Job], states: Mapping[str, Availability], what: str = "skipped") -> list[Job]:
+    """Return the points whose backend is available; prints, after ``what``, why others are not."""
+    wanted = {str(job.point.get("backend")) for job in todo}
+    for name, state in states.items():
+        if name in wanted and not state.available:
+            say(f"{what}: backend {name} is {state}")
+    return [job for job in todo if states[str(job.point["backend"])].available]
+
+
+# ------------------------------------------------------------------ points and records of a comparison
+
+GATED: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).parent / "judge" / "gated.toml")["points"]
+"""Rows of conditions; a gate without cases takes the points that meet all of one row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Points to compare, as options name them."""
+
+    preset: Preset = "default"
+    cases: Sequence[str] = ()
+    """Names of cases; empty: all."""
+    where: Sequence[str] = ()
+    """Conditions on points, as AXIS=VALUE."""
+    envs: Sequence[str] = ()
+    """Programs of machine code, or environments outside `envs/` that records may name."""
+    archs: Sequence[str] = ()
+    config: Sequence[str] = ()
+    """Arguments of a user's environment, as KEY=VALUE."""
+    allowed: Sequence[str] = ()
+    """Fields that may differ between two records."""
+    at_once: int = 1
+    """Maximum number of rounds that are set up at once."""
+
+    def of(self, path: Path) -> list[Record]:
+        """Return the selected records of a file or folder.
+
+        Raises:
+            RecordError: None can be read.
+        """
+        with leaving_out() as cut:
+            found = read_all([path], cut)
+        if cut and not found:
+            raise RecordError(cut[0])
+        return selected(found, self.cases, self.where)
+
+
+def chosen(choice: Choice) -> list[Job]:
+    """Return the timed points that can run here; prints each backend that is not available.
+
+    Raises:
+        CompareError: A case, axis or value is unknown.
+    """
+    cases = [f"case={name}" for name in choice.cases]
+    with as_compare_error("--case "):
+        require_cases(choice.cases)
+    with as_compare_error():
+        require_known(choice.where)
+        wanted = [
+            job for job in jobs(choice.preset, cases) if job.case.workload is Timed and passes(job.point, choice.where)
+        ]
+        require_met([*cases, *choice.where], wanted)
+    return runnable(wanted, availability(), "left out")
+
+
+@contextmanager
+def as_compare_error(before: str = "") -> Iterator[None]:
+    """Turn a BadParameter into a CompareError."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        raise CompareError(f"{before}{error}") from error
+
+
+def gated(choice: Choice) -> list[Job]:
+    """Return the points of a gate that can run here; see `chosen`."""
+    found = chosen(choice)
+    if choice.cases or choice.preset == "smoke":
+        return found
+    return [job for job in found if any(passes({"case": job.case.name, **job.point}, each) for each in GATED)]

@@ -1,0 +1,52 @@
+"""The points of a sweep become records in a file, which a stopped sweep resumes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ..core.case import Job
+from ..core.record import Context, Record, append, leaving_out, read_all, there
+from ..judge.evidence import key, name_of, point_key
+
+Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
+"""Runs points, in any order, and yields their records."""
+
+
+def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> Iterator[Record]:
+    """Yield the record of each point that ``file`` lacks, once it is written there.
+
+    A point that fails or cannot run here is recorded with its reason.
+
+    Args:
+        todo: Points.
+        context: Facts that their records share.
+        file: File of the records.
+        runner: Runs the points.
+    """
+    for record in runner(missing(todo, file), context):
+        append(file, record)
+        yield record
+
+
+def records_in(file: Path) -> list[Record]:
+    """Return the readable records of a file, if it exists."""
+    with leaving_out() as cut:
+        return read_all(there(file), cut)
+
+
+def missing(todo: Sequence[Job], file: Path) -> list[Job]:
+    """Return the points that have no ``ok`` record in a file."""
+    finished = {key(record) for record in records_in(file) if record.status == "ok"}
+    return [job for job in todo if point_key(job.case.name, job.point) not in finished]
+
+
+def measured(
+    todo: Sequence[Job], context: Context, file: Path, runner: Runner, tell: Callable[[str], None]
+) -> list[Record]:
+    """Run the missing points of a file and return all its records; ``tell`` gets a line for each."""
+    todo = missing(todo, file)
+    for index, record in enumerate(run(todo, context, file, runner), start=1):
+        reason = f": {record.reason}" if record.reason else ""
+        tell(f"{index}/{len(todo)} {name_of(record)}: {record.status}{reason}")
+    return records_in(file)
