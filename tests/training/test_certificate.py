@@ -146,6 +146,22 @@ def test_verify_replays_a_run_and_writes_nothing(certified):
     assert sorted(path.parent.rglob("*")) == before
 
 
+def test_verify_writes_nothing_wherever_a_certificate_saves(forged, tmp_path, monkeypatch):
+    """A replay takes no folder from a certificate, which strangers may have written."""
+    folders = {"basedir": str(tmp_path / "a"), "name": "b", "tag": "c/d"}
+
+    def forbid(*given, **named):
+        raise AssertionError(f"must not be written: {given}")
+
+    monkeypatch.setattr(Path, "mkdir", forbid)
+    path = forged(lambda fields: fields["run_config"]["saving"].update(folders, sinks=["csv"], keep_last=1))
+    result = run("verify", path)
+    assert (result.exit_code, result.output.partition(":")[0]) == (0, "VERIFIED"), result.output
+    assert list(tmp_path.iterdir()) == [path]
+    saving = certificates.replay_config(Certificate.read(path), "cpu", "given")["saving"]
+    assert (saving["basedir"], saving["name"], saving["tag"]) == ("given", "replay", "replay")
+
+
 def hash_of(fields, iteration, name):
     (point,) = (each for each in fields["points"] if each["iteration"] == iteration)
     return point["tensors"][name]
@@ -337,6 +353,8 @@ def _model(fields: dict) -> dict:
         (lambda f: _model(f).update(model_ckpt_filepath=__file__), "a certified run starts from its seed alone"),
         (lambda f: _model(f).update(fc_dims=[2**40, 2**40]), "fc_dims: must be less than or equal to"),
         (lambda f: f["run_config"]["env"].update(episode_length="1; exit"), "episode_length: must be a valid integer"),
+        (lambda f: f["run_config"]["saving"].update(tag="/tmp/x"), "saving.tag: must be a folder inside basedir"),
+        (lambda f: f["run_config"]["saving"].update(name="../../x"), "saving.name: must be a folder inside basedir"),
     ],
 )
 def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):

@@ -272,7 +272,16 @@ def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("change", [{"iteration": -5}, {"environment": []}, {"run_config": {"policy": {}}}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"iteration": -5},
+        {"environment": []},
+        {"run_config": {"policy": {}}},
+        {"run_config": {"policy": {"shared": {}}, "saving": {"tag": "../../x"}}},
+    ],
+    ids=str,
+)
 def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
     """Every command that reads a checkpoint names the file and the field, and writes nothing."""
     path = tmp_path / "checkpoint_000000004"

@@ -473,6 +473,9 @@ def test_extreme_number_is_refused_or_read(section, value):
         (run({"max_grad_norm": 1e-320}), "policy.p.max_grad_norm"),
         (run(trainer={"stop_return": {"p": 1e300}}), "trainer.stop_return"),
         (run(saving={"basedir": "a\0b"}), "saving.basedir"),
+        (run(saving={"name": "/tmp/x"}), "saving.name"),
+        (run(saving={"tag": ".."}), "saving.tag"),
+        (run(saving={"tag": "a/../../b"}), "saving.tag"),
     ],
     ids=str,
 )

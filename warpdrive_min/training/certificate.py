@@ -27,7 +27,7 @@ from warpdrive_min.files import write_atomically
 from warpdrive_min.text import one_line
 from warpdrive_min.training.checkpoint import listed
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
+from warpdrive_min.training.metrics import EPISODIC_RETURN, Row, Sink
 from warpdrive_min.training.ranks import as_bytes
 from warpdrive_min.training.trainer import Trainer
 
@@ -454,15 +454,38 @@ def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = 
     return Agreement(last=agreed, difference=None, n_points=len(wanted), n_tensors=len(wanted[-1].tensors))
 
 
-def replay_config(certificate: Certificate, backend: str, folder: str) -> dict[str, Any]:
-    """Return the run config of a replay, as a mapping; what it has to write goes to a folder."""
+def replay_config(certificate: Certificate, backend: str, folder: str = os.devnull) -> dict[str, Any]:
+    """Return the run config of a replay, as a mapping.
+
+    Args:
+        certificate: Recorded run; where it saves comes from none of its settings.
+        backend: Backend of the replay.
+        folder: Folder for the checkpoint at its end; a `ReplayTrainer` needs none.
+    """
     config = certificate.run_config
-    saving = {"basedir": folder, "sinks": [], "keep_best": False, "model_params_save_freq": certificate.iterations + 1}
     return {
         **config,
         "trainer": {**config.get("trainer", {}), "env_backend": backend},
-        "saving": {**config.get("saving", {}), **saving},
+        "saving": {
+            "metrics_log_freq": certificate.config.saving.metrics_log_freq,
+            "model_params_save_freq": certificate.iterations + 1,
+            "keep_best": False,
+            "sinks": [],
+            "basedir": folder,
+            "name": "replay",
+            "tag": "replay",
+        },
     }
+
+
+class ReplayTrainer(Trainer):
+    """Trainer that writes no file."""
+
+    def save_checkpoint(self) -> None:
+        """Save nothing."""
+
+    def _open_sinks(self) -> list[Sink]:
+        return []
 
 
 def first_difference(recorded: Point, here: Point) -> Difference | None:

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 import numpy as np
 import torch
-from pydantic import Field, PlainValidator, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 from pydantic_core import PydanticCustomError
 
 from warpdrive_min.backends import BACKENDS
@@ -161,6 +161,17 @@ def precision(name: Precision, device: torch.device) -> Iterator[None]:
 
 Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 Units = Annotated[PositiveInt, Field(le=MAX_UNITS)]
+
+
+def _inside(name: str) -> str:
+    path = PurePath(name)
+    if path.anchor or ".." in path.parts:
+        raise PydanticCustomError("folder", "must be a folder inside basedir, without a leading / and without ..")
+    return name
+
+
+InnerFolder = Annotated[Name, AfterValidator(_inside)]
+"""Relative path that stays inside its parent; checkpoints and certificates come from others."""
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -483,9 +494,9 @@ class SavingConfig(_Section):
     """Iterations from one checkpoint to the next."""
     basedir: Name = "/tmp"
     """Folder of all runs."""
-    name: Name = "default"
+    name: InnerFolder = "default"
     """Folder in it, of runs of one kind."""
-    tag: Name = "experiment"
+    tag: InnerFolder = "experiment"
     """Folder in that, of runs of one purpose."""
     keep_last: Count = 3
     """Checkpoints that are kept, the latest ones."""
