@@ -264,7 +264,8 @@ def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
     assert seen == [2], "not 64 threads, which need not have cores here"
     elsewhere = found.origin.model_copy(update={"machine": {**found.origin.machine, "cpu": "Abacus 3"}})
     other = found.points[1].model_copy(update={"tensors": {**found.points[1].tensors, WEIGHT: "0" * 64}})
-    found.model_copy(update={"origin": elsewhere, "points": (found.points[0], other)}).write(path)
+    short = {"points": (found.points[0], other), "curve": found.curve[:1]}
+    found.model_copy(update={"origin": elsewhere} | short).write(path)
     result = run("verify", path, "--backend", "host")
     assert (result.exit_code, result.output.partition(":")[0]) == (1, "DIFFERS"), "no machine explains other bits"
     result = run("verify", path, "--backend", "cpu")
@@ -339,6 +340,8 @@ def _model(fields: dict) -> dict:
         (lambda f: f.update(threads=10**9), "threads: Input should be less than or equal to 4096"),
         (lambda f: f.update(points=[]), "points: iterations must increase, from 0 on (got '')"),
         (lambda f: f["points"].pop(0), "points: iterations must increase, from 0 on (got '1, 2, 4, 8, 10')"),
+        (lambda f: f.update(points=f["points"][:1]), "to the end of its curve (got '0')"),
+        (lambda f: f["points"].pop(2), "is cut: it must have points after iterations 0, 1, 2, 4, ..."),
         (lambda f: f["points"].reverse(), "points: iterations must increase, from 0 on"),
         (lambda f: f["curve"].reverse(), "curve: iterations must increase (got"),
         (lambda f: f["points"][0].update(tensors={}), "points.0.tensors: Dictionary should have at least 1 item"),
@@ -432,7 +435,7 @@ def with_other_source(folder):
 
 def with_gap(folder):
     found = Certificate.read(folder)
-    found.model_copy(update={"points": found.points[:3]}).write(folder / certificates.NAME)
+    found.model_copy(update={"points": found.points[:3], "curve": found.curve[:1]}).write(folder / certificates.NAME)
 
 
 @pytest.mark.parametrize(

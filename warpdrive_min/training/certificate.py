@@ -206,6 +206,10 @@ class Certificate(_Part):
             is_whole = places == sorted({*places}) and places[: len(starts)] == starts
             rule = f"{name}: iterations must increase{', from 0 on' if starts else ''}"
             require(is_whole, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
+        last = max([found.iterations, *(each.iteration for each in found.curve)])
+        places = [each.iteration for each in found.points]
+        rule = "is cut: it must have points after iterations 0, 1, 2, 4, ... to the end of its curve"
+        require(_certified_until(last) <= {*places}, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
         return found
 
     @property
@@ -231,6 +235,11 @@ class Certificate(_Part):
 def is_certified(iteration: int) -> bool:
     """Tell whether a certificate has a point after an iteration that is not the last: 0, 1, 2, 4, 8, ..."""
     return iteration & (iteration - 1) == 0
+
+
+def _certified_until(last: int) -> set[int]:
+    """Return the iterations up to a last one for which `is_certified` is true."""
+    return {0} | {1 << power for power in range(last.bit_length())}
 
 
 # ------------------------------------------------------------------ writing along with a run
@@ -366,9 +375,9 @@ def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certi
             "curve": tuple(each for each in found.curve if each.iteration <= at),
         }
     )
-    due = {each for each in range(at + 1) if is_certified(each)}
     logged = {each for each in range(1, at + 1) if each == 1 or each % trainer.config.saving.metrics_log_freq == 0}
-    missing = due - {each.iteration for each in kept.points} | logged - {each.iteration for each in kept.curve}
+    missing = _certified_until(at) - {each.iteration for each in kept.points}
+    missing |= logged - {each.iteration for each in kept.curve}
     rule = "a run is certified from its start on, and this iteration is not"
     do = "go on from an earlier checkpoint, or without --certify"
     require(not missing, who, rule, min(missing, default=0), do, CertificateError)
