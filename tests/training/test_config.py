@@ -547,6 +547,26 @@ def test_unreadable_file_is_told_in_a_line(name, tmp_path):
     assert len(str(caught.value)) < 3_000
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("policy: {p: {}}\ntrainer:\n  seed: 1\n  seed: 2\n", 4, "seed"),
+        ("policy: {p: {lr: 1, 'lr': 2}}\n", 1, "lr"),
+        ("env:\n  x: [{y: 1,\n    y: 1}]\npolicy: {p: {}}\n", 3, "y"),
+        ("trainer: {seed: 1}\npolicy: {p: {}}\ntrainer: {}\n", 3, "trainer"),
+    ],
+)
+def test_repeated_key_is_refused(text, line, key, tmp_path):
+    """At any depth; a key that replaces a merged one is none."""
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load(path)
+    assert f"{path}, line {line}: a mapping must have each key once (got {key!r})" in str(caught.value)
+    path.write_text("policy: {p: &p {lr: 1}, q: {<<: *p, lr: 2}, r: *p}\n")
+    assert {policy.lr for policy in RunConfig.load(path).policy.values()} == {1, 2}
+
+
 @pytest.mark.parametrize("path", ["", "a\0b", ".", "/dev/zero", "x" * 5_000])
 def test_path_that_is_no_file_is_told_in_a_line(path):
     """A folder, an endless file, names that no system has."""

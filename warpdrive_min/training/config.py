@@ -18,7 +18,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from warpdrive_min.backends import BACKENDS
@@ -763,6 +770,7 @@ def _read_yaml(path: str | Path) -> Any:
             return None
         _, size = _extent(node, {})
         require(size <= MAX_NODES, what, f"{path} must have at most {MAX_NODES:,} values, with those of aliases", size)
+        _require_unique_keys(node, path)
         return reader.construct_document(node)
     except RecursionError as error:
         rule = f"{path} must not be nested deeper than {MAX_DEPTH} levels, nor contain itself"
@@ -791,6 +799,24 @@ def _extent(node: Any, known_extents: dict[int, tuple[int, int]], depth: int = 0
     if depth + height > MAX_DEPTH:
         raise RecursionError
     return height, size
+
+
+def _require_unique_keys(root: Any, path: str | Path) -> None:
+    """Raise `ConfigError` if a mapping in a YAML file repeats a key; PyYAML would take the last value."""
+    nodes, visited = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node.value, str) or id(node) in visited:
+            continue
+        visited.add(id(node))
+        keys = set[tuple[str, str]]()
+        for part in node.value:
+            nodes += part if isinstance(part, tuple) else (part,)
+            key = part[0] if isinstance(part, tuple) else None
+            if key is not None and isinstance(key.value, str):
+                rule = f"{path}, line {key.start_mark.line + 1}: a mapping must have each key once"
+                require((key.tag, key.value) not in keys, "run config", rule, key.value, "remove one of the two")
+                keys.add((key.tag, key.value))
 
 
 def _require_all(wanted: Wanted, where: str, do: str) -> None:
