@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP in commands: a command cleans up, ends its children and says what it has saved.
+"""Signals that stop a command: a command cleans up, ends its children and says what it has saved.
 
 It imports little, as a signal may come while the rest is imported, which takes seconds.
 """
@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from warpdrive_min.processes import end_children, is_rank, kill_all
 
-_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")
 SIGNALS: Final = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-"""Signals that end a command: Ctrl-C, a job scheduler, a closed terminal."""
+"""Signals that end a command: Ctrl-C, a job scheduler, a closed terminal, Ctrl-\\, a limit of CPU time."""
 RANK_SIGNALS: Final = tuple(number for number in SIGNALS if number != signal.SIGTERM)
 """Signals that end a rank in order; SIGTERM kills it, as torch's launcher does when another rank has failed."""
 COMMANDS: Final = ("warpdrive_min", "bench", "warpdrive_min.bench")

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP in commands."""
+"""Signals that stop commands."""
 
 from __future__ import annotations
 
