@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.training import builders
 from tests.training.builders import ON_GPU, RUNS, make_run, refused
 from tests.training.test_commands import N_ITERATIONS, TINY, run, train
 from warpdrive_min import backends
+from warpdrive_min.cli import app
 from warpdrive_min.commands import verify as verify_command
 from warpdrive_min.errors import CertificateError
 from warpdrive_min.training import certificate as certificates
@@ -144,6 +146,19 @@ def test_verify_replays_a_run_and_writes_nothing(certified):
     told = json.loads(result.output)
     assert (told["verdict"], told["last"], told["n_points"], told["differs"]) == ("VERIFIED", 4, 4, {})
     assert sorted(path.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_full_output_of_verify_is_no_verdict(more, certified, monkeypatch, capsys):
+    """Its exit code is that of what cannot be replayed."""
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as caught:
+            app(["verify", str(certified[0]), "--iterations", "0", *more])
+    assert caught.value.code == 5
+    assert capsys.readouterr().err.startswith("standard output: must be writable")
 
 
 def test_verify_writes_nothing_wherever_a_certificate_saves(forged, tmp_path, monkeypatch):

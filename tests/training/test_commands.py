@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -10,7 +11,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pytest
@@ -245,6 +246,55 @@ def test_train_keeps_what_a_resumed_run_is_of(trained):
         result = run("train", "--resume", folder, *more)
         assert result.exit_code == 1
         assert message in result.output
+
+
+# ------------------------------------------------------------------ standard output
+
+
+def _full() -> TextIO:
+    return Path("/dev/full").open("w")
+
+
+def _without_reader() -> TextIO:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+OUTPUTS = {
+    "full": (_full, "standard output: must be writable (got No space left on device); redirect it to another place\n"),
+    "closed": (lambda: None, "standard output: must not be closed; redirect it to a file or to /dev/null\n"),
+    "without reader": (_without_reader, ""),
+}
+COMMANDS = {
+    "--help": 1,
+    "evaluate {run} --backend cpu --episodes 2": 1,
+    "evaluate {run} --backend cpu --episodes 2 --json": 1,
+    "train --resume {run} --results-dir {out} --quiet": 1,
+    "validate warpdrive_min.envs:CartPole --no-card --backend cpu --check flags": 2,
+    "verify --help": 5,
+    "new-env ring_walk {out}": 2,
+}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("state", OUTPUTS)
+def test_standard_output_that_takes_nothing_is_a_line(state, words, trained, tmp_path, monkeypatch, capfd):
+    """With the exit code of the command's other errors, and no traceback at the exit."""
+    make, said = OUTPUTS[state]
+    output = make()
+    monkeypatch.setattr(sys, "stdout", output)
+    with pytest.raises(SystemExit) as caught:
+        app(words.format(run=trained[0], out=tmp_path).split())
+    monkeypatch.undo()
+    if output is not None:
+        output.close()  # as at the exit: nothing that cannot be written is left
+    is_typers = state == "without reader" and "--help" in words
+    assert caught.value.code == (1 if is_typers else COMMANDS[words])
+    assert capfd.readouterr().err == said
+    if state == "closed":
+        assert not list(tmp_path.iterdir()), "nothing was done"
 
 
 # ------------------------------------------------------------------ checkpoints of others
