@@ -58,6 +58,9 @@ UNFINISHED, REPLACED, REMOVED = ".unfinished-", ".replaced-", ".removed-"
 PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 
 
+MAX_COUNT: Final = 2**53
+"""Largest counter of a checkpoint that is read; a run that resumes must be able to count on."""
+
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Axis = Annotated[str, Field(pattern="^(first|last)$")]
@@ -129,12 +132,17 @@ def read_header(what: str | Path, fields: Mapping[str, Any]) -> Header:
         CheckpointError: One is missing, unknown, or breaks a rule.
     """
     try:
-        return Header(**fields)
+        header = Header(**fields)
     except ValidationError as error:
         faults = error.errors(include_url=False)
         got: object = listed([f"{'.'.join(map(str, each['loc'])) or 'header'}: {each['msg']}" for each in faults])
     except TypeError as error:  # a name that is no string
         got = error
+    else:
+        for name, count in (("iteration", header.iteration), ("env_steps", header.env_steps)):
+            if count > MAX_COUNT:
+                raise _damaged(what, f"{name} must be at most {MAX_COUNT:,}", count)
+        return header
     raise _damaged(what, f"must have the fields of schema {SCHEMA}", got)
 
 
