@@ -15,6 +15,7 @@ from rich.console import ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
 from warpdrive_min.errors import WriteError
+from warpdrive_min.files import FULL
 from warpdrive_min.text import printable
 
 
@@ -63,10 +64,18 @@ def output_required(exit_code: int) -> Iterator[None]:
         if isinstance(error, OutputError):
             text = f"standard output: must be writable (got {error.strerror}); redirect it to another place"
         else:
-            is_named = isinstance(error, WriteError) or error.filename is not None
-            text = str(error) if is_named else f"standard output or a temporary file: {error}"
+            text = line_of(error)
         is_reader_gone = isinstance(error, OutputError) and error.errno is None
         raise SystemExit(exit_code if is_reader_gone else _said(text, exit_code)) from error
+
+
+def line_of(error: Exception) -> str:
+    """Return the message of an error; one of the system names the file, if it has one, before its words."""
+    if not isinstance(error, OSError) or isinstance(error, WriteError):
+        return str(error)
+    if error.filename is None:
+        return f"standard output or a temporary file: {error}" if error.errno in FULL else str(error)
+    return f"{error.filename}: cannot be read or written ({error.strerror}); name another path"
 
 
 def _said(text: str, exit_code: int) -> int:

@@ -208,6 +208,7 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
         (["-e", "cartpole", "--set", "env.cart_mass=-1"], 1, "cartpole.cart_mass: must be greater than 0 (got -1"),
         (["--config", "missing.yaml"], 1, "must be a file that can be read"),
         (["--resume", "missing"], 1, "nothing there"),
+        (["--resume", "x" * 300], 1, "x/checkpoints: cannot be read or written (File name too long); name another"),
         (
             ["-e", "cartpole", "--auto-scale", "--iterations", "3"],
             1,
@@ -326,6 +327,8 @@ def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
     "change",
     [
         {"iteration": -5},
+        {"iteration": 2**62},
+        {"env_steps": 2**63 - 1},
         {"environment": []},
         {"run_config": {"policy": {}}},
         {"run_config": {"policy": {"shared": {}}, "saving": {"tag": "../../x"}}},
