@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -197,6 +198,25 @@ def test_file_may_start_at_a_checkpoint(tmp_path, sink):
 
 
 # ------------------------------------------------------------------ services
+
+
+def test_tensorboard_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
+    """Its thread prints no traceback; those of other threads are reported as before."""
+    pytest.importorskip("tensorboard")
+    told = []
+    monkeypatch.setattr(threading, "excepthook", lambda failed: told.append(failed.exc_type))
+    opened = TensorBoard(tmp_path, CONFIG)
+    opened.write(row(0))
+    with limited(sum(path.stat().st_size for path in tmp_path.iterdir()) + 100), pytest.raises(DiskFullError):
+        for iteration in range(1, 1_000):
+            opened.write(row(iteration))
+    with pytest.raises(DiskFullError):
+        opened.close()
+    assert told == []
+    other = threading.Thread(target=lambda: 1 // 0)
+    other.start()
+    other.join()
+    assert told == [ZeroDivisionError]
 
 
 def test_tensorboard_shows_each_iteration_once(tmp_path):

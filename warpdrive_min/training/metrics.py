@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -444,6 +445,9 @@ class TensorBoard:
 
     @functools.cached_property
     def _writer(self) -> Any:
+        hook = threading.excepthook
+        if getattr(hook, "func", None) is not _hide_tensorboard_threads:
+            threading.excepthook = functools.partial(_hide_tensorboard_threads, hook)
         purge_step = None if self._resume_iteration is None else self._resume_iteration + 1
         writer = self._tensorboard.SummaryWriter(str(self._folder), purge_step=purge_step)
         if self._resume_iteration is None:
@@ -467,6 +471,12 @@ class TensorBoard:
         with room_for(self._folder):
             if "_writer" in vars(self):
                 self._writer.close()
+
+
+def _hide_tensorboard_threads(hook: Callable[[Any], Any], failed: Any) -> None:
+    """Report an error of a thread, unless `TensorBoard` raises it at its next call."""
+    if not type(failed.thread).__module__.startswith("tensorboard."):
+        hook(failed)
 
 
 class WeightsAndBiases:
