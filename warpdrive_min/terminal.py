@@ -15,7 +15,6 @@ from rich.console import ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
 from warpdrive_min.errors import WriteError
-from warpdrive_min.files import FULL
 from warpdrive_min.text import printable
 
 
@@ -74,7 +73,7 @@ def line_of(error: Exception) -> str:
     if not isinstance(error, OSError) or isinstance(error, WriteError):
         return str(error)
     if error.filename is None:
-        return f"standard output or a temporary file: {error}" if error.errno in FULL else str(error)
+        return f"standard output or a temporary file: {error}" if error.errno else str(error)
     return f"{error.filename}: cannot be read or written ({error.strerror}); name another path"
 
 

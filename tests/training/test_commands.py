@@ -19,6 +19,7 @@ import torch
 from typer.testing import CliRunner
 
 from envs import ENVS, CartPole
+from tests.training.builders import limited
 from warpdrive_min import EnvWrapper
 from warpdrive_min.cli import app
 from warpdrive_min.commands import train as train_command
@@ -149,6 +150,22 @@ def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatc
     assert resumed.exit_code == 0, resumed.output
     assert "goes on from" in resumed.output
     assert find_checkpoint(folder).name == "checkpoint_000000010"
+
+
+def test_train_that_saved_nothing_says_how_to_start_again(tmp_path):
+    """Neither the command nor its error for a taken name asks to resume a run that has no checkpoint."""
+    folder = tmp_path / "single_cartpole" / "experiments" / "r"
+    how = f"start again after removing {folder}, or in another folder, as it has no checkpoint"
+    with limited(2_500):
+        result = train(tmp_path, "--results-dir", "r", values=TINY | {"saving.metrics_log_freq": 1})
+    assert result.exit_code == 1
+    assert f"raise the limit and {how}" in result.output
+    assert saved() == f"nothing was saved; {how}"
+    result = train(tmp_path, "--results-dir", "r")
+    assert result.exit_code == 1
+    assert how in result.output
+    shutil.rmtree(folder)
+    assert train(tmp_path, "--results-dir", "r").exit_code == 0
 
 
 def test_train_takes_a_file_and_finds_its_environment(tmp_path):

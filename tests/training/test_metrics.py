@@ -208,8 +208,7 @@ def test_tensorboard_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
     opened = TensorBoard(tmp_path, CONFIG)
     opened.write(row(0))
     with limited(sum(path.stat().st_size for path in tmp_path.iterdir()) + 100), pytest.raises(DiskFullError):
-        for iteration in range(1, 1_000):
-            opened.write(row(iteration))
+        [opened.write(row(iteration)) for iteration in range(1, 1_000)]
     with pytest.raises(DiskFullError):
         opened.close()
     assert told == []
@@ -356,7 +355,10 @@ def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
     sink.write(row)
     before = path.read_bytes()
     message = r"metrics: needs \d+ bytes, and a file may have \d+ \(ulimit -f\); file too large: raise the limit and"
-    with limited(len(before) + 2), pytest.raises(DiskFullError, match=message):
+    with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} start again after removing"):
+        sink.write(row)
+    (tmp_path / "checkpoints" / "checkpoint_000000001").mkdir(parents=True)
+    with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} go on from the last checkpoint"):
         sink.write(row)
     sink.close()
     assert path.read_bytes() == before

@@ -168,7 +168,7 @@ def save(
     folder = Path(folder)
     target = folder / f"checkpoint_{header.iteration:09d}"
     n_bytes = (1 + is_best) * sum(tensor.nbytes for tensor in tensors.values())
-    with room_for(target, n_bytes, "make room and go on from the last checkpoint, which stays"), _tidied(folder):
+    with room_for(target, n_bytes, f"make room and {next_step(folder.parent, folder.name)}"), _tidied(folder):
         unfinished = _unfinished(target)
         _write(unfinished, tensors, header)
         if is_best:
@@ -242,6 +242,13 @@ def best(folder: str | Path) -> Path | None:
     """Return the best checkpoint of a folder, whole or not; None: the folder has none."""
     path = _standing(Path(folder, BEST))
     return path if path.exists() else None
+
+
+def next_step(run: Path, folder: str = FOLDER, resume: str = "go on from the last checkpoint, which stays") -> str:
+    """Return how to repeat a run that ended early: ``resume``, unless it has no checkpoint."""
+    if _checkpoints(run / folder):
+        return resume
+    return f"start again after removing {run}, or in another folder, as it has no checkpoint"
 
 
 def discard_after(folder: str | Path, iteration: int) -> None:

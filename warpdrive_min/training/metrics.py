@@ -28,6 +28,7 @@ from warpdrive_min.errors import DataError, TrainingError, known, require
 from warpdrive_min.files import room_for, write_atomically
 from warpdrive_min.packages import optional_package
 from warpdrive_min.text import one_line
+from warpdrive_min.training import checkpoint
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import World
 from warpdrive_min.training.rollout import RolloutRecorder
@@ -300,7 +301,7 @@ def require_new(folder: Path) -> None:
 
 def _require_empty(path: Path) -> None:
     is_empty = not path.exists() or not path.stat().st_size
-    do = "resume that run or choose another folder"
+    do = checkpoint.next_step(path.parent, resume="resume that run or choose another folder")
     require(is_empty, "metrics", "a new run needs a file of its own", f"{path}, which has rows already", do)
 
 
@@ -349,7 +350,7 @@ class _RowFile(abc.ABC):
             DiskFullError: There is no room for it.
         """
         left, end = memoryview(line.encode()), self._file.seek(0, os.SEEK_END)
-        with room_for(self._path, len(left), "make room and go on from the last checkpoint"):
+        with room_for(self._path, len(left), f"make room and {checkpoint.next_step(self._path.parent)}"):
             try:
                 while left:
                     left = left[self._file.write(left) :]  # less than all of it where the room ends
@@ -461,7 +462,7 @@ class TensorBoard:
 
     def write(self, row: Row) -> None:
         """Add an event for each number."""
-        with room_for(self._folder):
+        with room_for(self._folder, do=f"make room and {checkpoint.next_step(self._folder.parent)}"):
             for name, value in row.items():
                 self._writer.add_scalar(name, value, int(row["iteration"]))
             self._writer.flush()
