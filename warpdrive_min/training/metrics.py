@@ -222,6 +222,16 @@ def check_finite(
         )
 
 
+def check_return(policy: str, mean_return: float, when: str = "") -> None:
+    """Make sure that returns fit into float32, in which environments sum up the rewards of an episode.
+
+    Raises:
+        TrainingError: They do not, though each reward may.
+    """
+    rule, do = f"the return of an episode must be finite{when}", "scale down the rewards"
+    require(math.isfinite(mean_return), f"policy {policy!r}", rule, mean_return, do, TrainingError)
+
+
 def make_row(
     iteration: int, env_steps: int, seconds: float, metrics: Mapping[str, Mapping[str, float]], **more: float
 ) -> dict[str, float | int]:
