@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import typer
 
 from warpdrive_min.commands.evaluate import evaluate
@@ -10,10 +13,17 @@ from warpdrive_min.commands.render import render
 from warpdrive_min.commands.strict import Strict
 from warpdrive_min.commands.train import train
 from warpdrive_min.commands.validate import validate
-from warpdrive_min.commands.verify import verify
+from warpdrive_min.commands.verify import BROKEN, verify
+
+
+class Commands(Strict):
+    """Commands with the exit codes that their pages promise."""
+
+    exit_codes: ClassVar[Mapping[str, int]] = {"new-env": 2, "validate": 2, "verify": BROKEN}
+
 
 app = typer.Typer(
-    cls=Strict,
+    cls=Commands,
     help="Create and check environments; train, evaluate and render policies.",
     no_args_is_help=True,
     add_completion=False,

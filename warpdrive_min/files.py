@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -30,7 +31,8 @@ UNFINISHED: Final = ".partial-"
 def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
     """Lend a temporary path, and rename it to ``path`` at the end; an error leaves what was there.
 
-    The folder is made if missing. The temporary path is in it, and ends as ``path`` does.
+    The folder is made if missing. The temporary path is in it, and ends as ``path`` does. A link stays, and so does the
+    mode of the file that is replaced. A device or pipe is written at the end.
 
     Args:
         path: File.
@@ -40,18 +42,26 @@ def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
         DiskFullError: There is no room for it.
         WriteError: It cannot be written.
     """
+    is_stream = _is_stream(path)
+    target = Path(os.path.realpath(path))
     with room_for(path, n_bytes), ExitStack() as stack:
         with naming(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            scratch = stack.enter_context(own_folder(path.parent, UNFINISHED))
+            folder = Path(tempfile.gettempdir()) if is_stream else target.parent
+            folder.mkdir(parents=True, exist_ok=True)
+            scratch = stack.enter_context(own_folder(folder, UNFINISHED))
         unfinished = scratch / path.name
         with _numbered(unfinished):
             yield unfinished
         with naming(path):
+            if is_stream:
+                _write_stream(path, unfinished.read_bytes())
+                return
             # On the disk before it is renamed, or a crash of the machine could leave an empty file.
             with unfinished.open("r+b") as file:
                 os.fsync(file.fileno())
-            os.replace(unfinished, path)
+            if target.exists():
+                shutil.copymode(target, unfinished)
+            os.replace(unfinished, target)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -80,6 +90,9 @@ def append(path: Path, text: str) -> None:
     """
     line = text.encode()
     with room_for(path, len(line), more=True), naming(path):
+        if _is_stream(path):
+            _write_stream(path, line)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         lock = lock_of(path, wait=True)
@@ -111,6 +124,36 @@ def write_all(descriptor: int, content: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
+def _is_stream(path: Path) -> bool:
+    """True for a device, a pipe, or this process's standard output or error; a rename would remove it."""
+    with suppress(OSError):
+        state = path.stat()
+        is_plain = stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)
+        return not is_plain or _descriptor_of(state) is not None
+    return False
+
+
+def _descriptor_of(state: os.stat_result) -> int | None:
+    """Return 1 or 2 if a file is open as standard output or error, else None."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(state, os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+def _write_stream(path: Path, content: bytes) -> None:
+    """Write to what `_is_stream` is true of; standard output goes on behind what is printed already."""
+    shared = _descriptor_of(path.stat())
+    if shared == 1 and sys.stdout is not None:
+        sys.stdout.flush()
+    descriptor = os.open(path, os.O_WRONLY) if shared is None else os.dup(shared)
+    try:
+        write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
 def _cut(path: Path) -> int:
     """Return the length of a last line without an end, bytes."""
     with path.open("rb") as file:
@@ -134,8 +177,12 @@ def require_writable(path: Path, option: str, *, is_file: bool = False) -> None:
     Raises:
         WriteError: It cannot be written.
     """
-    folder = path.absolute().parent if is_file else path.absolute()
+    folder = Path(os.path.realpath(path)).parent if is_file else path.absolute()
     try:
+        if is_file and _is_stream(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
         tempfile.TemporaryFile(dir=there, prefix=UNFINISHED).close()
         if is_file and path.is_dir():

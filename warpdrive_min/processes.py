@@ -113,9 +113,9 @@ def tied(words: Sequence[str]) -> list[str]:
     """Return the words that start a program which is killed as soon as this process has ended.
 
     Unlike a `Child` it is the program itself, which gets the signals of its launcher, and its children are its own
-    affair. It starts with SIGINT and SIGHUP blocked, until `stopping.handle` or `joined`: an interpreter that gets them
-    while it starts ends with a traceback. The thread that starts it must live as long as the program. On systems other
-    than Linux the program calls `end_with_parent` itself.
+    affair. It starts with SIGINT, SIGHUP and SIGQUIT blocked, until `stopping.handle` or `joined`: an interpreter that
+    gets them while it starts ends with a traceback. The thread that starts it must live as long as the program. On
+    systems other than Linux the program calls `end_with_parent` itself.
 
     Raises:
         OSError: The program cannot be started.
@@ -217,7 +217,7 @@ def _guard(parent: int, words: Sequence[str]) -> NoReturn:
         _kill_descendants()
         os.killpg(0, signal.SIGKILL)  # this process, which leads the group, too
 
-    stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.signal(number, stop) for number in stops}
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the parent may block some
     if sys.platform == "linux":
@@ -258,7 +258,7 @@ def _without_core_file() -> None:
 
 
 def _tie(parent: int, words: Sequence[str]) -> NoReturn:
-    signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGINT, signal.SIGHUP))
+    signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
     _become(parent, words)
 
 

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP in commands: a command cleans up, ends its children and says what it has saved.
+"""Signals that stop a command: a command cleans up, ends its children and says what it has saved.
 
 It imports little, as a signal may come while the rest is imported, which takes seconds.
 """
@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from warpdrive_min.processes import end_children, is_rank, kill_all
 
-_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")
 SIGNALS: Final = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-"""Signals that end a command: Ctrl-C, a job scheduler, a closed terminal."""
+"""Signals that end a command: Ctrl-C, a job scheduler, a closed terminal, Ctrl-\\, a limit of CPU time."""
 RANK_SIGNALS: Final = tuple(number for number in SIGNALS if number != signal.SIGTERM)
 """Signals that end a rank in order; SIGTERM kills it, as torch's launcher does when another rank has failed."""
 COMMANDS: Final = ("warpdrive_min", "bench", "warpdrive_min.bench")
@@ -143,11 +143,14 @@ def stoppable() -> Iterator[None]:
 
 
 @contextmanager
-def tidy() -> Iterator[None]:
+def tidy(exit_code: int = 1) -> Iterator[None]:
     """Let the signals unwind this command, and remove its temporary files and end its children at the end.
 
     Temporary files of this process and of its children are in a folder of their own. Those that killed commands have
     left are removed first.
+
+    Args:
+        exit_code: Exit code if the folder cannot be made.
 
     Raises:
         SystemExit: The folder cannot be made.
@@ -158,13 +161,14 @@ def tidy() -> Iterator[None]:
 
     handle(_unwind)
     before = tempfile.tempdir, os.environ.get("TMPDIR")
-    place = Path(tempfile.gettempdir())
     with ExitStack() as stack:
         try:
-            _COMMAND.folder = stack.enter_context(own_folder(place, PREFIX))
+            _COMMAND.folder = stack.enter_context(own_folder(Path(tempfile.gettempdir()), PREFIX))
         except OSError as error:
-            rule = f"temporary files: need a folder in {place} (got {error})"
-            raise SystemExit(f"{rule}; make room there, or name another place in $TMPDIR") from error
+            rule = f"temporary files: must have a folder that can be written (got {error.strerror or error})"
+            do = "make room there, name another folder in $TMPDIR, or raise the limit (ulimit -f)"
+            os.write(2, f"{rule}; {do}\n".encode())
+            raise SystemExit(exit_code) from error
         tempfile.tempdir = os.environ["TMPDIR"] = str(_COMMAND.folder)
         try:
             yield

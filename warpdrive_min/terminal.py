@@ -2,21 +2,94 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import rich.console
 import typer
 from rich.console import ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
+from warpdrive_min.errors import WriteError
 from warpdrive_min.text import printable
 
 
+class OutputError(OSError):
+    """Standard output cannot be written; it has no number if the reader of a pipe has ended."""
+
+
 def echo(text: object, err: bool = False) -> None:
-    """Print text on standard output, or on standard error."""
-    typer.echo(printable(str(text)), err=err)
+    """Print text on standard output, or on standard error.
+
+    Raises:
+        OutputError: Standard output cannot be written.
+    """
+    with nullcontext() if err else _as_output_error():
+        typer.echo(printable(str(text)), err=err)
+
+
+@contextmanager
+def _as_output_error() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise OutputError("the reader has ended") from error  # with its number, typer would exit with 1
+    except OSError as error:
+        raise OutputError(error.errno, error.strerror) from error
+
+
+@contextmanager
+def output_required(exit_code: int) -> Iterator[None]:
+    """End a command with one line and an exit code if standard output or a file cannot be written.
+
+    Raises:
+        SystemExit: Standard output is closed, which is checked first, or something could not be written.
+    """
+    output = sys.stdout
+    if output is None:
+        raise SystemExit(_said("standard output: must not be closed; redirect it to a file or to /dev/null", exit_code))
+    try:
+        try:
+            yield
+        finally:
+            with _as_output_error():
+                output.flush()
+    except OSError as error:
+        _discard(output)
+        if isinstance(error, OutputError):
+            text = f"standard output: must be writable (got {error.strerror}); redirect it to another place"
+        else:
+            text = line_of(error)
+        is_reader_gone = isinstance(error, OutputError) and error.errno is None
+        raise SystemExit(exit_code if is_reader_gone else _said(text, exit_code)) from error
+
+
+def line_of(error: Exception) -> str:
+    """Return the message of an error; one of the system names the file, if it has one, before its words."""
+    if not isinstance(error, OSError) or isinstance(error, WriteError):
+        return str(error)
+    if error.filename is None:
+        return f"standard output or a temporary file: {error}" if error.errno else str(error)
+    return f"{error.filename}: cannot be read or written ({error.strerror}); name another path"
+
+
+def _said(text: str, exit_code: int) -> int:
+    """Print a line on standard error if that can be written; returns the exit code."""
+    try:
+        echo(text, err=True)
+    except OSError:
+        _discard(sys.stderr)
+    return exit_code
+
+
+def _discard(stream: TextIO) -> None:
+    """Drop what a stream has buffered, which could not be written at the exit either."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Console(rich.console.Console, RenderHook):
@@ -29,6 +102,15 @@ class Console(rich.console.Console, RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Escape all text that is printed."""
         return [_Printable(each) for each in renderables]
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does; an error of standard output is an `OutputError`."""
+        with nullcontext() if self.stderr else _as_output_error():
+            super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error instead of exiting with 1."""
+        raise BrokenPipeError
 
     def say(self, text: str) -> None:
         """Print text without breaking its lines."""

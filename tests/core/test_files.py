@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 from tests.training.builders import limited
 from warpdrive_min import files
 from warpdrive_min.cli import app
+from warpdrive_min.errors import DiskFullError
 from warpdrive_min.files import own_folder, replacing, write_atomically
 
+ROOT = Path(__file__).parents[2]
 MODULE = "warpdrive_min.envs:CartPole"
 
 
@@ -46,6 +48,51 @@ def test_written_file_has_the_suffix_and_usual_mode(tmp_path: Path) -> None:
         assert unfinished.suffix == ".png"
         unfinished.touch()
     assert (tmp_path / "picture.png").stat().st_mode == usual.stat().st_mode
+
+
+@pytest.mark.parametrize("write", [write_atomically, files.append])
+def test_link_and_mode_stay(write, tmp_path: Path) -> None:
+    """The file that a link names is written, wherever it is."""
+    target, link = tmp_path / "there" / "file.txt", tmp_path / "link.txt"
+    write_atomically(target, "before\n")
+    target.chmod(0o640)
+    link.symlink_to(Path("there", "file.txt"))
+    files.require_writable(link, "--out", is_file=True)
+    write(link, "after\n")
+    assert link.is_symlink()
+    assert target.read_text().endswith("after\n")
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert sorted(tmp_path.rglob("*")) == [link, target.parent, target]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
+@pytest.mark.parametrize("write", [write_atomically, files.append])
+def test_pipe_is_written_and_stays(write, tmp_path: Path) -> None:
+    """What is no regular file is not replaced by one; an error of it is named."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.require_writable(pipe, "--out", is_file=True)
+    write(pipe, "line\n")
+    assert os.read(reader, 100) == b"line\n"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+    if Path("/dev/full").exists():
+        with pytest.raises(DiskFullError, match="/dev/full: needs"):
+            write(Path("/dev/full"), "line\n")
+        assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="needs /dev/stdout")
+@pytest.mark.parametrize("name", ["/dev/stdout", "out.txt"])
+def test_standard_output_is_written_between_what_is_printed(name, tmp_path: Path) -> None:
+    """Also where it is a regular file, which a rename would take away from under the printing process."""
+    code = "import sys, pathlib; from warpdrive_min.files import write_atomically as write; print(1)"
+    with (tmp_path / "out.txt").open("w") as out:
+        words = [sys.executable, "-c", f"{code}; write(pathlib.Path(sys.argv[1]), '2\\n'); print(3)", name]
+        subprocess.run(words, cwd=tmp_path, stdout=out, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (tmp_path / "out.txt").read_text() == "1\n2\n3\n"
 
 
 def test_own_folder_takes_away_what_killed_processes_left(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import warpdrive_min
 from warpdrive_min.commands import new_env as command
 from warpdrive_min.commands.new_env import class_name, new_env, write_starter
-from warpdrive_min.errors import ConfigError
+from warpdrive_min.errors import ConfigError, WriteError
 
 ROOT = Path(warpdrive_min.__file__).parents[1]
 
@@ -94,6 +94,14 @@ def test_name_must_be_free_and_an_identifier(name, tmp_path):
     """Neither what Python cannot import nor the name of another module is taken, and nothing is written."""
     with pytest.raises(ConfigError, match="new-env: the name must"):
         write_starter(name, tmp_path)
+    assert files(tmp_path) == set()
+
+
+@pytest.mark.parametrize(("name", "folder"), [("n" * 300, "."), ("n" * 251, "."), ("ring", "f" * 300)])
+def test_too_long_name_is_told_in_a_line(name, folder, tmp_path):
+    """The package's, that of one of its files, or the folder's."""
+    with pytest.raises(WriteError, match=r"/n*(ring)?: cannot be written \(File name too long\); choose another place"):
+        write_starter(name, tmp_path / folder)
     assert files(tmp_path) == set()
 
 

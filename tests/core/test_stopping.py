@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP in commands."""
+"""Signals that stop commands."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from warpdrive_min.stopping import NOTHING, SIGNALS, is_starting
 
 ROOT = Path(__file__).parents[2]
 # As in a package whose import takes long, and then a command that does; without what takes seconds to import.
-PROGRAM = """
+LIGHT = """
 import os, pathlib, sys, tempfile, time, types
 root = pathlib.Path(sys.argv[1])
 sys.modules["warpdrive_min"] = package = types.ModuleType("warpdrive_min")
 package.__path__ = [str(root / "warpdrive_min")]
 from warpdrive_min import processes, stopping
-
+"""
+PROGRAM = f"""{LIGHT}
 def wait():
     print(stage, flush=True)
     for _ in range(600):  # as work does: one long sleep may miss a signal just before it
@@ -76,6 +77,18 @@ def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
     says_nothing = stage == "rank" or is_done
     assert said == ("" if says_nothing else f"stopped by {signal.Signals(number).name}: {saved}\n")
     assert is_killed or list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of files")
+def test_command_without_a_temporary_folder_ends_with_a_line(tmp_path):
+    """Where no file may have a byte, as on a full disk; the exit code is the command's own."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    begin = "with stopping.stoppable(), stopping.tidy(5):\n    print('reached')"
+    words = [sys.executable, "-S", "-c", f"{LIGHT}{limit}\n{begin}", str(ROOT)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (5, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("temporary files: must have a folder that can be written (got No usable temporary directory")
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])

@@ -25,6 +25,7 @@ class Clock(Environment):
         episode_length: Steps after which an episode is cut off.
         ends_at: Steps after which the dynamics end it; 0: never.
         breaks_at: Step whose rewards are not a number; 0: none.
+        bonus: Added to every reward.
         is_masked: Observations are a dict with a mask, which forbids the choice ``(step + agent) % 3``.
         is_last: Agents are the last axis of observations.
         policies: Agents of each policy that has arrays of its own; None: all share.
@@ -39,6 +40,7 @@ class Clock(Environment):
         episode_length: int = 3,
         ends_at: int = 0,
         breaks_at: int = 0,
+        bonus: float = 0.0,
         *,
         is_masked: bool = False,
         is_last: bool = False,
@@ -46,7 +48,7 @@ class Clock(Environment):
     ) -> None:
         super().__init__()
         self.num_agents, self.episode_length = num_agents, episode_length
-        self.ends_at, self.breaks_at = ends_at, breaks_at
+        self.ends_at, self.breaks_at, self.bonus = ends_at, breaks_at, bonus
         self.is_masked, self.is_last, self.policies = is_masked, is_last, policies
         self.action_space = dict.fromkeys(range(num_agents), Discrete(N_CHOICES))
 
@@ -54,6 +56,7 @@ class Clock(Environment):
         return {
             "ENDS_AT": self.ends_at,
             "BREAKS_AT": self.breaks_at,
+            "BONUS": self.bonus,
             "FORBIDDEN": FORBIDDEN,
             "IS_MASKED": self.is_masked,
             "IS_LAST": self.is_last and self.num_agents > 1,

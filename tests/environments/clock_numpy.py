@@ -13,7 +13,7 @@ def build(c: Any) -> dict[str, Any]:
     """Return step and reset."""
 
     def pay(actions: Any, rewards: Any, timestep: Any, agents: Any, mask: Any = None) -> None:
-        rewards[:] = 10 * agents + actions[..., 0]
+        rewards[:] = 10 * agents + actions[..., 0] + np.float32(c.BONUS)
         if mask is not None:
             rewards[np.take_along_axis(mask, actions, -1)[..., 0] == 0] = c.FORBIDDEN
         if c.BREAKS_AT:

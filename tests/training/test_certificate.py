@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.training import builders
 from tests.training.builders import ON_GPU, RUNS, make_run, refused
 from tests.training.test_commands import N_ITERATIONS, TINY, run, train
 from warpdrive_min import backends
+from warpdrive_min.cli import app
 from warpdrive_min.commands import verify as verify_command
 from warpdrive_min.errors import CertificateError
 from warpdrive_min.training import certificate as certificates
@@ -146,6 +148,35 @@ def test_verify_replays_a_run_and_writes_nothing(certified):
     assert sorted(path.parent.rglob("*")) == before
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_full_output_of_verify_is_no_verdict(more, certified, monkeypatch, capsys):
+    """Its exit code is that of what cannot be replayed."""
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as caught:
+            app(["verify", str(certified[0]), "--iterations", "0", *more])
+    assert caught.value.code == 5
+    assert capsys.readouterr().err.startswith("standard output: must be writable")
+
+
+def test_verify_writes_nothing_wherever_a_certificate_saves(forged, tmp_path, monkeypatch):
+    """A replay takes no folder from a certificate, which strangers may have written."""
+    folders = {"basedir": str(tmp_path / "a"), "name": "b", "tag": "c/d"}
+
+    def forbid(*given, **named):
+        raise AssertionError(f"must not be written: {given}")
+
+    monkeypatch.setattr(Path, "mkdir", forbid)
+    path = forged(lambda fields: fields["run_config"]["saving"].update(folders, sinks=["csv"], keep_last=1))
+    result = run("verify", path)
+    assert (result.exit_code, result.output.partition(":")[0]) == (0, "VERIFIED"), result.output
+    assert list(tmp_path.iterdir()) == [path]
+    saving = certificates.replay_config(Certificate.read(path), "cpu", "given")["saving"]
+    assert (saving["basedir"], saving["name"], saving["tag"]) == ("given", "replay", "replay")
+
+
 def hash_of(fields, iteration, name):
     (point,) = (each for each in fields["points"] if each["iteration"] == iteration)
     return point["tensors"][name]
@@ -248,7 +279,8 @@ def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
     assert seen == [2], "not 64 threads, which need not have cores here"
     elsewhere = found.origin.model_copy(update={"machine": {**found.origin.machine, "cpu": "Abacus 3"}})
     other = found.points[1].model_copy(update={"tensors": {**found.points[1].tensors, WEIGHT: "0" * 64}})
-    found.model_copy(update={"origin": elsewhere, "points": (found.points[0], other)}).write(path)
+    short = {"points": (found.points[0], other), "curve": found.curve[:1]}
+    found.model_copy(update={"origin": elsewhere} | short).write(path)
     result = run("verify", path, "--backend", "host")
     assert (result.exit_code, result.output.partition(":")[0]) == (1, "DIFFERS"), "no machine explains other bits"
     result = run("verify", path, "--backend", "cpu")
@@ -323,6 +355,8 @@ def _model(fields: dict) -> dict:
         (lambda f: f.update(threads=10**9), "threads: Input should be less than or equal to 4096"),
         (lambda f: f.update(points=[]), "points: iterations must increase, from 0 on (got '')"),
         (lambda f: f["points"].pop(0), "points: iterations must increase, from 0 on (got '1, 2, 4, 8, 10')"),
+        (lambda f: f.update(points=f["points"][:1]), "to the end of its curve (got '0')"),
+        (lambda f: f["points"].pop(2), "is cut: it must have points after iterations 0, 1, 2, 4, ..."),
         (lambda f: f["points"].reverse(), "points: iterations must increase, from 0 on"),
         (lambda f: f["curve"].reverse(), "curve: iterations must increase (got"),
         (lambda f: f["points"][0].update(tensors={}), "points.0.tensors: Dictionary should have at least 1 item"),
@@ -337,6 +371,8 @@ def _model(fields: dict) -> dict:
         (lambda f: _model(f).update(model_ckpt_filepath=__file__), "a certified run starts from its seed alone"),
         (lambda f: _model(f).update(fc_dims=[2**40, 2**40]), "fc_dims: must be less than or equal to"),
         (lambda f: f["run_config"]["env"].update(episode_length="1; exit"), "episode_length: must be a valid integer"),
+        (lambda f: f["run_config"]["saving"].update(tag="/tmp/x"), "saving.tag: must be a folder inside basedir"),
+        (lambda f: f["run_config"]["saving"].update(name="../../x"), "saving.name: must be a folder inside basedir"),
     ],
 )
 def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
@@ -414,7 +450,7 @@ def with_other_source(folder):
 
 def with_gap(folder):
     found = Certificate.read(folder)
-    found.model_copy(update={"points": found.points[:3]}).write(folder / certificates.NAME)
+    found.model_copy(update={"points": found.points[:3], "curve": found.curve[:1]}).write(folder / certificates.NAME)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -10,7 +11,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import torch
 from typer.testing import CliRunner
 
 from envs import ENVS, CartPole
+from tests.training.builders import limited
 from warpdrive_min import EnvWrapper
 from warpdrive_min.cli import app
 from warpdrive_min.commands import train as train_command
@@ -150,6 +152,22 @@ def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatc
     assert find_checkpoint(folder).name == "checkpoint_000000010"
 
 
+def test_train_that_saved_nothing_says_how_to_start_again(tmp_path):
+    """Neither the command nor its error for a taken name asks to resume a run that has no checkpoint."""
+    folder = tmp_path / "single_cartpole" / "experiments" / "r"
+    how = f"start again after removing {folder}, or in another folder, as it has no checkpoint"
+    with limited(2_500):
+        result = train(tmp_path, "--results-dir", "r", values=TINY | {"saving.metrics_log_freq": 1})
+    assert result.exit_code == 1
+    assert f"raise the limit and {how}" in result.output
+    assert saved() == f"nothing was saved; {how}"
+    result = train(tmp_path, "--results-dir", "r")
+    assert result.exit_code == 1
+    assert how in result.output
+    shutil.rmtree(folder)
+    assert train(tmp_path, "--results-dir", "r").exit_code == 0
+
+
 def test_train_takes_a_file_and_finds_its_environment(tmp_path):
     """The name in a run config is that of the environment, WarpDrive's way of naming included."""
     file = tmp_path / "mine.yaml"
@@ -207,6 +225,7 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
         (["-e", "cartpole", "--set", "env.cart_mass=-1"], 1, "cartpole.cart_mass: must be greater than 0 (got -1"),
         (["--config", "missing.yaml"], 1, "must be a file that can be read"),
         (["--resume", "missing"], 1, "nothing there"),
+        (["--resume", "x" * 300], 1, "x/checkpoints: cannot be read or written (File name too long); name another"),
         (
             ["-e", "cartpole", "--auto-scale", "--iterations", "3"],
             1,
@@ -247,6 +266,55 @@ def test_train_keeps_what_a_resumed_run_is_of(trained):
         assert message in result.output
 
 
+# ------------------------------------------------------------------ standard output
+
+
+def _full() -> TextIO:
+    return Path("/dev/full").open("w")
+
+
+def _without_reader() -> TextIO:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+OUTPUTS = {
+    "full": (_full, "standard output: must be writable (got No space left on device); redirect it to another place\n"),
+    "closed": (lambda: None, "standard output: must not be closed; redirect it to a file or to /dev/null\n"),
+    "without reader": (_without_reader, ""),
+}
+COMMANDS = {
+    "--help": 1,
+    "evaluate {run} --backend cpu --episodes 2": 1,
+    "evaluate {run} --backend cpu --episodes 2 --json": 1,
+    "train --resume {run} --results-dir {out} --quiet": 1,
+    "validate warpdrive_min.envs:CartPole --no-card --backend cpu --check flags": 2,
+    "verify --help": 5,
+    "new-env ring_walk {out}": 2,
+}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("state", OUTPUTS)
+def test_standard_output_that_takes_nothing_is_a_line(state, words, trained, tmp_path, monkeypatch, capfd):
+    """With the exit code of the command's other errors, and no traceback at the exit."""
+    make, said = OUTPUTS[state]
+    output = make()
+    monkeypatch.setattr(sys, "stdout", output)
+    with pytest.raises(SystemExit) as caught:
+        app(words.format(run=trained[0], out=tmp_path).split())
+    monkeypatch.undo()
+    if output is not None:
+        output.close()  # as at the exit: nothing that cannot be written is left
+    is_typers = state == "without reader" and "--help" in words
+    assert caught.value.code == (1 if is_typers else COMMANDS[words])
+    assert capfd.readouterr().err == said
+    if state == "closed":
+        assert not list(tmp_path.iterdir()), "nothing was done"
+
+
 # ------------------------------------------------------------------ checkpoints of others
 
 OLD = Path(__file__).with_name("checkpoints")
@@ -272,7 +340,18 @@ def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("change", [{"iteration": -5}, {"environment": []}, {"run_config": {"policy": {}}}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"iteration": -5},
+        {"iteration": 2**62},
+        {"env_steps": 2**63 - 1},
+        {"environment": []},
+        {"run_config": {"policy": {}}},
+        {"run_config": {"policy": {"shared": {}}, "saving": {"tag": "../../x"}}},
+    ],
+    ids=str,
+)
 def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
     """Every command that reads a checkpoint names the file and the field, and writes nothing."""
     path = tmp_path / "checkpoint_000000004"

@@ -473,6 +473,9 @@ def test_extreme_number_is_refused_or_read(section, value):
         (run({"max_grad_norm": 1e-320}), "policy.p.max_grad_norm"),
         (run(trainer={"stop_return": {"p": 1e300}}), "trainer.stop_return"),
         (run(saving={"basedir": "a\0b"}), "saving.basedir"),
+        (run(saving={"name": "/tmp/x"}), "saving.name"),
+        (run(saving={"tag": ".."}), "saving.tag"),
+        (run(saving={"tag": "a/../../b"}), "saving.tag"),
     ],
     ids=str,
 )
@@ -542,6 +545,26 @@ def test_unreadable_file_is_told_in_a_line(name, tmp_path):
         RunConfig.load(path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 3_000
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("policy: {p: {}}\ntrainer:\n  seed: 1\n  seed: 2\n", 4, "seed"),
+        ("policy: {p: {lr: 1, 'lr': 2}}\n", 1, "lr"),
+        ("env:\n  x: [{y: 1,\n    y: 1}]\npolicy: {p: {}}\n", 3, "y"),
+        ("trainer: {seed: 1}\npolicy: {p: {}}\ntrainer: {}\n", 3, "trainer"),
+    ],
+)
+def test_repeated_key_is_refused(text, line, key, tmp_path):
+    """At any depth; a key that replaces a merged one is none."""
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load(path)
+    assert f"{path}, line {line}: a mapping must have each key once (got {key!r})" in str(caught.value)
+    path.write_text("policy: {p: &p {lr: 1}, q: {<<: *p, lr: 2}, r: *p}\n")
+    assert {policy.lr for policy in RunConfig.load(path).policy.values()} == {1, 2}
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", ".", "/dev/zero", "x" * 5_000])

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -199,6 +200,24 @@ def test_file_may_start_at_a_checkpoint(tmp_path, sink):
 # ------------------------------------------------------------------ services
 
 
+def test_tensorboard_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
+    """Its thread prints no traceback; those of other threads are reported as before."""
+    pytest.importorskip("tensorboard")
+    told = []
+    monkeypatch.setattr(threading, "excepthook", lambda failed: told.append(failed.exc_type))
+    opened = TensorBoard(tmp_path, CONFIG)
+    opened.write(row(0))
+    with limited(sum(path.stat().st_size for path in tmp_path.iterdir()) + 100), pytest.raises(DiskFullError):
+        [opened.write(row(iteration)) for iteration in range(1, 1_000)]
+    with pytest.raises(DiskFullError):
+        opened.close()
+    assert told == []
+    other = threading.Thread(target=lambda: 1 // 0)
+    other.start()
+    other.join()
+    assert told == [ZeroDivisionError]
+
+
 def test_tensorboard_shows_each_iteration_once(tmp_path):
     """What TensorBoard shows of a resumed run has every iteration once, with the resumed run's numbers."""
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -336,7 +355,10 @@ def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
     sink.write(row)
     before = path.read_bytes()
     message = r"metrics: needs \d+ bytes, and a file may have \d+ \(ulimit -f\); file too large: raise the limit and"
-    with limited(len(before) + 2), pytest.raises(DiskFullError, match=message):
+    with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} start again after removing"):
+        sink.write(row)
+    (tmp_path / "checkpoints" / "checkpoint_000000001").mkdir(parents=True)
+    with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} go on from the last checkpoint"):
         sink.write(row)
     sink.close()
     assert path.read_bytes() == before

@@ -327,6 +327,18 @@ def test_trainer_refuses_an_environment_without_kernels(tmp_path):
         Trainer(wrapper, run_config({"shared": A2C}, basedir=tmp_path), verbose=False)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("bonus", [3e38, -3e38])
+def test_returns_beyond_float32_are_an_error(bonus, tmp_path):
+    """Their rewards are finite, and normalised ones can be learned from."""
+    trainer = make_trainer(Clock(bonus=bonus), {"shared": A2C | {"normalize_rewards": True}}, basedir=tmp_path)
+    rule = r"policy 'shared': the return of an episode must be finite"
+    with pytest.raises(TrainingError, match=rf"{rule} at iteration 1 \(got -?inf\); scale down the rewards"):
+        trainer.train(1)
+    with pytest.raises(TrainingError, match=rule):
+        trainer.evaluate(4)
+
+
 def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
     """Metrics of a run that is there are not added to."""
     make_run("A2C", basedir=tmp_path).train(1)

@@ -17,7 +17,7 @@ from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
 from warpdrive_min.errors import BackendUnavailable, WarpDriveError, known, require
-from warpdrive_min.terminal import Console, echo
+from warpdrive_min.terminal import Console, OutputError, echo, line_of
 
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in the order in which the first available one is taken."""
@@ -131,8 +131,10 @@ def errors_told(exit_code: int = 1) -> Iterator[None]:
     """Turn an error that can be expected into its message, on standard error, and an exit code."""
     try:
         yield
+    except OutputError:
+        raise  # `output_required` reports it
     except (WarpDriveError, OSError, MemoryError, torch.OutOfMemoryError) as error:
-        echo(str(error), err=True)
+        echo(line_of(error), err=True)
         raise typer.Exit(exit_code) from error
     except RuntimeError as error:
         if FULL not in str(error):

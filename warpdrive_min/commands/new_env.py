@@ -46,8 +46,9 @@ def write_starter(name: str, folder: Path) -> Path:
     """
     check_name(name)
     package = folder / name
-    require(folder.is_dir(), "new-env", "the folder must exist", folder, "make it first")
-    require(not package.exists(), "new-env", f"{package} exists already", do="take another name or move it away")
+    with naming(package):
+        require(folder.is_dir(), "new-env", "the folder must exist", folder, "make it first")
+        require(not package.exists(), "new-env", f"{package} exists already", do="take another name or move it away")
     is_free = importlib.util.find_spec(name) is None
     require(is_free, "new-env", "the name must not be that of an installed module", name, "take another one")
     words = {"name": name, "title": class_name(name)}

@@ -1,15 +1,22 @@
-"""Command lines that refuse an empty value, which would stand for the current folder or for everything."""
+"""Command groups whose bad input and unwritable output are one line and an exit code."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
 
+from warpdrive_min.terminal import output_required
+
 
 class Strict(TyperGroup):
-    """Group of commands; an argument or option of any of them that is empty is a usage error."""
+    """Group of commands that refuse empty values and report a full or closed standard output."""
+
+    exit_codes: ClassVar[Mapping[str, int]] = {}
+    """Exit code of a command that cannot read or write what it needs; 1 if it is not here."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -21,6 +28,17 @@ def refuse_empty(command: Any) -> None:
     """Make an empty argument or option of a command a usage error."""
     for parameter in command.params:
         _refuse_empty(parameter)
+
+    @classmethod
+    def exit_code(cls, words: Sequence[str]) -> int:
+        """Return the exit code of `exit_codes` for the words of a command line."""
+        return cls.exit_codes.get(words[0], 1) if words else 1
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        """Run the command that the words of a command line name."""
+        words = sys.argv[1:] if args is None else [*args]
+        with output_required(self.exit_code(words)):
+            return super().main(words, *more, **options)
 
 
 def _refuse_empty(parameter: Any) -> None:

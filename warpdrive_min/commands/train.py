@@ -122,7 +122,7 @@ def train(
             folder = runs_of(run) / plan.folder if plan.folder else reserve(runs_of(run))
             words = [*sys.argv[1:], "--results-dir", plan.folder or folder.name]
             try:
-                on_stop_say(partial(_saved, folder))
+                on_stop_say(partial(_saved, folder, plan))
                 launch(run.trainer.num_gpus, words, chosen)
             finally:
                 remove_unused(folder)
@@ -131,7 +131,7 @@ def train(
                 wrapper = make_wrapper(run.trainer.num_envs * (size or 1))
                 kind = Trainer if size is None else PopulationTrainer
                 trainer = kind(wrapper, run, folder=plan.folder, verbose=False)
-                on_stop_say(partial(_saved, trainer.folder))
+                on_stop_say(partial(_saved, trainer.folder, plan))
                 try:
                     caught = _train(trainer, plan, iterations, quiet, certify)
                 finally:
@@ -266,10 +266,13 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
     return caught[0] if is_stopped and caught else None
 
 
-def _saved(folder: Path) -> str:
+def _saved(folder: Path, plan: Plan) -> str:
     """Return the last checkpoint in a run's folder, and the command that goes on."""
     last = checkpoint.latest(folder / checkpoint.FOLDER)
-    return NOTHING if last is None else f"{last} is kept; `{_resume(folder)}` goes on"
+    if last is not None:
+        return f"{last} is kept; `{_resume(folder)}` goes on"
+    is_taken = plan.folder is not None and folder.is_dir() and any(folder.iterdir())
+    return f"nothing was saved; {checkpoint.next_step(folder)}" if is_taken else NOTHING
 
 
 def _resume(folder: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,9 +25,8 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import BackendUnavailable, CertificateError, WarpDriveError
 from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line
-from warpdrive_min.training.certificate import Agreement, Certificate, Origin, replay, replay_config
+from warpdrive_min.training.certificate import Agreement, Certificate, Origin, ReplayTrainer, replay, replay_config
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.trainer import Trainer
 
 VERIFIED: Final = "VERIFIED"
 DIFFERS: Final = "DIFFERS"
@@ -110,8 +108,8 @@ def replayed(certificate: Certificate, iterations: int | None = None, backend: s
 def _replayed(certificate: Certificate, iterations: int | None, backend: str | None) -> Verdict:
     is_exact = certificate.config.trainer.exact
     threads = torch.get_num_threads() if is_exact else certificate.threads  # exact bits are those of any number
-    with tempfile.TemporaryDirectory() as folder, _threads(threads):
-        trainer = _trainer(certificate, backend, folder)
+    with _threads(threads):
+        trainer = _trainer(certificate, backend)
         try:
             agreement = replay(certificate, trainer, iterations)
             here = Origin.of(trainer)
@@ -131,7 +129,7 @@ def _replayed(certificate: Certificate, iterations: int | None, backend: str | N
     )
 
 
-def _trainer(certificate: Certificate, backend: str | None, folder: str) -> Trainer:
+def _trainer(certificate: Certificate, backend: str | None) -> ReplayTrainer:
     """Return the run at its start, on the backend that was recorded, where it is available and none is given."""
     name = environment_name(certificate.env, "verify")
     config = certificate.config
@@ -142,10 +140,10 @@ def _trainer(certificate: Certificate, backend: str | None, folder: str) -> Trai
             backends.get(chosen)
         except BackendUnavailable:  # the verdict says on which backend it was replayed
             chosen = first_available(env, "verify")
-    run = RunConfig.from_dict(replay_config(certificate, chosen, folder))
+    run = RunConfig.from_dict(replay_config(certificate, chosen))
     n_envs, exact = run.trainer.num_envs, run.trainer.exact
     wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=chosen, auto_reset=True, exact=exact)
-    return Trainer(wrapper, run, folder="replay", verbose=False)
+    return ReplayTrainer(wrapper, run, verbose=False)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from warpdrive_min.files import write_atomically
 from warpdrive_min.text import one_line
 from warpdrive_min.training.checkpoint import listed
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
+from warpdrive_min.training.metrics import EPISODIC_RETURN, Row, Sink
 from warpdrive_min.training.ranks import as_bytes
 from warpdrive_min.training.trainer import Trainer
 
@@ -206,6 +206,10 @@ class Certificate(_Part):
             is_whole = places == sorted({*places}) and places[: len(starts)] == starts
             rule = f"{name}: iterations must increase{', from 0 on' if starts else ''}"
             require(is_whole, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
+        last = max([found.iterations, *(each.iteration for each in found.curve)])
+        places = [each.iteration for each in found.points]
+        rule = "is cut: it must have points after iterations 0, 1, 2, 4, ... to the end of its curve"
+        require(_certified_until(last) <= {*places}, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
         return found
 
     @property
@@ -231,6 +235,11 @@ class Certificate(_Part):
 def is_certified(iteration: int) -> bool:
     """Tell whether a certificate has a point after an iteration that is not the last: 0, 1, 2, 4, 8, ..."""
     return iteration & (iteration - 1) == 0
+
+
+def _certified_until(last: int) -> set[int]:
+    """Return the iterations up to a last one for which `is_certified` is true."""
+    return {0} | {1 << power for power in range(last.bit_length())}
 
 
 # ------------------------------------------------------------------ writing along with a run
@@ -366,9 +375,9 @@ def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certi
             "curve": tuple(each for each in found.curve if each.iteration <= at),
         }
     )
-    due = {each for each in range(at + 1) if is_certified(each)}
     logged = {each for each in range(1, at + 1) if each == 1 or each % trainer.config.saving.metrics_log_freq == 0}
-    missing = due - {each.iteration for each in kept.points} | logged - {each.iteration for each in kept.curve}
+    missing = _certified_until(at) - {each.iteration for each in kept.points}
+    missing |= logged - {each.iteration for each in kept.curve}
     rule = "a run is certified from its start on, and this iteration is not"
     do = "go on from an earlier checkpoint, or without --certify"
     require(not missing, who, rule, min(missing, default=0), do, CertificateError)
@@ -454,15 +463,38 @@ def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = 
     return Agreement(last=agreed, difference=None, n_points=len(wanted), n_tensors=len(wanted[-1].tensors))
 
 
-def replay_config(certificate: Certificate, backend: str, folder: str) -> dict[str, Any]:
-    """Return the run config of a replay, as a mapping; what it has to write goes to a folder."""
+def replay_config(certificate: Certificate, backend: str, folder: str = os.devnull) -> dict[str, Any]:
+    """Return the run config of a replay, as a mapping.
+
+    Args:
+        certificate: Recorded run; where it saves comes from none of its settings.
+        backend: Backend of the replay.
+        folder: Folder for the checkpoint at its end; a `ReplayTrainer` needs none.
+    """
     config = certificate.run_config
-    saving = {"basedir": folder, "sinks": [], "keep_best": False, "model_params_save_freq": certificate.iterations + 1}
     return {
         **config,
         "trainer": {**config.get("trainer", {}), "env_backend": backend},
-        "saving": {**config.get("saving", {}), **saving},
+        "saving": {
+            "metrics_log_freq": certificate.config.saving.metrics_log_freq,
+            "model_params_save_freq": certificate.iterations + 1,
+            "keep_best": False,
+            "sinks": [],
+            "basedir": folder,
+            "name": "replay",
+            "tag": "replay",
+        },
     }
+
+
+class ReplayTrainer(Trainer):
+    """Trainer that writes no file."""
+
+    def save_checkpoint(self) -> None:
+        """Save nothing."""
+
+    def _open_sinks(self) -> list[Sink]:
+        return []
 
 
 def first_difference(recorded: Point, here: Point) -> Difference | None:

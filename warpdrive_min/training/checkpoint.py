@@ -58,6 +58,9 @@ UNFINISHED, REPLACED, REMOVED = ".unfinished-", ".replaced-", ".removed-"
 PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 
 
+MAX_COUNT: Final = 2**53
+"""Largest counter of a checkpoint that is read; a run that resumes must be able to count on."""
+
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Axis = Annotated[str, Field(pattern="^(first|last)$")]
@@ -129,12 +132,17 @@ def read_header(what: str | Path, fields: Mapping[str, Any]) -> Header:
         CheckpointError: One is missing, unknown, or breaks a rule.
     """
     try:
-        return Header(**fields)
+        header = Header(**fields)
     except ValidationError as error:
         faults = error.errors(include_url=False)
         got: object = listed([f"{'.'.join(map(str, each['loc'])) or 'header'}: {each['msg']}" for each in faults])
     except TypeError as error:  # a name that is no string
         got = error
+    else:
+        for name, count in (("iteration", header.iteration), ("env_steps", header.env_steps)):
+            if count > MAX_COUNT:
+                raise _damaged(what, f"{name} must be at most {MAX_COUNT:,}", count)
+        return header
     raise _damaged(what, f"must have the fields of schema {SCHEMA}", got)
 
 
@@ -160,7 +168,7 @@ def save(
     folder = Path(folder)
     target = folder / f"checkpoint_{header.iteration:09d}"
     n_bytes = (1 + is_best) * sum(tensor.nbytes for tensor in tensors.values())
-    with room_for(target, n_bytes, "make room and go on from the last checkpoint, which stays"), _tidied(folder):
+    with room_for(target, n_bytes, f"make room and {next_step(folder.parent, folder.name)}"), _tidied(folder):
         unfinished = _unfinished(target)
         _write(unfinished, tensors, header)
         if is_best:
@@ -234,6 +242,13 @@ def best(folder: str | Path) -> Path | None:
     """Return the best checkpoint of a folder, whole or not; None: the folder has none."""
     path = _standing(Path(folder, BEST))
     return path if path.exists() else None
+
+
+def next_step(run: Path, folder: str = FOLDER, resume: str = "go on from the last checkpoint, which stays") -> str:
+    """Return how to repeat a run that ended early: ``resume``, unless it has no checkpoint."""
+    if _checkpoints(run / folder):
+        return resume
+    return f"start again after removing {run}, or in another folder, as it has no checkpoint"
 
 
 def discard_after(folder: str | Path, iteration: int) -> None:

@@ -13,12 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 import numpy as np
 import torch
-from pydantic import Field, PlainValidator, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from warpdrive_min.backends import BACKENDS
@@ -161,6 +168,17 @@ def precision(name: Precision, device: torch.device) -> Iterator[None]:
 
 Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 Units = Annotated[PositiveInt, Field(le=MAX_UNITS)]
+
+
+def _inside(name: str) -> str:
+    path = PurePath(name)
+    if path.anchor or ".." in path.parts:
+        raise PydanticCustomError("folder", "must be a folder inside basedir, without a leading / and without ..")
+    return name
+
+
+InnerFolder = Annotated[Name, AfterValidator(_inside)]
+"""Relative path that stays inside its parent; checkpoints and certificates come from others."""
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -483,9 +501,9 @@ class SavingConfig(_Section):
     """Iterations from one checkpoint to the next."""
     basedir: Name = "/tmp"
     """Folder of all runs."""
-    name: Name = "default"
+    name: InnerFolder = "default"
     """Folder in it, of runs of one kind."""
-    tag: Name = "experiment"
+    tag: InnerFolder = "experiment"
     """Folder in that, of runs of one purpose."""
     keep_last: Count = 3
     """Checkpoints that are kept, the latest ones."""
@@ -752,6 +770,7 @@ def _read_yaml(path: str | Path) -> Any:
             return None
         _, size = _extent(node, {})
         require(size <= MAX_NODES, what, f"{path} must have at most {MAX_NODES:,} values, with those of aliases", size)
+        _require_unique_keys(node, path)
         return reader.construct_document(node)
     except RecursionError as error:
         rule = f"{path} must not be nested deeper than {MAX_DEPTH} levels, nor contain itself"
@@ -780,6 +799,24 @@ def _extent(node: Any, known_extents: dict[int, tuple[int, int]], depth: int = 0
     if depth + height > MAX_DEPTH:
         raise RecursionError
     return height, size
+
+
+def _require_unique_keys(root: Any, path: str | Path) -> None:
+    """Raise `ConfigError` if a mapping in a YAML file repeats a key; PyYAML would take the last value."""
+    nodes, visited = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node.value, str) or id(node) in visited:
+            continue
+        visited.add(id(node))
+        keys = set[tuple[str, str]]()
+        for part in node.value:
+            nodes += part if isinstance(part, tuple) else (part,)
+            key = part[0] if isinstance(part, tuple) else None
+            if key is not None and isinstance(key.value, str):
+                rule = f"{path}, line {key.start_mark.line + 1}: a mapping must have each key once"
+                require((key.tag, key.value) not in keys, "run config", rule, key.value, "remove one of the two")
+                keys.add((key.tag, key.value))
 
 
 def _require_all(wanted: Wanted, where: str, do: str) -> None:

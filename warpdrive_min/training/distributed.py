@@ -160,7 +160,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
         ConfigError: As `require_processes`.
         BackendUnavailable: Likewise.
         TrainingError: A process has failed, or was killed; says with which error.
-        Stopped: A signal has ended them all: SIGINT, SIGTERM or SIGHUP, which the processes get as SIGINT and have half
+        Stopped: A signal has ended them all, one of `SIGNALS`, which the processes get as SIGINT and have half
             a minute to end by; the code is 128 + its number.
     """
     require_processes(n, env_backend)
@@ -185,7 +185,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         )
         if hasattr(config, LEFT_TO_IT):  # torch 2.9 and later; before, SIGTERM ends the ranks without saving
-            setattr(config, LEFT_TO_IT, "SIGQUIT")
+            setattr(config, LEFT_TO_IT, "SIGUSR2")
         try:
             with _signal_handlers_kept(), _stopping_together(SignalException) as caught:
                 program, *arguments = processes.tied([sys.executable, "-m", module, *argv])

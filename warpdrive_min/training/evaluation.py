@@ -16,6 +16,7 @@ from warpdrive_min.training.arrays import PolicyMap, SharedLayout
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.members import Members
+from warpdrive_min.training.metrics import check_return
 from warpdrive_min.training.policies import PolicyGroup, action_samplers
 
 
@@ -157,11 +158,15 @@ def evaluate(
 
     Raises:
         ConfigError: ``n_episodes`` is below 1.
+        TrainingError: A return is not finite.
     """
     n_episodes = whole("evaluate.n_episodes", n_episodes)
     with EvaluationEnvs(wrapper, models, policies, layout, n_episodes, seed) as envs:
         returns, steps = envs.play(greedy)
-    return {name: _score(total, steps) for name, total in returns.items()}
+    scores = {name: _score(total, steps) for name, total in returns.items()}
+    for name, score in scores.items():
+        check_return(name, score.mean_return)
+    return scores
 
 
 @own_defaults()

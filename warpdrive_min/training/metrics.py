@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +28,7 @@ from warpdrive_min.errors import DataError, TrainingError, known, require
 from warpdrive_min.files import room_for, write_atomically
 from warpdrive_min.packages import optional_package
 from warpdrive_min.text import one_line
+from warpdrive_min.training import checkpoint
 from warpdrive_min.training.policies import PolicyGroup
 from warpdrive_min.training.ranks import World
 from warpdrive_min.training.rollout import RolloutRecorder
@@ -220,6 +222,16 @@ def check_finite(
         )
 
 
+def check_return(policy: str, mean_return: float, when: str = "") -> None:
+    """Make sure that returns fit into float32, in which environments sum up the rewards of an episode.
+
+    Raises:
+        TrainingError: They do not, though each reward may.
+    """
+    rule, do = f"the return of an episode must be finite{when}", "scale down the rewards"
+    require(math.isfinite(mean_return), f"policy {policy!r}", rule, mean_return, do, TrainingError)
+
+
 def make_row(
     iteration: int, env_steps: int, seconds: float, metrics: Mapping[str, Mapping[str, float]], **more: float
 ) -> dict[str, float | int]:
@@ -299,7 +311,7 @@ def require_new(folder: Path) -> None:
 
 def _require_empty(path: Path) -> None:
     is_empty = not path.exists() or not path.stat().st_size
-    do = "resume that run or choose another folder"
+    do = checkpoint.next_step(path.parent, resume="resume that run or choose another folder")
     require(is_empty, "metrics", "a new run needs a file of its own", f"{path}, which has rows already", do)
 
 
@@ -348,7 +360,7 @@ class _RowFile(abc.ABC):
             DiskFullError: There is no room for it.
         """
         left, end = memoryview(line.encode()), self._file.seek(0, os.SEEK_END)
-        with room_for(self._path, len(left), "make room and go on from the last checkpoint"):
+        with room_for(self._path, len(left), f"make room and {checkpoint.next_step(self._path.parent)}"):
             try:
                 while left:
                     left = left[self._file.write(left) :]  # less than all of it where the room ends
@@ -444,6 +456,9 @@ class TensorBoard:
 
     @functools.cached_property
     def _writer(self) -> Any:
+        hook = threading.excepthook
+        if getattr(hook, "func", None) is not _hide_tensorboard_threads:
+            threading.excepthook = functools.partial(_hide_tensorboard_threads, hook)
         purge_step = None if self._resume_iteration is None else self._resume_iteration + 1
         writer = self._tensorboard.SummaryWriter(str(self._folder), purge_step=purge_step)
         if self._resume_iteration is None:
@@ -457,7 +472,7 @@ class TensorBoard:
 
     def write(self, row: Row) -> None:
         """Add an event for each number."""
-        with room_for(self._folder):
+        with room_for(self._folder, do=f"make room and {checkpoint.next_step(self._folder.parent)}"):
             for name, value in row.items():
                 self._writer.add_scalar(name, value, int(row["iteration"]))
             self._writer.flush()
@@ -467,6 +482,12 @@ class TensorBoard:
         with room_for(self._folder):
             if "_writer" in vars(self):
                 self._writer.close()
+
+
+def _hide_tensorboard_threads(hook: Callable[[Any], Any], failed: Any) -> None:
+    """Report an error of a thread, unless `TensorBoard` raises it at its next call."""
+    if not type(failed.thread).__module__.startswith("tensorboard."):
+        hook(failed)
 
 
 class WeightsAndBiases:

@@ -33,7 +33,7 @@ from warpdrive_min.training.central import give_global_states
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.keeping import keep_passes
-from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
 from warpdrive_min.training.policies import (
     PolicyGroup,
     Tensors,
@@ -453,6 +453,9 @@ class Trainer:
             **best,
         )
         self._require_sound()
+        for name, means in episodes.items():
+            if means["episodes"]:
+                metrics.check_return(name, means[EPISODIC_RETURN], f" at iteration {self.iteration:,}")
         for name, numbers in updates.items():
             metrics.check_finite(name, numbers, self.iteration, self.env_steps, logged)
         if self.world.size > 1:
