@@ -255,7 +255,9 @@ def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folde
         util.write_json(str(folder / name / "machine.json"), fields, Machine.api_version)
         for sha, of_commit in _grouped(of_machine, _commit):
             last = newest(of_commit)[-1].record
-            file = results.Results(fields, {}, sha, commit_date(sha, last), last.machine["python"], "records", {})
+            file = results.Results(
+                fields, {}, sha, commit_date(sha, last), str(last.machine.get("python")), "records", {}
+            )
             for key, rows in _grouped(newest(of_commit), asv_name):
                 cells = {asv_parameters(each): each for each in rows}
                 order = [cells.get(values) for values in itertools.product(*benchmarks[key]["params"])]

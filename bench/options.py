@@ -77,20 +77,27 @@ RUN_ID: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
 
 
-def run_of(resume: str | None, out: Path, option: str = "--out") -> str:
+def run_of(resume: str | None, out: Path, preset: Preset, option: str = "--out") -> str:
     """Return the run id to resume, or a new one if ``resume`` is None.
 
     Raises:
-        BadParameter: It is not a run id, or the folder has no records of that run.
+        BadParameter: It is not a run id, or the folder has no records of that run, or has some of another preset.
     """
     machine.warn_without_commit()
     if resume is None:
         return new_run_id()
     if not RUN_ID.fullmatch(resume):
         raise typer.BadParameter(f"--resume {resume!r:.80}: must be a run id, of letters, digits, '-', '_' and '.'")
-    if not any(out.glob(f"{resume}*.jsonl")):
+    files = list(out.glob(f"{resume}*.jsonl"))
+    if not files:
         do = f"give {option} its folder, or leave --resume out"
         raise typer.BadParameter(f"--resume {resume}: must be a run that {out} has records of (got none); {do}")
+    with leaving_out() as cut:
+        others = {record.preset for record in read_all(files, cut)} - {preset}
+    if others:
+        got = " and ".join(sorted(others))
+        rule = f"must have records of --preset {preset} alone (got {got})"
+        raise typer.BadParameter(f"--resume {resume}: {rule}; give --preset {got}, or leave --resume out")
     return resume
 
 

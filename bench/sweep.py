@@ -81,7 +81,7 @@ def command(
     require_writable(out, "--out")
     if plot and figures is not None:
         require_writable(figures, "--figures")
-    context = Context.here(preset.value, options.run_of(resume, out), note)
+    context = Context.here(preset.value, options.run_of(resume, out, preset.value), note)
     file = out / f"{context.run_id}.jsonl"
     figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
     keeps(file, words=("--resume", context.run_id), folders=[figures])

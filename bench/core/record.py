@@ -646,6 +646,8 @@ class Axis:
     """All points have it."""
     known: frozenset[str] | None = None
     """Values; None: others are possible."""
+    least: int = 0
+    """Smallest integer."""
 
     def fault(self, value: Any) -> str:
         """Return the rule that a value breaks; empty: none."""
@@ -655,9 +657,17 @@ class Axis:
             return f"must be of type {self.kind.__name__}"
         if self.known is not None and value not in self.known:
             return f"must be one of {', '.join(sorted(self.known))}"
-        return "must be at least 0" if isinstance(value, int) and value < 0 else ""
+        is_size = isinstance(value, int) and not self.least <= value < 2**63
+        return f"must be from {self.least} to 2**63 - 1" if is_size else ""
 
 
+NEEDED: Final[Mapping[str, Sequence[str]]] = {
+    "peer": ("ours", "version", "counts"),
+    "peer_learn": ("ours", "version"),
+    "startup": ("samples_s",),
+    "machine_code": ("code", "blocks", "threads", "launches", "shape", "access"),
+}
+"""Notes that a measured record of a case must have."""
 AXES_OF: Final = dict[str, Callable[[], Mapping[str, Axis]]]()
 """Functions that return the axes of a case, by the case's name; the module of all cases fills it.
 
@@ -671,6 +681,9 @@ def _require_of_case(record: Record, where: str) -> None:
     for name, axis in axes.items():
         if rule := axis.fault(value := record.point.get(name)):
             raise RecordError(f"{where}: point.{name}: {rule} (got {short(value)})")
+    for name in NEEDED.get(record.case, ()) if record.status == "ok" else ():
+        if record.notes.get(name) is None and name != "version":
+            raise RecordError(f"{where}: notes.{name} must be there (got none)")
     is_rated = record.case in AXES_OF and record.status == "ok" and record.scope not in (*UNTIMED, "startup")
     for kind in record.work_per_run or () if is_rated else ():
         if f"{kind}_per_s" not in (record.metrics or {}):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import reprlib
 from datetime import datetime
-from types import UnionType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Required
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 DEEPEST: Final = 32
 """Deepest nesting of a value in a file."""
@@ -70,23 +70,6 @@ def _iso(text: str) -> str:
     return text
 
 
-def shaped(**kinds: type | UnionType) -> AfterValidator:
-    """Return a type check of optional entries; durations must be above 0."""
-
-    def check(value: dict[str, Any]) -> dict[str, Any]:
-        for name, kind in kinds.items():
-            got = value.get(name)
-            if got is not None and not isinstance(got, kind):
-                rule = "{name} must be of type {kind} (got {got})"
-                context = {"name": name, "kind": getattr(kind, "__name__", str(kind)), "got": short(got)}
-                raise PydanticCustomError("type", rule, context)
-            if isinstance(got, float | int) and kind == float | int and name.endswith("_s") and got <= 0:
-                raise PydanticCustomError("positive", "{name} must be above 0 (got {got})", {"name": name, "got": got})
-        return value
-
-    return AfterValidator(check)
-
-
 COMMIT: Final = re.compile(r"[0-9A-Za-z][\w./-]{0,99}", re.ASCII)
 """Name of a commit, which git cannot take for an option."""
 
@@ -117,19 +100,105 @@ Nanoseconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, 
 Index = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 Json = Annotated[dict[str, Any], Plain]
-Machine = Annotated[Json, AfterValidator(_scalars), shaped(gpu=str, cpu=str, python=str, cores=int)]
-"""Fields of `machine.fingerprint`."""
-Git = Annotated[Json, AfterValidator(_scalars), shaped(sha=str, dirty=bool, diff_hash=str), AfterValidator(_is_name)]
-"""Fields of `machine.git_state`."""
-WarmUp = Annotated[Json, shaped(settled=bool, blocks=int, cap_s=float | int, last_spread=float | int)]
-Telemetry = Annotated[
-    Json,
-    shaped(duration_s=float | int, energy_j=float | int, contended=bool, throttle_reasons=dict, gpm=dict, samples=int),
-]
-Notes = Annotated[
-    Json,
-    shaped(rollout_s=float | int, update_s=float | int, bytes_per_run=int, ops_per_run=int, undisturbed_rounds=int),
-    shaped(planted=float | int, samples_s=dict, remarks=list, ours=dict, members=dict),
-]
+Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
+Positive = Annotated[int, Field(ge=1, lt=2**63)]
+Size = Annotated[int, Field(ge=0, lt=2**63)]
+OPEN: Final = ConfigDict(extra="allow", strict=True)
+"""Settings of a dictionary that may have more entries than the declared ones."""
+
+
+class MachineFields(TypedDict, total=False):
+    """Declared entries of a machine; see `machine.fingerprint`."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    gpu: str | None
+    cpu: str | None
+    python: str | None
+    gpu_uuid_hash: str | None
+    cores: Annotated[int, Field(ge=1, le=10**6)] | None
+    memory_bytes: Size | None
+
+
+class GitFields(TypedDict, total=False):
+    """Declared entries of a commit; see `machine.git_state`."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    sha: str | None
+    dirty: bool | None
+    diff_hash: str | None
+
+
+class WarmUpFields(TypedDict, total=False):
+    """Declared entries of a warm-up."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    settled: bool
+    blocks: Size
+    cap_s: Seconds
+    last_spread: Amount
+
+
+class TelemetryFields(TypedDict, total=False):
+    """Declared entries of what NVML reported."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    duration_s: Required[Seconds]
+    energy_j: Amount | None
+    contended: bool
+    samples: Size
+    throttle_reasons: dict[str, Amount]
+    gpm: dict[str, Any]
+
+
+class OursFields(TypedDict, total=False):
+    """Declared entries of our point next to a peer's."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    point: Required[dict[str, str | int | float | bool]]
+
+
+class NoteFields(TypedDict, total=False):
+    """Declared entries of the notes."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    setup_s: Amount | None
+    rollout_s: Seconds
+    update_s: Seconds
+    peak_bytes: Size | None
+    bytes_per_run: Size
+    ops_per_run: Size
+    undisturbed_rounds: Size | None
+    planted: Number
+    samples_s: dict[str, list[Amount]]
+    remarks: list[str]
+    ours: OursFields
+    version: str | None
+    counts: str
+    members: dict[str, Any]
+    code: str
+    blocks: Size | None
+    threads: Size | None
+    launches: Size | None
+
+
+def entries(fields: type) -> AfterValidator:
+    """Return a check of the declared entries of a dictionary."""
+    adapter: TypeAdapter[Any] = TypeAdapter(fields)
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            adapter.validate_python(value)
+        except ValidationError as error:
+            raise PydanticCustomError("entry", "{fault}", {"fault": fault(error)}) from error
+        return value
+
+    return AfterValidator(check)
+
+
+Machine = Annotated[Json, AfterValidator(_scalars), entries(MachineFields)]
+Git = Annotated[Json, AfterValidator(_scalars), entries(GitFields), AfterValidator(_is_name)]
+WarmUp = Annotated[Json, entries(WarmUpFields)]
+Telemetry = Annotated[Json, entries(TelemetryFields)]
+Notes = Annotated[Json, entries(NoteFields)]
 Time = Annotated[str, AfterValidator(_iso)]
 """Time in ISO 8601."""

@@ -126,7 +126,7 @@ def calibrate(
     require_writable(out, "--out")
     require_writable(records, "--records")
     with exiting(Code.BROKEN, CompareError):
-        points, run_id = gated(choice), run_of(resume, records, "--records")
+        points, run_id = gated(choice), run_of(resume, records, preset.value, "--records")
     kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
     keeps(kept.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()

@@ -143,7 +143,7 @@ def compare(
     Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
     fails.
     """
-    run_id = options.run_of(resume, out)
+    run_id = options.run_of(resume, out, preset.value)
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))
     choice = Choice(

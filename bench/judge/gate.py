@@ -101,7 +101,7 @@ def gate(
         where=where or [],
         allowed=allow_mismatch or [],
         at_once=at_once,
-        run_id=run_of(resume, out),
+        run_id=run_of(resume, out, preset.value),
         out=out,
         calibrations=calibrations,
         envs=env or [],

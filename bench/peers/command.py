@@ -61,7 +61,7 @@ def peers(
         say("no point of a peer passes the filters")
         raise typer.Exit(3)
     require_writable(out, "--out")
-    context = Context.here(preset.value, run_of(resume, out))
+    context = Context.here(preset.value, run_of(resume, out, preset.value))
     pythons = interpreters(python or [])
     run = Run(context=context, ours=start, pythons=pythons, timeout_s=timeout, backend=backend, say=say)
     file = out / f"{context.run_id}.jsonl"

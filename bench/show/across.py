@@ -30,7 +30,11 @@ from .records import axes_but, between, derived, env_order, extent, first_metric
 
 def roofline(records: Sequence[Record]) -> Chart:
     """Return operations per second over operations per byte, below the roofline."""
-    shown = [r for r in plain(latest(records)) if r.roofline is not None and r.samples_ns and _intensity(r)]
+    shown = [
+        r
+        for r in plain(latest(records))
+        if r.roofline is not None and r.samples_ns and r.machine.get("gpu") in LIMITS and _intensity(r)
+    ]
     by_case = sorted(shown, key=lambda record: (record.case != "env_step", record.case, env_order(record)))
     ends = [scale * end(map(_intensity, shown)) for end, scale in ((min, 0.5), (max, 2))] if shown else []
     panels = []
@@ -66,8 +70,8 @@ def _work(record: Record) -> str:
 
 def _intensity(record: Record) -> float:
     """Return operations per byte; 0 if unknown."""
-    n_bytes = record.notes.get("bytes_per_run")
-    return record.notes["ops_per_run"] / n_bytes if n_bytes else 0.0
+    n_bytes, n_ops = (record.notes.get(name) for name in ("bytes_per_run", "ops_per_run"))
+    return n_ops / n_bytes if n_bytes and n_ops else 0.0
 
 
 def _ops_per_s(record: Record) -> Metric:

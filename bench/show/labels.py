@@ -175,9 +175,12 @@ def ratio_text(ratio: float) -> str:
 
 
 def interval_text(metric: Metric) -> str:
-    """Write an interval with four digits, in the unit of its median."""
+    """Write an interval with four digits, in the unit of its median; a very wide one with a unit for each end."""
     letter = number(metric.value).partition(" ")[2]
-    low, high = (f"{end / UNITS.get(letter, 1.0):#.4g}".rstrip(".") for end in (metric.low, metric.high))
+    unit = UNITS.get(letter, 1.0)
+    if metric.high >= 9999.5 * unit or (letter and metric.low < 0.1 * unit):
+        return f"{number(metric.low)} to {number(metric.high)}"
+    low, high = (f"{end / unit:#.4g}".rstrip(".") for end in (metric.low, metric.high))
     return f"{low} to {high} {letter}".rstrip()
 
 

@@ -44,7 +44,12 @@ def _axes(case: Case) -> dict[str, Axis]:
     points = [point for preset in get_args(Preset) for point in case.points(preset)]
     kinds = {name: type(value) for point in points for name, value in point.items()}
     return {
-        name: Axis(kind, all(name in point for point in points), WORKERS if name == "backend" else None)
+        name: Axis(
+            kind,
+            all(name in point for point in points),
+            known=WORKERS if name == "backend" else None,
+            least=1 if name in ("n_envs", "n_agents") else 0,
+        )
         for name, kind in kinds.items()
     }
 

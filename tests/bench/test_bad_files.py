@@ -66,8 +66,22 @@ NUMBERS = [
     ({"host": {"load_before": 1.0, "pinned_cores": None, "loop_ns": [0, 1]}}, "host.loop_ns.0: "),
     ({"curve": {"env_steps": [1, 2], "seconds": [1.0], "mean_return": {}}}, "curve: env_steps, seconds"),
     ({"telemetry": {"energy_j": float("inf")}}, "telemetry: energy_j must be a finite number"),
-    ({"warm_up": {"cap_s": "long"}}, "warm_up: cap_s must be of type"),
+    ({"telemetry": {"energy_j": 1.0}}, "telemetry: duration_s: Field required"),
+    ({"telemetry": {"duration_s": 1e-300}}, "telemetry: duration_s: "),
+    ({"telemetry": {"duration_s": 1.0, "energy_j": -5.0}}, "telemetry: energy_j: "),
+    ({"telemetry": {"duration_s": 1.0, "throttle_reasons": {"x": None}}}, "telemetry: throttle_reasons.x: "),
+    ({"warm_up": {"cap_s": "long"}}, "warm_up: cap_s: "),
     ({"machine": {"gpu": ["a"]}}, "machine: gpu must be"),
+    ({"machine": {"cores": True}}, "machine: cores: "),
+    ({"machine": {"cores": 10**20}}, "machine: cores: "),
+    ({"notes": {"setup_s": "x"}}, "notes: setup_s: "),
+    ({"notes": {"bytes_per_run": -5}}, "notes: bytes_per_run: "),
+    ({"notes": {"remarks": [1]}}, "notes: remarks.0: "),
+    ({"notes": {"ours": {}}}, "notes: ours.point: Field required"),
+    ({"notes": {"counts": []}}, "notes: counts: "),
+    ({"case": "startup", "scope": "startup", "point": {}}, "point."),
+    ({"point": point("cpu", 0)}, "point.n_envs: must be from 1 to"),
+    ({"point": point("cpu", 10**23)}, "point.n_envs: must be from 1 to"),
     ({"git": {"sha": "--output=/tmp/x"}}, "git: sha must begin with a letter or digit"),
 ]
 """Changes of a record, and the words of the error."""
@@ -117,6 +131,17 @@ def test_record_with_a_wrong_number_is_left_out(changes, says, tmp_path):
     assert "(got " in message
     with pytest.raises(RecordError, match="line 2"):
         read_all([file])
+
+
+@pytest.mark.parametrize("case", ["peer", "peer_learn", "startup", "machine_code"])
+def test_record_needs_the_notes_of_its_case(case, tmp_path):
+    """Tables and charts of the case read them."""
+    at = {"peer": "gymnax", "env": "cartpole", "n_envs": 1, "n_agents": 1, "work": "step"} if "peer" in case else {}
+    kept = {"notes": {}, "point": at, "metrics": None, "samples_ns": None, "n": None, "scope": "static"}
+    kept |= {"case": case, "process": None, "work_per_run": None, "curve": None}
+    kept |= {"point": dict(CASES[case].points("smoke")[0])} if case in CASES else {}
+    with pytest.raises(RecordError, match=r"line 2: notes\.\w+ must be there"):
+        read_all([damaged(tmp_path, line_of(**kept))])
 
 
 @pytest.mark.parametrize(("log_ratios", "says"), COMPARED)

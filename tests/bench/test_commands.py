@@ -119,4 +119,4 @@ def imported_by(*words, exits=0):
 def test_run_to_resume_is_a_run_id(resume, tmp_path):
     """A path, a pattern and an unknown id are usage errors."""
     with pytest.raises(typer.BadParameter, match="must be a run"):
-        run_of(resume, tmp_path)
+        run_of(resume, tmp_path, "smoke")

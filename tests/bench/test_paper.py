@@ -195,6 +195,8 @@ def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
     assert interval_text(metric(25.01e6, 24.98e6, 25.04e6)) == "24.98 to 25.04 M"
     assert interval_text(metric(990e3, 981.25e3, 1001e3)) == "981.2 to 1001 k"
     assert interval_text(metric(0.5, 0.4, 0.6)) == "0.4000 to 0.6000"
+    assert interval_text(metric(12.8e6, 5.8e3, 15.64e6)) == "5.8 k to 15.6 M"
+    assert interval_text(metric(2.0, 0.1, 3e5)) == "0.1 to 300 k"
 
 
 def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:

@@ -175,3 +175,15 @@ def test_command_of_a_record_repeats_its_point(cartpoles, tmp_path):
     (file,) = tmp_path.glob("*.jsonl")
     (again,) = read_all([file])
     assert again.point == cartpoles[1].point
+
+
+def test_run_of_another_preset_is_not_resumed(tmp_path):
+    """Figures of two presets do not belong in one run."""
+    conditions = ("--where", "env=cartpole", "--where", "backend=cpu")
+    words = ("run", "--case", "env_step", *conditions, "--no-plot", "--out", tmp_path)
+    bench(*words, "--preset", "smoke")
+    (file,) = tmp_path.glob("*.jsonl")
+    before = file.read_bytes()
+    said = bench(*words, "--preset", "default", "--resume", file.stem, exits=2)
+    assert "must have records of --preset default alone (got smoke)" in " ".join(said.split()).replace("│ ", "")
+    assert file.read_bytes() == before
