@@ -13,6 +13,7 @@ import torch
 
 from warpdrive_min.backends.base import Backend, Constant, Language, Source
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, RESET_SEED, TERMINATED, TRUNCATED, Constants
+from warpdrive_min.conversion import as_tensor
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ActionError, ConfigError, DeviceMemoryError, require
@@ -255,7 +256,7 @@ class SingleEnvironment:
         for suffix, agents in self._sets.items():
             array = self._array(Constants.ACTIONS + suffix)
             for index, agent in enumerate(agents):
-                array[0, index] = np.asarray(actions[agent]).reshape(array.shape[2:])
+                array[0, index] = as_tensor(actions[agent]).cpu().numpy().reshape(array.shape[2:])
         self._step()
         rewards = {
             agent: float(reward)
@@ -327,14 +328,13 @@ def ids_in(known_ids: Collection[Hashable], agents: Iterable[Hashable]) -> list[
 
 
 def as_actions(what: str, actions: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return actions as a tensor, of any numbers that an array of ``dtype`` can hold.
+    """Return actions as a tensor outside torch's graph, of any numbers that an array of ``dtype`` can hold.
 
     Raises:
         ActionError: They are no array of numbers, or have another shape or kind; ``what`` is their name for it.
     """
     try:
-        numbers = np.asarray(actions) if isinstance(actions, np.generic) else actions
-        given = actions if isinstance(actions, torch.Tensor) else torch.as_tensor(numbers, device="cpu")
+        given = as_tensor(actions)
     except (TypeError, ValueError, RuntimeError) as error:
         got = f"{type(actions).__name__}: {str(error).splitlines()[0]}"
         raise ActionError(f"{what} must be an array of numbers (got {got})") from None

@@ -12,7 +12,8 @@ import torch
 from envs import CartPole, Covid19Economy
 from envs.classic_control.pendulum import Pendulum
 from tests.environments.counter import Counter
-from warpdrive_min import EnvWrapper
+from tests.support import on_every_fast_backend, push
+from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.bridges.dlpack import assign
 from warpdrive_min.errors import ActionError, ConfigError, DataError
 
@@ -53,6 +54,45 @@ class Case:
 
 KINDS = ["tensors", "arrays", "plain", "parallel", "torchrl"]
 on_every_bridge = pytest.mark.parametrize("kind", KINDS)
+
+
+# ------------------------------------------------------------------ torch's graph
+
+
+@on_every_fast_backend
+@on_every_bridge
+def test_actions_of_a_graph_leave_it(kind, backend):
+    """Outputs of a policy without `no_grad` are steps like others, and no array of the environment joins its graph."""
+    case = Case(kind, Pendulum(), env_backend=backend)
+    data = case.env.wrapper.cuda_data_manager
+    case.env.reset()
+    weight = torch.ones(1, requires_grad=True, device=data.device)
+    output = torch.full((case.n, 1), 0.5, device=data.device) * weight
+    for _ in range(2):
+        if kind == "torchrl":
+            case.env.step(TensorDict({"action": output}, [case.n]))
+        else:
+            case.env.step({"plain": output[0], "parallel": {"agent_0": output[0]}}.get(kind, output))
+        assert (data.tensor("sampled_actions") == 0.5).all()
+        case.env.reset()
+    assert not any(data.tensor(name).requires_grad for name in data.array_names())
+
+
+@on_every_fast_backend
+def test_tensors_of_a_graph_are_taken_by_the_core(backend):
+    """As actions, as a rollout's policy, as pushed data and as a single environment's action."""
+    wrapper = EnvWrapper(Pendulum(), num_envs=2, env_backend=backend, auto_reset=True)
+    wrapper.reset()
+    data, weight = wrapper.cuda_data_manager, torch.ones(1, requires_grad=True)
+    actions = torch.full((2, 1, 1), 0.5) * weight
+    CUDASampler(wrapper.cuda_function_manager).assign(data, actions, "sampled_actions")
+    wrapper.step()
+    for keep in ("last", "all"):
+        wrapper.rollout(3, actions.expand(3, 2, 1, 1).contiguous().to(data.device), keep=keep)
+    push(data, "pushed", actions)
+    assert not any(data.tensor(name).requires_grad for name in data.array_names())
+    wrapper.env.reset()
+    wrapper.env.step({0: actions[0, 0]})
 
 
 # ------------------------------------------------------------------ the order of calls

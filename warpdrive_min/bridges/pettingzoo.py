@@ -12,6 +12,7 @@ import numpy.typing as npt
 from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part, parts_of
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.constants import Constants
+from warpdrive_min.conversion import as_tensor
 from warpdrive_min.errors import ActionError, require
 
 with needed_by(__name__, "pettingzoo"):
@@ -123,8 +124,8 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         for agent, action in actions.items():
             space, (of_set, row) = self.action_spaces[agent], self._place(agent)
             try:
-                given = np.asarray(action)
-            except ValueError:  # lists of different lengths
+                given = as_tensor(action).cpu().numpy()
+            except (TypeError, ValueError, RuntimeError):  # words, or lists of different lengths
                 given = np.asarray(None)
             array, is_bool = arrays[of_set], given.dtype == np.bool_
             if given.shape != space.shape or is_bool or not np.can_cast(given.dtype, array.dtype, "same_kind"):
