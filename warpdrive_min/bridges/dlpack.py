@@ -91,10 +91,8 @@ _OFFSETS: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
 def _checked(capsule: Any) -> Any:
     """Return a DLPack capsule; raise `ValueError` for negative strides, on which torch aborts the process."""
     api = ctypes.pythonapi
-    api.PyCapsule_GetPointer.argtypes, api.PyCapsule_GetPointer.restype = (
-        [ctypes.py_object, ctypes.c_char_p],
-        ctypes.c_void_p,
-    )
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
     for name, offset in _OFFSETS.items():
         if api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
             array = _Array.from_address(api.PyCapsule_GetPointer(capsule, name) + offset)
