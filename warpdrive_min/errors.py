@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, Self
 
-from warpdrive_min.text import printable
+from warpdrive_min.text import printable, shortened
 
 MAX_SHOWN: Final = 1_000
 """Longest value that an error shows, characters."""
@@ -44,7 +44,7 @@ def _shown(got: Any) -> str:
         text = repr(got) if isinstance(got, str) else re.sub(r"\s*\n\s*", " ", str(got))
     except (ValueError, RecursionError):
         text = f"a value of type {type(got).__name__} that is too long to show"
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    return shortened(text, MAX_SHOWN)
 
 
 class ConfigError(WarpDriveError, ValueError):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdrive_min.errors import ConfigError, WriteError
-from warpdrive_min.files import FULL
+from warpdrive_min.files import said_full
 from warpdrive_min.packages import optional_package
 from warpdrive_min.processes import Child
 from warpdrive_min.rendering.scene import (
@@ -106,9 +106,8 @@ def write_mp4(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) ->
                 child.stdin.close()
             raise
     if child.returncode:
-        for number in FULL:
-            if os.strerror(number) in message:
-                raise OSError(number, os.strerror(number))
+        if number := said_full(message):
+            raise OSError(number, os.strerror(number))
         last = "; ".join(message.splitlines()[-3:]) or f"exit code {child.returncode}"
         raise WriteError.of(path.name, "cannot be written", f"FFmpeg: {last}", "choose another format")
 
