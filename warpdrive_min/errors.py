@@ -6,12 +6,15 @@ import difflib
 import operator
 import re
 from collections.abc import Iterable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from warpdrive_min.text import printable, shortened
 
 MAX_SHOWN: Final = 1_000
 """Longest value that an error shows, characters."""
+
+
+Kind = TypeVar("Kind")
 
 
 class WarpDriveError(Exception):
@@ -127,6 +130,15 @@ def whole(
     require(number >= low, what, f"must be at least {low}", number, do, error)
     require(number <= high, what, f"must be at most {high}", number, do, error)
     return number
+
+
+def of_type(what: str, value: Any, kind: type[Kind], do: str = "", error: type[WarpDriveError] = ConfigError) -> Kind:
+    """Return an argument; raise an error unless it is of a type. A `bool` may be NumPy's."""
+    if kind is bool and type(value).__module__ == "numpy" and value.dtype.kind == "b" and value.ndim == 0:
+        value = bool(value)
+    if not isinstance(value, kind):
+        raise error.of(what, f"must be a {kind.__name__}", value, do)
+    return value
 
 
 def require(

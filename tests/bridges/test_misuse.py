@@ -114,6 +114,42 @@ def test_step_needs_a_reset(kind, is_reset):
     case.step(case.actions(1))
 
 
+@on_every_bridge
+def test_closed_environment_takes_no_step(kind):
+    """Nor a reset; the error says so."""
+    case = Case(kind, CartPole())
+    case.env.reset()
+    case.env.close()
+    with pytest.raises(ConfigError, match=r"\w\.step: the environment is closed; make another one"):
+        case.step(case.actions(1))
+    with pytest.raises(ConfigError, match=r"\w\.reset: the environment is closed; make another one"):
+        case.env.reset()
+
+
+@pytest.mark.parametrize("options", ["abc", [1], {"reset_mask": "abc"}, {"reset_mask": [[1], [1, 2]]}])
+def test_options_of_another_type_are_refused(options):
+    """The error names them."""
+    case = Case("tensors", CartPole())
+    with pytest.raises(ConfigError, match=r"GymnasiumVectorEnv.reset: options.* must be "):
+        case.env.reset(options=options)
+
+
+@pytest.mark.parametrize("actions", [None, [0], "agent_0"])
+def test_parallel_actions_must_be_a_mapping(actions):
+    """From agents to actions."""
+    env = PettingZooParallelEnv(CartPole())
+    env.reset()
+    with pytest.raises(ActionError, match=r"step: actions: must be a Mapping .* give a dict"):
+        env.step(actions)
+
+
+@pytest.mark.parametrize("space", ["action_space", "observation_space"])
+def test_space_of_an_unknown_agent_is_refused(space):
+    """The error lists those that are there."""
+    with pytest.raises(ConfigError, match=r"there is no such agent .got 'bob'.; known are agent_0"):
+        getattr(PettingZooParallelEnv(CartPole()), space)("bob")
+
+
 @pytest.mark.parametrize("kind", ["tensors", "arrays", "torchrl"])
 def test_first_reset_starts_all(kind):
     """One with a mask that leaves copies out is refused, one that names all is not."""
