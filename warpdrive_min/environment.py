@@ -418,7 +418,7 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
     feeds: list[DataFeed] = []
     for hook in hooks:
         feed = getattr(env, hook)()
-        of_type(f"environment {env.name!r}: {hook}()", feed, Mapping, "return a DataFeed")
+        of_type(f"environment {type(env).__name__}: {hook}()", feed, Mapping, "return a DataFeed")
         feeds.append(feed)
     targets = {entry["attributes"]["reset_target"] for entry in feeds[-1].values()}
     for feed in feeds:

@@ -6,15 +6,12 @@ import difflib
 import operator
 import re
 from collections.abc import Iterable
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from warpdrive_min.text import printable, shortened
 
 MAX_SHOWN: Final = 1_000
 """Longest value that an error shows, characters."""
-
-
-Kind = TypeVar("Kind")
 
 
 class WarpDriveError(Exception):
@@ -132,7 +129,7 @@ def whole(
     return number
 
 
-def of_type(what: str, value: Any, kind: type[Kind], do: str = "", error: type[WarpDriveError] = ConfigError) -> Kind:
+def of_type(what: str, value: Any, kind: type, do: str = "", error: type[WarpDriveError] = ConfigError) -> Any:
     """Return an argument; raise an error unless it is of a type. A `bool` may be NumPy's."""
     if kind is bool and type(value).__module__ == "numpy" and value.dtype.kind == "b" and value.ndim == 0:
         value = bool(value)
