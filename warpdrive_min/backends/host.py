@@ -100,9 +100,9 @@ class HostBackend(Backend):
         try:
             if reason := _obstacle(compiler):
                 return Availability(False, f"{shortened(compiler)} {reason}", "name another C++ compiler in $CXX")
+            threads = "OpenMP" if openmp_flags(compiler) else "without OpenMP: one thread"
         except WriteError as error:
             return Availability(False, f"{error}")
-        threads = "OpenMP" if openmp_flags(compiler) else "without OpenMP: one thread"
         return Availability(True, f"{shortened(cuda_c.compiler_version(compiler))}, {threads}")
 
     @property
