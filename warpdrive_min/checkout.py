@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -13,17 +15,41 @@ ELSEWHERE: Final = frozenset(f"GIT_{name}" for name in _WHICH)
 """Variables of another repository than that of a folder; git sets them in hooks."""
 
 
+SETTINGS: Final = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "core.quotePath": "true",
+    "diff.algorithm": "default",
+    "diff.context": "3",
+    "diff.interHunkContext": "0",
+    "diff.mnemonicPrefix": "false",
+    "diff.noprefix": "false",
+    "diff.orderFile": os.devnull,
+    "diff.renames": "true",
+    "status.renames": "true",
+    "status.showUntrackedFiles": "normal",
+}
+"""Git's defaults, which go before the settings of the user."""
+PATCH: Final = ("--no-ext-diff", "--no-textconv", "--no-color")
+"""Options of commands that print a patch: no program of the user's makes it."""
+
+
 class GitError(RuntimeError):
     """Git is missing, or refuses; the message is its own."""
 
 
 def git(*arguments: str, root: Path) -> str:
-    """Return what git prints about the repository of a folder; it takes no lock there and runs no hook.
+    """Return what git prints about the repository of a folder; it takes no lock there.
+
+    It runs no program that the user's settings name, but a filter of attributes, which says what a file's content is.
 
     Raises:
         GitError: There is no git, or it refuses.
     """
-    words = ["git", "--no-optional-locks", "-c", f"core.hooksPath={os.devnull}", "-C", str(root), *arguments]
+    settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    command, *more = arguments
+    patch = PATCH if command in ("diff", "show") else ()
+    words = ["git", "--no-optional-locks", *settings, "-C", str(root), command, *patch, *more]
     env = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     try:
         done = processes.run(words, env=env)
@@ -41,13 +67,20 @@ def commit_of(name: str, root: Path) -> str:
         GitError: There is none, or git refuses; says what to do.
     """
     try:
-        return git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}", root=root)
+        commit = git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}", root=root)
+        if re.fullmatch("[0-9a-f]+", commit):
+            return commit
+        raise GitError(f"{name} is a range, not a revision")
     except GitError as error:
         git("rev-parse", "--git-dir", root=root)  # whether it reads the repository at all
         raise GitError(f"{error}; {_advice(name, root)}") from error
 
 
 def _advice(name: str, root: Path) -> str:
+    with contextlib.suppress(GitError):
+        found = git("rev-parse", "--verify", "--end-of-options", name, root=root)
+        if found != name:
+            return _why_no_commit(found, root)
     if name == "HEAD":
         return "the repository has no commit yet: commit the code"
     if git("rev-parse", "--is-shallow-repository", root=root) == "true":
@@ -56,6 +89,14 @@ def _advice(name: str, root: Path) -> str:
         return f"there is no local branch of that name: name {found.splitlines()[0]}"
     remotes = git("remote", root=root).split()
     return f"if it is on {remotes[0]}, run `git fetch --tags {remotes[0]} {name}`" if remotes else "see `git log`"
+
+
+def _why_no_commit(found: str, root: Path) -> str:
+    """Return why a hash that a name stands for is not that of a commit."""
+    try:
+        return f"it names a {git('cat-file', '-t', found, root=root)}: name a commit"
+    except GitError:
+        return "its objects are missing: look with `git fsck`, or clone the repository again"
 
 
 def commit_of_code(root: Path, *paths: str) -> str:

@@ -335,16 +335,27 @@ def _scalar(name: str, value: Any) -> Scalar:
         _check_range(name, int(value), int(value))
         return np.int32(value)
     if isinstance(value, float | np.floating):
-        return np.float32(value)
+        return np.float32(_narrowed(name, np.asarray(value)))
     raise DataError(f"data {name!r}: must be a number, list or array (got {type(value).__name__})")
 
 
 def _array(name: str, value: Any) -> Array:
-    array = np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
+    array = np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
     _require(array.dtype.kind in "fiub", f"data {name!r}", "must hold numbers", array.dtype)
     if array.dtype == np.int64 and array.size:
         _check_range(name, int(array.min()), int(array.max()))
-    return np.array(array, NARROWED.get(array.dtype, array.dtype), order="C")
+    return _narrowed(name, array)
+
+
+def _narrowed(name: str, array: Array) -> Array:
+    """Return a copy whose entries have at most 32 bits; a finite number must stay finite."""
+    with np.errstate(over="ignore"):
+        narrowed = np.array(array, NARROWED.get(array.dtype, array.dtype), order="C")
+    if array.dtype == np.float64:
+        lost = np.isinf(narrowed) & np.isfinite(array)
+        rule = "real numbers become 32 bits wide, which must hold them"
+        _require(not lost.any(), f"data {name!r}", rule, array[lost].ravel()[:1])
+    return narrowed
 
 
 def _check_range(name: str, low: int, high: int) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Self, overload
 
@@ -29,7 +29,7 @@ from warpdrive_min.environment import (
     require_actions,
     seed_resets,
 )
-from warpdrive_min.errors import ActionError, CompileError, ConfigError, require, whole
+from warpdrive_min.errors import ActionError, CompileError, ConfigError, of_type, require, whole
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
@@ -122,6 +122,8 @@ class EnvWrapper:
         self._registrar = env_registrar or default_registrar
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
         check_environment(self.env)
+        flags = {"auto_reset": auto_reset, "exact": exact, "debug": debug}
+        self.auto_reset, self.exact, self.debug = (of_type(name, value, bool) for name, value in flags.items())
         num_envs, seed = whole("num_envs", num_envs), whole("seed", seed, 0, 2**64 - 1)
         if blocks_per_env is not None:
             blocks_per_env = whole("blocks_per_env", blocks_per_env, do="leave it out to have it chosen")
@@ -129,7 +131,6 @@ class EnvWrapper:
         self.n_agents: int = self.env.num_agents
         self.episode_length: int = self.env.episode_length
         self.n_envs = num_envs
-        self.auto_reset, self.exact, self.debug = auto_reset, exact, debug
         self.env.observation_space = self._observation_space()
         if hasattr(self.env, "env_backend"):
             self.env.env_backend = env_backend
@@ -151,7 +152,7 @@ class EnvWrapper:
         self.cuda_data_manager = self.data_manager_class(
             self.n_agents, num_envs, self.blocks_per_env, self.episode_length, backend=self.backend
         )
-        sequences = self.env.kernel_sequences(auto_reset)
+        sequences = self.env.kernel_sequences(self.auto_reset)
         self.cuda_function_manager = self.function_manager_class(
             self.n_agents,
             num_envs,
@@ -161,7 +162,7 @@ class EnvWrapper:
             spread=bool(sequences),
             fills=True,
         )
-        self.cuda_function_manager.debug = debug
+        self.cuda_function_manager.debug = self.debug
         self._load(sources, testing_bin_filename)
         self._rollouts: Rollouts | None = None
         self._of_one_row: CUDAFunctionManager | None = None
@@ -581,12 +582,19 @@ def check_environment(env: Any) -> None:
     """Raise `ConfigError` unless ``env`` has WarpDrive's contract."""
     for attribute in ("name", "num_agents", "episode_length", "action_space", "reset", "step"):
         require(hasattr(env, attribute), f"environment {type(env).__name__}", f"needs the attribute {attribute!r}")
+    of_type(f"environment {type(env).__name__}: name", env.name, str)
+    what = f"environment {env.name!r}"
     for attribute in ("num_agents", "episode_length"):
         value = getattr(env, attribute)
-        is_fine = isinstance(value, Real) and float(value) >= 1
-        require(is_fine, f"environment {env.name!r}", f"{attribute} must be at least 1", value)
-    earliest, rule = earliest_truncation(env), f"earliest_truncation must be from 1 to {env.episode_length} steps"
-    require(1 <= earliest <= env.episode_length, f"environment {env.name!r}", rule, earliest)
-    members = [agent for agents in getattr(env, "roles", {}).values() for agent in agents]
+        whole(f"{what}: {attribute}", int(value) if isinstance(value, float) and value.is_integer() else value)
+    earliest_truncation(env)
+    for language, source in of_type(f"{what}: kernel_sources", getattr(env, "kernel_sources", {}), Mapping).items():
+        is_source, rule = isinstance(source, str | os.PathLike), "must be the path of a file, or the name of a module"
+        require(is_source, f"{what}: kernel_sources[{language!r}]", rule, source)
+    n_spaces = len(of_type(f"{what}: action_space", env.action_space, Mapping, "give each agent's space by its id"))
+    rule = f"must have a space for each of num_agents = {env.num_agents} agents"
+    require(n_spaces == env.num_agents, f"{what}: action_space", rule, n_spaces)
+    roles = of_type(f"{what}: roles", getattr(env, "roles", {}), Mapping, "give each role's agents by its name")
+    members = [agent for agents in roles.values() for agent in agents]
     is_each_once = len(members) == len(set(members)) and set(members) in (set(), set(env.action_space))
     require(is_each_once, f"environment {env.name!r}", "roles must hold each agent of action_space once", members)

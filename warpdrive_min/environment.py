@@ -13,9 +13,10 @@ import torch
 
 from warpdrive_min.backends.base import Backend, Constant, Language, Source
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, RESET_SEED, TERMINATED, TRUNCATED, Constants
+from warpdrive_min.conversion import as_tensor
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import ActionError, ConfigError, DeviceMemoryError, require
+from warpdrive_min.errors import ActionError, ConfigError, DeviceMemoryError, of_type, require, whole
 from warpdrive_min.function_manager import (
     MAX_THREADS,
     CUDAFunctionFeed,
@@ -255,7 +256,7 @@ class SingleEnvironment:
         for suffix, agents in self._sets.items():
             array = self._array(Constants.ACTIONS + suffix)
             for index, agent in enumerate(agents):
-                array[0, index] = np.asarray(actions[agent]).reshape(array.shape[2:])
+                array[0, index] = as_tensor(actions[agent]).cpu().numpy().reshape(array.shape[2:])
         self._step()
         rewards = {
             agent: float(reward)
@@ -313,7 +314,9 @@ def agent_sets(env: Any) -> dict[str, list[Hashable]]:
 
 def earliest_truncation(env: Any) -> int:
     """Return the fewest steps after which an environment may truncate an episode."""
-    return int(getattr(env, "earliest_truncation", None) or env.episode_length)
+    given = getattr(env, "earliest_truncation", None)
+    what = f"environment {env.name!r}: earliest_truncation"
+    return int(env.episode_length) if given is None else whole(what, given, 1, int(env.episode_length))
 
 
 def ids_in(known_ids: Collection[Hashable], agents: Iterable[Hashable]) -> list[Hashable]:
@@ -327,14 +330,13 @@ def ids_in(known_ids: Collection[Hashable], agents: Iterable[Hashable]) -> list[
 
 
 def as_actions(what: str, actions: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return actions as a tensor, of any numbers that an array of ``dtype`` can hold.
+    """Return actions as a tensor outside torch's graph, of any numbers that an array of ``dtype`` can hold.
 
     Raises:
         ActionError: They are no array of numbers, or have another shape or kind; ``what`` is their name for it.
     """
     try:
-        numbers = np.asarray(actions) if isinstance(actions, np.generic) else actions
-        given = actions if isinstance(actions, torch.Tensor) else torch.as_tensor(numbers, device="cpu")
+        given = as_tensor(actions)
     except (TypeError, ValueError, RuntimeError) as error:
         got = f"{type(actions).__name__}: {str(error).splitlines()[0]}"
         raise ActionError(f"{what} must be an array of numbers (got {got})") from None
@@ -393,12 +395,16 @@ def sources_in(package: str, stem: str = "kernel") -> dict[Language, Source]:
 
 def environment_constants(env: Any, *, auto_reset: bool = False, exact: bool = False) -> dict[str, Constant]:
     """Return the constants of an environment's kernels."""
+    what, given = f"environment {env.name!r}: get_constants()", env.get_constants()
+    for name, value in of_type(what, given, Mapping, "return a dict").items():
+        is_numeric = np.asarray(value).dtype.kind in "biuf"
+        require(is_numeric, f"{what}[{name!r}]", "must be a number, or a sequence of numbers", value)
     return {
         "N_AGENTS": int(env.num_agents),
         "EPISODE_LENGTH": int(env.episode_length),
         "AUTO_RESET": auto_reset,
         "EXACT": exact,
-        **env.get_constants(),
+        **given,
     }
 
 
@@ -408,9 +414,13 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
     Raises:
         DeviceMemoryError: They do not fit; says what was asked, what is free and how many environments fit.
     """
-    pools = env.get_reset_pool_dictionary()
-    targets = {entry["attributes"]["reset_target"] for entry in pools.values()}
-    feeds = [env.get_data_dictionary(), env.get_tensor_dictionary(), pools]
+    hooks = ("get_data_dictionary", "get_tensor_dictionary", "get_reset_pool_dictionary")
+    feeds: list[DataFeed] = []
+    for hook in hooks:
+        feed = getattr(env, hook)()
+        of_type(f"environment {type(env).__name__}: {hook}()", feed, Mapping, "return a DataFeed")
+        feeds.append(feed)
+    targets = {entry["attributes"]["reset_target"] for entry in feeds[-1].values()}
     for feed in feeds:
         for name, entry in feed.items():
             attributes = entry["attributes"]
@@ -421,6 +431,18 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
     data_manager.push_data_to_device(data_feed)
     data_manager.push_data_to_device(tensor_feed, torch_accessible=True)
     data_manager.push_data_to_device(pool_feed)
+    if isinstance(env, Environment):
+        _require_rows(env, data_manager)
+
+
+def _require_rows(env: Environment, data: CUDADataManager) -> None:
+    """Raise `ConfigError` unless arrays of agents have a row for each environment and agent of their set."""
+    for suffix, agents in agent_sets(env).items():
+        for name in (Constants.ACTIONS, Constants.REWARDS, Constants.OBSERVATIONS):
+            shape = data.get_shape(name + suffix) if data.is_data_on_device(name + suffix) else None
+            what, want = f"environment {env.name!r}: array {name + suffix!r}", (data.n_envs, len(agents))
+            rule = f"must have shape (n_envs, n_agents, ...) = ({want[0]}, {want[1]}, ...)"
+            require(shape is None or shape[:2] == want, what, rule, shape)
 
 
 def check_memory(feeds: list[DataFeed], data_manager: CUDADataManager) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, Self
 
-from warpdrive_min.text import printable
+from warpdrive_min.text import printable, shortened
 
 MAX_SHOWN: Final = 1_000
 """Longest value that an error shows, characters."""
@@ -44,7 +44,7 @@ def _shown(got: Any) -> str:
         text = repr(got) if isinstance(got, str) else re.sub(r"\s*\n\s*", " ", str(got))
     except (ValueError, RecursionError):
         text = f"a value of type {type(got).__name__} that is too long to show"
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    return shortened(text, MAX_SHOWN)
 
 
 class ConfigError(WarpDriveError, ValueError):
@@ -127,6 +127,15 @@ def whole(
     require(number >= low, what, f"must be at least {low}", number, do, error)
     require(number <= high, what, f"must be at most {high}", number, do, error)
     return number
+
+
+def of_type(what: str, value: Any, kind: type, do: str = "", error: type[WarpDriveError] = ConfigError) -> Any:
+    """Return an argument; raise an error unless it is of a type. A `bool` may be NumPy's."""
+    if kind is bool and type(value).__module__ == "numpy" and value.dtype.kind == "b" and value.ndim == 0:
+        value = bool(value)
+    if not isinstance(value, kind):
+        raise error.of(what, f"must be a {kind.__name__}", value, do)
+    return value
 
 
 def require(

@@ -245,6 +245,11 @@ def _system_error(error: Exception) -> int | None:
     return error.errno if isinstance(error, OSError) else int(found[1]) if found else None
 
 
+def said_full(message: str) -> int | None:
+    """Return the error number of a full disk that another program reports; None: it reports none."""
+    return next((number for number in FULL if os.strerror(number) in message), None)
+
+
 @contextmanager
 def _numbered(path: Path) -> Iterator[None]:
     """Restore the number of a full disk, which libraries that write images drop."""

@@ -334,6 +334,10 @@ class CUDAFunctionManager:
                 has too many threads.
             TypeMismatch: Dtype, rank or sizes differ from the declaration of a kernel that owns environments.
         """
+        # Kernels are no part of torch's graph.
+        arguments = [
+            each.detach() if isinstance(each, torch.Tensor) and each.requires_grad else each for each in arguments
+        ]
         arguments = [each.item() if isinstance(each, np.generic | np.ndarray) else each for each in arguments]
         for index, (parameter, argument) in enumerate(zip(kernel.parameters, arguments, strict=True)):
             is_array = isinstance(argument, torch.Tensor)

@@ -166,7 +166,7 @@ class Rollouts:
             got = tuple(policy.shape), policy.dtype, policy.device
             rule = f"actions must be contiguous {want[1]} of shape {want[0]} on {want[2]}"
             require(got == want and policy.is_contiguous(), "rollout", rule, got, error=DataError)
-            given[ACTIONS] = policy
+            given[ACTIONS] = policy.detach()
         kernel = self._kernel(keeps_all=keep == "all", is_random=is_random)
         if kernel is None:
             launch = self._stepwise(n_steps, given, sampler if is_random else None)

@@ -13,6 +13,7 @@ import torch
 
 from warpdrive_min.backends.base import Argument, Constant, Launch
 from warpdrive_min.constants import Constants
+from warpdrive_min.conversion import as_tensor
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import ActionError, ConfigError, DataError, known, require
@@ -387,7 +388,7 @@ class CUDASampler:
             DataError: Shape or dtype differ from the array's.
         """
         target = data_manager.tensor(action_name)
-        given = actions if isinstance(actions, torch.Tensor) else torch.from_numpy(np.asarray(actions))
+        given = as_tensor(actions)
         got, want = ((each.dtype, tuple(each.shape)) for each in (given, target))
         require(got == want, "assign", f"actions must be {want[0]} of shape {want[1]}", got, error=DataError)
         target.copy_(given)
@@ -560,7 +561,7 @@ def _check(
 def _argument(name: str, value: torch.Tensor | float | None, device: torch.device) -> torch.Tensor | float:
     """Return what a kernel gets; for an argument that the flags switch off: right rank and type, never touched."""
     if value is not None:
-        return value.detach() if isinstance(value, torch.Tensor) else value  # kernels are no part of torch's graph
+        return value
     if name == "mask":
         return torch.zeros((1, 1, 1), dtype=torch.int32, device=device)
     return torch.zeros((1, 1), device=device, dtype=torch.float32)

@@ -20,6 +20,11 @@ def printable(text: str) -> str:
     return UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text)
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """Return the first characters of a text, with three dots where more follow."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def one_line(text: str) -> str:
     """Escape line breaks and tabs too: what enters a line must not begin another one."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")

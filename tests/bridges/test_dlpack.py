@@ -83,3 +83,56 @@ def test_unknown_names_and_other_shapes_are_errors():
         export(data, "y")
     with pytest.raises(DataError, match=r"assign: 'x' must get shape .2, 3. .got .3, 2."):
         assign(data, "x", np.zeros((3, 2), np.float32))
+
+
+@pytest.mark.parametrize("as_capsule", [False, True])
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_negative_strides_are_refused(as_capsule, version):
+    """Torch would abort the process."""
+    data, source = data_with(x=np.zeros((2, 3), np.float32)), np.ones((2, 3), np.float32)[:, ::-1]
+    given = source.__dlpack__(max_version=version) if as_capsule else source
+    with pytest.raises(DataError, match=r"'x' must get an array .*negative strides: copy it first"):
+        assign(data, "x", given)
+    assert data.tensor("x").tolist() == [[0] * 3] * 2
+    assign(data, "x", source.copy())
+    assert data.tensor("x").tolist() == [[1] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "wrong"),
+    [
+        (np.int32, np.array([0, 2**40 + 5]), 2**40 + 5),
+        (np.int32, np.array([-(2**31) - 1, 0]), -(2**31) - 1),
+        (np.int32, np.array([0, 2**32 - 1], np.uint32), 2**32 - 1),
+        (np.int32, np.array([0, 2**64 - 1], np.uint64), 2**64 - 1),
+        (np.uint8, np.array([0, -1], np.int8), -1),
+        (np.float32, np.array([0, 1e300]), 1e300),
+    ],
+)
+def test_numbers_out_of_range_are_refused(dtype, values, wrong):
+    """None is wrapped around or becomes infinite; the error shows it."""
+    data = data_with(x=np.zeros(2, dtype))
+    with pytest.raises(DataError, match=r"assign: 'x': must be from .*, the range of torch") as caught:
+        assign(data, "x", torch.from_numpy(values))
+    assert caught.value.got == wrong
+    assert data.tensor("x").tolist() == [0, 0]
+
+
+def test_numbers_within_range_are_converted():
+    """The ends of the range, infinities and NaN too."""
+    data = data_with(x=np.zeros(3, np.int32), y=np.zeros(3, np.float32), z=np.zeros((0,), np.float32))
+    for source in (np.array([-(2**31), 0, 2**31 - 1]), np.array([0, 1, 2**31 - 1], np.uint64)):
+        assign(data, "x", source)
+        assert data.tensor("x").tolist() == source.tolist()
+    assign(data, "y", torch.tensor([torch.inf, -torch.inf, torch.nan], dtype=torch.float16))
+    assert data.tensor("y")[:2].tolist() == [np.inf, -np.inf]
+    assert data.tensor("y")[2].isnan()
+    assign(data, "z", np.zeros(0, np.float16))
+
+
+def test_tensor_of_a_graph_is_assigned_without_it():
+    """The array does not become part of torch's graph."""
+    data = data_with(x=np.zeros(2, np.float32))
+    assign(data, "x", torch.ones(2, requires_grad=True) * 2)
+    assert data.tensor("x").tolist() == [2, 2]
+    assert not data.tensor("x").requires_grad

@@ -12,7 +12,8 @@ import torch
 from envs import CartPole, Covid19Economy
 from envs.classic_control.pendulum import Pendulum
 from tests.environments.counter import Counter
-from warpdrive_min import EnvWrapper
+from tests.support import on_every_fast_backend, push
+from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.bridges.dlpack import assign
 from warpdrive_min.errors import ActionError, ConfigError, DataError
 
@@ -55,6 +56,45 @@ KINDS = ["tensors", "arrays", "plain", "parallel", "torchrl"]
 on_every_bridge = pytest.mark.parametrize("kind", KINDS)
 
 
+# ------------------------------------------------------------------ torch's graph
+
+
+@on_every_fast_backend
+@on_every_bridge
+def test_actions_of_a_graph_leave_it(kind, backend):
+    """Outputs of a policy without `no_grad` are steps like others, and no array of the environment joins its graph."""
+    case = Case(kind, Pendulum(), env_backend=backend)
+    data = case.env.wrapper.cuda_data_manager
+    case.env.reset()
+    weight = torch.ones(1, requires_grad=True, device=data.device)
+    output = torch.full((case.n, 1), 0.5, device=data.device) * weight
+    for _ in range(2):
+        if kind == "torchrl":
+            case.env.step(TensorDict({"action": output}, [case.n]))
+        else:
+            case.env.step({"plain": output[0], "parallel": {"agent_0": output[0]}}.get(kind, output))
+        assert (data.tensor("sampled_actions") == 0.5).all()
+        case.env.reset()
+    assert not any(data.tensor(name).requires_grad for name in data.array_names())
+
+
+@on_every_fast_backend
+def test_tensors_of_a_graph_are_taken_by_the_core(backend):
+    """As actions, as a rollout's policy, as pushed data and as a single environment's action."""
+    wrapper = EnvWrapper(Pendulum(), num_envs=2, env_backend=backend, auto_reset=True)
+    wrapper.reset()
+    data, weight = wrapper.cuda_data_manager, torch.ones(1, requires_grad=True)
+    actions = torch.full((2, 1, 1), 0.5) * weight
+    CUDASampler(wrapper.cuda_function_manager).assign(data, actions, "sampled_actions")
+    wrapper.step()
+    for keep in ("last", "all"):
+        wrapper.rollout(3, actions.expand(3, 2, 1, 1).contiguous().to(data.device), keep=keep)
+    push(data, "pushed", actions)
+    assert not any(data.tensor(name).requires_grad for name in data.array_names())
+    wrapper.env.reset()
+    wrapper.env.step({0: actions[0, 0]})
+
+
 # ------------------------------------------------------------------ the order of calls
 
 
@@ -72,6 +112,42 @@ def test_step_needs_a_reset(kind, is_reset):
     assert isinstance(caught.value, ResetNeeded) == (kind in ("tensors", "arrays", "plain"))
     case.env.reset()
     case.step(case.actions(1))
+
+
+@on_every_bridge
+def test_closed_environment_takes_no_step(kind):
+    """Nor a reset; the error says so."""
+    case = Case(kind, CartPole())
+    case.env.reset()
+    case.env.close()
+    with pytest.raises(ConfigError, match=r"\w\.step: the environment is closed; make another one"):
+        case.step(case.actions(1))
+    with pytest.raises(ConfigError, match=r"\w\.reset: the environment is closed; make another one"):
+        case.env.reset()
+
+
+@pytest.mark.parametrize("options", ["abc", [1], {"reset_mask": "abc"}, {"reset_mask": [[1], [1, 2]]}])
+def test_options_of_another_type_are_refused(options):
+    """The error names them."""
+    case = Case("tensors", CartPole())
+    with pytest.raises(ConfigError, match=r"GymnasiumVectorEnv.reset: options.* must be "):
+        case.env.reset(options=options)
+
+
+@pytest.mark.parametrize("actions", [None, [0], "agent_0"])
+def test_parallel_actions_must_be_a_mapping(actions):
+    """From agents to actions."""
+    env = PettingZooParallelEnv(CartPole())
+    env.reset()
+    with pytest.raises(ActionError, match=r"step: actions: must be a Mapping .* give a dict"):
+        env.step(actions)
+
+
+@pytest.mark.parametrize("space", ["action_space", "observation_space"])
+def test_space_of_an_unknown_agent_is_refused(space):
+    """The error lists those that are there."""
+    with pytest.raises(ConfigError, match=r"there is no such agent .got 'bob'.; known are agent_0"):
+        getattr(PettingZooParallelEnv(CartPole()), space)("bob")
 
 
 @pytest.mark.parametrize("kind", ["tensors", "arrays", "torchrl"])

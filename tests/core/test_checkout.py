@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,12 @@ def _broken(origin: Path) -> Path:
     return origin
 
 
+def _without_objects(origin: Path) -> Path:
+    for folder in (origin / ".git" / "objects").glob("??"):
+        shutil.rmtree(folder)
+    return origin
+
+
 def _with_branch(origin: Path) -> Path:
     _git(origin, "branch", "other")
     return origin
@@ -62,10 +69,13 @@ def _with_branch(origin: Path) -> Path:
         (lambda origin: _clone(origin), {}, "v1", "git fetch --tags origin v1"),
         (lambda origin: origin, {}, "v1", "see `git log`"),
         (lambda origin: origin, {}, "--all", "Needed a single revision"),
+        (lambda origin: origin, {}, "^HEAD", "is a range, not a revision"),
+        (lambda origin: origin, {}, "HEAD^{tree}", "names a tree: name a commit"),
+        (_without_objects, {}, "HEAD", "objects are missing: look with `git fsck`"),
         (_is_in, {}, "", "no part of the checkout it is in"),
     ],
     ids=["no repository", "another owner", "no commits", "no git", "broken", "shallow", "remote branch", "not fetched",
-         "unknown", "an option", "inside another checkout"],
+         "unknown", "an option", "a range", "a tree", "objects missing", "inside another checkout"],
 )  # fmt: skip
 def test_git_that_refuses_is_quoted_with_advice(
     made: Callable[[Path], Path], variables: dict, name: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -110,6 +120,37 @@ def test_output_that_is_not_utf8_is_read(tmp_path):
     root = repository(tmp_path / "origin")
     (root / "code").write_bytes(b"caf\xe9 au lait\n")
     assert "caf\ufffd" in git("diff", root=root)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"diff.external": "touch {ran}; echo"},
+        {"core.fsmonitor": "touch {ran}"},
+        {"diff.words.textconv": "touch {ran}; echo"},
+        {"color.ui": "always"},
+        {"diff.noprefix": "true", "diff.context": "1", "diff.algorithm": "patience"},
+        {"diff.mnemonicPrefix": "true", "core.quotePath": "false", "diff.orderFile": "{ran}"},
+        {"status.showUntrackedFiles": "no", "diff.renames": "false", "status.renames": "false"},
+    ],
+    ids=lambda settings: "+".join(settings),
+)
+def test_diff_does_not_depend_on_the_users_settings(settings, tmp_path):
+    """Records have its hash; and no program that the settings name is run."""
+    root, ran = repository(tmp_path / "origin"), tmp_path / "ran"
+    (root / ".gitattributes").write_text("code diff=words\n")
+    (root / "caf\u00e9").write_text("\n".join("abcdefgh"))
+    _git(root, "add", ".")
+    (root / "caf\u00e9").write_text("\n".join("abcdefghi"))
+    (root / "code").write_text("new")
+    (root / "unknown").touch()
+    _git(root, "mv", "caf\u00e9", "renamed")
+    want = git("diff", "HEAD", root=root), git("status", "--porcelain", root=root)
+    for name, value in settings.items():
+        _git(root, "config", name, value.format(ran=ran))
+    assert (git("diff", "HEAD", root=root), git("status", "--porcelain", root=root)) == want
+    assert "+new" in want[0]
+    assert not ran.exists()
 
 
 def test_hooks_are_not_run(tmp_path):

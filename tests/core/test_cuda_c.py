@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 import torch
 
+from envs import CartPole
 from tests.environments import FILL
 from tests.support import needs_cuda_compiler, on_each_compiler
-from warpdrive_min import BACKENDS
+from tests.training.builders import limited
+from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.backends import cache, cuda_c, cuda_source
+from warpdrive_min.backends import host as host_module
 from warpdrive_min.backends.base import ANY_RANK, Parameter
-from warpdrive_min.errors import CompileError, ConfigError
+from warpdrive_min.errors import CompileError, ConfigError, DiskFullError
 
 needs_compiler = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 ROOT = Path(__file__).parents[2]
@@ -202,6 +205,62 @@ def test_program_that_builds_nothing_is_no_compiler(monkeypatch):
     """A program that answers, and writes no library."""
     monkeypatch.setenv("CXX", "/bin/true")
     assert BACKENDS["host"].availability().reason == "/bin/true builds no C++17 library"
+
+
+@needs_compiler
+@pytest.mark.parametrize("arguments", ["-c", "-E", "-fsyntax-only", "-nostdlib -nodefaultlibs"])
+def test_compiler_whose_libraries_cannot_be_used_is_named(monkeypatch, cache_folder, arguments):
+    """One that writes something else, or leaves out the library of C++: the probe loads what it has built."""
+    monkeypatch.delenv("CXX", raising=False)
+    chosen = f"{cuda_c.cpu_compiler()} {arguments}"
+    monkeypatch.setenv("CXX", chosen)
+    state = BACKENDS["host"].availability()
+    assert not state.available
+    assert re.match(rf"{re.escape(chosen)} builds (no C\+\+17 library|libraries that cannot be loaded)", state.reason)
+    assert "$CXX" in state.install
+
+
+def test_compiler_that_does_not_answer_is_none(monkeypatch, tmp_path):
+    """It is killed after a while."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\nsleep 1000\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(cuda_c, "ANSWER_S", 0.3)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert "must name one that answers --version" in BACKENDS["host"].availability().reason
+    with pytest.raises(CompileError, match=r"does not answer within 0.3 s"):
+        cuda_c.compiler_version(str(compiler))
+
+
+def test_long_command_of_a_compiler_is_shortened(monkeypatch):
+    """Errors stay one line that can be read."""
+    monkeypatch.setenv("CXX", "nope " + "-DA " * 1000)
+    reason = BACKENDS["host"].availability().reason
+    assert "(got 'nope -DA" in reason
+    assert len(reason) < 400
+
+
+@needs_compiler
+def test_compiler_on_a_full_disk_is_not_blamed(tmp_path, cache_folder):
+    """The error says that the disk is full, and where room is needed."""
+    source, host = write(tmp_path, "WD_KERNEL(k)(int* x, int n_envs) { x[0] = 1; }\n"), BACKENDS["host"]
+    for known in (host_module._obstacle, host_module.accepted):
+        known.cache_clear()
+    with limited(2000):
+        state = host.availability()
+        assert not state.available
+        assert "file too large; make room, or set $TMPDIR and $WARPDRIVE_MIN_CACHE" in state.reason
+    assert host.availability().available, "it is looked for again"
+    with limited(2000), pytest.raises(DiskFullError, match=r"does not compile .*: file too large; make room"):
+        host.compile(source, CONSTANTS)
+    host.compile(source, CONSTANTS)
+
+
+@on_each_compiler
+def test_warnings_of_our_own_loops_are_no_errors(compiler, monkeypatch, cache_folder):
+    """Users may have -Werror in $CXX."""
+    monkeypatch.setenv("CXX", f"{compiler} -Werror")
+    EnvWrapper(CartPole(), env_backend="host").reset()
 
 
 @needs_compiler

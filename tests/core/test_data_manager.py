@@ -227,6 +227,10 @@ REFUSED = {
         for value in (2**31, -(2**31) - 1, np.int64(2**40), [0, 2**31], np.array([-(2**40)]))
     },
     **{
+        f"real number {value}": (lambda data, value=value: push(data, "x", value), "'x': real numbers become 32 bits")
+        for value in (1e300, [0, -1e39], np.array(1e40))
+    },
+    **{
         f"{name} twice, {value}": (
             lambda data, name=name, value=value: push(data, name, value),
             f"'{name}': was pushed already; use another name",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from tests.support import BACKENDS_HERE, on_every_backend, on_every_other_backen
 from warpdrive_min import EnvironmentRegistrar, EnvWrapper
 from warpdrive_min.bridges.batched import BatchedEnvironment
 from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.environment import trainer_arrays
 from warpdrive_min.errors import (
     ActionError,
     BackendUnavailable,
@@ -131,7 +134,8 @@ def counter(**attributes: object) -> Counter:
     [
         (counter(num_agents=0), {}, 0),
         (counter(episode_length=0), {}, 0),
-        (counter(action_space=dict.fromkeys([0, 1, 2, 9], Discrete(2))), {}, ([0, 1, 2], [0, 1, 2, 9])),
+        (counter(action_space=dict.fromkeys([0, 1, 9], Discrete(2))), {}, ([0, 1, 2], [0, 1, 9])),
+        *((counter(action_space=dict.fromkeys(ids, Discrete(2))), {}, len(ids)) for ids in ([0, 1, 2, 9], [0], [])),
         (counter(roles={"left": [0, 1], "right": [1, 2]}), {}, [0, 1, 1, 2]),
         (counter(roles={"left": [0]}), {}, [0]),
         (counter(), {"num_envs": 0}, 0),
@@ -144,6 +148,54 @@ def test_wrapper_refuses(env, options, got):
     with pytest.raises(ConfigError) as caught:
         EnvWrapper(env, **options)
     assert caught.value.got == got
+
+
+HOOKS = ("get_constants", "get_data_dictionary", "get_tensor_dictionary", "get_reset_pool_dictionary")
+WRONG_TYPES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    *((name, {}, {name: value}) for name in ("auto_reset", "exact", "debug") for value in (None, "yes", 1)),
+    *(("env_backend", {}, {"env_backend": value}) for value in (["cpu"], None, 3)),
+    *(
+        (name, {name: value}, {})
+        for name in ("num_agents", "episode_length", "earliest_truncation")
+        for value in ("3", 2.5, True, float("nan"))
+    ),
+    ("name", {"name": None}, {}),
+    *((name, {name: value}, {}) for name in ("action_space", "roles", "kernel_sources") for value in (None, ["a"])),
+    *(("kernel_sources['numpy']", {"kernel_sources": {"numpy": value}}, {}) for value in (None, 3)),
+    *((f"{hook}()", {hook: lambda: None}, {}) for hook in HOOKS),
+    *(("get_constants()['X']", {"get_constants": lambda value=value: {"X": value}}, {}) for value in (None, "a")),
+]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "host"])
+@pytest.mark.parametrize(("what", "attributes", "options"), WRONG_TYPES, ids=lambda value: str(value)[:40])
+def test_wrong_types_are_refused_by_name(backend, what, attributes, options):
+    """Neither a raw error of what they are used for later, nor silence."""
+    with pytest.raises((ConfigError, BackendUnavailable), match=re.escape(what)) as caught:
+        EnvWrapper(counter(**attributes), **{"env_backend": backend, **options}).reset()
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("n_agents", [2, 3])
+def test_arrays_of_other_agents_are_refused(n_agents):
+    """The error names the array and what it must be."""
+    env = CartPole()
+    env.get_tensor_dictionary = lambda: trainer_arrays(n_agents, 4)
+    with pytest.raises(ConfigError, match=r"array 'sampled_actions': must have shape .* = \(1, 1, ...\)") as caught:
+        EnvWrapper(env)
+    assert caught.value.got == (1, n_agents, 1)
+
+
+@pytest.mark.parametrize("module", ["no_such_module", "envs"])
+def test_module_without_kernels_is_refused(module):
+    """It must be there, and have what builds the kernels."""
+    with pytest.raises(CompileError, match=f"kernels {module}: "):
+        EnvWrapper(counter(kernel_sources={"numpy": module}))
+
+
+def test_flags_may_be_numpys():
+    """As they come out of arrays of settings."""
+    assert EnvWrapper(Counter(), auto_reset=np.bool_(True)).auto_reset is True
 
 
 @on_every_other_backend

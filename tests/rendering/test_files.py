@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from envs import ENVS, TagContinuous
 from tests.rendering.builders import TAG, recorded
 from tests.support import Page
+from tests.training.builders import limited
 from warpdrive_min.commands.render import POLICIES, render
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import ConfigError, DiskFullError, WriteError, known
 from warpdrive_min.rendering import Circles, Episode, Markers, Scene, Text, time_series, write
 from warpdrive_min.rendering import Path as Line
 from warpdrive_min.rendering.html import player_data
@@ -175,6 +176,41 @@ def test_failed_write_leaves_what_was_there(film, tmp_path, suffix, monkeypatch)
         save()
     assert path.read_bytes() == b"before"
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_full_disk_is_an_error_in_every_format(film, tmp_path, suffix):
+    """Also where another program writes the file; the old one stays."""
+    if suffix == ".mp4":
+        pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()  # a sandbox may limit what it writes to /dev/null, too
+    path = tmp_path / f"tag{suffix}"
+    path.write_bytes(b"before")
+    with limited(2000), pytest.raises(DiskFullError, match=rf"tag{suffix}: needs .* 2,000 \(ulimit -f\)"):
+        write(film[1], path)
+    assert path.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "says"),
+    [
+        ("echo 'no such encoder' >&2; cat > /dev/null; exit 3", WriteError, "FFmpeg: no such encoder"),
+        ("exit 3", WriteError, "FFmpeg: exit code 3"),
+        (None, ConfigError, "needs FFmpeg .*No such file"),
+    ],
+    ids=["late", "at once", "missing"],
+)
+def test_ffmpeg_that_fails_is_quoted(film, tmp_path, monkeypatch, program, error, says):
+    """Its exit code counts, at whichever frame it ends."""
+    pytest.importorskip("imageio_ffmpeg")
+    ffmpeg = tmp_path / "ffmpeg"
+    if program is not None:
+        ffmpeg.write_text(f"#!/bin/sh\n{program}\n")
+        ffmpeg.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(ffmpeg))
+    with pytest.raises(error, match=says):
+        write(film[1], tmp_path / "films" / "tag.mp4")
+    assert not list((tmp_path / "films").iterdir())
 
 
 def test_write_errors_name_what_is_known(film, tmp_path, monkeypatch):

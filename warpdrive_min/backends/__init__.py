@@ -69,7 +69,7 @@ def get(name: str) -> Backend:
     Raises:
         BackendUnavailable: The name is unknown, or the backend cannot run here; says why and what to install.
     """
-    if name not in BACKENDS:
+    if not isinstance(name, str) or name not in BACKENDS:
         raise BackendUnavailable(f"env_backend: unknown backend (got {name!r}); known are {known(BACKENDS)}")
     return BACKENDS[PLAYED_BY.get(name, name)].require()
 

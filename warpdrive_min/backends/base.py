@@ -23,7 +23,7 @@ from warpdrive_min.constants import (
     TRUNCATED,
     Constants,
 )
-from warpdrive_min.errors import BackendUnavailable, BindingError, TypeMismatch
+from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError, TypeMismatch, require
 
 Language = Literal["numpy", "cuda_c", "numba"]
 """The three languages a kernel is written in."""
@@ -306,7 +306,11 @@ def _parameter(name: str, annotation: str) -> Parameter:
 
 
 def build_module(source: Source, constants: Mapping[str, Constant]) -> dict[str, Callable[..., Any]]:
-    """Call ``build(c)`` of a Python kernel module; floats reach it as float32, so that literals stay single."""
+    """Call ``build(c)`` of a Python kernel module; floats reach it as float32, so that literals stay single.
+
+    Raises:
+        CompileError: The module cannot be imported, or has no ``build``.
+    """
     import importlib  # noqa: PLC0415
     from types import SimpleNamespace  # noqa: PLC0415
 
@@ -315,7 +319,12 @@ def build_module(source: Source, constants: Mapping[str, Constant]) -> dict[str,
     def single(value: Constant) -> Any:
         return np.float32(value) if isinstance(value, float) else value
 
-    module = importlib.import_module(str(source))
+    try:
+        module = importlib.import_module(str(source))
+    except ImportError as error:
+        raise CompileError.of(f"kernels {source}", "must be a module that can be imported", error) from error
+    has_build = callable(getattr(module, "build", None))
+    require(has_build, f"kernels {source}", "the module must have a function build(c)", error=CompileError)
     namespace = SimpleNamespace(**{name: single(value) for name, value in constants.items()})
     kernels: dict[str, Callable[..., Any]] = module.build(namespace)
     return kernels

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from warpdrive_min.backends.base import Constant
-from warpdrive_min.backends.cache import cached, excerpt
+from warpdrive_min.backends.cache import VARIABLE, cached, excerpt
 from warpdrive_min.backends.cuda_rollouts import BODY, ROLLOUT, ROLLOUT_WITH_POLICY, entries_of, kernel_of, made
 from warpdrive_min.backends.cuda_source import (
     CUDA_HEADERS,
@@ -41,9 +42,13 @@ from warpdrive_min.backends.cuda_source import (
     write,
 )
 from warpdrive_min.constants import FINAL_OBSERVATIONS
-from warpdrive_min.errors import CompileError, require
-from warpdrive_min.files import own_folder
+from warpdrive_min.errors import CompileError, DiskFullError, require
+from warpdrive_min.files import own_folder, said_full
 from warpdrive_min.processes import run
+from warpdrive_min.text import shortened
+
+ANSWER_S = 20.0
+"""Longest time for a compiler to tell its version, s."""
 
 # ------------------------------------------------------------------ constants
 
@@ -214,7 +219,7 @@ def gpu_compiler() -> str | None:
 def _nvcc_version() -> str | None:
     nvcc = shutil.which("nvcc")
     try:
-        return nvcc and "nvcc " + _run([nvcc, "--version"], "nvcc").splitlines()[-1]
+        return nvcc and "nvcc " + _run([nvcc, "--version"], "nvcc", timeout=ANSWER_S).splitlines()[-1]
     except (CompileError, IndexError):  # none that works
         return None
 
@@ -289,7 +294,7 @@ def _cpu_compiler(chosen: str | None, _path: str | None) -> tuple[str | None, st
     reason = "found no C++ compiler"
     candidates = [["g++"], ["clang++"], ["c++"]]
     if chosen:
-        reason += f": $CXX must name one that answers --version (got {chosen!r})"
+        reason += f": $CXX must name one that answers --version (got {shortened(chosen)!r})"
         try:
             candidates = [[chosen] if shutil.which(chosen) else shlex.split(chosen)]  # a path may have spaces
         except ValueError:
@@ -311,7 +316,7 @@ def compiler_version(compiler: str) -> str:
         CompileError: It cannot be run, or does not answer.
     """
     program, *arguments = shlex.split(compiler)
-    lines = _run([program, *arguments, "--version"], compiler).splitlines()
+    lines = _run([program, *arguments, "--version"], compiler, timeout=ANSWER_S).splitlines()
     require(lines, program, "must answer --version", do="name a C++ compiler in $CXX", error=CompileError)
     return " ".join([lines[0], *arguments])
 
@@ -324,7 +329,8 @@ def compile_shared_library(
     Raises:
         CompileError: With the compiler's message.
     """
-    unit_path, what, near = path.with_suffix(".cpp"), f"{where}: does not compile ({compiler})", Path(where).parent
+    what = f"{where}: does not compile ({shortened(compiler)})"
+    unit_path, near = path.with_suffix(".cpp"), Path(where).parent
     write(unit_path, text)
     command = [*shlex.split(compiler), *flags]
     if unit_flags:
@@ -347,12 +353,18 @@ def preprocessed(text: str, source: Path, compiler: str, flags: Sequence[str]) -
             unit_path = folder / "unit.cpp"
             write(unit_path, text)
             command = [*shlex.split(compiler), *flags, f"-I{folder}", "-E", "-P", "-o", str(path), str(unit_path)]
-            _run(command, f"{source}: does not compile ({compiler})", source.parent)
+            _run(command, f"{source}: does not compile ({shortened(compiler)})", source.parent)
 
     return read(cached(key(text, source, flags=flags, compiler=compiler_version(compiler)), ".ii", make))
 
 
-def _run(command: Sequence[str], what: str, near: Path | None = None, folder: Path | None = None) -> str:
+def _run(
+    command: Sequence[str],
+    what: str,
+    near: Path | None = None,
+    folder: Path | None = None,
+    timeout: float | None = None,
+) -> str:
     """Run a compiler and return what it prints.
 
     Args:
@@ -360,19 +372,26 @@ def _run(command: Sequence[str], what: str, near: Path | None = None, folder: Pa
         what: Beginning of the error.
         near: Folder of the source, whose errors go before others.
         folder: Working folder, also for temporary files; None: this process's.
+        timeout: Longest time, s.
 
     Raises:
-        CompileError: It cannot be run, or fails; with its message.
+        CompileError: It cannot be run, takes too long, or fails; with its message.
+        DiskFullError: It has failed because a disk is full.
     """
     env = {**os.environ, "LC_ALL": "C"}  # or "error" would be another word
     env |= {"TMPDIR": "."} if folder else {}
     try:
-        done = run(command, env=env, cwd=folder)
+        done = run(command, env=env, cwd=folder, timeout=timeout)
     except OSError as error:
         raise CompileError(f"{what}: cannot run {command[0]!r} ({os.strerror(error.errno or 0).lower()})") from error
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{what}: {command[0]!r} does not answer within {timeout:g} s") from error
     output, errors = done.stdout.strip(), done.stderr.strip()
     if done.returncode:
         said = errors or output or f"{command[0]} ended with exit code {done.returncode} and no message"
+        if number := said_full(said):
+            do = f"make room, or set $TMPDIR and ${VARIABLE} to folders on another disk"
+            raise DiskFullError.of(what, os.strerror(number).lower(), do=do)
         raise CompileError(f"{what}: {excerpt(errors_first(said, near))}")
     return output
 

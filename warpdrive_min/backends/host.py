@@ -14,7 +14,7 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -36,8 +36,9 @@ from warpdrive_min.backends.base import (
     Symbol,
 )
 from warpdrive_min.backends.cache import cached
-from warpdrive_min.errors import BindingError, CompileError, ConfigError, KernelError, require
+from warpdrive_min.errors import BindingError, CompileError, ConfigError, KernelError, WriteError, require
 from warpdrive_min.files import UNFINISHED, own_folder
+from warpdrive_min.text import shortened
 
 OPTIMISATION = "-O3"
 """Flag of the C++ compiler; tests that compile much take less."""
@@ -53,6 +54,15 @@ SIGNED_ZEROS: Final = ("-frounding-math",)
 
 NOT_CLANG: Final = "#if defined(__clang__)\n#error\n#endif\n"
 """Program that clang cannot build."""
+
+THROWS: Final = 'extern "C" int wd_throws() { try { throw 1; } catch (int number) { return number; } }\n'
+"""Program that needs the library of C++, which a compiler of C does not link."""
+
+UNVECTORISED: Final = ("-Wno-pass-failed",)
+"""Flag of clang++ without which it warns of loops that it does not vectorise, although told that it may."""
+
+CLANG: Final = "#if !defined(__clang__)\n#error\n#endif\n"
+"""Program that only clang can build."""
 
 COPIES: Final = ("-fno-tree-loop-distribute-patterns",)
 """Flag of g++ that keeps loops which copy, which would become `rep movs`: that waits for all stores before it."""
@@ -88,10 +98,13 @@ class HostBackend(Backend):
         compiler = cuda_c.cpu_compiler()
         if compiler is None:
             return Availability(False, cuda_c.no_cpu_compiler(), "install g++ or clang++, or name one in $CXX")
-        if not accepted(compiler, ("-std=c++17",)):
-            return Availability(False, f"{compiler} builds no C++17 library", "name another C++ compiler in $CXX")
-        threads = "OpenMP" if openmp_flags(compiler) else "without OpenMP: one thread"
-        return Availability(True, f"{cuda_c.compiler_version(compiler)}, {threads}")
+        try:
+            if reason := _obstacle(compiler):
+                return Availability(False, f"{shortened(compiler)} {reason}", "name another C++ compiler in $CXX")
+            threads = "OpenMP" if openmp_flags(compiler) else "without OpenMP: one thread"
+        except WriteError as error:
+            return Availability(False, f"{error}")
+        return Availability(True, f"{shortened(cuda_c.compiler_version(compiler))}, {threads}")
 
     @property
     def threads(self) -> int | None:
@@ -140,6 +153,7 @@ class HostBackend(Backend):
             *accepted(compiler, BRANCHLESS),
             *accepted(compiler, SIGNED_ZEROS, NOT_CLANG),
             *accepted(compiler, COPIES),
+            *accepted(compiler, UNVECTORISED, CLANG),
             *openmp_flags(compiler),
             f"-I{path.parent}",
             f"-I{cuda_source.HEADERS}",
@@ -392,21 +406,50 @@ def openmp_flags(compiler: str) -> tuple[str, ...]:
 
 @functools.cache
 def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[str, ...]:
-    """Return the flags if the compiler can build a program with them, which is cached, else nothing."""
+    """Return the flags if the compiler can build a program with them, else nothing."""
+    try:
+        _probe(compiler, flags, program, lambda path: None)
+    except CompileError:
+        return ()
+    return flags
+
+
+@functools.cache
+def _obstacle(compiler: str) -> str:
+    """Return why libraries of a compiler cannot be used; empty: they can.
+
+    Raises:
+        WriteError: There is no room to build one.
+    """
+    try:
+        _probe(compiler, ("-std=c++17",), THROWS, lambda path: ctypes.CDLL(str(path)))
+    except CompileError:
+        return "builds no C++17 library"
+    except OSError as error:
+        if isinstance(error, WriteError):
+            raise
+        return f"builds libraries that cannot be loaded ({str(error).partition(': ')[2]})"
+    return ""
+
+
+def _probe(compiler: str, flags: tuple[str, ...], program: str, use: Callable[[Path], object]) -> None:
+    """Build a shared library, which is cached, and use it.
+
+    Raises:
+        CompileError: It cannot be built.
+        WriteError: There is no room for it.
+    """
     key = {"text": program, "flags": flags, "compiler": cuda_c.compiler_version(compiler)}
 
     def make(path: Path) -> None:
         cuda_c.compile_shared_library(program, path, compiler, flags, "probe")
 
     try:
-        try:
-            cached(key, ".so", make)
-        except ConfigError:  # there is no cache folder; whoever compiles kernels says so
-            with tempfile.TemporaryDirectory(prefix="warpdrive-probe-") as folder:
-                make(Path(folder, "probe.so"))
-    except CompileError:
-        return ()
-    return flags
+        use(cached(key, ".so", make))
+    except ConfigError:  # there is no cache folder; whoever compiles kernels says so
+        with tempfile.TemporaryDirectory(prefix="warpdrive-probe-") as folder:
+            make(path := Path(folder, "probe.so"))
+            use(path)
 
 
 def processor(*fields: str) -> str:

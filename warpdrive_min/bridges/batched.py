@@ -72,6 +72,7 @@ class BatchedEnvironment:
         self.checks = synchronises or self.device.type == "cpu" or self.wrapper.debug
         """Values on the device of the environments are checked, for which a step has to wait for them."""
         self._reset_needed, self._is_started = reset_needed, False
+        self.is_closed = False
         if self.wrapper.reset_on_host:
             self.wrapper.reset()
             self.data.tensor(EPISODE).zero_()  # so that the first `restart` starts the first episode again
@@ -221,6 +222,7 @@ class BatchedEnvironment:
         Raises:
             ConfigError: A seed is out of range, or the first restart leaves copies out.
         """
+        self._require_open("reset")
         if mask is not None and not self._is_started:
             rule = "the first reset must start all copies"
             require(bool(mask.all()), f"{self.who}.reset", rule, do="call it once without a mask")
@@ -231,6 +233,9 @@ class BatchedEnvironment:
         else:
             self._restart(seed, mask)
         self._is_started = True
+
+    def _require_open(self, method: str) -> None:
+        require(not self.is_closed, f"{self.who}.{method}", "the environment is closed", do="make another one")
 
     def _by_seed(self, seeds: Sequence[int | None]) -> list[tuple[int | None, torch.Tensor]]:
         """Return the copies of each seed, ``(n_envs,)`` bool; of None first, which go on by the seed so far."""
@@ -270,6 +275,7 @@ class BatchedEnvironment:
             ConfigError: No reset yet; of the class that the bridge gave.
             ActionError: Another shape or kind of numbers, or a value outside its space; see `checks`.
         """
+        self._require_open("step")
         parts = [self._checked(each, actions[each], shapes[each], name_of) for each in self._sets]
         rule, do = "no episode is under way", "call reset() first"
         require(self._is_started, f"{self.who}.step", rule, do=do, error=self._reset_needed)
@@ -412,3 +418,8 @@ class Bridge:
     def wrapper(self) -> EnvWrapper:
         """Wrapper that runs the copies."""
         return self.batched.wrapper
+
+    def close(self, **options: Any) -> None:
+        """Refuse steps and resets from now on; ``options`` are those of the library's own `close`."""
+        self.batched.is_closed = True
+        super().close(**options)  # type: ignore[misc]

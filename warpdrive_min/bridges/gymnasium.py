@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part,
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.bridges.spaces import mask_for_sample, to_gymnasium
 from warpdrive_min.constants import Constants
+from warpdrive_min.conversion import as_tensor
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, require
+from warpdrive_min.errors import ConfigError, of_type, require
 from warpdrive_min.rng import seed_words
 
 with needed_by(__name__, "gymnasium"):
@@ -96,7 +97,8 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         Raises:
             ConfigError: The mask has another shape or dtype, a seed is out of range, or there are too many or too few.
         """
-        mask = self._mask((options or {}).get("reset_mask"))
+        what = "GymnasiumVectorEnv.reset: options"
+        mask = self._mask(of_type(what, {} if options is None else options, Mapping).get("reset_mask"))
         seeds = seed if seed is None or isinstance(seed, int) else self._seeds(seed)
         super().reset(seed=joint_seed(seeds) if isinstance(seeds, list) else seeds)
         self.batched.restart(seeds, mask)
@@ -155,9 +157,12 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _mask(self, given: Any) -> torch.Tensor | None:
         if given is None:
             return None
-        mask = torch.as_tensor(given, device=self.batched.device)
-        is_mask = mask.shape == (self.num_envs,) and mask.dtype == torch.bool
         what, rule = "GymnasiumVectorEnv.reset: options['reset_mask']", f"must be bool of shape ({self.num_envs},)"
+        try:
+            mask = as_tensor(given).to(self.batched.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError.of(what, rule, type(given).__name__) from error
+        is_mask = mask.shape == (self.num_envs,) and mask.dtype == torch.bool
         require(is_mask, what, rule, f"{mask.dtype} {tuple(mask.shape)}")
         return mask.reshape(self.batched.n_envs, self.batched.n_agents).any(1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy.typing as npt
 from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part, parts_of
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.constants import Constants
-from warpdrive_min.errors import ActionError, require
+from warpdrive_min.conversion import as_tensor
+from warpdrive_min.errors import ActionError, of_type, require
 
 with needed_by(__name__, "pettingzoo"):
     import pettingzoo  # type: ignore[import-untyped]
@@ -65,11 +66,16 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
 
     def observation_space(self, agent: str) -> Any:
         """Return the observation space of an agent."""
-        return self.observation_spaces[agent]
+        return self._of_agent(self.observation_spaces, agent)
 
     def action_space(self, agent: str) -> Any:
         """Return the action space of an agent."""
-        return self.action_spaces[agent]
+        return self._of_agent(self.action_spaces, agent)
+
+    def _of_agent(self, spaces: Mapping[str, Any], agent: str) -> Any:
+        is_known, do = agent in self.possible_agents, f"known are {', '.join(self.possible_agents)}"
+        require(is_known, "PettingZooParallelEnv", "there is no such agent", agent, do)
+        return spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -114,7 +120,8 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
 
     def _action_arrays(self, actions: dict[str, Any]) -> dict[str, Array]:
         """Return the actions of each set; those that left the game do nothing."""
-        if actions.keys() != set(self.agents):
+        do = "give a dict of each agent's action"
+        if of_type("PettingZooParallelEnv.step: actions", actions, Mapping, do, ActionError).keys() != set(self.agents):
             raise ActionError(
                 f"PettingZooParallelEnv.step: needs one action for each of {', '.join(self.agents)} "
                 f"(got {', '.join(map(str, actions)) or 'none'})"
@@ -123,8 +130,8 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         for agent, action in actions.items():
             space, (of_set, row) = self.action_spaces[agent], self._place(agent)
             try:
-                given = np.asarray(action)
-            except ValueError:  # lists of different lengths
+                given = as_tensor(action).cpu().numpy()
+            except (TypeError, ValueError, RuntimeError):  # words, or lists of different lengths
                 given = np.asarray(None)
             array, is_bool = arrays[of_set], given.dtype == np.bool_
             if given.shape != space.shape or is_bool or not np.can_cast(given.dtype, array.dtype, "same_kind"):

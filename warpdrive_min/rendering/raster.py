@@ -1,15 +1,22 @@
-"""Pictures of a scene: frames by Matplotlib, GIF by Pillow, MP4 by imageio and FFmpeg."""
+"""Pictures of a scene: frames by Matplotlib, GIF by Pillow, MP4 by FFmpeg."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import pathlib
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from warpdrive_min.errors import ConfigError, WriteError
+from warpdrive_min.files import said_full
 from warpdrive_min.packages import optional_package
+from warpdrive_min.processes import Child
 from warpdrive_min.rendering.scene import (
     GROUND,
     OUTLINES,
@@ -65,12 +72,44 @@ def write_gif(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) ->
 
 
 def write_mp4(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) -> None:
-    """Write an MP4 (H.264) that every browser plays."""
-    _package("imageio_ffmpeg")
-    imageio = _package("imageio.v2")
-    with imageio.get_writer(path, format="FFMPEG", fps=fps, macro_block_size=2, quality=7) as writer:
-        for frame in _reported(scene, progress):
-            writer.append_data(frame)
+    """Write an MP4 (H.264) that every browser plays.
+
+    Raises:
+        ConfigError: FFmpeg is not installed.
+        OSError: The disk is full.
+        WriteError: FFmpeg has failed otherwise; with the end of its message.
+    """
+    try:
+        ffmpeg = _package("imageio_ffmpeg").get_ffmpeg_exe()
+    except RuntimeError as error:
+        raise ConfigError.of("rendering", "needs FFmpeg", error, INSTALL) from error
+    pictures = _reported(scene, progress)
+    first = next(pictures)
+    height, width, _ = first.shape
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
+    target = ["-c:v", "libx264", "-crf", "15", "-pix_fmt", "yuv420p", "-y", str(path)]
+    words = [ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error", *source, *target]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    try:
+        child: Any = Child(words, **pipes)
+    except OSError as error:
+        raise ConfigError.of("rendering", "needs FFmpeg", error, INSTALL) from error
+    with child:
+        try:
+            with contextlib.suppress(BrokenPipeError):  # its exit code and message say why
+                for frame in itertools.chain([first], pictures):
+                    child.stdin.write(frame.tobytes())
+            message = child.communicate()[1].decode(errors="replace")
+        except BaseException:
+            child.kill()
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
+            raise
+    if child.returncode:
+        if number := said_full(message):
+            raise OSError(number, os.strerror(number))
+        last = "; ".join(message.splitlines()[-3:]) or f"exit code {child.returncode}"
+        raise WriteError.of(path.name, "cannot be written", f"FFmpeg: {last}", "choose another format")
 
 
 def write_png(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) -> None:

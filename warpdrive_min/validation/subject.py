@@ -21,7 +21,7 @@ from warpdrive_min.backends.base import Language
 from warpdrive_min.constants import TIMESTEP, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import CUDAEnvironmentContext, Environment, agent_sets, push_environment, seed_resets
-from warpdrive_min.errors import ConfigError, known
+from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.policies import random_policy
 
 Array = npt.NDArray[Any]
@@ -55,6 +55,8 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
     if path.exists():
         module = _import_path(path)
     elif after or "/" not in target:
+        is_name = all(part.isidentifier() for part in dotted.split("."))
+        require(is_name, "environment", "must be a path, or a module's dotted name", target, "give it as module:Class")
         module = _import(dotted, target)
         name = after or name
     else:
