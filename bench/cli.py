@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import typer
 from typer.core import TyperCommand
 
 from warpdrive_min.commands.strict import Strict, refuse_empty
 from warpdrive_min.errors import WriteError
-from warpdrive_min.files import FULL
 from warpdrive_min.terminal import echo
 
 from .core.errors import FileError
@@ -97,6 +93,8 @@ class Command(TyperCommand):
 class Commands(Strict):
     """Commands that turn file errors into one line and an exit code."""
 
+    exit_codes: ClassVar = {name: row.file_error for name, row in ROWS.items()}
+
     def __init__(self, **given: Any) -> None:
         super().__init__(**{**given, "commands": {name: Command(name, help=row.help()) for name, row in ROWS.items()}})
 
@@ -106,21 +104,10 @@ class Commands(Strict):
 
         TOLD.clear()
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
+            return super().invoke(ctx)
         except (FileError, WriteError) as error:
-            why: Exception = error
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            why = error
-            with suppress(OSError):  # what is left in its buffer cannot be written at the exit either
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        else:
-            return result
-        text = str(why) if isinstance(why, FileError | WriteError) else f"standard output or a temporary file: {why}"
-        echo(text, err=True)
-        raise typer.Exit(ROWS[ctx.invoked_subcommand].file_error) from why
+            echo(str(error), err=True)
+            raise typer.Exit(ROWS[ctx.invoked_subcommand].file_error) from error
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)

@@ -60,12 +60,16 @@ def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Pa
 
 
 @contextmanager
-def tidy() -> Iterator[None]:
+def tidy(exit_code: int = 1) -> Iterator[None]:
     """Unwind on a signal and clean up, see `warpdrive_min.stopping.tidy`.
 
     $RAY_TMPDIR keeps its value, so that running Ray clusters are found.
+
+    Args:
+        exit_code: Exit code if there is no temporary folder.
     """
     stopping.on_stop_say(SavedFiles().text)
-    os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
-    with stopping.tidy():
+    with suppress(OSError):  # `stopping.tidy` reports it
+        os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
+    with stopping.tidy(exit_code):
         yield

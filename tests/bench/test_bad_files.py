@@ -302,7 +302,9 @@ def test_full_standard_output_is_one_line(tmp_path):
         command = [sys.executable, "-m", "bench", "table", str(damaged(tmp_path, b""))]
         done = subprocess.run(command, cwd=machine.ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["standard output or a temporary file: [Errno 28] No space left on device"]
+    assert done.stderr.splitlines() == [
+        "standard output: must be writable (got No space left on device); redirect it to another place"
+    ]
 
 
 # ------------------------------------------------------------------ folders that cannot be written

@@ -23,12 +23,6 @@ class Strict(TyperGroup):
         for command in self.commands.values():
             refuse_empty(command)
 
-
-def refuse_empty(command: Any) -> None:
-    """Make an empty argument or option of a command a usage error."""
-    for parameter in command.params:
-        _refuse_empty(parameter)
-
     @classmethod
     def exit_code(cls, words: Sequence[str]) -> int:
         """Return the exit code of `exit_codes` for the words of a command line."""
@@ -39,6 +33,12 @@ def refuse_empty(command: Any) -> None:
         words = sys.argv[1:] if args is None else [*args]
         with output_required(self.exit_code(words)):
             return super().main(words, *more, **options)
+
+
+def refuse_empty(command: Any) -> None:
+    """Make an empty argument or option of a command a usage error."""
+    for parameter in command.params:
+        _refuse_empty(parameter)
 
 
 def _refuse_empty(parameter: Any) -> None:
