@@ -18,6 +18,7 @@ from .core.groups import groups_of
 from .core.record import SWEEPS, Context, Record, leaving_out, read_results
 from .judge import claims as judging
 from .judge.ledger import CLAIMS, Claim
+from .options import refuse_unused
 from .process.local import run_points
 from .process.sweep import measured
 from .show import render
@@ -27,6 +28,7 @@ from .workloads.shared import availability
 
 
 def claims(
+    context: typer.Context,
     records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
     source: Annotated[str | None, typer.Option(help="Only claims whose source contains this text.")] = None,
     run: Annotated[bool, typer.Option("--run", help="First measure what this machine can.")] = False,
@@ -37,6 +39,10 @@ def claims(
     """Compare every claim about speed and learning, WarpDrive's and our own, with records."""
     if run:
         require_writable(out, "--out")
+    else:
+        refuse_unused(context, "without --run", "out")
+    if as_json:
+        refuse_unused(context, "with --json", "markdown")
     with exiting(Code.FAILED, FileError, OSError, to_stderr=True), leaving_out() as cut:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records

@@ -105,6 +105,10 @@ class Commands(Strict):
         TOLD.clear()
         try:
             return super().invoke(ctx)
+        except UsageError as error:
+            if ctx.invoked_subcommand in ROWS:
+                vars(error)["exit_code"] = ROWS[ctx.invoked_subcommand].usage_error
+            raise
         except (FileError, WriteError) as error:
             echo(str(error), err=True)
             raise typer.Exit(ROWS[ctx.invoked_subcommand].file_error) from error

@@ -101,6 +101,23 @@ def run_of(resume: str | None, out: Path, preset: Preset, option: str = "--out")
     return resume
 
 
+def refuse_unused(context: typer.Context, reason: str, *names: str) -> None:
+    """Refuse options of the command line that have no effect.
+
+    Args:
+        context: The command's.
+        reason: Why they have none, for the message.
+        names: Parameters of the command.
+
+    Raises:
+        BadParameter: One was given.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name)
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"{max(parameter.opts, key=len)}: has no effect {reason}; leave it out")
+
+
 # ------------------------------------------------------------------ conditions on points
 
 

@@ -35,6 +35,7 @@ from .workloads.shared import availability
 
 
 def command(
+    typer_context: typer.Context,
     preset: Annotated[
         PresetName, typer.Option(help="Which points, and how long each is measured.")
     ] = PresetName.default,
@@ -60,6 +61,8 @@ def command(
     at_once: AtOnce = 1,
 ) -> None:
     """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
+    if not plot:
+        options.refuse_unused(typer_context, "with --no-plot", "figures")
     options.require_known(where or [])
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]

@@ -124,6 +124,7 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
 
 
 def compare(
+    context: typer.Context,
     a: Annotated[str | None, typer.Argument(help="Records (file, folder), or a revision; `.` is this tree.")] = None,
     b: Annotated[str | None, typer.Argument(help="The other side, which is called faster or slower.")] = None,
     axis: Annotated[str | None, typer.Option(help="AXIS=A,B: compare two values of an axis instead.")] = None,
@@ -143,6 +144,8 @@ def compare(
     Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
     fails.
     """
+    if a is not None and b is not None and is_file(a) and is_file(b):
+        options.refuse_unused(context, "between files of records", "preset", "resume", "at_once")
     run_id = options.run_of(resume, out, preset.value)
     kept = Kept.of(out, run_id)
     keeps(kept.a, kept.b, words=("--resume", run_id))

@@ -26,7 +26,7 @@ from ..core.errors import CompareError, FileError, NotComparable, NothingMeasure
 from ..core.point import PresetName, point_name
 from ..core.record import Context, Record
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
-from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, run_of, say
+from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, refuse_unused, run_of, say
 from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
 from ..process.local import run_points
@@ -64,6 +64,7 @@ class Choice(options.Choice):
 
 
 def gate(
+    context: typer.Context,
     baseline: Annotated[str | None, typer.Option(help="File or folder of records, or a git revision.")] = None,
     records: Annotated[Path | None, typer.Option(help="What to judge; without it the points are measured now.")] = None,
     threshold: Annotated[str, typer.Option(help="Slow-down that counts, as 3% or 0.03.")] = f"{THRESHOLD:.1%}",
@@ -91,6 +92,10 @@ def gate(
     Exits with 0 ok, 1 regression, 2 inconclusive, 3 nothing measured or the set of points changed, 4 not comparable or
     no baseline, 5 broken.
     """
+    if records is not None and not static:
+        refuse_unused(context, "with --records", "preset", "resume", "at_once")
+    if summary is not None and summary == junit:
+        raise typer.BadParameter(f"--summary and --junit: must be two files (got {summary} for both)")
     for option, file in (("--summary", summary), ("--junit", junit)):
         if file:
             require_writable(file, option, is_file=True)

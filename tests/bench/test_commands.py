@@ -13,9 +13,11 @@ import typer
 from bench import cli
 from bench import list as bench_list
 from bench.core import machine
+from bench.core.record import append
 from bench.options import run_of
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench
+from tests.bench.builders import record as plain_record
 from warpdrive_min import BACKENDS, availability
 from warpdrive_min import cli as core_cli
 
@@ -29,6 +31,7 @@ def test_command_says_what_is_wrong_and_measures_nothing(row, tmp_path, monkeypa
     monkeypatch.setattr(machine, "fingerprint", lambda device: {"gpu": None, "cpu": "a laptop's", "cores": 2})
     name, *words = row["words"].split()
     takes_out = any(option.name == "out" for option in COMMAND_LINE.commands[name].imported().params)
+    takes_out &= name != "claims" or "--run" in words
     said = bench(name, *words, *(["--out", tmp_path / "out"] if takes_out else []), exits=row["exits"], COLUMNS="200")
     assert all(each in " ".join(said.split()) for each in row["says"])
     assert "Traceback" not in said
@@ -120,3 +123,25 @@ def test_run_to_resume_is_a_run_id(resume, tmp_path):
     """A path, a pattern and an unknown id are usage errors."""
     with pytest.raises(typer.BadParameter, match="must be a run"):
         run_of(resume, tmp_path, "smoke")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("run --no-plot --figures {out}", 2, "--figures: has no effect with --no-plot"),
+        ("claims --json --markdown", 2, "--markdown: has no effect with --json"),
+        ("claims --out {out}", 2, "--out: has no effect without --run"),
+        ("compare {file} {file} --at-once 3", 2, "--at-once: has no effect between files of records"),
+        ("compare {file} {file} --preset paper", 2, "--preset: has no effect between files of records"),
+        ("gate --baseline {file} --records {file} --at-once 2", 5, "--at-once: has no effect with --records"),
+        ("gate --baseline {file} --records {file} --preset paper", 5, "--preset: has no effect with --records"),
+        ("gate --baseline {file} --records {file} --summary {out} --junit {out}", 5, "must be two files"),
+    ],
+)
+def test_option_without_effect_is_refused(words, code, says, tmp_path):
+    """Who gives it expects something of it."""
+    file = tmp_path / "records.jsonl"
+    append(file, plain_record())
+    said = bench(*words.format(file=file, out=tmp_path / "out").split(), exits=code)
+    assert says in " ".join(said.replace("│", " ").split())
+    assert list(tmp_path.iterdir()) == [file]
