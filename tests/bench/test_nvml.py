@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -223,3 +224,9 @@ def test_unknown_uuid_is_a_reason(fake, monkeypatch):
         pass
     assert sampler.reason.startswith("no telemetry: NVML knows no device of torch's UUID")
     assert fake.opened == 0
+
+
+def test_old_name_warns():
+    """The tutorial imported `bench.nvml`."""
+    with pytest.warns(DeprecationWarning, match=r"moved to bench\.core\.nvml"):
+        assert importlib.import_module("bench.nvml").Sampler is nvml.Sampler
