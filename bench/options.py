@@ -134,7 +134,9 @@ def require_known(conditions: Sequence[str], option: str = "--where") -> None:
     for each in known.values():
         each[ABSENT] = None
     for condition in conditions:
-        axis, _, text = condition.partition("=")
+        axis, equals, text = condition.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{option} {condition}: must be AXIS=VALUE; axes are {', '.join(known)}")
         if axis not in known or text not in known[axis]:
             choices = f"unknown (known: {', '.join(known[axis])})" if axis in known else f"axes are {', '.join(known)}"
             raise typer.BadParameter(f"{option} {condition}: {choices}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -64,6 +65,7 @@ def command(
     if not plot:
         options.refuse_unused(typer_context, "with --no-plot", "figures")
     options.require_known(where or [])
+    options.require_known([f"backend={name}" for name in backend or ()], "--backend")
     kept = {"case": case, "env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents}
     named = [f"{axis}={value}" for axis, values in kept.items() for value in values or ()]
     conditions = [*named, *(where or [])]
@@ -99,6 +101,7 @@ def command(
         records = records_in(file)
     _show(records)
     say(f"records: {file}")
+    say(f"a page of them: python -m bench report {shlex.quote(str(file))}")
     machines = by_machine(record for record in records if record.is_evidence) if plot else {}
     for name, group in machines.items():
         stem = context.run_id if len(machines) == 1 else f"{context.run_id}-{name}"
