@@ -436,13 +436,13 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
 
 
 def _require_rows(env: Environment, data: CUDADataManager) -> None:
-    """Raise `ConfigError` unless arrays of agents have a row for each environment and agent of their set."""
+    """Raise `ConfigError` unless arrays of agents have an axis of environments and one of their set's agents."""
     for suffix, agents in agent_sets(env).items():
         for name in (Constants.ACTIONS, Constants.REWARDS, Constants.OBSERVATIONS):
             shape = data.get_shape(name + suffix) if data.is_data_on_device(name + suffix) else None
-            what, want = f"environment {env.name!r}: array {name + suffix!r}", (data.n_envs, len(agents))
-            rule = f"must have shape (n_envs, n_agents, ...) = ({want[0]}, {want[1]}, ...)"
-            require(shape is None or shape[:2] == want, what, rule, shape)
+            what, n_agents = f"environment {env.name!r}: array {name + suffix!r}", len(agents)
+            rule = f"must have a first axis of {data.n_envs} environments and another one of {n_agents} agents"
+            require(shape is None or (shape[0] == data.n_envs and n_agents in shape[1:]), what, rule, shape)
 
 
 def check_memory(feeds: list[DataFeed], data_manager: CUDADataManager) -> None:
