@@ -18,7 +18,6 @@ from .core.groups import groups_of
 from .core.record import SWEEPS, Context, Record, leaving_out, read_results
 from .judge import claims as judging
 from .judge.ledger import CLAIMS, Claim
-from .process.local import run_points
 from .process.sweep import measured
 from .show import render
 from .show.columns import Table
@@ -64,6 +63,8 @@ def claims(
 
 def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
     """Measure the claims whose backends are all available here, into a file; prints the backends that are not."""
+    from .process.local import run_points  # noqa: PLC0415  (imports torch)
+
     states = availability()
     queries = [claim.query for claim in claims if claim.query is not None]
     needed = [{str(job.point["backend"]) for job in judging.points(*each.filters)} for each in queries]

@@ -29,7 +29,6 @@ from ..core.stats import CONFIDENCE, holm, smallest_detectable
 from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, run_of, say
 from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
-from ..process.local import run_points
 from ..process.stopping import keeps
 from ..process.sweep import measured
 from ..show.columns import Column
@@ -191,6 +190,8 @@ def measure_again(
         NotComparable: The baseline is of another kind of machine, or of several presets.
         CompareError: A record's environment is outside `envs/`, and not ``named``.
     """
+    from ..process.local import run_points  # noqa: PLC0415  (imports torch)
+
     wanted = list(Evidence.of(baseline).kept.values())
     if not wanted:
         return []
