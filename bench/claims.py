@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +41,8 @@ def claims(
     with exiting(Code.FAILED, FileError, OSError, to_stderr=True), leaving_out() as cut:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
-        found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
+        with without_gc():
+            found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
     shown = [record for path in paths for record in found[path][0]]
     comparisons = [comparison for path in paths for comparison in found[path][1]]
     ours = judging.own_claims(record for path in own for record in found[path][0])
@@ -59,6 +62,16 @@ def claims(
         for name, rows in groups_of(judged, lambda each: each.subject.source).items():
             console.print(render.terminal(Table(title=name, columns=judging.ON_A_TERMINAL, rows=rows)))
         console.print(", ".join(f"{verdict}: {n}" for verdict, n in judging.counts(judged).items()))
+
+
+@contextmanager
+def without_gc() -> Iterator[None]:
+    """Pause the garbage collector, which takes a fifth of the time of reading all records."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:

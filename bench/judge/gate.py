@@ -33,7 +33,6 @@ from ..process.stopping import keeps
 from ..process.sweep import measured
 from ..show.columns import Column
 from ..static import verdict
-from ..static.sides import records_of_side
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
 from .calibration import CALIBRATIONS, Calibration, read, rounds_here
@@ -258,6 +257,8 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
 
     A baseline of records is as its tools made it: of other ones it is not comparable.
     """
+    from ..static.sides import records_of_side  # noqa: PLC0415  (imports torch)
+
     context, kept = Context.here(choice.preset, choice.run_id), Kept.of(choice.out, choice.run_id)
     if is_file(report.baseline):
         before = choice.of(Path(report.baseline))
