@@ -12,9 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from warpdrive_min.backends.base import Constant
 from warpdrive_min.backends.cache import cached, excerpt
@@ -43,7 +41,13 @@ from warpdrive_min.backends.cuda_source import (
 from warpdrive_min.constants import FINAL_OBSERVATIONS
 from warpdrive_min.errors import CompileError, require
 from warpdrive_min.files import own_folder
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.processes import run
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy", globals(), "np")
 
 # ------------------------------------------------------------------ constants
 
