@@ -123,7 +123,17 @@ def test_availability_of_a_build_for_cpus_needs_no_torch():
 
 
 @pytest.mark.parametrize(
-    "module", ["warpdrive_min", "warpdrive_min.backends", "warpdrive_min.files", "bench.core.case", "bench.core.nvml"]
+    "module",
+    [
+        "warpdrive_min",
+        "warpdrive_min.backends",
+        "warpdrive_min.backends.host",
+        "warpdrive_min.backends.numba_cuda",
+        "warpdrive_min.backends.pycuda_driver",
+        "warpdrive_min.files",
+        "bench.core.case",
+        "bench.core.nvml",
+    ],
 )
 def test_module_imports_no_heavy_package(module):
     """What reads records and prints needs none of them."""
