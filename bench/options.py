@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-
-from warpdrive_min.backends import Availability
-from warpdrive_min.envs import ENVS
 
 from .core import machine
 from .core.archive import read_toml
@@ -25,6 +22,9 @@ from .core.record import RESULTS, Record, RecordError, leaving_out, new_run_id, 
 from .show import render
 from .workloads.cases import CASES, jobs
 from .workloads.shared import availability
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends import Availability
 
 console = render.console()
 COMPARISONS: Final = RESULTS / "comparisons"
@@ -160,6 +160,8 @@ def no_plain_numpy(conditions: Sequence[str]) -> str:
     """Return why conditions select plain NumPy of environments that lack it, or an empty string."""
     if f"backend={PLAIN}" not in conditions:
         return ""
+    from warpdrive_min.envs import ENVS  # noqa: PLC0415  (imports NumPy)
+
     return why_no_plain(env for env in ENVS if f"env={env}" in conditions)
 
 

@@ -24,11 +24,12 @@ from .core.stats import median
 from .show.columns import Column, Table
 from .show.documents import TABLES
 from .show.labels import commit_label, machine_label, plural
-from .show.plots import STYLES, WIDTH_IN, charts, pages, paint, width_in
+from .show.plots import STYLES, WIDTH_IN, pages, paint, width_in
 from .show.records import by_machine, evidence_of, latest, measured_alone
 from .show.render import escape, floating_figure, floating_table, head, template
 from .show.sets import published_records
 from .show.tables import RUN, every_point, hardware, headline
+from .show.views.all_charts import charts
 
 OUT: Final = Path("results/paper")
 MANIFEST: Final = "MANIFEST.sha256"

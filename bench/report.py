@@ -23,11 +23,11 @@ from .judge.claims import Claims, for_report
 from .show.charts import Chart, DataPoint
 from .show.columns import Column, Table
 from .show.labels import commit_label, digits, machine_label, notes
-from .show.plots import charts
 from .show.records import by_machine, derived, evidence_of
 from .show.render import template
 from .show.sets import past_records, published_records
 from .show.tables import RUN, all_known, hardware, headline
+from .show.views.all_charts import charts
 from .show.views.cases import without_curve
 
 OUT: Final = Path("results/report.html")

@@ -442,7 +442,8 @@ def _require_rows(env: Environment, data: CUDADataManager) -> None:
             shape = data.get_shape(name + suffix) if data.is_data_on_device(name + suffix) else None
             what, n_agents = f"environment {env.name!r}: array {name + suffix!r}", len(agents)
             rule = f"must have a first axis of {data.n_envs} environments and another one of {n_agents} agents"
-            require(shape is None or (shape[0] == data.n_envs and n_agents in shape[1:]), what, rule, shape)
+            axes = () if shape is None else shape[1:] if n_agents > 1 else shape[1:2]
+            require(shape is None or (shape[0] == data.n_envs and n_agents in axes), what, rule, shape)
 
 
 def check_memory(feeds: list[DataFeed], data_manager: CUDADataManager) -> None:

@@ -27,3 +27,20 @@ def on_first_use(package: str, names: Mapping[str, Iterable[str]]) -> Callable[[
         return value
 
     return get
+
+
+class LazyModule:
+    """A module that its first attribute imports, and that then takes this object's place.
+
+    Args:
+        name: Name of the module.
+        namespace: `globals()` of the importing module.
+        alias: Name there; None: that of the module.
+    """
+
+    def __init__(self, name: str, namespace: dict[str, Any], alias: str | None = None) -> None:
+        self._name, self._namespace, self._alias = name, namespace, alias or name
+
+    def __getattr__(self, attribute: str) -> Any:
+        module = self._namespace[self._alias] = importlib.import_module(self._name)
+        return getattr(module, attribute)

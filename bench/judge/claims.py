@@ -66,7 +66,18 @@ def judge_all(
     began: dict[str, datetime] = {}
     for record, _ in shown:
         began[record.run_id] = min(record.start, began.get(record.run_id, record.start))
-    return [_judge(claim, shown, began, comparisons) for claim in claims]
+
+    @cache
+    def of_cases(cases: frozenset[str]) -> list[tuple[Record, str]]:
+        return [each for each in shown if each[0].case in cases]
+
+    def candidates(claim: Claim) -> Sequence[tuple[Record, str]]:
+        """Return the records that can decide a claim; a peer's may be paired with any case."""
+        if claim.query is None or claim.query.peer:
+            return shown
+        return of_cases(frozenset(each.case for each in claim.query.filters))
+
+    return [_judge(claim, candidates(claim), began, comparisons) for claim in claims]
 
 
 def _judge(

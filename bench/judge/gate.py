@@ -29,12 +29,10 @@ from ..core.stats import CONFIDENCE, holm, smallest_detectable
 from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, refuse_unused, run_of, say
 from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
-from ..process.local import run_points
 from ..process.stopping import keeps
 from ..process.sweep import measured
 from ..show.columns import Column
 from ..static import verdict
-from ..static.sides import records_of_side
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
 from .calibration import CALIBRATIONS, Calibration, read, rounds_here
@@ -196,6 +194,8 @@ def measure_again(
         NotComparable: The baseline is of another kind of machine, or of several presets.
         CompareError: A record's environment is outside `envs/`, and not ``named``.
     """
+    from ..process.local import run_points  # noqa: PLC0415  (imports torch)
+
     wanted = list(Evidence.of(baseline).kept.values())
     if not wanted:
         return []
@@ -262,6 +262,8 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
 
     A baseline of records is as its tools made it: of other ones it is not comparable.
     """
+    from ..static.sides import records_of_side  # noqa: PLC0415  (imports torch)
+
     context, kept = Context.here(choice.preset, choice.run_id), Kept.of(choice.out, choice.run_id)
     if is_file(report.baseline):
         before = choice.of(Path(report.baseline))

@@ -1,4 +1,4 @@
-"""Charts drawn by matplotlib for paper and slides, and the list of charts."""
+"""Charts drawn by matplotlib for paper and slides."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from warpdrive_min.text import one_line
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import slug
 from ..core.record import RESULTS, Record, leaving_out, read_all
-from . import across, peers
 from .charts import COLOURS, Chart, Panel, Series
 from .labels import commit_label, machine_label, notes
-from .records import by_machine, evidence_of, measured_alone
+from .records import by_machine, evidence_of
 from .sets import past_records, published_records
-from .views.cases import VIEWS
+from .views.all_charts import charts
 
 STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 128
@@ -103,33 +102,6 @@ def listed(paths: Iterable[Path]) -> list[str]:
     return [
         f"figure: {stem}{first}{''.join(f', {each}' for each in more)}" for stem, (first, *more) in suffixes.items()
     ]
-
-
-def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart]:
-    """Return every chart that has evidence in the records of one machine.
-
-    Args:
-        records: Records that are shown.
-        past: Other records, of any machine, of which the history of this one is drawn too.
-    """
-    evidence = measured_alone(record for record in records if record.is_evidence)
-    machines = set(by_machine(evidence))
-    before = [each for name, group in by_machine(past).items() if name in machines for each in group]
-    ordered = _by_case(evidence)
-    with_past = _by_case([*measured_alone(each for each in before if each.is_evidence), *evidence])
-    declared = {name: view.charts for name, view in VIEWS.items()} | {"peer": peers.CHARTS}
-    made = [
-        make([record for record in evidence if record.case == name])
-        for name, of_case in declared.items()
-        for make in of_case
-    ]
-    made += [make(with_past if make is across.history else ordered) for make in across.CHARTS]
-    return [chart for each in made if (chart := each.with_points()).panels]
-
-
-def _by_case(records: Iterable[Record]) -> list[Record]:
-    order = {name: place for place, name in enumerate(VIEWS)}
-    return sorted(records, key=lambda record: order.get(record.case, len(order)))
 
 
 def draw(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ShowError
 from ..core.machine import kind
@@ -14,9 +12,14 @@ from ..core.point import HOST, ORACLE, PLAIN, PLAIN_CASES, PLAIN_ENVS, Metric
 from ..core.record import ALONE, Record, are_on_two_cards, oldest_first
 from .labels import BACKEND_NAME, ENV_NAME
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd.DataFrame:
     """Return a frame with the records in `record`, and a column for each function."""
+    import pandas as pd  # noqa: PLC0415  (claims and gates need none)
+
     rows = list(records)
     values = {name: pd.Series(map(value, rows), dtype="object") for name, value in columns.items()}
     return pd.DataFrame({"record": pd.Series(rows, dtype="object"), **values})

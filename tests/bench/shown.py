@@ -10,9 +10,10 @@ from bench.core.archive import ARCHIVE, matches
 from bench.core.record import RESULTS, Record, read_all
 from bench.judge.claims import judge
 from bench.judge.ledger import CLAIMS
-from bench.show import plots, render
+from bench.show import render
 from bench.show.charts import Chart, DataPoint
 from bench.show.records import measured_alone
+from bench.show.views import all_charts
 
 GOLDEN = Path(__file__).with_name("golden")
 RUNS = (
@@ -35,7 +36,7 @@ def records_of(runs: Sequence[str]) -> list[Record]:
 
 def charts() -> Iterator[str]:
     """Yield what every chart shows, a line for each series."""
-    for chart in plots.charts(records_of(RUNS), records_of(PAST)):
+    for chart in all_charts.charts(records_of(RUNS), records_of(PAST)):
         yield from lines_of(chart)
 
 

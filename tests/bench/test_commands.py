@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 from bench import cli
@@ -16,8 +17,7 @@ from bench.core import machine
 from bench.core.record import append
 from bench.options import run_of
 from bench.workloads.cases import CASES
-from tests.bench.builders import bench
-from tests.bench.builders import record as plain_record
+from tests.bench.builders import bench, record
 from warpdrive_min import BACKENDS, availability
 from warpdrive_min import cli as core_cli
 
@@ -89,16 +89,52 @@ def test_list_says_that_a_backend_does_not_answer(monkeypatch):
 HEAVY = ("torch", "numpy", "scipy", "pandas", "matplotlib", "numba")
 
 
-@pytest.mark.parametrize("words", ["", "--help", "no-such-command", "gate-typo --help"])
-def test_command_starts_without_heavy_packages(words):
-    """`--help` answers at once."""
-    lines = imported_by("-m", "bench", *words.split(), exits=0 if words == "--help" else 2)
-    assert "bench.cli" in lines
-    assert not {*HEAVY, "bench.workloads"} & lines
+MEASURING = ("torch", "numba", "scipy.stats", "matplotlib")
+"""Packages that only measuring and drawing need."""
 
 
 @pytest.mark.parametrize(
-    "module", ["warpdrive_min", "warpdrive_min.backends", "warpdrive_min.files", "bench.core.case", "bench.core.nvml"]
+    ("words", "exits", "absent"),
+    [
+        ("", 2, (*HEAVY, "bench.workloads")),
+        ("--help", 0, (*HEAVY, "bench.workloads")),
+        ("no-such-command", 2, (*HEAVY, "bench.workloads")),
+        ("gate-typo --help", 2, (*HEAVY, "bench.workloads")),
+        ("list", 0, HEAVY),
+        ("table FILE", 0, (*MEASURING, "scipy")),
+        ("claims", 0, MEASURING),
+        ("gate --baseline FILE --records FILE", 0, MEASURING),
+        ("report FILE --out FILE.html", 0, MEASURING),
+    ],
+)
+def test_command_starts_without_heavy_packages(words, exits, absent, tmp_path):
+    """A command that only reads answers at once."""
+    file = tmp_path / "records.jsonl"
+    append(file, record())
+    lines = imported_by("-m", "bench", *words.replace("FILE", str(file)).split(), exits=exits)
+    assert "bench.cli" in lines
+    assert not {*absent} & lines
+
+
+def test_availability_of_a_build_for_cpus_needs_no_torch():
+    """Nor NumPy: `list` asks a process of its own."""
+    if torch.version.cuda or torch.version.hip:
+        pytest.skip("torch is a build for GPUs, which must be asked")
+    assert not imported_by("-c", "from warpdrive_min import availability; availability()") & {"torch", "numpy"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "warpdrive_min",
+        "warpdrive_min.backends",
+        "warpdrive_min.backends.host",
+        "warpdrive_min.backends.numba_cuda",
+        "warpdrive_min.backends.pycuda_driver",
+        "warpdrive_min.files",
+        "bench.core.case",
+        "bench.core.nvml",
+    ],
 )
 def test_module_imports_no_heavy_package(module):
     """What reads records and prints needs none of them."""
@@ -141,7 +177,7 @@ def test_run_to_resume_is_a_run_id(resume, tmp_path):
 def test_option_without_effect_is_refused(words, code, says, tmp_path):
     """Who gives it expects something of it."""
     file = tmp_path / "records.jsonl"
-    append(file, plain_record())
+    append(file, record())
     said = bench(*words.format(file=file, out=tmp_path / "out").split(), exits=code)
     assert says in " ".join(said.replace("│", " ").split())
     assert list(tmp_path.iterdir()) == [file]

@@ -12,12 +12,13 @@ from bench.show import plots
 from bench.show.charts import Chart
 from bench.show.labels import number
 from bench.show.peers import beside_ours
+from bench.show.views.all_charts import charts
 from tests.bench import shown
 from tests.bench.builders import metric, point, record
 
 
 def chart(records: list[Record], name: str) -> Chart:
-    (found,) = (each for each in plots.charts(records) if each.name == name)
+    (found,) = (each for each in charts(records) if each.name == name)
     return found
 
 
@@ -44,7 +45,7 @@ def test_ours_of_a_peers_turns_is_no_point_of_another_figure() -> None:
     where = {"peer": "slow", "env": "cartpole", "n_envs": 1000, "n_agents": 1, "work": "simulate"}
     theirs = record(case="peer", point=where, metrics=rates, notes=notes, threads=None)
     found = [theirs, record(point=point("pycuda", 1000), taken="in turns with a peer")]
-    assert [each.name for each in plots.charts(found)] == ["peers"]
+    assert [each.name for each in charts(found)] == ["peers"]
     assert report.commands(chart(found, "peers").records) == [
         "python -m bench peers --preset default --where env=cartpole"
     ]
@@ -83,7 +84,7 @@ def test_both_painters_draw_the_same_values() -> None:
         for backend, rate in (("numba", 1e6), ("pycuda", 3e6))
         for n in (1, 10, 100)
     ]
-    for each in plots.charts(found):
+    for each in charts(found):
         told = json.loads(json.dumps(report.drawn(each)))
         axes = plots.paint(each).axes
         assert len(told["panels"]) == len(axes) == len(each.panels)
@@ -92,7 +93,7 @@ def test_both_painters_draw_the_same_values() -> None:
             got = [list(zip(*line.get_data(), strict=True)) for line in of_panel.get_lines()[: len(want)]]
             assert got == want
             assert of_panel.get_xlabel() == panel["x"]
-    assert {each.name for each in plots.charts(found)} == {"throughput", "languages"}
+    assert {each.name for each in charts(found)} == {"throughput", "languages"}
 
 
 def test_legend_of_long_names_has_fewer_columns(two_directions: list[Record]) -> None:

@@ -59,7 +59,7 @@ def stranger(tmp_path, monkeypatch):
 def test_a_record_does_not_choose_what_is_imported(command, env, stranger, tmp_path, monkeypatch):
     """By path, class or bare name; the message names the option, unless there is nothing that could be named."""
     monkeypatch.setattr(reproduce, "run_point", lambda job, context: next(in_this_process([job], context)))
-    monkeypatch.setattr("bench.judge.gate.run_points", in_this_process)
+    monkeypatch.setattr("bench.process.local.run_points", in_this_process)
     file = stranger(env.replace("{tmp_path}", str(tmp_path)), machine=dict(Context.here("default").machine))
     words = ["run", "--records", file] if command == "reproduce" else ["--baseline", file, "--out", tmp_path / "out"]
     shown = bench(command, *words, exits=5)

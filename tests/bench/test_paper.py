@@ -18,6 +18,7 @@ from bench.show.columns import Column, Table
 from bench.show.labels import interval_text
 from bench.show.sets import published_records
 from bench.show.tables import every_point
+from bench.show.views.all_charts import charts
 from bench.show.views.cases import learning_table
 from tests.bench.builders import bench, metric, point, record, seed_record, two_backends
 
@@ -221,7 +222,7 @@ def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
 def test_high_figure_is_spread_over_pages() -> None:
     """Twenty panels stand in threes on pages that are low enough, none lost, each part named."""
     sizes = [record(point=point("cpu", n, env=f"env-{i}")) for i in range(20) for n in (1, 10)]
-    (chart,) = (each for each in plots.charts(sizes) if each.name == "throughput")
+    (chart,) = (each for each in charts(sizes) if each.name == "throughput")
     parts = list(plots.pages(chart))
     assert [panel for part in parts for panel in part.panels] == list(chart.panels)
     assert len(chart.panels) == 20
@@ -233,7 +234,7 @@ def test_high_figure_is_spread_over_pages() -> None:
 
 def test_low_figure_stays_as_it_is() -> None:
     """One panel is one part of the same name."""
-    (chart,) = plots.charts([record()])
+    (chart,) = charts([record()])
     assert list(plots.pages(chart)) == [chart]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import math
 import weakref
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from warpdrive_min import BACKENDS, EnvWrapper, availability, backends
 from warpdrive_min.backends import cuda_c, pycuda_driver
 from warpdrive_min.backends.base import ANY_RANK, Availability, Parameter, PythonSignature, dtype_name
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError
+from warpdrive_min.lazy import LazyModule
 
 needs_host = pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 
@@ -284,3 +286,11 @@ def test_module_is_unloaded_where_another_one_is_loaded():
     assert there() is not None
     pycuda_driver.LoadedModule(Module())
     assert there() is None
+
+
+def test_lazy_module_is_replaced_by_the_module():
+    """A kernel's launch pays for no detour."""
+    namespace = {}
+    namespace["m"] = LazyModule("math", namespace, "m")
+    assert namespace["m"].sqrt(4.0) == 2.0
+    assert namespace["m"] is math

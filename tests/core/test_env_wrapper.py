@@ -181,7 +181,10 @@ def test_arrays_of_other_agents_are_refused(n_agents):
     """The error names the array and what it must be."""
     env = CartPole()
     env.get_tensor_dictionary = lambda: trainer_arrays(n_agents, 4)
-    with pytest.raises(ConfigError, match=r"array 'sampled_actions': must have a first axis of 1 environments and another one of 1 agents") as caught:
+    with pytest.raises(
+        ConfigError,
+        match=r"array 'sampled_actions': must have a first axis of 1 environments and another one of 1 agents",
+    ) as caught:
         EnvWrapper(env)
     assert caught.value.got == (1, n_agents, 1)
 

@@ -8,9 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from warpdrive_min.constants import (
     DONE,
@@ -24,6 +22,12 @@ from warpdrive_min.constants import (
     Constants,
 )
 from warpdrive_min.errors import BackendUnavailable, BindingError, CompileError, TypeMismatch, require
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 Language = Literal["numpy", "cuda_c", "numba"]
 """The three languages a kernel is written in."""
@@ -32,7 +36,7 @@ Constant = int | float | bool | Sequence[int] | Sequence[float]
 Source = str | Path
 """Path of a ``.cu`` file, or dotted name of a Python module that offers ``build(c)``."""
 
-Argument = torch.Tensor | int | float
+Argument: TypeAlias = "torch.Tensor | int | float"
 Launch = Callable[[], None]
 """Enqueues one launch on the current stream; does not synchronise (on a CPU: runs it)."""
 

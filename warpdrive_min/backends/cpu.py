@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from warpdrive_min.backends.base import (
     Argument,
@@ -19,6 +17,12 @@ from warpdrive_min.backends.base import (
     Source,
     build_module,
 )
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 
 class CpuBackend(Backend):

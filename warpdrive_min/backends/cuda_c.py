@@ -13,9 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from warpdrive_min.backends.base import Constant
 from warpdrive_min.backends.cache import VARIABLE, cached, excerpt
@@ -44,11 +42,17 @@ from warpdrive_min.backends.cuda_source import (
 from warpdrive_min.constants import FINAL_OBSERVATIONS
 from warpdrive_min.errors import CompileError, DiskFullError, require
 from warpdrive_min.files import own_folder, said_full
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.processes import run
 from warpdrive_min.text import shortened
 
 ANSWER_S = 20.0
 """Longest time for a compiler to tell its version, s."""
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy", globals(), "np")
 
 # ------------------------------------------------------------------ constants
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Final, cast
 
 from warpdrive_min.backends.base import ACTIONS, ANY_RANK, FLAGS, KEPT, Constant, Parameter, rows_of, rows_of_steps
 from warpdrive_min.backends.cuda_source import DTYPES, Signature, signatures
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TERMINATED, TRUNCATED, Constants
 from warpdrive_min.errors import CompileError, known, require
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy", globals(), "np")
 
 ROLLOUT: Final = "rollout"
 """Name of the kernel of many steps, whose actions are random or given."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import torch
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from warpdrive_min.backends.base import Availability, Backend
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = LazyModule("torch", globals())
 
 
 class GpuBackend(Backend):
@@ -30,14 +38,27 @@ class GpuBackend(Backend):
 
 
 def gpu_availability() -> Availability:
-    """Say whether torch sees a GPU."""
-    if torch.cuda.is_available():
+    """Say whether torch sees a GPU; of a build for CPUs alone without importing it, which takes seconds."""
+    is_for_cpus = _is_for_cpus()
+    if not is_for_cpus and torch.cuda.is_available():
         return Availability(True, torch.cuda.get_device_name())
-    if torch.version.cuda is None:
+    if is_for_cpus or torch.version.cuda is None:
         return Availability(
             False, "torch is a build without CUDA", "install a CUDA build of torch on a machine with an NVIDIA GPU"
         )
     return Availability(False, "torch finds no NVIDIA GPU", "run on a machine with an NVIDIA GPU and its driver")
+
+
+def _is_for_cpus() -> bool:
+    """True if torch is not imported yet, and its file of versions names neither CUDA nor ROCm."""
+    found = None if "torch" in sys.modules else importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return False
+    try:
+        versions = runpy.run_path(str(Path(found.origin).with_name("version.py")))
+    except OSError:
+        return False
+    return "cuda" in versions and versions["cuda"] is None and versions.get("hip") is None
 
 
 def current_stream() -> int:

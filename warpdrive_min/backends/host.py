@@ -16,10 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from warpdrive_min import forks
 from warpdrive_min.backends import cuda_c, cuda_source
@@ -38,7 +35,15 @@ from warpdrive_min.backends.base import (
 from warpdrive_min.backends.cache import cached
 from warpdrive_min.errors import BindingError, CompileError, ConfigError, KernelError, WriteError, require
 from warpdrive_min.files import UNFINISHED, own_folder
+from warpdrive_min.lazy import LazyModule
 from warpdrive_min.text import shortened
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+else:
+    np = LazyModule("numpy", globals(), "np")
+    torch = LazyModule("torch", globals())
 
 OPTIMISATION = "-O3"
 """Flag of the C++ compiler; tests that compile much take less."""
@@ -177,6 +182,8 @@ class HostBackend(Backend):
                 cuda_c.compile_shared_library(text, target, compiler, flags, str(path), more)
 
         library = cached(key, ".so", make)
+        import torch  # noqa: F401, PLC0415  (loads its OpenMP before the kernels load theirs)
+
         if not is_for_nvcc:
             loaded = ctypes.CDLL(str(library))
             return {name: HostKernel(signature, loaded, self, library) for name, signature in declared.items()}

@@ -14,10 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from warpdrive_min.backends.base import (
     Argument,
@@ -34,6 +31,14 @@ from warpdrive_min.backends.base import (
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
 from warpdrive_min.errors import CompileError, known, require
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+else:
+    np = LazyModule("numpy", globals(), "np")
+    torch = LazyModule("torch", globals())
 
 
 class NumbaBackend(GpuBackend):

@@ -10,15 +10,20 @@ import struct
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.backends.base import Argument, Availability, Constant, Kernel, Language, Launch, Source, Symbol
 from warpdrive_min.backends.gpu import GpuBackend, current_stream, gpu_availability
 from warpdrive_min.errors import BackendUnavailable, BindingError
+from warpdrive_min.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+else:
+    np = LazyModule("numpy", globals(), "np")
+    torch = LazyModule("torch", globals())
 
 
 class PyCudaBackend(GpuBackend):
