@@ -13,15 +13,15 @@ from bench.core.case import Job
 from bench.core.errors import CompareError
 from bench.core.machine import ROOT
 from bench.core.record import Context, Record
-from bench.judge import planted
 from bench.judge.gate import THRESHOLD, judge
-from bench.judge.planted import SAME, SLOWER, Change, Copy
 from bench.options import Choice
 from bench.process.interleaved import Pair, measure_all, sides_of
 from bench.process.worker import Worker
 from bench.static.programs import CORE
 from bench.static.sides import taken
 from bench.static.verdict import compared
+from tests.bench import planted
+from tests.bench.planted import SAME, SLOWER, Change, Copy
 from warpdrive_min.envs import ENVS
 
 CHANGES = {"slower": planted.read(SLOWER), "the same": planted.read(SAME)}

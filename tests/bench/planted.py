@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from ..core.archive import read_toml
-from ..core.case import Job
-from ..core.errors import CompareError
-from ..core.machine import ROOT
-from ..core.point import Preset, conditions, passes
-from ..process.callgrind import FOLDERS
-from ..workloads.cases import CASES
-from ..workloads.shared import EPISODE_LENGTHS
+from bench.core.archive import read_toml
+from bench.core.case import Job
+from bench.core.errors import CompareError
+from bench.core.machine import ROOT
+from bench.core.point import Preset, conditions, passes
+from bench.process.callgrind import FOLDERS
+from bench.workloads.cases import CASES
+from bench.workloads.shared import EPISODE_LENGTHS
 
 SLOWER: Final = Path(__file__).with_name("planted_slower.toml")
 SAME: Final = Path(__file__).with_name("planted_same.toml")
