@@ -355,9 +355,5 @@ def write_tables(publication: Publication) -> Iterator[str]:
 
 Steps = dict[str, Callable[[Publication], Iterator[str]]]
 STEPS_OF_SHARDS: Final[Steps] = {"sweep": run_sweep, "pairs": run_pairs, "peers": run_peers}
-STEPS: Final[Steps] = {
-    **STEPS_OF_SHARDS,
-    "figures": draw_figures,
-    "tables": write_tables,
-}
+STEPS: Final[Steps] = {**STEPS_OF_SHARDS, "figures": draw_figures, "tables": write_tables}
 """Steps in order; each yields a line per finished, resumable piece of work."""

@@ -13,15 +13,7 @@ from warpdrive_min import BACKENDS
 from warpdrive_min.files import require_writable
 
 from ..core.point import Preset, PresetName, passes, point_name, unmet
-from ..core.record import (
-    PEER_RECORDS,
-    Context,
-    append,
-    leaving_out,
-    read_all,
-    read_comparisons,
-    there,
-)
+from ..core.record import PEER_RECORDS, Context, append, leaving_out, read_all, read_comparisons, there
 from ..options import AtOnce, Resume, Where, between, run_of, say
 from ..process.local import start
 from ..process.stopping import keeps

@@ -16,16 +16,7 @@ from ..core.case import Job
 from ..core.errors import NotComparable
 from ..core.machine import ROOT, git_state
 from ..core.point import Point, Preset, point_name
-from ..core.record import (
-    CaseVersion,
-    Comparison,
-    Record,
-    append,
-    leaving_out,
-    read_all,
-    read_comparisons,
-    there,
-)
+from ..core.record import CaseVersion, Comparison, Record, append, leaving_out, read_all, read_comparisons, there
 from ..core.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .checkouts import revisions
 from .rounds import TURNS, Round, Side, record_of
@@ -208,12 +199,7 @@ def measure_revisions(
 
 
 def sides_of(
-    run_id: str,
-    case: CaseVersion,
-    points: tuple[Point, Point],
-    starts: Sequence[Start],
-    *,
-    rounds: int | None = None,
+    run_id: str, case: CaseVersion, points: tuple[Point, Point], starts: Sequence[Start], *, rounds: int | None = None
 ) -> tuple[Side, Side]:
     """Return two sides of a case, with runs named after their letters."""
     a, b = (
@@ -224,10 +210,7 @@ def sides_of(
 
 
 def in_rounds(
-    todo: Sequence[tuple[Side, Side]],
-    preset: Preset,
-    at_once: int = 1,
-    say: Callable[[str], None] = lambda text: None,
+    todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
     """Yield the index of each pair with its records and comparison, or its error. Waits.
 

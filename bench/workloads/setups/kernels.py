@@ -10,14 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from warpdrive_min import (
-    CUDADataManager,
-    CUDAEnvironmentReset,
-    CUDAFunctionManager,
-    CUDASampler,
-    DataFeed,
-    EnvWrapper,
-)
+from warpdrive_min import CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed, EnvWrapper
 from warpdrive_min.backends import Backend
 from warpdrive_min.consistency import copy_state
 from warpdrive_min.constants import DONE, EPISODE, TERMINATED, TIMESTEP, TRUNCATED, Constants
@@ -495,11 +488,7 @@ def launch(point: Point, backend: Backend) -> Kernel:
         return {"launches": torch.tensor([LAUNCHES])}, {"launches": launches.cpu()}
 
     return Kernel(
-        calls=calls,
-        work={"calls": 1},
-        n_bytes=2 * launches.nbytes,
-        trial=trial,
-        oracle="the number of launches",
+        calls=calls, work={"calls": 1}, n_bytes=2 * launches.nbytes, trial=trial, oracle="the number of launches"
     )
 
 
