@@ -270,17 +270,12 @@ class Limits:
     source: str
 
 
+_HOPPER: Final = partial(
+    Limits, ops_per_s=132 * 128 * 1.98e9, source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz"
+)
 LIMITS: Final[dict[str, Limits]] = {
-    "NVIDIA H200": Limits(
-        bytes_per_s=4.3e12,
-        ops_per_s=132 * 128 * 1.98e9,
-        source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz",
-    ),
-    "NVIDIA H100 80GB HBM3": Limits(
-        bytes_per_s=3.03e12,
-        ops_per_s=132 * 128 * 1.98e9,
-        source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz",
-    ),
+    "NVIDIA H200": _HOPPER(bytes_per_s=4.3e12),
+    "NVIDIA H100 80GB HBM3": _HOPPER(bytes_per_s=3.03e12),
 }
 """By the name that the driver gives the device."""
 
