@@ -26,7 +26,7 @@ from .options import AtOnce, CaseNames, Counts, Names, Resume, Where, console, s
 from .process import ray_cluster
 from .process.local import run_points
 from .process.stopping import keeps
-from .process.sweep import Runner, missing, records_in, run
+from .process.sweep import Runner, missing, results_in, run
 from .show import documents, plots
 from .show.records import by_machine
 from .workloads.cases import jobs
@@ -93,7 +93,7 @@ def command(
         todo = missing(here, file)
         records = _with_progress(todo, context, file, runner)
     if resume:
-        records = records_in(file)
+        records = results_in(file)[0]
     _show(records)
     say(f"records: {file}")
     machines = by_machine(record for record in records if record.is_evidence) if plot else {}

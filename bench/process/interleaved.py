@@ -16,10 +16,11 @@ from ..core.case import Job
 from ..core.errors import NotComparable
 from ..core.machine import ROOT, git_state
 from ..core.point import Point, Preset, point_name
-from ..core.record import CaseVersion, Comparison, Record, append, leaving_out, read_all, read_comparisons, there
+from ..core.record import CaseVersion, Comparison, Record, append, there
 from ..core.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .checkouts import revisions
 from .rounds import TURNS, Round, Side, record_of
+from .sweep import results_in
 from .worker import Copy, Start, WorkerError
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
@@ -92,11 +93,9 @@ class Kept:
 
     def pairs(self) -> list[Pair]:
         """Return the finished pairs."""
-        with leaving_out() as cut:
-            records = {record.id: record for record in read_all(self.files, cut)}
-            comparisons = read_comparisons(self.files, cut)
-        there = [each for each in comparisons if {each.a, each.b} <= records.keys()]
-        return [Pair.of(records[each.a], records[each.b], each) for each in there]
+        records, comparisons = results_in(*self.files)
+        by_id = {record.id: record for record in records}
+        return [Pair.of(by_id[each.a], by_id[each.b], each) for each in comparisons if {each.a, each.b} <= by_id.keys()]
 
 
 @dataclass(frozen=True, slots=True)
