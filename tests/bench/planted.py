@@ -17,9 +17,8 @@ from typing import Final, Self
 from bench.core.archive import read_toml
 from bench.core.case import Job
 from bench.core.errors import CompareError
-from bench.core.machine import ROOT
+from bench.core.machine import PACKAGES_OF_CODE, ROOT
 from bench.core.point import Preset, conditions, passes
-from bench.process.callgrind import FOLDERS
 from bench.workloads.cases import CASES
 from bench.workloads.shared import EPISODE_LENGTHS
 
@@ -132,10 +131,10 @@ class Copy:
     @contextmanager
     def of(cls, root: Path = ROOT) -> Iterator[Self]:
         """Copy a checkout temporarily; raises CompareError if it is none."""
-        if not all((root / name).is_dir() for name in FOLDERS):
+        if not all((root / name).is_dir() for name in PACKAGES_OF_CODE):
             raise CompareError(f"planted changes: need a checkout (got {root}); run them in a clone")
         with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-            for name in FOLDERS:
+            for name in PACKAGES_OF_CODE:
                 shutil.copytree(root / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
             yield cls(Path(folder))
 
