@@ -130,14 +130,9 @@ def measure_all(
     """
     found = Measured()
     there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
-    pairs = dict[int, Pair]()
-    missing = []
-    for index, (a, b) in enumerate(todo):
-        key = a.run_id, b.run_id, _name(a.case.name, a.point, b.point)
-        if key in there:
-            pairs[index] = there[key]
-        else:
-            missing.append(index)
+    keys = [(a.run_id, b.run_id, _name(a.case.name, a.point, b.point)) for a, b in todo]
+    pairs = {index: there[key] for index, key in enumerate(keys) if key in there}
+    missing = [index for index, key in enumerate(keys) if key not in there]
     if pairs:
         say(f"{len(pairs)} of {len(todo)} pairs are kept")
     of_this_checkout = {side.run_id for index in missing for side in todo[index] if isinstance(side.start, Copy)}
