@@ -51,12 +51,8 @@ class Kernel:
         for _ in range(self.n_trials):
             worst |= {name: max(worst.get(name, 0.0), e) for name, e in errors(*self.trial(), self.periods).items()}
         name = max(worst, key=lambda each: worst[each])
-        return Check(
-            passed=worst[name] <= self.tolerance,
-            max_error=worst[name],
-            oracle=self.oracle,
-            detail=f"largest in {name}: {worst[name]:.3g}, {self.tolerance:.3g} at most",
-        )
+        detail = f"largest in {name}: {worst[name]:.3g}, {self.tolerance:.3g} at most"
+        return Check.within(worst[name], self.tolerance, self.oracle, detail)
 
 
 def measured(make: Callable[[Point, Backend], Kernel], point: Point, noun: str) -> Timed:
