@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from .core.stats import median
 from .show.columns import Column, Table
 from .show.documents import TABLES
 from .show.labels import commit_label, machine_label, plural
-from .show.plots import STYLES, WIDTH_IN, pages, paint, width_in
+from .show.plots import STYLES, WIDTH_IN, pages, paint, save, width_in
 from .show.records import by_machine, evidence_of, latest, measured_alone
 from .show.render import escape, floating_figure, floating_table, head, template
 from .show.sets import published_records
@@ -125,10 +124,7 @@ def figures(records: Sequence[Record], folder: Path, machine: str) -> tuple[list
     for chart in (page for whole in charts(records) for page in pages(whole)):
         pdf = folder / f"{chart.name}.pdf"
         with mpl.rc_context(fname=STYLES / "paper.mplstyle"):
-            figure = paint(chart)
-            content = io.BytesIO()
-            figure.savefig(content, format="pdf", metadata={"CreationDate": None})
-            write_atomically(pdf, content.getvalue())
+            save(paint(chart), pdf)
         text = floating_figure(
             f"{machine}/figures/{chart.name}",
             pdf.name,

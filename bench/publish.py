@@ -21,7 +21,7 @@ from . import doctor
 from .core import machine
 from .core.errors import Code
 from .core.point import Point, PresetName, command_line, passes, point_name
-from .core.record import Comparison, Context, Record, append, leaving_out, read_comparisons, there
+from .core.record import Comparison, Context, Record, append
 from .judge.evidence import Key, key, name_of, point_key
 from .judge.ledger import is_claimed
 from .options import AtOnce, CaseNames, Where, between, require_known, require_met, say
@@ -32,7 +32,7 @@ from .process.interleaved import in_rounds
 from .process.local import run_points, start
 from .process.rounds import Side
 from .process.stopping import keeps
-from .process.sweep import missing, records_in, run
+from .process.sweep import missing, results_in, run
 from .process.worker import WorkerError
 from .show import documents, plots, sets
 from .show.sets import COMPARISONS, RECORDS, Manifest
@@ -105,12 +105,11 @@ class Publication:
 
     def records(self) -> list[Record]:
         """Return all records so far."""
-        return records_in(self.folder / RECORDS)
+        return results_in(self.folder / RECORDS)[0]
 
     def comparisons(self) -> list[Comparison]:
         """Return all comparisons so far."""
-        with leaving_out() as cut:
-            return read_comparisons(there(self.folder / COMPARISONS), cut)
+        return results_in(self.folder / COMPARISONS)[1]
 
     @property
     def is_shard(self) -> bool:
@@ -355,9 +354,5 @@ def write_tables(publication: Publication) -> Iterator[str]:
 
 Steps = dict[str, Callable[[Publication], Iterator[str]]]
 STEPS_OF_SHARDS: Final[Steps] = {"sweep": run_sweep, "pairs": run_pairs, "peers": run_peers}
-STEPS: Final[Steps] = {
-    **STEPS_OF_SHARDS,
-    "figures": draw_figures,
-    "tables": write_tables,
-}
+STEPS: Final[Steps] = {**STEPS_OF_SHARDS, "figures": draw_figures, "tables": write_tables}
 """Steps in order; each yields a line per finished, resumable piece of work."""

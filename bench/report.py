@@ -65,11 +65,7 @@ def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence
     drawn = {figure["id"]: figure.pop("drawn") for machine in machines for figure in machine["figures"]}
     text = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     page = template("report.html", autoescape=True, lstrip_blocks=True).render(
-        claims=claims,
-        machines=machines,
-        drawn=text,
-        sources=SOURCES,
-        digits=digits,
+        claims=claims, machines=machines, drawn=text, sources=SOURCES, digits=digits
     )
     return with_hashes(page)
 

@@ -27,7 +27,7 @@ from .options import AtOnce, CaseNames, Counts, Names, Resume, Where, console, s
 from .process import ray_cluster
 from .process.local import run_points
 from .process.stopping import keeps
-from .process.sweep import Runner, missing, records_in, run
+from .process.sweep import Runner, missing, results_in, run
 from .show import documents, plots
 from .show.records import by_machine
 from .workloads.cases import jobs
@@ -98,7 +98,7 @@ def command(
         todo = missing(here, file)
         records = _with_progress(todo, context, file, runner)
     if resume:
-        records = records_in(file)
+        records = results_in(file)[0]
     _show(records)
     say(f"records: {file}")
     say(f"a page of them: python -m bench report {shlex.quote(str(file))}")

@@ -151,3 +151,8 @@ def load(path: File, kind: type[Loaded]) -> Loaded:
         return TypeAdapter(kind).validate_python(fields)
     except ValidationError as error:
         raise FileError(f"{path}: {fault(error)}") from error
+
+
+def load_if_any(path: Path, kind: type[Loaded]) -> Loaded | None:
+    """Read a model from a file, see `load`; None: there is no file."""
+    return load(located(path), kind) if exists(path) else None

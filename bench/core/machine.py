@@ -270,17 +270,12 @@ class Limits:
     source: str
 
 
+_HOPPER: Final = partial(
+    Limits, ops_per_s=132 * 128 * 1.98e9, source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz"
+)
 LIMITS: Final[dict[str, Limits]] = {
-    "NVIDIA H200": Limits(
-        bytes_per_s=4.3e12,
-        ops_per_s=132 * 128 * 1.98e9,
-        source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz",
-    ),
-    "NVIDIA H100 80GB HBM3": Limits(
-        bytes_per_s=3.03e12,
-        ops_per_s=132 * 128 * 1.98e9,
-        source="copy bandwidth as measured; 132 SMs x 128 lanes x 1.98 GHz",
-    ),
+    "NVIDIA H200": _HOPPER(bytes_per_s=4.3e12),
+    "NVIDIA H100 80GB HBM3": _HOPPER(bytes_per_s=3.03e12),
 }
 """By the name that the driver gives the device."""
 
@@ -345,7 +340,8 @@ def warn_without_commit() -> None:
             log.warning("git: the records of this run will have no commit (%s); %s", error, do)
 
 
-CODE = ("warpdrive_min", "envs", "bench", "pyproject.toml")
+PACKAGES_OF_CODE = ("warpdrive_min", "envs", "bench")
+CODE = (*PACKAGES_OF_CODE, "pyproject.toml")
 """Files that decide a figure; records and documents may change."""
 
 
@@ -356,13 +352,15 @@ def dependencies_hash() -> str:
 
 
 @cache
-def sources_hash(root: Path = ROOT) -> str:
-    """Hash names and contents of all files of the packages, at the first call.
+def sources_hash() -> str:
+    """Return `hash_below` of this code, as it was at the first call."""
+    return hash_below(ROOT)
 
-    It needs no git.
-    """
+
+def hash_below(root: Path) -> str:
+    """Hash names and contents of all files of the packages in a checkout, without git."""
     digest = hashlib.sha256()
-    for folder in (root / name for name in CODE if "." not in name):
+    for folder in (root / name for name in PACKAGES_OF_CODE):
         for file in sorted(folder.rglob("*")):
             if file.is_file() and "__pycache__" not in file.parts:
                 digest.update(f"{file.relative_to(root).as_posix()}\0".encode())

@@ -62,6 +62,11 @@ class Check:
     oracle: str = ""
     detail: str = ""
 
+    @classmethod
+    def within(cls, error: float, tolerance: float, oracle: str, detail: str = "") -> Check:
+        """Return the check of an error, which may be as large as the tolerance."""
+        return cls(passed=error <= tolerance, max_error=error, oracle=oracle, detail=detail)
+
     def why(self, when: str) -> str:
         """Describe the check before or after the timing."""
         return f"{when} the timing, against {self.oracle}: {self.detail}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from ..core.archive import load
+from ..core.archive import load_if_any
 from ..core.case import Job
 from ..core.errors import FileError, NotComparable
 from ..core.machine import differences, kind
@@ -106,10 +106,7 @@ def read(machine: Mapping[str, Any], folder: Path = CALIBRATIONS) -> Calibration
     Raises:
         NotComparable: The file breaks the schema.
     """
-    path = folder / f"{kind(machine)}.json"
-    if not path.exists():
-        return None
     try:
-        return load(path, Calibration)
+        return load_if_any(folder / f"{kind(machine)}.json", Calibration)
     except FileError as error:
         raise NotComparable(f"{error}; run `python -m bench calibrate` again") from error

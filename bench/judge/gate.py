@@ -276,12 +276,7 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
     if not before and not now:
         axes = "program (an environment, or a part of the core), part, kernel, backend and arch"
         raise NothingMeasured(f"gate: no kernel passes --case, --where and --env; axes of machine code are {axes}")
-    found = verdict.compared(before, now, report.threshold)
-    report.rows += found.rows
-    report.add("broken", *found.failed)
-    report.add("not comparable", *found.refused)
-    report.add("changed", *found.changed)
-    report.notes += [f"left out: {reason}" for reason in found.skipped]
+    verdict.judge_into(report, before, now)
 
 
 # ------------------------------------------------------------------ judging

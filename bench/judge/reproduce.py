@@ -25,16 +25,7 @@ from ..core.archive import CUT, with_archived
 from ..core.errors import Code, CompareError, FileError, exiting
 from ..core.machine import CODE
 from ..core.point import Metric, passes, unmet
-from ..core.record import (
-    RESULTS,
-    SWEEPS,
-    Context,
-    Record,
-    RecordError,
-    append,
-    leaving_out,
-    read_all,
-)
+from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, leaving_out, read_all
 from ..options import between
 from ..process.local import run_point
 from ..process.stopping import keeps

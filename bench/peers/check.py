@@ -68,9 +68,6 @@ def correctness(env: str, trace: Mapping[str, Any]) -> Check:
         for ours, theirs in (("observations", "after"), ("rewards", "rewards"))
     }
     worst = max(each.error for each in errors.values())
-    return Check(
-        passed=worst <= LOOSER * oracle.env.tolerance,
-        max_error=worst,
-        oracle=f"NumPy, a step of {rows} environments from the peer's state",
-        detail="; ".join(f"{name} {each}" for name, each in errors.items()),
-    )
+    against = f"NumPy, a step of {rows} environments from the peer's state"
+    detail = "; ".join(f"{name} {each}" for name, each in errors.items())
+    return Check.within(worst, LOOSER * oracle.env.tolerance, against, detail)

@@ -13,18 +13,11 @@ from warpdrive_min import BACKENDS
 from warpdrive_min.files import require_writable
 
 from ..core.point import Preset, PresetName, passes, point_name, unmet
-from ..core.record import (
-    PEER_RECORDS,
-    Context,
-    append,
-    leaving_out,
-    read_all,
-    read_comparisons,
-    there,
-)
+from ..core.record import PEER_RECORDS, Context, append
 from ..options import AtOnce, Resume, Where, between, run_of, say
 from ..process.local import start
 from ..process.stopping import keeps
+from ..process.sweep import results_in
 from ..show import documents, render
 from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
 from .sides import Run, measure_each
@@ -67,9 +60,8 @@ def peers(
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"
     keeps(file, words=("--resume", context.run_id))
-    with leaving_out() as cut:
-        records, compared = read_all(there(file), cut), read_comparisons(there(comparisons), cut)
-    todo = unfinished(wanted, records, compared)
+    records = results_in(file)[0]
+    todo = unfinished(wanted, records, results_in(comparisons)[1])
     for index, (job, found, comparison) in enumerate(measure_each(todo, run, at_once), start=1):
         for record in found:
             append(file, record)

@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 VERSION: Final = 2
 TAKEN: Final = "in turns with ours"
 PROGRAM: Final = Path(__file__).with_name("worker.py")
-ALONE: Final = {
-    "PYTHONSAFEPATH": "1",
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-}
+ALONE: Final = {"PYTHONSAFEPATH": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Environment of a peer: without our path, and without JAX's preallocation."""
 BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
 """Our backends on each kind of device, the fastest first."""

@@ -8,7 +8,6 @@ look-ups by address are left out: they depend on where memory happens to lie. `s
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import os
 import platform
@@ -30,7 +29,7 @@ from warpdrive_min.processes import run
 
 from ..core.archive import load
 from ..core.case import Case, Job
-from ..core.machine import ROOT
+from ..core.machine import ROOT, hash_below
 from ..core.measure import Timed
 from .worker import Worker, finding, program
 
@@ -41,8 +40,6 @@ FEW: Final = 4
 """Number of environments of a kind that preset smoke leaves out."""
 PATH: Final = "path"
 """Name of the part outside kernels."""
-FOLDERS: Final = ("warpdrive_min", "envs", "bench")
-"""Folders of the code."""
 TARGET: Final = "x86-64-v3"
 """Processor that kernels are built for: Valgrind has no AVX-512, and counts are the same on every x86."""
 INSTALL: Final = "install Valgrind (apt-get install valgrind) for its callgrind"
@@ -258,20 +255,11 @@ def kept(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
         path.write_text(json.dumps([asdict(each) for each in counted]))
 
     own = "".join(path.read_text() for path in (Path(__file__), Path(__file__).with_name("server.py")))
-    code = {"counts": own, "code": digest(root), "points": names, "tools": tools()}
+    code = {"counts": own, "code": hash_below(root), "points": names, "tools": tools()}
     path = cached(code, ".json", make)
     if any(each.error for each in counted):
         path.unlink()  # the next count may succeed
     return counted or load(path, list[Count])
-
-
-def digest(root: Path) -> str:
-    """Return a hash of all files of the code."""
-    found = hashlib.sha256()
-    files = [path for name in FOLDERS for path in (root / name).rglob("*") if path.is_file()]
-    for path in sorted(path for path in files if path.suffix != ".pyc"):
-        found.update(str(path.relative_to(root)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
 
 
 @cache

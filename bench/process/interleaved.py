@@ -16,19 +16,11 @@ from ..core.case import Job
 from ..core.errors import NotComparable
 from ..core.machine import ROOT, git_state
 from ..core.point import Point, Preset, point_name
-from ..core.record import (
-    CaseVersion,
-    Comparison,
-    Record,
-    append,
-    leaving_out,
-    read_all,
-    read_comparisons,
-    there,
-)
+from ..core.record import CaseVersion, Comparison, Record, append, there
 from ..core.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .checkouts import revisions
 from .rounds import TURNS, Round, Side, record_of
+from .sweep import results_in
 from .worker import Copy, Start, WorkerError
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
@@ -101,11 +93,9 @@ class Kept:
 
     def pairs(self) -> list[Pair]:
         """Return the finished pairs."""
-        with leaving_out() as cut:
-            records = {record.id: record for record in read_all(self.files, cut)}
-            comparisons = read_comparisons(self.files, cut)
-        there = [each for each in comparisons if {each.a, each.b} <= records.keys()]
-        return [Pair.of(records[each.a], records[each.b], each) for each in there]
+        records, comparisons = results_in(*self.files)
+        by_id = {record.id: record for record in records}
+        return [Pair.of(by_id[each.a], by_id[each.b], each) for each in comparisons if {each.a, each.b} <= by_id.keys()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +130,9 @@ def measure_all(
     """
     found = Measured()
     there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
-    pairs = dict[int, Pair]()
-    missing = []
-    for index, (a, b) in enumerate(todo):
-        key = a.run_id, b.run_id, _name(a.case.name, a.point, b.point)
-        if key in there:
-            pairs[index] = there[key]
-        else:
-            missing.append(index)
+    keys = [(a.run_id, b.run_id, _name(a.case.name, a.point, b.point)) for a, b in todo]
+    pairs = {index: there[key] for index, key in enumerate(keys) if key in there}
+    missing = [index for index, key in enumerate(keys) if key not in there]
     if pairs:
         say(f"{len(pairs)} of {len(todo)} pairs are kept")
     of_this_checkout = {side.run_id for index in missing for side in todo[index] if isinstance(side.start, Copy)}
@@ -208,12 +193,7 @@ def measure_revisions(
 
 
 def sides_of(
-    run_id: str,
-    case: CaseVersion,
-    points: tuple[Point, Point],
-    starts: Sequence[Start],
-    *,
-    rounds: int | None = None,
+    run_id: str, case: CaseVersion, points: tuple[Point, Point], starts: Sequence[Start], *, rounds: int | None = None
 ) -> tuple[Side, Side]:
     """Return two sides of a case, with runs named after their letters."""
     a, b = (
@@ -224,10 +204,7 @@ def sides_of(
 
 
 def in_rounds(
-    todo: Sequence[tuple[Side, Side]],
-    preset: Preset,
-    at_once: int = 1,
-    say: Callable[[str], None] = lambda text: None,
+    todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
     """Yield the index of each pair with its records and comparison, or its error. Waits.
 

@@ -250,9 +250,7 @@ def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int)
         },
     )
     context = Context(
-        run_id=side.run_id,
-        preset=preset,
-        **{name: reply[name] for name in ("machine", "git", "dependencies_hash")},
+        run_id=side.run_id, preset=preset, **{name: reply[name] for name in ("machine", "git", "dependencies_hash")}
     )
     case = replace(side.case, version=reply["case_version"], scope=reply["scope"])
     return Record.of(

@@ -100,7 +100,7 @@ class Server(Dispatcher):
         """
         assert self._timed is not None, "a point is set up before it is warmed up"
         self._start = StartingFrom(self._timed) if goes_back else None
-        self._timer = self._timer_of(self._timed)
+        self._timer = Timer(replace(self._timed, stopwatch=self._start) if self._start else self._timed)
         self._timer.settle(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
         return {"runs_per_sample": self._timer.runs, "warm_up": self._timer.warm_up}
 
@@ -177,9 +177,6 @@ class Server(Dispatcher):
         except Exception as error:  # noqa: BLE001  (one broken point must not lose the others)
             return {"error": type(error).__name__, "message": str(error)}
         return timed
-
-    def _timer_of(self, timed: Timed) -> Timer:
-        return Timer(replace(timed, stopwatch=self._start) if self._start else timed)
 
     def _let_go(self) -> None:
         """Free the memory of the point for the other side or the next point."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..core.case import Job
-from ..core.record import Context, Record, append, leaving_out, read_all, there
+from ..core.record import Comparison, Context, Record, append, leaving_out, read_results, there
 from ..judge.evidence import key, name_of, point_key
 
 Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
@@ -29,15 +29,15 @@ def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> It
         yield record
 
 
-def records_in(file: Path) -> list[Record]:
-    """Return the readable records of a file, if it exists."""
+def results_in(*files: Path) -> tuple[list[Record], list[Comparison]]:
+    """Return the readable records and comparisons of the files that exist."""
     with leaving_out() as cut:
-        return read_all(there(file), cut)
+        return read_results(there(*files), cut)
 
 
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:
     """Return the points that have no ``ok`` record in a file."""
-    finished = {key(record) for record in records_in(file) if record.status == "ok"}
+    finished = {key(record) for record in results_in(file)[0] if record.status == "ok"}
     return [job for job in todo if point_key(job.case.name, job.point) not in finished]
 
 
@@ -49,4 +49,4 @@ def measured(
     for index, record in enumerate(run(todo, context, file, runner), start=1):
         reason = f": {record.reason}" if record.reason else ""
         tell(f"{index}/{len(todo)} {name_of(record)}: {record.status}{reason}")
-    return records_in(file)
+    return results_in(file)[0]

@@ -137,7 +137,7 @@ def draw(
         for chart in charts(found, past):
             figure = paint(chart)
             FigureCanvasAgg(figure)
-            paths += [_save(figure, out / f"{name}-{chart.name}.{kind}") for kind in formats]
+            paths += [save(figure, out / f"{name}-{chart.name}.{kind}") for kind in formats]
     return paths
 
 
@@ -376,7 +376,8 @@ def _footer(figure: Figure, chart: Chart) -> None:
     figure.supxlabel(textwrap.fill(one_line(text), letters), fontsize="xx-small", color="0.45", x=0.01, ha="left")
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure in the format of its suffix, without the time."""
     metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[path.suffix[1:]]
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], metadata=metadata)

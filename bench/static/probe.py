@@ -1,8 +1,8 @@
 """Process that compiles kernels without a GPU and reports the launches.
 
-`python probe.py ARCHITECTURE...` reads programs, one JSON object a line, and answers each with one: the launches of
-each of its parts, with the compiled files. It takes `warpdrive_min` from the folder that it is started in, which may be
-another commit's: only names that this has had for long.
+`python probe.py ARCHITECTURE... SOCKET` answers programs over an inherited socket, with the protocol of
+`process/worker.py`: the launches of each part, with the compiled files. `warpdrive_min` may be of another commit, so
+only names that it has had for long are used.
 
 Backends of its own stand in their places in `BACKENDS`: they compile for architectures that are named, keep arrays on
 the CPU, and count launches in place of making them. So kernels, constants, types and shapes are those of a real run.
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
@@ -427,18 +428,17 @@ def answer(program: Mapping[str, Any], trace: Trace) -> dict[str, Any]:
         return {"failed": f"{type(error).__name__}: {error}"}
 
 
-def main(architectures: Sequence[str]) -> None:
-    """Answer programs until there are no more."""
+def main(*architectures: str, socket: int) -> None:
+    """Answer programs until an empty request."""
     with contextlib.suppress(ImportError):
         importlib.import_module("_numba_cuda_redirector")  # its .pth is read in Python's own folders alone
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what an environment prints is no answer
     sys.path.append(os.getcwd())  # where a user has modules; last, so that those of the checkout go before
-    trace = Trace(architectures)
+    trace, connection = Trace(architectures), Connection(socket)
     BACKENDS.update({"pycuda": CudaC(trace), "numba": NumbaCuda(trace)})
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line), trace)), file=answers, flush=True)
+    while request := json.loads(connection.recv_bytes()):
+        connection.send_bytes(json.dumps(answer(**request["arguments"], trace=trace)).encode())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with contextlib.suppress(EOFError):  # the client is gone
+        main(*sys.argv[1:-1], socket=int(sys.argv[-1]))

@@ -13,16 +13,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any, Final
-
-from warpdrive_min.processes import Child
 
 from ..core.errors import CompareError
 from ..core.machine import ROOT
 from ..core.point import Check, Measurement, Metric, command_line
 from ..core.record import CaseVersion, Context, Record, StartTime
-from ..process.worker import finding
+from ..process.worker import Worker, WorkerError, finding
 from ..show.columns import Column, MakeTable, Table, metric_column
 from . import cubin, sass
 from .capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
@@ -113,33 +110,18 @@ Question = tuple[Program, Future[dict[str, Any]]]
 
 def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: Path) -> None:
     """Answer programs in a process, which is replaced if it dies."""
+    env = finding(root, {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"})
+    words = [sys.executable, "-P", str(PROBE), *architectures]
     with suppress(queue.Empty):
         while True:
             program, answered = todo.get_nowait()
-            with suppress(BrokenPipeError), _start(architectures, root) as process:
-                while reply := _answer(process, program):
-                    answered.set_result(reply)
-                    program, answered = todo.get_nowait()
-            answered.set_result({"failed": f"the process that compiles died with exit code {process.returncode}"})
-
-
-def _answer(process: Child, program: Program) -> dict[str, Any] | None:
-    """Return the answer of a process to a program; None: it has died."""
-    assert process.stdin is not None, "it is a pipe"
-    assert process.stdout is not None, "it is a pipe"
-    with suppress(BrokenPipeError):
-        process.stdin.write(json.dumps(program) + "\n")
-        process.stdin.flush()
-    line = process.stdout.readline()
-    reply: dict[str, Any] | None = json.loads(line) if line else None
-    return reply
-
-
-def _start(architectures: Sequence[str], root: Path) -> Child:
-    """Start `probe.py` on the code under a folder, without Numba's simulator."""
-    kept = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
-    words, env = [sys.executable, "-P", str(PROBE), *architectures], finding(root, kept)
-    return Child(words, stdin=PIPE, stdout=PIPE, env=env, text=True)
+            try:
+                with Worker.start("the process that compiles", words, env=env) as process:
+                    while True:
+                        answered.set_result(process.ask("answer", program=program))
+                        program, answered = todo.get_nowait()
+            except WorkerError as error:
+                answered.set_result({"failed": str(error)})
 
 
 # ------------------------------------------------------------------ a record
@@ -219,12 +201,9 @@ def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: st
         raise cubin.CubinError(f"the compiled file has no kernel {launch['kernel']!r} (got {', '.join(kernels)})")
     code = [each for name in found.functions for each in functions[name].code]
     read = sum(functions[name].n_bytes for name in found.functions)
-    check = Check(
-        passed=read == found.n_bytes,
-        max_error=float(abs(read - found.n_bytes)),
-        oracle="the sizes of the sections of the compiled file",
-        detail=f"{read} bytes of instructions were read, of {found.n_bytes}",
-    )
+    oracle = "the sizes of the sections of the compiled file"
+    detail = f"{read} bytes of instructions were read, of {found.n_bytes}"
+    check = Check.within(float(abs(read - found.n_bytes)), 0, oracle, detail)
     capability = CAPABILITIES[architecture]
     warps, limit = warps_at_once(
         capability, threads=launch["threads"], registers=found.registers, shared_bytes=found.shared_bytes

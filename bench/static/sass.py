@@ -105,45 +105,32 @@ def disassembled(path: Path) -> dict[str, Function]:
 
 # ------------------------------------------------------------------ pipes
 
-PIPES: Final[Mapping[str, tuple[str, ...]]] = {
-    "fp32": ("FADD", "FMUL", "FFMA", "FMNMX", "FSEL", "FSET", "FSETP", "FCHK", "FSWZADD"),
-    "fp64": ("DADD", "DMUL", "DFMA", "DSETP", "DMNMX"),
-    "half": ("HADD", "HFMA", "HMUL", "HSET", "HSETP", "HMNMX"),
-    "tensor": ("HMMA", "IMMA", "DMMA", "BMMA", "QGMMA", "HGMMA", "IGMMA", "BGMMA", "WARPGROUP", "UTCHMMA"),
-    "sfu": ("MUFU", "F2F", "F2I", "I2F", "FRND", "F2FP", "POPC", "FLO", "BREV", "I2FP", "F2IP"),
+PIPES: Final[Mapping[str, str]] = {
+    "fp32": "FADD FMUL FFMA FMNMX FSEL FSET FSETP FCHK FSWZADD",
+    "fp64": "DADD DMUL DFMA DSETP DMNMX",
+    "half": "HADD HFMA HMUL HSET HSETP HMNMX",
+    "tensor": "HMMA IMMA DMMA BMMA QGMMA HGMMA IGMMA BGMMA WARPGROUP UTCHMMA",
+    "sfu": "MUFU F2F F2I I2F FRND F2FP POPC FLO BREV I2FP F2IP",
     "int": (
-        *("IADD", "IMAD", "IMUL", "ISETP", "IABS", "IMNMX", "ISCADD", "IDP", "LEA", "LOP", "LOP3", "SHF", "SHL", "SHR"),
-        *("SEL", "PRMT", "SGXT", "BMSK", "VIADD", "VIMNMX", "VABSDIFF", "VIADDMNMX", "VHMNMX", "PLOP3", "PSETP", "P2R"),
-        *("R2P", "I2I", "CREDUX"),
+        "IADD IMAD IMUL ISETP IABS IMNMX ISCADD IDP LEA LOP LOP3 SHF SHL SHR SEL PRMT SGXT BMSK VIADD VIMNMX "
+        "VABSDIFF VIADDMNMX VHMNMX PLOP3 PSETP P2R R2P I2I CREDUX"
     ),
-    "move": ("MOV", "CS2R", "S2R", "S2UR", "R2UR", "MOVM", "CSMTEST", "LEPC"),
-    "uniform": ("U",),
-    "global": ("LDG", "STG", "ATOMG", "ATOM", "RED", "LD", "ST", "LDGSTS", "REDG", "UBLKCP", "UTMALDG", "UTMASTG"),
-    "shared": ("LDS", "STS", "ATOMS", "LDSM", "STSM", "STAS"),
-    "local": ("LDL", "STL"),
-    "constant": ("LDC", "LDCU", "ULDC"),
-    "warp": ("SHFL", "VOTE", "VOTEU", "MATCH", "REDUX", "ELECT"),
-    "barrier": (
-        "BAR",
-        "MEMBAR",
-        "ERRBAR",
-        "DEPBAR",
-        "LDGDEPBAR",
-        "SYNCS",
-        "CCTL",
-        "UCGABAR",
-        "FENCE",
-        "ARRIVES",
-        "ACQBULK",
-    ),
+    "move": "MOV CS2R S2R S2UR R2UR MOVM CSMTEST LEPC",
+    "uniform": "U",
+    "global": "LDG STG ATOMG ATOM RED LD ST LDGSTS REDG UBLKCP UTMALDG UTMASTG",
+    "shared": "LDS STS ATOMS LDSM STSM STAS",
+    "local": "LDL STL",
+    "constant": "LDC LDCU ULDC",
+    "warp": "SHFL VOTE VOTEU MATCH REDUX ELECT",
+    "barrier": "BAR MEMBAR ERRBAR DEPBAR LDGDEPBAR SYNCS CCTL UCGABAR FENCE ARRIVES ACQBULK",
     "control": (
-        *("BRA", "BRX", "JMP", "JMX", "CALL", "RET", "EXIT", "BSSY", "BSYNC", "BREAK", "WARPSYNC", "YIELD", "BMOV"),
-        *("NANOSLEEP", "KILL", "RPCMOV", "BPT", "PREEXIT", "BRXU", "WARPSYNCCOLLECTIVE"),
+        "BRA BRX JMP JMX CALL RET EXIT BSSY BSYNC BREAK WARPSYNC YIELD BMOV NANOSLEEP KILL RPCMOV BPT PREEXIT "
+        "BRXU WARPSYNCCOLLECTIVE"
     ),
-    "none": ("NOP",),
+    "none": "NOP",
 }
 """Opcodes of each kind of work; of ``half`` and others with a digit behind, as ``HFMA2``, the letters."""
-_PIPE_OF: Final = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes}
+_PIPE_OF: Final = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
 UNKNOWN: Final = "other"
 MEMORY: Final = ("global", "shared", "local")
 _WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}

@@ -116,7 +116,7 @@ def point_of(job: Job, kernel: str = "") -> dict[str, Any]:
 
 
 def _seen(count: counts.Count, instructions: float) -> Measurement:
-    check = Check(passed=count.off == 0, max_error=float(count.off), oracle=ORACLE, detail=f"{count.off} too few")
+    check = Check.within(float(count.off), 0, ORACLE, f"{count.off} too few")
     return Measurement(
         before=check,
         after=check,

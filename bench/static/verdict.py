@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
 from ..core.machine import difference_texts, differences
 from ..core.record import Record, oldest_first
 from ..judge.evidence import Estimate, Judgement, Key, key
+from ..judge.outcomes import Report
 from ..show.columns import Column
 from .records import INSTRUCTIONS, MACHINE_CODE, name_of
 
@@ -171,43 +171,25 @@ JUDGES: Final[Mapping[str, Judge]] = {MACHINE_CODE.name: of_machine_code, INSTRU
 # ------------------------------------------------------------------ two sides
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """Records of two sides, as a gate takes them."""
-
-    rows: list[Row]
-    changed: list[str]
-    """Kernels on one side alone."""
-    refused: list[str]
-    """Kernels compiled by different tools, with both."""
-    failed: list[str]
-    """Kernels that fail now."""
-    skipped: list[str]
-    """Reasons of skipped kernels, without duplicates."""
-
-
-def compared(before: Sequence[Record], now: Sequence[Record], threshold: float) -> Sides:
-    """Judge the kernels of both sides."""
+def judge_into(report: Report, before: Sequence[Record], now: Sequence[Record]) -> None:
+    """Add the judgements of kernels to a report, and why others have none."""
     first, second = _evidence(before), _evidence(now)
-    failed = [f"{name_of(each)}: {each.why_no_evidence}" for each in now if each.has_failed]
+    report.add("broken", *(f"{name_of(each)}: {each.why_no_evidence}" for each in now if each.has_failed))
+    skipped = [each for each in [*before, *now] if each.status == "skipped"]
+    report.notes += dict.fromkeys(f"left out: {each.why_no_evidence}" for each in skipped)
     broken_before = {_program(each): each.why_no_evidence for each in before if each.status == "failed"}
-    gone = {_program(each) for each in now if each.status == "failed"}
-    gone |= {_program(each) for each in [*before, *now] if each.status == "skipped"}
-    skipped = dict.fromkeys(each.why_no_evidence for each in [*before, *now] if each.status == "skipped")
-    changed = [
-        f"{name_of(record)} is in {side} alone" + (f" ({why})" if (why := broken_before.get(_program(record))) else "")
-        for side, records, others in (("the baseline", first, second), ("the present code", second, first))
-        for each, record in records.items()
-        if each not in others and _program(record) not in gone
-    ]
-    rows, refused = [], []
-    for each in first.keys() & second.keys():
+    gone = {_program(each) for each in [*skipped, *now] if each.status != "ok"}
+    for side, records, others in (("the baseline", first, second), ("the present code", second, first)):
+        for each, record in records.items():
+            if each not in others and _program(record) not in gone:
+                why = broken_before.get(_program(record))
+                report.add("changed", f"{name_of(record)} is in {side} alone" + (f" ({why})" if why else ""))
+    for each in sorted(first.keys() & second.keys(), key=lambda each: name_of(second[each])):
         a, b = first[each], second[each]
         if differ := difference_texts(differences(_tools(a), _tools(b), None)):
-            refused.append(f"{name_of(b)}: {', '.join(differ)}")
+            report.add("not comparable", f"{name_of(b)}: {', '.join(differ)}")
         else:
-            rows.append(JUDGES[b.case](a, b, threshold))
-    return Sides(sorted(rows, key=lambda row: row.subject), changed, sorted(refused), failed, list(skipped))
+            report.rows.append(JUDGES[b.case](a, b, report.threshold))
 
 
 def _evidence(records: Sequence[Record]) -> dict[Key, Record]:

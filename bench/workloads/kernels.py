@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import compared
+from ..core.case import Case, compared
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Point, Preset
 from .shared import OURS, has_gpu_sizes
@@ -97,59 +96,53 @@ def launch_points(preset: Preset) -> list[Point]:
 # ------------------------------------------------------------------ set-up
 
 
-def kernel(name: str, noun: str = "launched") -> Callable[[Point], Timed]:
-    """Return the set-up of a kernel of `setups.kernels`, called many times in a run."""
+def kernel_case(name: str, noun: str = "launched", **declared: Any) -> Case:
+    """Return the case of a kernel of `setups.kernels`, called many times in a run."""
 
     def setup(point: Point) -> Timed:
         from .setups import kernels
 
         return kernels.measured(getattr(kernels, name), point, noun)
 
-    return setup
+    return compared(name=name, scope="kernel", setup=setup, **declared)
 
 
 # ------------------------------------------------------------------ cases
 
-kernel_case: Final = partial(compared, scope="kernel")
 SAMPLER: Final = kernel_case(
-    name="sampler",
+    "sampler",
+    "draws",
     title="draw an action for every agent: ours against torch.multinomial and Categorical",
     points=sampler_points,
-    setup=kernel("sampler", "draws"),
     over=("implementation", "torch.multinomial", "torch.Categorical"),
 )
 RESET: Final = kernel_case(
-    name="reset",
+    "reset",
     title="restart every environment: by its own kernel, or by copying saved arrays",
     points=reset_points,
-    setup=kernel("reset"),
     over=("backend", "cpu"),
 )
 RETURN_SCAN: Final = kernel_case(
-    name="return_scan",
+    "return_scan",
     title="sum up discounted rewards: our kernel against a loop and a cumulative sum of torch",
     points=scan_points,
-    setup=kernel("return_scan"),
     over=("implementation", "torch loop"),
 )
 SHUFFLE: Final = kernel_case(
-    name="shuffle",
+    "shuffle",
     title="draw a permutation: ours against torch.randperm",
     points=shuffle_points,
-    setup=kernel("shuffle"),
     over=("implementation", "torch.randperm"),
 )
 RECORD: Final = kernel_case(
-    name="record",
+    "record",
     title="keep a step of a rollout and sum over its episodes",
     points=record_points,
-    setup=kernel("record"),
     over=("backend", "cpu"),
 )
 LAUNCH: Final = kernel_case(
-    name="launch",
+    "launch",
     title="launch next to nothing, one by one and in a graph: ours against torch",
     points=launch_points,
-    setup=kernel("launch"),
     over=("implementation", "torch"),
 )

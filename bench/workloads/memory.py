@@ -167,13 +167,9 @@ def as_declared(point: Point, backend: Backend) -> Check:
     want = one + (two - one) * (3 * n_envs - 1)
     got = used_bytes(point, backend, 3 * n_envs)
     allowed = SLACK_BYTES if backend.device.type == "cuda" else 0
-    error = abs(got - want)
-    return Check(
-        passed=error <= allowed,
-        max_error=error,
-        oracle="shapes and dtypes of the arrays of one environment and of two, in bytes",
-        detail=f"{3 * n_envs:,} environments take {got:,} bytes, {want:,} are declared",
-    )
+    oracle = "shapes and dtypes of the arrays of one environment and of two, in bytes"
+    detail = f"{3 * n_envs:,} environments take {got:,} bytes, {want:,} are declared"
+    return Check.within(abs(got - want), allowed, oracle, detail)
 
 
 def declared_bytes(wrapper: EnvWrapper) -> int:

@@ -152,12 +152,8 @@ def startup(point: Point) -> ColdStart:
 
     def check() -> Check:
         error = max(max(errors(expected, arrays).values()) for arrays in starter.take())
-        return Check(
-            passed=error == 0,
-            max_error=error,
-            oracle=f"{oracle}: to the bit",
-            detail=f"{starter.n_started} processes so far, {', '.join(expected)}",
-        )
+        detail = f"{starter.n_started} processes so far, {', '.join(expected)}"
+        return Check.within(error, 0, f"{oracle}: to the bit", detail)
 
     return ColdStart(
         run=starter.start,

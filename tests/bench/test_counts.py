@@ -10,6 +10,7 @@ import pytest
 
 from bench.core import machine
 from bench.core.record import Context, append, read_all
+from bench.judge.gate import report_on
 from bench.options import Choice
 from bench.process import callgrind as counts
 from bench.process import server
@@ -254,8 +255,9 @@ def test_gate_of_counts(counted, monkeypatch, tmp_path):
     for share in (lambda by: 1, lambda by: by):
         monkeypatch.setattr(counts, "kept", times(share))
         both.append(sides.counted(jobs, CONTEXT))
-    rows = verdict.compared(*both, 0.015).rows
-    assert {row.estimate.records[1].point["kernel"]: row.verdict for row in rows} == {
+    report = report_on("before", 0.015, static=True)
+    verdict.judge_into(report, *both)
+    assert {row.estimate.records[1].point["kernel"]: row.verdict for row in report.rows} == {
         "step": "unchanged",
         "sample": "same",
         "reset": "worse",
@@ -276,8 +278,9 @@ def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
     jobs = sides.counted_jobs(["pendulum"])
     now = sides.counted(jobs, CONTEXT)
     monkeypatch.setattr(counts, "kept", lambda *_: [counts.Count(error="Skip", reason="too old")] * len(jobs))
-    found = verdict.compared(sides.counted(jobs, CONTEXT), now, 0.015)
-    assert (found.rows, found.changed, found.skipped) == ([], [], ["too old"])
+    report = report_on("before", 0.015, static=True)
+    verdict.judge_into(report, sides.counted(jobs, CONTEXT), now)
+    assert (report.rows, report.problems, report.notes) == ([], [], ["left out: too old"])
 
 
 def test_takers_know_what_is_wanted(counted):

@@ -13,15 +13,15 @@ from bench.core.case import Job
 from bench.core.errors import CompareError
 from bench.core.machine import ROOT
 from bench.core.record import Context, Record
-from bench.judge import planted
-from bench.judge.gate import THRESHOLD, judge
-from bench.judge.planted import SAME, SLOWER, Change, Copy
+from bench.judge.gate import THRESHOLD, judge, report_on
 from bench.options import Choice
 from bench.process.interleaved import Pair, measure_all, sides_of
 from bench.process.worker import Worker
 from bench.static.programs import CORE
 from bench.static.sides import taken
-from bench.static.verdict import compared
+from bench.static.verdict import judge_into
+from tests.bench import planted
+from tests.bench.planted import SAME, SLOWER, Change, Copy
 from warpdrive_min.envs import ENVS
 
 CHANGES = {"slower": planted.read(SLOWER), "the same": planted.read(SAME)}
@@ -89,6 +89,14 @@ def counts_of(names: Sequence[str], root: Path) -> list[Record]:
     return taken(Choice(cases=["instructions"], envs=names), CONTEXT, root)
 
 
+def compared(before: Sequence[Record], now: Sequence[Record]) -> list[str]:
+    """Return the verdicts of the static gate, under which nothing may be broken."""
+    report = report_on("before", THRESHOLD, static=True)
+    judge_into(report, before, now)
+    assert "broken" not in dict(report.problems)
+    return [row.verdict for row in report.rows]
+
+
 @pytest.fixture(scope="module")
 def static_gate():
     """Yield a function from a change and a source of records to verdicts; a baseline is compiled once."""
@@ -100,9 +108,7 @@ def static_gate():
             if key not in baselines:
                 baselines[key] = source(change.programs, copy.root)
             with copy.changed(change):
-                sides = compared(baselines[key], source(change.programs, copy.root), THRESHOLD)
-            assert not sides.failed
-            return [row.verdict for row in sides.rows]
+                return compared(baselines[key], source(change.programs, copy.root))
 
         yield verdicts
 
@@ -153,11 +159,10 @@ def test_static_gate_ignores_a_rebuild(name, tmp_path, monkeypatch):
         monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / cache))
         with Copy.of() as copy:
             builds.append(machine_code_of([name], copy.root))
-    sides = compared(*builds, THRESHOLD)
-    assert not sides.failed
-    if not sides.rows:
+    verdicts = compared(*builds)
+    if not verdicts:
         pytest.skip(TOOLS)
-    assert not {row.verdict for row in sides.rows} & {*FLAGS}
+    assert not {*verdicts} & {*FLAGS}
 
 
 # ------------------------------------------------------------------ under the timing gate

@@ -19,7 +19,7 @@ import pytest
 
 from bench.core import machine
 from bench.core.case import Job
-from bench.core.machine import sources_hash
+from bench.core.machine import hash_below, sources_hash
 from bench.core.measure import Ranks
 from bench.core.record import Context, read_all
 from bench.process import ray_cluster
@@ -200,11 +200,11 @@ def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
         for name, text in files.items():
             (folder / "bench" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "bench" / name).write_text(text)
-        return sources_hash(folder)
+        return hash_below(folder)
 
     assert hashed(a="1", b="2") == hashed(b="2", a="1") == hashed(a="1", b="2", **{"__pycache__/a": "3"})
     assert len({hashed(a="1", b="2"), hashed(a="2", b="1"), hashed(a="12"), hashed(a="1", c="2")}) == 4
-    assert sources_hash() == sources_hash(machine.ROOT)
+    assert sources_hash() == hash_below(machine.ROOT)
 
 
 def task(backend: str, **changes: Any) -> ray_cluster.Task:

@@ -180,14 +180,19 @@ def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
     probe = tmp_path / "probe.py"
     probe.write_text(
         "import json, sys\n"
-        "for line in sys.stdin:\n"
-        "    if json.loads(line)['n_envs'] == 1: sys.exit(9)\n"
-        "    print(json.dumps({'skipped': 'no compiler'}), flush=True)\n"
+        "from multiprocessing.connection import Connection\n"
+        "connection = Connection(int(sys.argv[-1]))\n"
+        "while request := json.loads(connection.recv_bytes()):\n"
+        "    if request['arguments']['program']['n_envs'] == 1: sys.exit(9)\n"
+        '    connection.send_bytes(b\'{"skipped": "no compiler"}\')\n'
     )
     monkeypatch.setattr(records, "PROBE", probe)
     programs = [each for n in (1, 2) for each in chosen(["cartpole"], ["pycuda"], n, None, {})]
     (dead,), (skipped,) = records_of(programs, ["sm_90"], CONTEXT, n_processes=1)
-    assert (dead.status, dead.reason) == ("failed", "the process that compiles died with exit code 9")
+    assert (dead.status, dead.reason) == (
+        "failed",
+        "the process that compiles: died at answer with exit code 9; see the error output",
+    )
     assert (skipped.status, skipped.reason) == ("skipped", "no compiler")
 
 

@@ -10,14 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from warpdrive_min import (
-    CUDADataManager,
-    CUDAEnvironmentReset,
-    CUDAFunctionManager,
-    CUDASampler,
-    DataFeed,
-    EnvWrapper,
-)
+from warpdrive_min import CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed, EnvWrapper
 from warpdrive_min.backends import Backend
 from warpdrive_min.consistency import copy_state
 from warpdrive_min.constants import DONE, EPISODE, TERMINATED, TIMESTEP, TRUNCATED, Constants
@@ -58,12 +51,8 @@ class Kernel:
         for _ in range(self.n_trials):
             worst |= {name: max(worst.get(name, 0.0), e) for name, e in errors(*self.trial(), self.periods).items()}
         name = max(worst, key=lambda each: worst[each])
-        return Check(
-            passed=worst[name] <= self.tolerance,
-            max_error=worst[name],
-            oracle=self.oracle,
-            detail=f"largest in {name}: {worst[name]:.3g}, {self.tolerance:.3g} at most",
-        )
+        detail = f"largest in {name}: {worst[name]:.3g}, {self.tolerance:.3g} at most"
+        return Check.within(worst[name], self.tolerance, self.oracle, detail)
 
 
 def measured(make: Callable[[Point, Backend], Kernel], point: Point, noun: str) -> Timed:
@@ -495,11 +484,7 @@ def launch(point: Point, backend: Backend) -> Kernel:
         return {"launches": torch.tensor([LAUNCHES])}, {"launches": launches.cpu()}
 
     return Kernel(
-        calls=calls,
-        work={"calls": 1},
-        n_bytes=2 * launches.nbytes,
-        trial=trial,
-        oracle="the number of launches",
+        calls=calls, work={"calls": 1}, n_bytes=2 * launches.nbytes, trial=trial, oracle="the number of launches"
     )
 
 

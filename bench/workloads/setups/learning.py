@@ -269,12 +269,8 @@ def same_return(trainer: LearningRun, play: Callable[[EnvWrapper], MeanReturn]) 
     (here, error_here), (there, error_there) = play(wrapper), play(elsewhere)
     error = abs(here - there)
     allowed = CHECKED_ERRORS * math.hypot(error_here, error_there) + 1e-4 * abs(here)
-    return Check(
-        passed=error <= allowed,
-        max_error=error,
-        oracle=f"mean return of the same {CHECKED} episodes on {other}, within {CHECKED_ERRORS} standard errors",
-        detail=f"{here:.6g} here, {there:.6g} there; {allowed:.3g} apart at most",
-    )
+    oracle = f"mean return of the same {CHECKED} episodes on {other}, within {CHECKED_ERRORS} standard errors"
+    return Check.within(error, allowed, oracle, f"{here:.6g} here, {there:.6g} there; {allowed:.3g} apart at most")
 
 
 Z: Final = 1.96

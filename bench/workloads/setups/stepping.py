@@ -116,11 +116,7 @@ def checked(point: Point, oracle: EnvWrapper, compare: Callable[[int], Agreement
 
     def check() -> Check:
         seen = compare(n_steps)
-        return Check(
-            passed=seen.max_error <= oracle.env.tolerance,
-            max_error=seen.max_error,
-            oracle=f"NumPy, {oracle.n_envs} environments, {n_steps} steps from the same state",
-            detail=str(seen),
-        )
+        against = f"NumPy, {oracle.n_envs} environments, {n_steps} steps from the same state"
+        return Check.within(seen.max_error, oracle.env.tolerance, against, str(seen))
 
     return check

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from ..core.archive import read_toml
-from ..core.case import Job
-from ..core.errors import CompareError
-from ..core.machine import ROOT
-from ..core.point import Preset, conditions, passes
-from ..process.callgrind import FOLDERS
-from ..workloads.cases import CASES
-from ..workloads.shared import EPISODE_LENGTHS
+from bench.core.archive import read_toml
+from bench.core.case import Job
+from bench.core.errors import CompareError
+from bench.core.machine import PACKAGES_OF_CODE, ROOT
+from bench.core.point import Preset, conditions, passes
+from bench.workloads.cases import CASES
+from bench.workloads.shared import EPISODE_LENGTHS
 
 SLOWER: Final = Path(__file__).with_name("planted_slower.toml")
 SAME: Final = Path(__file__).with_name("planted_same.toml")
@@ -132,10 +131,10 @@ class Copy:
     @contextmanager
     def of(cls, root: Path = ROOT) -> Iterator[Self]:
         """Copy a checkout temporarily; raises CompareError if it is none."""
-        if not all((root / name).is_dir() for name in FOLDERS):
+        if not all((root / name).is_dir() for name in PACKAGES_OF_CODE):
             raise CompareError(f"planted changes: need a checkout (got {root}); run them in a clone")
         with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-            for name in FOLDERS:
+            for name in PACKAGES_OF_CODE:
                 shutil.copytree(root / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
             yield cls(Path(folder))
 
