@@ -65,10 +65,15 @@ WITH_POLICY: Final[dict[str, Mode]] = {"host": "eager", "pycuda": "graph"}
 
 
 def many_steps(point: Point) -> Timed:
-    """Step environments: many steps a launch, or one at a time."""
-    from .setups import many_steps as setups
+    """Step environments: many steps a launch, or one at a time.
 
-    return setups.many_steps(point)
+    Actions are random, or those of the point's ``policy``.
+    """
+    from .setups import many_steps, stepping
+
+    if "policy" in point:
+        return many_steps.steps_of_policy(point)
+    return many_steps.random_steps(point) if point["mode"] == "fused" else stepping.env_step(point)
 
 
 # ------------------------------------------------------------------ case

@@ -22,9 +22,8 @@ from ...core.errors import Skip
 from ...core.measure import Timed
 from ...core.point import ORACLE, Check, Point
 from ..shared import FP32, SEED
-from .environments import checked_envs, start_env
-from .stepping import CHECKED_STEPS, env_step, stepping
-from .timing import EAGER_STEPS, Repeated, are_finite, available, errors, snapshot_of
+from .environments import CHECKED_STEPS, checked_envs, start_env
+from .timing import EAGER_STEPS, Repeated, are_finite, available, errors, snapshot_of, timed_steps
 from .trainers import n_weights
 
 STEPS_OF_A_LAUNCH: Final = 100
@@ -34,15 +33,8 @@ ROUNDING: Final = {FP32: 1e-5, "tf32": 5e-3}
 """Difference in log-probabilities and values that rounding makes in a policy of 64 units a layer, by precision."""
 
 
-def many_steps(point: Point) -> Timed:
-    """Step environments: many steps a launch, or one at a time.
-
-    Actions are random, or those of the point's ``policy``.
-    """
-    if "policy" in point:
-        return steps_of_policy(point)
-    if point["mode"] != "fused":
-        return env_step(point)
+def random_steps(point: Point) -> Timed:
+    """Step environments with random actions, many steps a launch."""
     available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
     if wrapper.rollout_mode.name != "fused":
@@ -56,7 +48,7 @@ def many_steps(point: Point) -> Timed:
         n_bytes = sum(each[0][0].nbytes for name, each in steps._asdict().items() if name != FINAL_OBSERVATIONS)
     elif point["n_agents"] > 1:
         n_ops = 0  # agents need not see each other, and how much of a step that is nobody says
-    return stepping(
+    return timed_steps(
         point,
         Repeated(launch, STEPS_OF_A_LAUNCH, "fused"),
         lambda: twin_agrees(point, steps),
@@ -99,7 +91,7 @@ def steps_of_policy(point: Point) -> Timed:
         run = capture(backend, launch) if point["mode"] == "graph" else launch
     # Products on matrix units are no operations of the float32 units, whose rate is the limit.
     n_products = 0 if (is_fused and backend.captures_graphs) or "precision" in point else n_weights(model)
-    return stepping(
+    return timed_steps(
         point,
         Repeated(run, n_steps, point["mode"]),
         lambda: policy_agrees(point, steps),
