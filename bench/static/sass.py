@@ -13,6 +13,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -196,17 +198,12 @@ def _places(code: Sequence[Instruction]) -> list[tuple[int, float]]:
             before[to].append(block)
     everything = (1 << len(starts)) - 1
     dominators = [1 << block if block == 0 or not before[block] else everything for block in range(len(starts))]
-    changed = True
-    while changed:
-        changed = False
-        for block in range(len(starts)):
-            if block and before[block]:
-                meet = everything
-                for each in before[block]:
-                    meet &= dominators[each]
-                meet |= 1 << block
-                changed |= meet != dominators[block]
-                dominators[block] = meet
+    last: list[int] = []
+    while last != dominators:
+        last = [*dominators]
+        for block, sources in enumerate(before):
+            if block and sources:
+                dominators[block] = reduce(and_, (dominators[each] for each in sources)) | 1 << block
     loops: dict[int, set[int]] = {}
     for block, successors in enumerate(edges):
         for head in successors:

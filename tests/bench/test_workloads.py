@@ -17,9 +17,9 @@ from bench.core.measure import Plan, Ranks, Timed, Timer
 from bench.core.point import PLAIN, PLAIN_CASES, Preset, point_name
 from bench.judge.ledger import CLAIMS
 from bench.process import local
-from bench.workloads import cases, env_step, learn, many_steps
+from bench.workloads import cases, env_step, learn
 from bench.workloads.cases import CASES
-from bench.workloads.setups import environments, every, kernels, stepping
+from bench.workloads.setups import environments, every, kernels, many_steps, stepping
 from bench.workloads.setups.kernels import GAMMA, SCANNERS, Played
 from bench.workloads.setups.timing import EAGER_STEPS, errors, repeated, snapshot_of
 from bench.workloads.setups.trainers import shipped

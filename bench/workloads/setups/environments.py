@@ -16,6 +16,8 @@ from ..shared import SEED, env_config, is_outside
 
 CHECKED_AGENTS: Final = 2_000
 """Agents of the environments that are held against the oracle; the first ones of the point."""
+CHECKED_STEPS: Final = 8
+"""Steps of a check."""
 
 
 def start_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = True) -> EnvWrapper:

@@ -15,11 +15,10 @@ from ...core.measure import Timed
 from ...core.point import ORACLE, PLAIN, Check, Point, why_no_plain
 from ..plain import BATCHES
 from ..plain.check import agreement
-from ..shared import SEED, steps_of
-from .environments import CHECKED_AGENTS, checked_envs, sampler_bytes, start_env
-from .timing import Repeated, available, repeated, snapshot_of, timed
+from ..shared import SEED
+from .environments import CHECKED_AGENTS, CHECKED_STEPS, checked_envs, sampler_bytes, start_env
+from .timing import available, repeated, snapshot_of, timed_steps
 
-CHECKED_STEPS: Final = 8
 CHECKED_STEPS_OF_MANY: Final = 2
 """Checked steps of more agents than `CHECKED_AGENTS`, whose pairs take the oracle seconds a step."""
 
@@ -46,7 +45,7 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
     steps = repeated(backend, advance, point.get("mode"))
     oracle = start_env(point, "cpu", checked_envs(point))
 
-    return stepping(
+    return timed_steps(
         point,
         steps,
         checked(point, oracle, partial(step_by_step, wrapper, oracle, draw)),
@@ -67,46 +66,13 @@ def plain_step(point: Point, *, draws: bool) -> Timed:
     oracle = start_env(point, ORACLE, checked_envs(point), auto_reset=False)
     batch = BATCHES[point["env"]](oracle.env.config, point["n_envs"], SEED)
     drawn = batch.draw()
-    return stepping(
+    return timed_steps(
         point,
         repeated(BACKENDS[ORACLE], lambda: batch.step(batch.draw() if draws else drawn)),
         checked(point, oracle, partial(agreement, batch, oracle)),
         n_bytes=oracle.env.bytes_per_step,
         n_ops=oracle.env.ops_per_step,
         snapshot=batch.snapshot,
-    )
-
-
-def stepping(
-    point: Point,
-    steps: Repeated,
-    check: Callable[[], Check],
-    *,
-    n_bytes: int,
-    n_ops: int,
-    snapshot: Callable[[], Callable[[], None]],
-) -> Timed:
-    """Return the timing of steps of all environments of a point.
-
-    Args:
-        point: Whose backend has its threads pinned; plain NumPy has the one of the oracle.
-        steps: Steps of a run.
-        check: Holds them against an oracle.
-        n_bytes: Least bytes that a step of one environment moves.
-        n_ops: Least operations of the same.
-        snapshot: As of `Timed`.
-    """
-    n_envs = point["n_envs"]
-    return timed(
-        BACKENDS.get(point["backend"], BACKENDS[ORACLE]),
-        steps,
-        check,
-        is_pinned=True,
-        work=steps_of(n_envs, point["n_agents"]),
-        n_bytes=n_envs * n_bytes,
-        n_ops=n_envs * n_ops,
-        notes={"steps_per_run": steps.n},
-        snapshot=snapshot,
     )
 
 

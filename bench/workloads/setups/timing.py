@@ -16,7 +16,8 @@ from warpdrive_min.consistency import difference
 
 from ...core.errors import Skip
 from ...core.measure import Timed
-from ...core.point import Check, Facts, Mode
+from ...core.point import ORACLE, Check, Facts, Mode, Point
+from ..shared import steps_of
 
 # ------------------------------------------------------------------ backends
 
@@ -128,6 +129,39 @@ def timed(
             ops_per_run=n_ops * repeats.n,
             notes={**(notes or {}), **({"threads_pinned_to": cores} if cores else {})},
         ),
+    )
+
+
+def timed_steps(
+    point: Point,
+    steps: Repeated,
+    check: Callable[[], Check],
+    *,
+    n_bytes: int,
+    n_ops: int,
+    snapshot: Callable[[], Callable[[], None]],
+) -> Timed:
+    """Return the timing of steps of all environments of a point.
+
+    Args:
+        point: Whose backend has its threads pinned; plain NumPy has the one of the oracle.
+        steps: Steps of a run.
+        check: Holds them against an oracle.
+        n_bytes: Least bytes that a step of one environment moves.
+        n_ops: Least operations of the same.
+        snapshot: As of `Timed`.
+    """
+    n_envs = point["n_envs"]
+    return timed(
+        BACKENDS.get(point["backend"], BACKENDS[ORACLE]),
+        steps,
+        check,
+        is_pinned=True,
+        work=steps_of(n_envs, point["n_agents"]),
+        n_bytes=n_envs * n_bytes,
+        n_ops=n_envs * n_ops,
+        notes={"steps_per_run": steps.n},
+        snapshot=snapshot,
     )
 
 
