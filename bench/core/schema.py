@@ -142,7 +142,7 @@ class TelemetryFields(TypedDict, total=False):
     """Declared entries of what NVML reported."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
-    duration_s: Required[Seconds]
+    duration_s: Seconds
     energy_j: Amount | None
     contended: bool
     samples: Size
@@ -195,10 +195,17 @@ def entries(fields: type) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _has_window(telemetry: dict[str, Any]) -> dict[str, Any]:
+    """Check that an energy has the time over which it was read."""
+    if telemetry.get("energy_j") is not None and "duration_s" not in telemetry:
+        raise PydanticCustomError("window", "energy_j needs duration_s (got none)")
+    return telemetry
+
+
 Machine = Annotated[Json, AfterValidator(_scalars), entries(MachineFields)]
 Git = Annotated[Json, AfterValidator(_scalars), entries(GitFields), AfterValidator(_is_name)]
 WarmUp = Annotated[Json, entries(WarmUpFields)]
-Telemetry = Annotated[Json, entries(TelemetryFields)]
+Telemetry = Annotated[Json, entries(TelemetryFields), AfterValidator(_has_window)]
 Notes = Annotated[Json, entries(NoteFields)]
 Time = Annotated[str, AfterValidator(_iso)]
 """Time in ISO 8601."""

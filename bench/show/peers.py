@@ -113,7 +113,7 @@ def peers(records: Sequence[Record]) -> Chart:
         places = list(enumerate(found))
         series = [Series("theirs", GREY, [_data_point(each, row, "env_steps_per_s") for row, each in places])]
         for backend, style in BACKEND_STYLE.items():
-            own = [place for place in places if place[1].notes["ours"]["point"]["backend"] == backend]
+            own = [place for place in places if place[1].notes["ours"]["point"].get("backend") == backend]
             points = [_data_point(each, row, "ours_env_steps_per_s") for row, each in own]
             name = f"ours, {BACKEND_NAME[backend]}"
             series += [Series(name, style | {"linestyle": "none"}, points)] if points else []

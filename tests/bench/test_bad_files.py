@@ -66,7 +66,7 @@ NUMBERS = [
     ({"host": {"load_before": 1.0, "pinned_cores": None, "loop_ns": [0, 1]}}, "host.loop_ns.0: "),
     ({"curve": {"env_steps": [1, 2], "seconds": [1.0], "mean_return": {}}}, "curve: env_steps, seconds"),
     ({"telemetry": {"energy_j": float("inf")}}, "telemetry: energy_j must be a finite number"),
-    ({"telemetry": {"energy_j": 1.0}}, "telemetry: duration_s: Field required"),
+    ({"telemetry": {"energy_j": 1.0}}, "telemetry: energy_j needs duration_s"),
     ({"telemetry": {"duration_s": 1e-300}}, "telemetry: duration_s: "),
     ({"telemetry": {"duration_s": 1.0, "energy_j": -5.0}}, "telemetry: energy_j: "),
     ({"telemetry": {"duration_s": 1.0, "throttle_reasons": {"x": None}}}, "telemetry: throttle_reasons.x: "),

@@ -161,7 +161,8 @@ def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
 def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
     """The record after a peer's is ours; that the peer takes three times as long makes the ratio 3."""
     theirs = {"peer": "gymnax", "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
-    peer = plain_record(case="peer", point=theirs, samples_ns=[3.0] * 4, notes={"ours": {}})
+    notes = {"ours": {"point": {}}, "version": "1", "counts": "steps"}
+    peer = plain_record(case="peer", point=theirs, samples_ns=[3.0] * 4, notes=notes)
     ours = plain_record(samples_ns=[1.0] * 4)
     lines = as_schema_1(peer) + as_schema_1(ours, notes={"taken": "in turns with a peer"})
     (tmp_path / "run.jsonl").write_text(lines)
