@@ -72,7 +72,7 @@ def claims(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Spare the garbage collector what is made here: to walk over all records takes a third of the time."""
+    """Disable garbage collection; walking over all records takes a third of the time."""
     gc.disable()
     try:
         yield

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from warpdrive_min.checkout import GitError, commit_of_code, git
 
 from .errors import FileError
-from .schema import COMMIT, short
+from .schema import COMMIT, COMMIT_RULE, short
 
 if TYPE_CHECKING:
     import torch
@@ -306,8 +306,7 @@ def git_state(root: Path) -> dict[str, Any]:
     """
     given = os.environ.get("BENCH_GIT_SHA") or None
     if given is not None and not COMMIT.fullmatch(given):
-        rule = "must begin with a letter or digit, then have those and . _ - /"
-        raise FileError(f"$BENCH_GIT_SHA: {rule} (got {short(given)}); set it to a commit, or unset it")
+        raise FileError(f"$BENCH_GIT_SHA: {COMMIT_RULE} (got {short(given)}); set it to a commit, or unset it")
     sha: str | None
     try:
         sha = commit_of_code(root, *CODE)

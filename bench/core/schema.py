@@ -11,6 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
+from warpdrive_min.text import shortened
+
 DEEPEST: Final = 32
 """Deepest nesting of a value in a file."""
 MOST: Final = 1e24
@@ -29,8 +31,7 @@ class Model(BaseModel):
 
 def short(value: Any) -> str:
     """Return a value as an error shows it."""
-    text = _SHORT.repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return shortened(_SHORT.repr(value), SHOWN)
 
 
 def fault(error: ValidationError) -> str:
@@ -72,13 +73,13 @@ def _iso(text: str) -> str:
 
 COMMIT: Final = re.compile(r"[0-9A-Za-z][\w./-]{0,99}", re.ASCII)
 """Name of a commit, which git cannot take for an option."""
+COMMIT_RULE: Final = "must begin with a letter or digit, then have those and . _ - /"
 
 
 def _is_name(git: dict[str, Any]) -> dict[str, Any]:
     """Check that git cannot take a commit's name for an option."""
     if git.get("sha") and not COMMIT.fullmatch(str(git["sha"])):
-        rule = "sha must begin with a letter or digit, then have those and . _ - / (got {got})"
-        raise PydanticCustomError("sha", rule, {"got": short(git["sha"])})
+        raise PydanticCustomError("sha", f"sha {COMMIT_RULE} (got {{got}})", {"got": short(git["sha"])})
     return git
 
 
@@ -101,7 +102,6 @@ Index = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 Json = Annotated[dict[str, Any], Plain]
 Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
-Positive = Annotated[int, Field(ge=1, lt=2**63)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]
 OPEN: Final = ConfigDict(extra="allow", strict=True)
 """Settings of a dictionary that may have more entries than the declared ones."""
