@@ -19,6 +19,7 @@ from .core.errors import CompareError
 from .core.measure import Timed
 from .core.point import ABSENT, PLAIN, Preset, PresetName, passes, unmet, why_no_plain
 from .core.record import RESULTS, Record, RecordError, leaving_out, new_run_id, read_all, selected
+from .process.sweep import results_in
 from .show import render
 from .workloads.cases import CASES, jobs
 from .workloads.shared import availability
@@ -92,8 +93,7 @@ def run_of(resume: str | None, out: Path, preset: Preset, option: str = "--out")
     if not files:
         do = f"give {option} its folder, or leave --resume out"
         raise typer.BadParameter(f"--resume {resume}: must be a run that {out} has records of (got none); {do}")
-    with leaving_out() as cut:
-        others = {record.preset for record in read_all(files, cut)} - {preset}
+    others = {record.preset for record in results_in(*files)[0]} - {preset}
     if others:
         got = " and ".join(sorted(others))
         rule = f"must have records of --preset {preset} alone (got {got})"
