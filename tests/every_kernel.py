@@ -25,12 +25,12 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
-from warpdrive_min.training.arrays import SharedLayout
 from warpdrive_min.training.config import ModelConfig
-from warpdrive_min.training.fused.narrow import narrow
-from warpdrive_min.training.fused.wide import wide
-from warpdrive_min.training.models import FullyConnected
-from warpdrive_min.training.rollout import RolloutRecorder
+from warpdrive_min.training.loop.arrays import SharedLayout
+from warpdrive_min.training.loop.rollout import RolloutRecorder
+from warpdrive_min.training.models.fully_connected import FullyConnected
+from warpdrive_min.training.paths.fused.narrow import narrow
+from warpdrive_min.training.paths.fused.wide import wide
 
 TAG = {**TAG_CONFIGS["partial, exits"], "episode_length": 3}
 GRID = {"num_taggers": 300, "grid_length": 9, "episode_length": 3}

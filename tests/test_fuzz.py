@@ -38,8 +38,9 @@ from warpdrive_min import cli as training_cli
 from warpdrive_min.commands.environments import run_config_path
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CertificateError, CheckpointError, ConfigError
-from warpdrive_min.training import certificate, checkpoint
 from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.record import certificate
 
 BOUND_S = 20
 """Time after which an example counts as a hang, s."""

@@ -18,7 +18,7 @@ from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line
-from warpdrive_min.training.certificate import Certificate
+from warpdrive_min.training.record.certificate import Certificate
 
 from ..core import machine
 from ..core.archive import CUT, with_archived

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from warpdrive_min.training.metrics import EPISODIC_RETURN, RecentReturns
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, RecentReturns
 
 from ..core.point import Check, Curve, Facts, Measurement, Metric, Point
 from ..core.record import Record

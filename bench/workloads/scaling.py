@@ -108,7 +108,7 @@ def start(point: Point, plan: Plan, threads: int) -> Measurement:
     """
     from pydantic import TypeAdapter
 
-    from warpdrive_min.training.distributed import launch
+    from warpdrive_min.training.scale.distributed import launch
 
     with tempfile.TemporaryDirectory(prefix="warpdrive-scaling-") as folder:
         report = Path(folder, REPORT)
@@ -125,7 +125,7 @@ def main(task: str, file: str) -> None:
     import torch
     from pydantic import TypeAdapter
 
-    from warpdrive_min.training.distributed import joined
+    from warpdrive_min.training.scale.distributed import joined
 
     asked = json.loads(task)
     with joined(asked["point"]["backend"]) as world:

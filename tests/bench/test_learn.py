@@ -26,7 +26,7 @@ from bench.workloads.train import train_points
 from tests.bench.builders import record, seed_record
 from warpdrive_min.envs import ENVS
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.evaluation import Score
+from warpdrive_min.training.loop.evaluation import Score
 
 EASY = Task(env="cartpole", algorithm="A2C", threshold=60.0)
 

@@ -28,7 +28,7 @@ from bench.process import sweep
 from bench.workloads.cases import jobs
 from tests.bench.builders import bench, case, in_this_process, metric, record, seed_record, timed
 from warpdrive_min.cli import app as train_app
-from warpdrive_min.training.certificate import Certificate
+from warpdrive_min.training.record.certificate import Certificate
 
 ON_GPU = {"threads": None, "mode": "graph"}
 

@@ -19,8 +19,8 @@ from bench.workloads.setups import iterations
 from tests.bench.builders import FakeWatch, cycle, metric, record
 from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
-from warpdrive_min.training import distributed as distributed_training
 from warpdrive_min.training.ranks import World
+from warpdrive_min.training.scale import distributed as distributed_training
 
 TINY = Plan(sample_s=1e-4, n_samples=3, max_samples=3, warm_up_cap_s=0.0)
 

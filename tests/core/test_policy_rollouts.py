@@ -24,10 +24,10 @@ from warpdrive_min.perceptron import Packed, Perceptron
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
 from warpdrive_min.rollouts import CHOICE, PolicySteps
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.algorithms.exact import Exact
 from warpdrive_min.training.config import ModelConfig, precision
-from warpdrive_min.training.models import FullyConnected
-from warpdrive_min.training.recurrent import GRU
+from warpdrive_min.training.models.fully_connected import FullyConnected
+from warpdrive_min.training.models.gru import GRU
+from warpdrive_min.training.paths.exact.exact import Exact
 
 SEED = 5
 N_STEPS = 9

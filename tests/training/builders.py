@@ -16,10 +16,10 @@ from envs import ENVS
 from tests.support import BACKENDS_HERE, is_simulated
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.arrays import SharedLayout
 from warpdrive_min.training.config import PolicyConfig
-from warpdrive_min.training.policies import PolicyGroup, is_weight
-from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
+from warpdrive_min.training.loop.arrays import SharedLayout
+from warpdrive_min.training.loop.policies import PolicyGroup, is_weight
+from warpdrive_min.training.loop.rollout import RolloutBuffer, RolloutRecorder
 from warpdrive_min.training.trainer import Trainer
 
 TAG = {

@@ -18,9 +18,18 @@ from triton.backends.driver import DriverBase
 from triton.runtime.jit import JITFunction
 
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.fused import activations, adam, learning, loss, narrow, rows, shared, wide
-from warpdrive_min.training.fused.cpu import Network
-from warpdrive_min.training.fused.loss import LossRule, Minibatch
+from warpdrive_min.training.paths.fused import (
+    activations,
+    adam,
+    learning,
+    loss,
+    narrow,
+    rows,
+    shared,
+    wide,
+)
+from warpdrive_min.training.paths.fused.cpu import Network
+from warpdrive_min.training.paths.fused.loss import LossRule, Minibatch
 
 ROWS, AGENTS, SPACE = 96, 2, ActionSpace((3, 2), 2)
 

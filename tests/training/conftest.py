@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.training import builders
-from warpdrive_min.training.models import ModelFactory
+from warpdrive_min.training.models.fully_connected import ModelFactory
 
 
 @pytest.fixture(autouse=True)

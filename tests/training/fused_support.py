@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from tests.training.builders import need_interpreter
-from warpdrive_min.training import arrays, fused, keeping
-from warpdrive_min.training.algorithms import actor_critic, optimiser
-from warpdrive_min.training.fused import cpu
+from warpdrive_min.training.algorithms import actor_critic, keeping, optimiser
+from warpdrive_min.training.loop import arrays
+from warpdrive_min.training.paths import fused
+from warpdrive_min.training.paths.fused import cpu
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)

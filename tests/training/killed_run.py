@@ -29,8 +29,8 @@ import torch
 
 from tests.training.builders import differences, make_run, rows_in
 from warpdrive_min.processes import STARTED_BY, end_with_parent
-from warpdrive_min.training import checkpoint
-from warpdrive_min.training.distributed import joined, launch
+from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.scale.distributed import joined, launch
 
 PROGRAM = "tests.training.killed_run"
 ENDING_S = 10.0

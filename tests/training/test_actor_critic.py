@@ -18,9 +18,9 @@ from warpdrive_min.training.algorithms import actor_critic
 from warpdrive_min.training.algorithms.actor_critic import A2C, PPO
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import ModelConfig, PolicyConfig, TrainerConfig
-from warpdrive_min.training.fused import cpu
-from warpdrive_min.training.models import create_actor_critic
-from warpdrive_min.training.rollout import RolloutBuffer
+from warpdrive_min.training.loop.rollout import RolloutBuffer
+from warpdrive_min.training.models.fully_connected import create_actor_critic
+from warpdrive_min.training.paths.fused import cpu
 
 KINDS = {"A2C": A2C, "PPO": PPO}
 WARPDRIVE_KINDS = {"A2C": WarpDriveA2C, "PPO": WarpDrivePPO}

@@ -12,9 +12,9 @@ from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.spaces import Discrete
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.arrays import SharedLayout, saved_layout
 from warpdrive_min.training.config import PolicyConfig
-from warpdrive_min.training.policies import PolicyGroup, action_samplers
+from warpdrive_min.training.loop.arrays import SharedLayout, saved_layout
+from warpdrive_min.training.loop.policies import PolicyGroup, action_samplers
 
 SHARING = "training: policies whose actions share an array"
 SPLIT = {"odd": [1], "even": [2, 0]}

@@ -26,17 +26,24 @@ from tests.training.test_actor_critic import COEFFICIENTS, SEED, E, F, N, T, mak
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import checkpoint
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.actor_critic import PPO as Ppo
 from warpdrive_min.training.build import make_models
-from warpdrive_min.training.central import CentralisedCritic, GlobalStates, create_centralised_critic
-from warpdrive_min.training.config import CentralisedCriticConfig, ModelConfig, PolicyConfig, RunConfig, TrainerConfig
-from warpdrive_min.training.evaluation import evaluate
-from warpdrive_min.training.fused import missing
-from warpdrive_min.training.normalisation import normalisers
-from warpdrive_min.training.rollout import RolloutRecorder
-from warpdrive_min.training.trained import load_policies
+from warpdrive_min.training.config import (
+    CentralisedCriticConfig,
+    ModelConfig,
+    PolicyConfig,
+    RunConfig,
+    TrainerConfig,
+)
+from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.loop.evaluation import evaluate
+from warpdrive_min.training.loop.global_states import GlobalStates
+from warpdrive_min.training.loop.rollout import RolloutRecorder
+from warpdrive_min.training.models.central import CentralisedCritic, create_centralised_critic
+from warpdrive_min.training.models.normalisation import normalisers
+from warpdrive_min.training.paths.fused import missing
+from warpdrive_min.training.record.trained import load_policies
 
 SPACE = ActionSpace((4,), 1)
 LAYERS = {"fc_dims": (8,), "activation": "tanh", "init_method": "xavier"}

@@ -21,9 +21,9 @@ from warpdrive_min import backends
 from warpdrive_min.cli import app
 from warpdrive_min.commands import verify as verify_command
 from warpdrive_min.errors import CertificateError
-from warpdrive_min.training import certificate as certificates
-from warpdrive_min.training.certificate import Certificate, Certifier
-from warpdrive_min.training.checkpoint import TENSORS
+from warpdrive_min.training.loop.checkpoint import TENSORS
+from warpdrive_min.training.record import certificate as certificates
+from warpdrive_min.training.record.certificate import Certificate, Certifier
 from warpdrive_min.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

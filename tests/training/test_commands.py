@@ -27,9 +27,10 @@ from warpdrive_min.commands.environments import run_config_path
 from warpdrive_min.errors import known
 from warpdrive_min.rendering import Episode
 from warpdrive_min.stopping import SIGNALS, Stopped, saved
-from warpdrive_min.training import autoscale, checkpoint
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.trained import find_checkpoint, find_policies, load_policies
+from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.record.trained import find_checkpoint, find_policies, load_policies
+from warpdrive_min.training.scale import autoscale
 from warpdrive_min.training.trainer import Trainer
 
 N_ITERATIONS = 10

@@ -21,7 +21,10 @@ from warpdrive_min.training.config import (
     PolicyConfig,
     TrainerConfig,
 )
-from warpdrive_min.training.models import FullyConnectedActionValueCritic, FullyConnectedActor
+from warpdrive_min.training.models.fully_connected import (
+    FullyConnectedActionValueCritic,
+    FullyConnectedActor,
+)
 
 SPACE = ActionSpace((), 1, (-1.0,), (1.0,))
 TAU, GAMMA, LR = 0.25, 0.5, 0.1

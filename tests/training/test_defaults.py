@@ -15,7 +15,7 @@ from envs import ENVS
 from tests.training.builders import CLASSIC, NORMALISED, PPO, differences, everything, make_run
 from warpdrive_min import EnvWrapper
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.population import PopulationTrainer
+from warpdrive_min.training.scale.population import PopulationTrainer
 
 GRU = {**PPO, "n_minibatches": 1, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 RUNS = {

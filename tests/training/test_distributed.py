@@ -28,10 +28,10 @@ from warpdrive_min.backends.base import Availability
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
 from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import NOTHING, SIGNALS, Stopped, stoppable, tidy
-from warpdrive_min.training import captured
-from warpdrive_min.training.distributed import joined, launch
-from warpdrive_min.training.normalisation import Moments, RunningMoments
+from warpdrive_min.training.models.normalisation import Moments, RunningMoments
+from warpdrive_min.training.paths import captured
 from warpdrive_min.training.ranks import World, checksum
+from warpdrive_min.training.scale.distributed import joined, launch
 from warpdrive_min.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

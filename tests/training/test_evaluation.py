@@ -14,7 +14,7 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.episodes import episode_states, of_all
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import ConfigError, DataError
-from warpdrive_min.training.evaluation import evaluate
+from warpdrive_min.training.loop.evaluation import evaluate
 
 
 class Always(torch.nn.Module):

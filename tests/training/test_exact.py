@@ -17,14 +17,16 @@ from warpdrive_min.backends import cuda_c, host
 from warpdrive_min.function_manager import KERNELS, LaunchShape
 from warpdrive_min.kernels import maths_numpy
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.algorithms import exact as exactly
-from warpdrive_min.training.algorithms import exact_layers, losses
-from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
-from warpdrive_min.training.algorithms.exact_learning import ExactLearning
-from warpdrive_min.training.algorithms.optimiser import FlatAdam
+from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.fused import cpu
-from warpdrive_min.training.fused.loss import LossRule, Minibatch
+from warpdrive_min.training.models.exact_weights import initialise
+from warpdrive_min.training.paths.exact import exact as exactly
+from warpdrive_min.training.paths.exact import layers as exact_layers
+from warpdrive_min.training.paths.exact.exact import Exact
+from warpdrive_min.training.paths.exact.learning import ExactLearning
+from warpdrive_min.training.paths.fused import cpu
+from warpdrive_min.training.paths.fused.loss import LossRule, Minibatch
 
 HAS_COMPILER = backends.BACKENDS["host"].availability().available
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
@@ -343,7 +345,7 @@ def test_loss_of_a_gaussian_is_its_definition(exact):
 def test_initial_weights_follow_the_method(method, spread):
     """Within their limits, and spread over them; orthonormal times the gain, whichever side is longer."""
     layers = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 32), "policy_head": torch.nn.Linear(3, 8)})
-    exactly.initialise(layers, method, [5])
+    initialise(layers, method, [5])
     weight, head = layers["fc"].weight.detach().double(), layers["policy_head"].weight.detach().double()
     if spread is None:
         torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(32).double(), atol=1e-6, rtol=0)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.training.test_actor_critic import BOX, DISCRETE, E, F, N, T, make_algorithm, make_batch, make_model
-from warpdrive_min.training.fused import cpu
-from warpdrive_min.training.models import create_actor_critic
+from warpdrive_min.training.models.fully_connected import create_actor_critic
+from warpdrive_min.training.paths.fused import cpu
 
 
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["choices", "box"])

@@ -5,9 +5,9 @@ import torch
 
 from tests.training.fused_support import DEVICE, in_torch
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.fused import learning, narrow
-from warpdrive_min.training.fused.cpu import Network
-from warpdrive_min.training.fused.loss import LossRule
+from warpdrive_min.training.paths.fused import learning, narrow
+from warpdrive_min.training.paths.fused.cpu import Network
+from warpdrive_min.training.paths.fused.loss import LossRule
 
 N_ROWS, ENTROPY = 1_600, 0.01
 SIZES = [(4, 64, 64, 2), (21, 64, 64, 5), (40, 64, 64, 5), (6, 64, 32, 5), (21, 32, 64, 20), (4, 64, 64, 20)]

@@ -14,8 +14,8 @@ from tests.training.builders import need_interpreter
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
-from warpdrive_min.training.fused import columns
-from warpdrive_min.training.fused import loss as fused
+from warpdrive_min.training.paths.fused import loss as fused
+from warpdrive_min.training.paths.triton import columns
 
 SPACES = {
     "two choices": ActionSpace((2,), 1),

@@ -9,13 +9,13 @@ import torch
 
 from tests.training.fused_support import DEVICE, errors, gradients, network, rows  # (skips without Triton)
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import fused
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig
-from warpdrive_min.training.fused import narrow as module
-from warpdrive_min.training.fused.narrow import fits, narrow
-from warpdrive_min.training.members import Members
-from warpdrive_min.training.models import create_actor_critic
+from warpdrive_min.training.models.fully_connected import create_actor_critic
+from warpdrive_min.training.models.members import Members
+from warpdrive_min.training.paths import fused
+from warpdrive_min.training.paths.fused import narrow as module
+from warpdrive_min.training.paths.fused.narrow import fits, narrow
 
 CASES = [
     (4, (64, 64), 3, "tanh", 150),

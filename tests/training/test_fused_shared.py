@@ -6,9 +6,9 @@ import torch
 from tests.training.fused_support import DEVICE, in_torch, network
 from tests.training.test_fused_learning import a2c, made, views
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.fused import learning, shared
-from warpdrive_min.training.fused.loss import LossRule
-from warpdrive_min.training.fused.shared import SharedRows
+from warpdrive_min.training.paths.fused import learning, shared
+from warpdrive_min.training.paths.fused.loss import LossRule
+from warpdrive_min.training.paths.fused.shared import SharedRows
 
 OWN, MORE = 2, 3
 """Features before and behind the columns in which agents mark themselves."""

@@ -11,10 +11,11 @@ from tests.training.builders import A2C, CENTRAL, CLASSIC, PPO, RUNS, TAG, make_
 from tests.training.fused_support import DEVICE, interpret
 from tests.training.test_population import make_population
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import fused
 from warpdrive_min.training.algorithms import actor_critic
-from warpdrive_min.training.fused import columns, learning
-from warpdrive_min.training.fused.rows import can_move, move, take
+from warpdrive_min.training.paths import fused
+from warpdrive_min.training.paths.fused import learning
+from warpdrive_min.training.paths.fused.rows import can_move, move, take
+from warpdrive_min.training.paths.triton import columns
 
 CENTRALISED = ("tag_continuous", TAG, {"shared": {**PPO, **CENTRAL}})
 

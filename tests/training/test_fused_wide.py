@@ -7,8 +7,8 @@ import torch
 
 from tests.training.fused_support import DEVICE, errors, gradients, network, rows  # (before Triton is imported)
 from warpdrive_min.training.config import precision as within
-from warpdrive_min.training.fused import wide as module
-from warpdrive_min.training.fused.wide import wide
+from warpdrive_min.training.paths.fused import wide as module
+from warpdrive_min.training.paths.fused.wide import wide
 
 BOUNDS = {"tf32": 3e-3, "bf16": 3e-2}
 

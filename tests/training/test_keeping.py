@@ -21,10 +21,10 @@ from tests.training.builders import (
 )
 from tests.training.fused_support import DEVICE, interpret  # (before Triton is imported)
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import keeping
-from warpdrive_min.training.fused import wide
-from warpdrive_min.training.fused.kept import KeptRows
-from warpdrive_min.training.models import Trunk
+from warpdrive_min.training.algorithms import keeping
+from warpdrive_min.training.models.fully_connected import Trunk
+from warpdrive_min.training.paths.fused import wide
+from warpdrive_min.training.paths.fused.kept import KeptRows
 
 ON_DEVICE = DEVICE.type == "cuda"
 HERE = "pycuda" if ON_DEVICE else "host"

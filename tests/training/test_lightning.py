@@ -14,7 +14,7 @@ import torch
 from tests import tutorial
 from tests.training.builders import differences, everything, make_run, weights
 from warpdrive_min.errors import CheckpointError, ConfigError
-from warpdrive_min.training import metrics as metrics_module
+from warpdrive_min.training.loop import metrics as metrics_module
 from warpdrive_min.training.ranks import World
 
 pl = pytest.importorskip("lightning.pytorch")

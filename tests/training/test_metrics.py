@@ -15,7 +15,7 @@ import torch
 
 from tests.training.builders import limited, refused
 from warpdrive_min.errors import ConfigError, DataError, DiskFullError, TrainingError
-from warpdrive_min.training.metrics import (
+from warpdrive_min.training.loop.metrics import (
     GRADIENT_NORM,
     MAX_GRADIENT_NORM,
     Csv,

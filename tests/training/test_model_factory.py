@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from tests.training.models_support import BOX, DISCRETE, LEADING, N_FEATURES, Bare, config, observations
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.models import (
+from warpdrive_min.training.models.fully_connected import (
     ActorCritic,
     FullyConnected,
     FullyConnectedActionValueCritic,
@@ -52,7 +52,7 @@ def test_model_is_added_by_the_path_of_a_file(factory, tmp_path):
     """The file is imported and its class found by name, as WarpDrive's models are."""
     path = tmp_path / "my_model.py"
     path.write_text(
-        "from warpdrive_min.training.models import FullyConnected\n\n\n"
+        "from warpdrive_min.training.models.fully_connected import FullyConnected\n\n\n"
         "class Twice(FullyConnected):\n"
         "    def value(self, observations):\n"
         "        return 2 * super().value(observations)\n"
@@ -66,7 +66,7 @@ def test_model_is_added_by_the_path_of_a_file(factory, tmp_path):
 
 def test_model_is_added_by_the_name_of_a_module(factory):
     """A dotted name is imported."""
-    factory.add("again", "warpdrive_min.training.models", "FullyConnected")
+    factory.add("again", "warpdrive_min.training.models.fully_connected", "FullyConnected")
     assert factory.create("again") is FullyConnected
 
 
@@ -75,9 +75,13 @@ def test_model_is_added_by_the_name_of_a_module(factory):
     [
         ("nowhere/model.py", "Model", "there is no file nowhere/model.py"),
         ("no_such_package.model", "Model", "cannot import 'no_such_package.model' .*dotted name"),
-        ("warpdrive_min.training.models", "Missing", "has no 'Missing'"),
-        ("warpdrive_min.training.models", None, r"needs the name of its class .*object_name=None"),
-        ("warpdrive_min.training.models", "create_actor", r"must be a class derived from torch.nn.Module"),
+        ("warpdrive_min.training.models.fully_connected", "Missing", "has no 'Missing'"),
+        ("warpdrive_min.training.models.fully_connected", None, r"needs the name of its class .*object_name=None"),
+        (
+            "warpdrive_min.training.models.fully_connected",
+            "create_actor",
+            r"must be a class derived from torch.nn.Module",
+        ),
         (ActionSpace, None, "must be a class derived from torch.nn.Module"),
     ],
 )

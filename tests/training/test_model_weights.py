@@ -15,7 +15,7 @@ from warpdrive_min.dialect.weights import load_warpdrive_state_dict, to_warpdriv
 from warpdrive_min.errors import CheckpointError, ConfigError, DataError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.build import load_weights
-from warpdrive_min.training.models import (
+from warpdrive_min.training.models.fully_connected import (
     FullyConnected,
     FullyConnectedActionValueCritic,
     FullyConnectedActor,

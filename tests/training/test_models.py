@@ -15,7 +15,7 @@ from tests.training.models_support import BOX, DISCRETE, LEADING, N_FEATURES, co
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import Activation
-from warpdrive_min.training.models import (
+from warpdrive_min.training.models.fully_connected import (
     FullyConnected,
     FullyConnectedActionValueCritic,
     FullyConnectedActor,

@@ -24,8 +24,8 @@ from tests.training.models_support import Bare
 from warpdrive_min import backends
 from warpdrive_min.training.algorithms.returns import RewardScale
 from warpdrive_min.training.config import PolicyConfig
-from warpdrive_min.training.normalisation import Moments, Normaliser
-from warpdrive_min.training.trained import load_policies
+from warpdrive_min.training.models.normalisation import Moments, Normaliser
+from warpdrive_min.training.record.trained import load_policies
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 

@@ -40,11 +40,11 @@ from warpdrive_min.cli import app
 from warpdrive_min.errors import ConfigError, TrainingError
 from warpdrive_min.training import build
 from warpdrive_min.training.config import PopulationConfig, RunConfig
-from warpdrive_min.training.members import by_member, weights_of
-from warpdrive_min.training.policies import PolicyGroup
-from warpdrive_min.training.population import MEMBERS_FILE, PopulationTrainer
-from warpdrive_min.training.rollout import RolloutBuffer
-from warpdrive_min.training.trained import load_policies, load_population
+from warpdrive_min.training.loop.policies import PolicyGroup
+from warpdrive_min.training.loop.rollout import RolloutBuffer
+from warpdrive_min.training.models.members import by_member, weights_of
+from warpdrive_min.training.record.trained import load_policies, load_population
+from warpdrive_min.training.scale.population import MEMBERS_FILE, PopulationTrainer
 
 ROUNDING = 2e-5
 """Batched products, and sums over a member's rows, may add in another order: some ulps, and Adam's first steps, which

@@ -8,8 +8,8 @@ import math
 import pytest
 from rich.console import Console
 
-from warpdrive_min.training.metrics import EPISODIC_RETURN, STEPS_PER_S, make_row
-from warpdrive_min.training.progress import ProgressLine
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, STEPS_PER_S, make_row
+from warpdrive_min.training.loop.progress import ProgressLine
 
 
 def row(iteration: int, **returns: float) -> dict[str, float | int]:

@@ -11,8 +11,8 @@ import pytest
 import envs
 from bench.core.record import RESULTS
 from warpdrive_min.commands.verify import VERIFIED, replayed
-from warpdrive_min.training.certificate import Certificate
 from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.record.certificate import Certificate
 
 PUBLISHED = sorted((RESULTS / "certificates").glob("*.json"))
 ALGORITHMS = {"cartpole": ("A2C", "PPO"), "pendulum": ("A2C", "DDPG", "PPO")}

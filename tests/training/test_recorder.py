@@ -17,8 +17,8 @@ from tests.training.builders import make_recorder, refused
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import DataError
 from warpdrive_min.policies import random_policy
-from warpdrive_min.training.arrays import SharedLayout
-from warpdrive_min.training.rollout import RolloutRecorder
+from warpdrive_min.training.loop.arrays import SharedLayout
+from warpdrive_min.training.loop.rollout import RolloutRecorder
 
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int], set[str]]] = {
     "cartpole": ("cartpole", {"episode_length": 7}, (40, 3), {"truncated"}),

@@ -28,12 +28,12 @@ from tests.training.builders import (
 from tests.training.models_support import BOX, DISCRETE, N_FEATURES, config, observations
 from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.training.algorithms.sequences import RecurrentA2C, RecurrentPPO
-from warpdrive_min.training.autoscale import MemoryModel
 from warpdrive_min.training.config import PolicyConfig, RunConfig, TrainerConfig
-from warpdrive_min.training.evaluation import EvaluationEnvs
-from warpdrive_min.training.normalisation import normalisers
-from warpdrive_min.training.recurrent import GRU, create_recurrent
-from warpdrive_min.training.trained import load_policies
+from warpdrive_min.training.loop.evaluation import EvaluationEnvs
+from warpdrive_min.training.models.gru import GRU, create_recurrent
+from warpdrive_min.training.models.normalisation import normalisers
+from warpdrive_min.training.record.trained import load_policies
+from warpdrive_min.training.scale.autoscale import MemoryModel
 
 SIZE = 7
 GRU_MODEL = {"type": "gru", "fc_dims": [8], "hidden_size": 6}

@@ -24,7 +24,7 @@ from tests.training.builders import (
     weights,
 )
 from warpdrive_min import DataFeed
-from warpdrive_min.training import checkpoint
+from warpdrive_min.training.loop import checkpoint
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from tests.training.builders import A2C, CENTRAL, DDPG, NORMALISED, PPO, SMALL, 
 from warpdrive_min import EnvWrapper
 from warpdrive_min.errors import ActionError, TrainingError
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.population import PopulationTrainer
+from warpdrive_min.training.scale.population import PopulationTrainer
 
 GRU = {**PPO, "n_minibatches": 1, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 REPLAY = {**DDPG, "buffer_size": 2000, "learning_starts": 2000}

@@ -25,7 +25,7 @@ from tests.training.builders import (
     weights,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.training import checkpoint
+from warpdrive_min.training.loop import checkpoint
 
 N_ITERATIONS = 5
 GRU = {"type": "gru", "fc_dims": [8], "hidden_size": 6, "sequence_length": 3, "shared": False}

@@ -37,10 +37,10 @@ from tests.training.builders import (
 from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
-from warpdrive_min.training import checkpoint
 from warpdrive_min.training.build import BEST_SEED, derived_seed
-from warpdrive_min.training.evaluation import Score, evaluate
-from warpdrive_min.training.trained import find_policies, load_policies
+from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.loop.evaluation import Score, evaluate
+from warpdrive_min.training.record.trained import find_policies, load_policies
 from warpdrive_min.training.trainer import Trainer
 
 # ------------------------------------------------------------------ schedules

@@ -18,7 +18,7 @@ from warpdrive_min.errors import ConfigError, DataError, known, require
 from warpdrive_min.resetter import OWN_KERNEL
 from warpdrive_min.rollouts import Steps
 from warpdrive_min.spaces import Box, Dict, action_bounds, category_counts, space_of
-from warpdrive_min.training.arrays import part_names
+from warpdrive_min.training.loop.arrays import part_names
 
 WHOLE = ""
 """Key of an observation that is no Dict, and has one part."""

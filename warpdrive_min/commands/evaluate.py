@@ -13,9 +13,14 @@ from rich.table import Table
 
 from warpdrive_min.commands.environments import Backend, console, environments, errors_told, first_available, say
 from warpdrive_min.terminal import echo
-from warpdrive_min.training import evaluation
-from warpdrive_min.training.members import Members
-from warpdrive_min.training.trained import TrainedPolicies, load_policies, load_population, population_size
+from warpdrive_min.training.loop import evaluation
+from warpdrive_min.training.models.members import Members
+from warpdrive_min.training.record.trained import (
+    TrainedPolicies,
+    load_policies,
+    load_population,
+    population_size,
+)
 
 
 def evaluate(

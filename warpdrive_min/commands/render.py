@@ -26,8 +26,8 @@ from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.policies import random_policy
 from warpdrive_min.rendering.recording import record
 from warpdrive_min.rendering.writing import FORMATS, MAX_FPS, require_format, scene_of, write
-from warpdrive_min.training import checkpoint
-from warpdrive_min.training.trained import find_policies, load_policies
+from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.record.trained import find_policies, load_policies
 
 POLICIES: Final[dict[str, Callable[[EnvWrapper, int], Callable[[], None]]]] = {"random": random_policy}
 """Makes a policy from a started wrapper and a seed, by name."""

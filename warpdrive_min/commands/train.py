@@ -35,14 +35,14 @@ from warpdrive_min.errors import CheckpointError, require
 from warpdrive_min.files import remove_unused
 from warpdrive_min.processes import is_rank
 from warpdrive_min.stopping import NOTHING, RANK_SIGNALS, SIGNALS, Stopped, handle, on_stop_say
-from warpdrive_min.training import checkpoint
-from warpdrive_min.training.autoscale import auto_scale as scale
-from warpdrive_min.training.certificate import Certifier
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.distributed import joined, launch, require_processes
-from warpdrive_min.training.population import PopulationTrainer
-from warpdrive_min.training.progress import ProgressLine
-from warpdrive_min.training.trained import find_checkpoint
+from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.loop.progress import ProgressLine
+from warpdrive_min.training.record.certificate import Certifier
+from warpdrive_min.training.record.trained import find_checkpoint
+from warpdrive_min.training.scale.autoscale import auto_scale as scale
+from warpdrive_min.training.scale.distributed import joined, launch, require_processes
+from warpdrive_min.training.scale.population import PopulationTrainer
 from warpdrive_min.training.trainer import Trainer, reserve, runs_of
 
 LATEST: Final = "latest"

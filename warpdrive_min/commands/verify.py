@@ -25,8 +25,15 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import BackendUnavailable, CertificateError, WarpDriveError
 from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line
-from warpdrive_min.training.certificate import Agreement, Certificate, Origin, ReplayTrainer, replay, replay_config
 from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.record.certificate import (
+    Agreement,
+    Certificate,
+    Origin,
+    ReplayTrainer,
+    replay,
+    replay_config,
+)
 
 VERIFIED: Final = "VERIFIED"
 DIFFERS: Final = "DIFFERS"

@@ -15,7 +15,7 @@ from warpdrive_min import backends
 from warpdrive_min.compat.functions import make_current_context
 from warpdrive_min.errors import BackendUnavailable, ConfigError, require
 from warpdrive_min.processes import be_rank, end_with_parent
-from warpdrive_min.training.distributed import joined
+from warpdrive_min.training.scale.distributed import joined
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from warpdrive_min.compat.trainers import TrainerA2C
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import require
 from warpdrive_min.training import lightning
-from warpdrive_min.training.arrays import PolicyMap
 from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.loop.arrays import PolicyMap
 
 log = logging.getLogger(__name__)
 

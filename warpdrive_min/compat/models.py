@@ -24,11 +24,16 @@ from warpdrive_min.dialect import weights
 from warpdrive_min.dialect.layout import WarpDriveLayout, batch_rows
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training import models
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.arrays import AgentArrays, flat_entries, get_flattened_obs_size
-from warpdrive_min.training.config import ActorModelConfig, CriticModelConfig, ModelConfig, PolicyConfig
-from warpdrive_min.training.rollout import empty_observation
+from warpdrive_min.training.config import (
+    ActorModelConfig,
+    CriticModelConfig,
+    ModelConfig,
+    PolicyConfig,
+)
+from warpdrive_min.training.loop.arrays import AgentArrays, flat_entries, get_flattened_obs_size
+from warpdrive_min.training.loop.rollout import empty_observation
+from warpdrive_min.training.models import fully_connected as models
 
 Tensor = torch.Tensor
 Policies = Mapping[str, Sequence[Hashable]]

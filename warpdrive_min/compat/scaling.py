@@ -17,8 +17,8 @@ from warpdrive_min.compat.trainers import first_trainer
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.processes import be_rank
-from warpdrive_min.training import distributed
-from warpdrive_min.training.autoscale import auto_scale
+from warpdrive_min.training.scale import distributed
+from warpdrive_min.training.scale.autoscale import auto_scale
 
 log = logging.getLogger(__name__)
 

@@ -29,12 +29,18 @@ from warpdrive_min.files import append
 from warpdrive_min.training import trainer
 from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
 from warpdrive_min.training.algorithms.ddpg import DDPG
-from warpdrive_min.training.arrays import PolicyMap
 from warpdrive_min.training.build import derived_seed, load_weights
-from warpdrive_min.training.config import ModelConfig, PolicyConfig, RunConfig, SavingConfig, TrainerConfig
-from warpdrive_min.training.evaluation import EvaluationEnvs
-from warpdrive_min.training.metrics import Row
-from warpdrive_min.training.policies import acting_part
+from warpdrive_min.training.config import (
+    ModelConfig,
+    PolicyConfig,
+    RunConfig,
+    SavingConfig,
+    TrainerConfig,
+)
+from warpdrive_min.training.loop.arrays import PolicyMap
+from warpdrive_min.training.loop.evaluation import EvaluationEnvs
+from warpdrive_min.training.loop.metrics import Row
+from warpdrive_min.training.loop.policies import acting_part
 
 KINDS: Final = {
     "model": "fully_connected",

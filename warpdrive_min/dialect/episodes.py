@@ -13,8 +13,8 @@ from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import require
 from warpdrive_min.rendering import Episode, record
-from warpdrive_min.training.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
-from warpdrive_min.training.evaluation import EvaluationEnvs
+from warpdrive_min.training.loop.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.loop.evaluation import EvaluationEnvs
 
 
 def episode_states(

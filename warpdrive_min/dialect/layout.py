@@ -17,7 +17,7 @@ from warpdrive_min.environment import Observations, ids_in
 from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.arrays import (
+from warpdrive_min.training.loop.arrays import (
     Agents,
     PolicyMap,
     SharedLayout,

@@ -13,8 +13,8 @@ from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCritic
 from warpdrive_min.training.algorithms.ddpg import DDPG
 from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.config import TrainerConfig
-from warpdrive_min.training.policies import PolicyGroup
-from warpdrive_min.training.rollout import RolloutBuffer
+from warpdrive_min.training.loop.policies import PolicyGroup
+from warpdrive_min.training.loop.rollout import RolloutBuffer
 
 Tensor = torch.Tensor
 

@@ -11,11 +11,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from warpdrive_min.backends.base import Backend
 from warpdrive_min.errors import CheckpointError, require
-from warpdrive_min.training import checkpoint
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.arrays import AgentArrays
-from warpdrive_min.training.central import create_centralised_critic, n_state_features
 from warpdrive_min.training.config import (
     ActorCriticConfig,
     Member,
@@ -26,12 +24,24 @@ from warpdrive_min.training.config import (
     Schedule,
 )
 from warpdrive_min.training.defaults import own_defaults, own_draws
-from warpdrive_min.training.fused import is_supported, missing
-from warpdrive_min.training.members import Members
-from warpdrive_min.training.models import create_actor, create_actor_critic, create_critic
-from warpdrive_min.training.normalisation import normalisers
-from warpdrive_min.training.policies import PolicyGroup
-from warpdrive_min.training.recurrent import create_recurrent, is_recurrent
+from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.loop.arrays import AgentArrays
+from warpdrive_min.training.loop.global_states import n_state_features
+from warpdrive_min.training.loop.policies import PolicyGroup
+from warpdrive_min.training.models.central import create_centralised_critic
+from warpdrive_min.training.models.exact_weights import initialise
+from warpdrive_min.training.models.fully_connected import (
+    PolicyHead,
+    Trunk,
+    create_actor,
+    create_actor_critic,
+    create_critic,
+)
+from warpdrive_min.training.models.gru import create_recurrent, is_recurrent
+from warpdrive_min.training.models.members import Members
+from warpdrive_min.training.models.normalisation import normalisers
+from warpdrive_min.training.paths.exact.exact import Exact
+from warpdrive_min.training.paths.fused import is_supported, missing
 
 ALGORITHMS: Final[dict[str | None, dict[str, str]]] = {
     None: {
@@ -52,8 +62,8 @@ RECURRENT: Final[dict[str, str]] = {
 }
 """Those of policies whose model is recurrent."""
 OF_POPULATIONS: Final[dict[str, str]] = {
-    "A2C": "warpdrive_min.training.algorithms.populations:PopulationA2C",
-    "PPO": "warpdrive_min.training.algorithms.populations:PopulationPPO",
+    "A2C": "warpdrive_min.training.scale.population_algorithms:PopulationA2C",
+    "PPO": "warpdrive_min.training.scale.population_algorithms:PopulationPPO",
 }
 """Those of populations."""
 WARPDRIVE_WEIGHTS: Final = "warpdrive_min.dialect.weights:load_warpdrive_state_dict"
@@ -233,3 +243,25 @@ class ScheduledTensors:
     def values(self, tensor: torch.Tensor) -> list[float]:
         """Return the numbers that were written last."""
         return self._written[id(tensor)]
+
+
+def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seeds: Sequence[int]) -> None:
+    """Let policies act and learn by kernels with one order, from weights that no library's digits decide.
+
+    Args:
+        groups: Policies with their models, before anything holds on to their parameters.
+        backend: `host` or `pycuda`.
+        seeds: Seed of the weights of each.
+
+    Raises:
+        ConfigError: The backend runs another language than CUDA C.
+    """
+    exact = Exact(backend)
+    for group, seed in zip(groups, seeds, strict=True):
+        group.exact = exact
+        for index, (part, model) in enumerate(group.models.items()):
+            for module in model.modules():
+                if isinstance(module, Trunk | PolicyHead):
+                    module.exact = exact
+            if not group.config.weight_files:
+                initialise(model, group.config.models[part].init_method, [seed, index])

@@ -15,8 +15,8 @@ from typing import Any, Final
 import torch
 
 from warpdrive_min.errors import CheckpointError, ConfigError, known, require
-from warpdrive_min.training import checkpoint
-from warpdrive_min.training.metrics import EPISODIC_RETURN
+from warpdrive_min.training.loop import checkpoint
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN
 from warpdrive_min.training.trainer import Trainer
 
 PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")

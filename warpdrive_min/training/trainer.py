@@ -25,26 +25,27 @@ from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import CheckpointError, ConfigError, WarpDriveError, known, require, whole
 from warpdrive_min.files import Hold, hold, new_folder, remove_left, remove_unused, write_atomically
 from warpdrive_min.sampler import CUDASampler
-from warpdrive_min.training import build, checkpoint, evaluation, metrics, ranks
-from warpdrive_min.training.algorithms.exact import make_exact
-from warpdrive_min.training.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
-from warpdrive_min.training.captured import Captured
-from warpdrive_min.training.central import give_global_states
+from warpdrive_min.training import build, ranks
+from warpdrive_min.training.algorithms.keeping import keep_passes
+from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.keeping import keep_passes
-from warpdrive_min.training.metrics import EPISODIC_RETURN, Row
-from warpdrive_min.training.policies import (
+from warpdrive_min.training.loop import checkpoint, evaluation, metrics
+from warpdrive_min.training.loop.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.loop.global_states import give_global_states
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
+from warpdrive_min.training.loop.policies import (
     PolicyGroup,
     Tensors,
     action_samplers,
     is_weight,
     steps_into_buffer,
 )
-from warpdrive_min.training.progress import ProgressLine
-from warpdrive_min.training.rollout import RolloutBuffer, RolloutRecorder
-from warpdrive_min.training.rollout_check import RolloutCheck, require_finite_state
-from warpdrive_min.training.sharing import shared_arrays
+from warpdrive_min.training.loop.progress import ProgressLine
+from warpdrive_min.training.loop.rollout import RolloutBuffer, RolloutRecorder
+from warpdrive_min.training.loop.rollout_check import RolloutCheck, require_finite_state
+from warpdrive_min.training.loop.sharing import shared_arrays
+from warpdrive_min.training.paths.captured import Captured
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import torch
 from warpdrive_min import CUDADataManager
 from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
 from warpdrive_min.training.config import PolicyConfig
-from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.loop.policies import PolicyGroup
 
 from ...core.measure import Timed
 from ...core.point import Check, Point

@@ -17,8 +17,8 @@ from warpdrive_min.constants import DONE, EPISODE, TERMINATED, TIMESTEP, TRUNCAT
 from warpdrive_min.policies import random_policy
 from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.algorithms.shuffle import Shuffle
-from warpdrive_min.training.arrays import SharedLayout
-from warpdrive_min.training.rollout import FINISHED, RolloutRecorder
+from warpdrive_min.training.loop.arrays import SharedLayout
+from warpdrive_min.training.loop.rollout import FINISHED, RolloutRecorder
 
 from ...core.measure import Timed
 from ...core.point import Check, Point

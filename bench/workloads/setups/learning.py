@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from warpdrive_min import EnvWrapper
-from warpdrive_min.training import evaluation
-from warpdrive_min.training.metrics import Row
-from warpdrive_min.training.population import PopulationTrainer
-from warpdrive_min.training.trained import load_policies
+from warpdrive_min.training.loop import evaluation
+from warpdrive_min.training.loop.metrics import Row
+from warpdrive_min.training.record.trained import load_policies
+from warpdrive_min.training.scale.population import PopulationTrainer
 
 from ...core.point import Check, Curve, Measurement, Metric, Point
 from ...core.stats import median, median_interval

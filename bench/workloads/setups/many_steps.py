@@ -16,7 +16,7 @@ from warpdrive_min.rng import STREAM_ACTIONS, philox, seed_words, uniform
 from warpdrive_min.rollouts import Policy, PolicySteps, Steps
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, precision
-from warpdrive_min.training.models import FullyConnected
+from warpdrive_min.training.models.fully_connected import FullyConnected
 
 from ...core.errors import Skip
 from ...core.measure import Timed

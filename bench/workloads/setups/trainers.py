@@ -15,7 +15,7 @@ import torch
 from warpdrive_min import EnvWrapper
 from warpdrive_min.envs import ENVS
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.metrics import Row
+from warpdrive_min.training.loop.metrics import Row
 from warpdrive_min.training.trainer import Trainer
 
 from ...core.point import Point

@@ -11,20 +11,21 @@ from typing import Any, ClassVar, Final
 import torch
 
 from warpdrive_min.backends.base import Backend
-from warpdrive_min.training.algorithms import exact_learning, losses
-from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
-from warpdrive_min.training.algorithms.optimiser import FlatAdam, MembersAdam
+from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam, MembersAdam
 from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
-from warpdrive_min.training.fused import cpu, is_supported, learning
-from warpdrive_min.training.fused import loss as fused_loss
-from warpdrive_min.training.fused.columns import split
-from warpdrive_min.training.fused.loss import N_TERMS, Learning, LossRule, Minibatch
-from warpdrive_min.training.fused.rows import take
-from warpdrive_min.training.policies import PolicyGroup
+from warpdrive_min.training.loop.policies import PolicyGroup
+from warpdrive_min.training.loop.rollout import RolloutBuffer
+from warpdrive_min.training.paths.exact import learning as exact_learning
+from warpdrive_min.training.paths.exact.exact import Exact
+from warpdrive_min.training.paths.fused import cpu, is_supported, learning
+from warpdrive_min.training.paths.fused import loss as fused_loss
+from warpdrive_min.training.paths.fused.loss import N_TERMS, Learning, LossRule, Minibatch
+from warpdrive_min.training.paths.fused.rows import take
+from warpdrive_min.training.paths.triton.columns import split
 from warpdrive_min.training.ranks import average
-from warpdrive_min.training.rollout import RolloutBuffer
 
 Tensor = torch.Tensor
 Rows = Tensor | slice

@@ -11,13 +11,13 @@ import torch
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.errors import require
 from warpdrive_min.training.algorithms import losses
-from warpdrive_min.training.algorithms.exact import Exact, ExactAdam
-from warpdrive_min.training.algorithms.optimiser import FlatAdam, make_views
+from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam, make_views
 from warpdrive_min.training.algorithms.replay import ReplayBuffer
 from warpdrive_min.training.config import TrainerConfig, precision
-from warpdrive_min.training.normalisation import share_moments
-from warpdrive_min.training.policies import PolicyGroup
-from warpdrive_min.training.rollout import RolloutBuffer
+from warpdrive_min.training.loop.policies import PolicyGroup
+from warpdrive_min.training.loop.rollout import RolloutBuffer
+from warpdrive_min.training.models.normalisation import share_moments
+from warpdrive_min.training.paths.exact.exact import Exact
 
 Tensor = torch.Tensor
 

@@ -16,11 +16,10 @@ import torch
 
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.paths.fused.loss import EPSILON
 
 Tensor = torch.Tensor
 
-EPSILON: Final = 1e-10
-"""Keeps a division by a spread of 0 finite."""
 HALF_LOG_TWO_PI: Final = 0.5 * math.log(2 * math.pi)
 
 

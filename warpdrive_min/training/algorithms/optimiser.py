@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from warpdrive_min.backends.base import Launch
-from warpdrive_min.training.fused import adam, cpu, is_supported
+from warpdrive_min.training.paths.exact.exact import Exact
+from warpdrive_min.training.paths.fused import adam, cpu, is_supported
 from warpdrive_min.training.ranks import average
+
+Tensor = torch.Tensor
 
 ALMOST_ZERO: Final = 1e-6
 """Added to the norm that gradients are divided by, as in `torch.nn.utils.clip_grad_norm_`."""
@@ -219,3 +222,37 @@ class MembersAdam(_Flat):
             "exp_avg": self._mean,
             "exp_avg_sq": self._square,
         }
+
+
+class ExactAdam(FlatAdam):
+    """`FlatAdam` by kernels with one order; of one rank.
+
+    Args:
+        exact: Kernels.
+        parameters: As of `FlatAdam`, as are the others.
+        lr: Likewise.
+        max_norm: Likewise.
+        eps: Likewise.
+    """
+
+    def __init__(self, exact: Exact, parameters: Any, lr: Tensor, max_norm: float | None, eps: float) -> None:
+        super().__init__(parameters, lr, max_norm, eps)
+        self._exact, self.lr, self._eps = exact, lr, eps
+        self._no_skip = torch.zeros_like(self.norm)
+
+    def accumulate(self, loss: Tensor, *, first: bool = True) -> None:
+        """As `FlatAdam.accumulate`, in the thread that calls: kernels are launched in its context."""
+        with torch.autograd.set_multithreading_enabled(False):
+            super().accumulate(loss, first=first)
+
+    def apply(self, skip: Tensor | None = None) -> None:
+        """Clip the gradient and take the step; enqueues."""
+        exact, gradient, state, n = self._exact, self.gradient, self.state(), self.vector.numel()
+        skip = self._no_skip if skip is None else skip.float()
+        squares = torch.empty_like(gradient)
+        exact.launch("square", n, x=gradient, out=squares)
+        flags = {"sum_of_squares": exact.total(squares.view(-1, 1)), "skip": skip, "step": state["step"]}
+        moments = {name: state[name] for name in ("exp_avg", "exp_avg_sq")}
+        arrays = {"gradient": gradient, "parameters": self.vector.detach(), "lr": self.lr, **moments, **flags}
+        exact.launch("adam", n, **arrays, max_norm=self._max_norm or 0.0, epsilon=self._eps)
+        exact.launch("count_step", 1, **flags, norm=self.norm, n_skipped=self.n_skipped)

@@ -11,7 +11,7 @@ from warpdrive_min.errors import require
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.shuffle import RowDraw
-from warpdrive_min.training.rollout import RolloutBuffer
+from warpdrive_min.training.loop.rollout import RolloutBuffer
 
 Tensor = torch.Tensor
 

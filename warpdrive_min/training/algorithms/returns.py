@@ -10,9 +10,9 @@ from warpdrive_min import backends
 from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
-from warpdrive_min.training.members import by_member
-from warpdrive_min.training.normalisation import LARGEST, Moments, RunningMoments
-from warpdrive_min.training.rollout import RolloutBuffer
+from warpdrive_min.training.loop.rollout import RolloutBuffer
+from warpdrive_min.training.models.members import by_member
+from warpdrive_min.training.models.normalisation import LARGEST, Moments, RunningMoments
 
 Key = tuple[tuple[int, torch.Size] | None, ...]
 
@@ -145,7 +145,7 @@ def _by_row(array: torch.Tensor) -> torch.Tensor:
 
 
 class ExactMoments(Protocol):
-    """Kernels with one order of operations; `warpdrive_min.training.algorithms.exact.Exact` has them."""
+    """Kernels with one order of operations; `warpdrive_min.training.paths.exact.exact.Exact` has them."""
 
     def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean of all numbers and their variance, 0-d each."""

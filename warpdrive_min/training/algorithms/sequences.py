@@ -14,9 +14,9 @@ from warpdrive_min.backends.base import Backend
 from warpdrive_min.errors import require
 from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCriticAlgorithm, Rows
 from warpdrive_min.training.config import ModelConfig, TrainerConfig, divisors_around
-from warpdrive_min.training.policies import PolicyGroup
-from warpdrive_min.training.recurrent import Recurrent, steps_together
-from warpdrive_min.training.rollout import RolloutBuffer
+from warpdrive_min.training.loop.policies import PolicyGroup
+from warpdrive_min.training.loop.rollout import RolloutBuffer
+from warpdrive_min.training.models.gru import Recurrent, steps_together
 
 Tensor = torch.Tensor
 

@@ -1,0 +1,1 @@
+"""Rollouts, policies, metrics and checkpoints: the parts of a training loop."""

@@ -1,0 +1,357 @@
+"""Arrays of agents: what each policy's agents observe, where their actions go, and what they are paid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from warpdrive_min.constants import FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
+from warpdrive_min.data_feed import DataFeed
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import agent_sets
+from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.sampler import by_type
+from warpdrive_min.spaces import category_counts
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.paths.fused import is_supported
+from warpdrive_min.training.paths.fused.rows import can_move, move
+
+Agents = Sequence[Hashable]
+PolicyMap = Mapping[str, Agents]
+"""Agents of each policy, every agent once."""
+
+LAYOUTS: Final = {
+    "shared": "warpdrive_min.training.loop.arrays:SharedLayout",
+    "warpdrive": "warpdrive_min.dialect.layout:WarpDriveLayout",
+}
+"""Layouts of arrays by name: module and class."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AgentArrays:
+    """The agents of one policy in the arrays of a wrapper, each (n_envs, agents of the array, ...)."""
+
+    policy: str
+    agents: tuple[Hashable, ...]
+    """In the order of the policy's list."""
+    suffix: str
+    """End of the arrays' names: "", or ``_<role>`` of agents whose role has arrays of its own."""
+    rows: torch.Tensor | None
+    """Places of the agents in the arrays, (n_agents,) int64; None: all, in order."""
+    space: ActionSpace
+    n_features: int
+    """Entries of an observation, flattened; an action mask is none."""
+    observations: tuple[torch.Tensor, ...] = field(repr=False)
+    """Parts of the observations, whose entries lie side by side; one for each key of a Dict."""
+    mask: torch.Tensor | None = field(repr=False)
+    """Action masks, (n_envs, agents of the array, choices) int32; 0 forbids."""
+    last_observations: tuple[torch.Tensor, ...] = field(repr=False)
+    """Parts of the last observations of episodes that end; none where nothing tells of them."""
+    actions: torch.Tensor = field(repr=False)
+    rewards: torch.Tensor = field(repr=False)
+    timestep: torch.Tensor = field(repr=False)
+    """Steps done in the episode, (n_envs,) int32: 0 where one begins."""
+    keys: tuple[Hashable, ...] = ("",)
+    """Keys of a Dict in the order of `observations`; "" of what is none."""
+    own_columns: int | None = None
+    """First of the columns in which agents mark themselves, where a rollout keeps the one row of observations that is
+    otherwise that of all agents of an environment; None: it keeps the row of each agent."""
+
+    @property
+    def n_agents(self) -> int:
+        """Agents of the policy."""
+        return len(self.agents)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of an environment's observations that a rollout keeps."""
+        return self.n_agents if self.own_columns is None else 1
+
+    def names_of_features(self, name: str) -> list[str]:
+        """Return the array that each entry of an observation lies in, where ``name`` is that of the first part."""
+        names = part_names(name + self.suffix, [key for key in self.keys if key]).values()
+        widths = [flat_entries(part).shape[2] for part in self.observations]
+        return [name for name, width in zip(names, widths, strict=True) for _ in range(width)]
+
+    def restore(self, kept: torch.Tensor) -> None:
+        """Write the last observations that a rollout kept, (n_envs, n_rows, n_features), as a whole; enqueues."""
+        self.observations[0].copy_(kept)
+        if self.own_columns is not None:
+            self._marks(self.observations[0]).diagonal(dim1=1, dim2=2).fill_(1.0)
+
+    def unmark(self, rows: torch.Tensor) -> None:
+        """Let nobody be marked in rows (..., n_features) that are to be kept for all agents; enqueues."""
+        if self.own_columns is not None:
+            self._marks(rows).zero_()
+
+    def _marks(self, rows: torch.Tensor) -> torch.Tensor:
+        assert self.own_columns is not None
+        return rows[..., self.own_columns : self.own_columns + self.n_agents]
+
+    def observe(self, out: torch.Tensor, mask: torch.Tensor | None = None) -> None:
+        """Copy what the agents see into ``out`` (n_envs, n_rows, n_features), and their masks; enqueues."""
+        if self.own_columns is not None:
+            out.copy_(self.observations[0][:, :1])
+            self.unmark(out)
+            return
+        first = 0
+        for array in self.observations:
+            entries = flat_entries(array)
+            part = out if len(self.observations) == 1 else out[..., first : first + entries.shape[2]]
+            self.pick(entries, part)
+            first += entries.shape[2]
+        if self.mask is not None and mask is not None:
+            self.pick(self.mask, mask)
+
+    def pick(self, array: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy the agents' rows of an array (n_envs, agents of the array, ...) into ``out``; enqueues."""
+        if self.rows is None:
+            out.copy_(array)
+        elif is_supported(array.device) and can_move(out, array):
+            move(out, array, self.rows, is_placing=False)
+        elif array.dtype == out.dtype and out.is_contiguous():
+            torch.index_select(array, 1, self.rows, out=out)
+        else:
+            out.copy_(array.index_select(1, self.rows))
+
+    def place(self, values: torch.Tensor, into: torch.Tensor, axis: int = 1) -> None:
+        """Write the agents' values into their rows of an array, of which ``axis`` counts agents; enqueues."""
+        if self.rows is None:
+            into.copy_(values)
+        elif axis == 1 and is_supported(into.device) and can_move(values, into):
+            move(values, into, self.rows, is_placing=True)
+        else:
+            into.index_copy_(axis, self.rows, values)
+
+
+class SharedLayout:
+    """The agents of each role in a set of arrays, or without roles all of them, on the axis after that of environments.
+
+    Another layout is a subclass that says which agents share arrays, and where their axis is.
+    """
+
+    saved: tuple[bool, str] = (False, "first")
+    """Entry of a checkpoint's header: policies have arrays of their own, and the agents' axis."""
+
+    @classmethod
+    def from_saved(cls, saved: Sequence[Any]) -> SharedLayout:
+        """Return the layout whose entry of a checkpoint's header this is."""
+        return cls()
+
+    def sets(self, env: Any, policies: PolicyMap) -> Mapping[str, Agents]:
+        """Return the agents of each set of arrays, by the suffix of its names."""
+        return agent_sets(env)
+
+    def stacked(self, rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return what single agents observe as an array of all."""
+        return np.stack(rows)
+
+    def by_agent(self, array: torch.Tensor, n_agents: int) -> torch.Tensor:
+        """Return the view (n_envs, n_agents, ...) of an array of observations."""
+        return array
+
+    def push(self, wrapper: EnvWrapper, policies: PolicyMap) -> None:
+        """Push the arrays of `feed` that the environment has left out; synchronises.
+
+        Raises:
+            ConfigError: As of `feed`, or the environment pushed an array of another shape.
+        """
+        push_missing(wrapper, self.feed(wrapper, policies))
+
+    def feed(self, wrapper: EnvWrapper, policies: PolicyMap) -> DataFeed:
+        """Return the arrays that a step reads and writes for a trainer, of each set with its suffix, n agents.
+
+        | array | shape |
+        |---|---|
+        | ``observations[_<key>]`` | ``(n_envs, n, *features)``, restored by resets |
+        | ``sampled_actions`` | ``(n_envs, n, n_types)`` int32, float32 if continuous |
+        | ``sampled_actions_<type>`` | ``(n_envs, n, 1)``, where there are several types |
+        | ``rewards`` | ``(n_envs, n)`` float32 |
+
+        Raises:
+            ConfigError: The wrapper has not started or has no kernels, an agent is in no policy or in two, or agents
+                that share arrays have different spaces.
+        """
+        rule = "need a wrapper on a backend whose kernels it has, after its first reset()"
+        require(wrapper.vectorised and not wrapper.reset_on_host, "arrays", rule)
+        check_policies(policies, list(wrapper.env.action_space))
+        feed = DataFeed()
+        for suffix, agents in self.sets(wrapper.env, policies).items():
+            _require_one_space(wrapper, agents)
+            self._add_step_arrays(feed, wrapper, suffix, agents)
+        return feed
+
+    def _add_step_arrays(self, feed: DataFeed, wrapper: EnvWrapper, suffix: str, agents: Agents) -> None:
+        n_envs = wrapper.n_envs
+        # The observations of the very reset that gave the copies their state; a core wrapper does not keep them.
+        observations = getattr(wrapper, "first_observations", None) or wrapper.obs_at_reset()
+        first = observations[agents[0]]
+        keys = list(first) if isinstance(first, Mapping) else []
+        for key, name in part_names(Constants.OBSERVATIONS + suffix, keys).items():
+            rows = [np.asarray(observations[agent][key] if keys else observations[agent]) for agent in agents]
+            feed.add_data(name, self.stacked(rows), True, n_copies=n_envs)
+        actions = ActionSpace.of(wrapper.env.action_space[agents[0]])
+        for name, n_types in action_arrays(suffix, actions.n_types).items():
+            feed.add_data(name, np.zeros((len(agents), n_types), actions.dtype), n_copies=n_envs)
+        feed.add_data(Constants.REWARDS + suffix, np.zeros(len(agents), np.float32), n_copies=n_envs)
+
+    def arrays(self, wrapper: EnvWrapper, policies: PolicyMap) -> dict[str, AgentArrays]:
+        """Return the arrays of each policy's agents.
+
+        Raises:
+            ConfigError: An agent is in no policy or in two, agents of one policy differ in their actions or share no
+                arrays, or an array is missing.
+        """
+        env, device = wrapper.env, wrapper.cuda_data_manager.device
+        check_policies(policies, list(env.action_space))
+        sets = self.sets(env, policies)
+        by_policy = {}
+        for policy, members in policies.items():
+            agents = tuple(members)
+            spaces = {agent: ActionSpace.of(env.action_space[agent]) for agent in agents}
+            is_one = len(set(spaces.values())) == 1
+            require(is_one, f"policy {policy!r}", "its agents must have the same actions", spaces, "split it")
+            suffix = next(suffix for suffix, of_set in sets.items() if agents[0] in of_set)
+            place = {agent: index for index, agent in enumerate(sets[suffix])}
+            rule = f"its agents must share arrays, as {list(place)} do"
+            require(place.keys() >= set(agents), f"policy {policy!r}", rule, list(agents), "give each role its own")
+            places = [place[agent] for agent in agents]
+            observed = self._observed(wrapper, Constants.OBSERVATIONS + suffix, agents[0], len(place))
+            mask = observed.pop(Constants.ACTION_MASK, None)
+            if mask is None and getattr(env, "masks_actions", False):
+                mask = self.by_agent(_tensor(wrapper, Constants.ACTION_MASK + suffix), len(place))
+            by_policy[policy] = AgentArrays(
+                policy=policy,
+                agents=agents,
+                suffix=suffix,
+                rows=None
+                if places == list(range(len(place)))
+                else torch.tensor(places, device=device, dtype=torch.int64),
+                space=spaces[agents[0]],
+                n_features=get_flattened_obs_size(env.observation_space[agents[0]]),
+                observations=tuple(observed.values()),
+                mask=mask,
+                last_observations=self._last_observations(wrapper, suffix, list(observed), len(place)),
+                keys=tuple(observed),
+                actions=by_type(_tensor(wrapper, Constants.ACTIONS + suffix)),
+                rewards=_tensor(wrapper, Constants.REWARDS + suffix),
+                timestep=_tensor(wrapper, TIMESTEP),
+            )
+        return by_policy
+
+    def _observed(self, wrapper: EnvWrapper, name: str, agent: Hashable, n_agents: int) -> dict[Hashable, torch.Tensor]:
+        """Return the arrays of observations by their keys, "" where there is no Dict."""
+        names = part_names(name, list(getattr(wrapper.env.observation_space[agent], "spaces", {})))
+        return {key: self.by_agent(_tensor(wrapper, each), n_agents) for key, each in names.items()}
+
+    def _last_observations(
+        self, wrapper: EnvWrapper, suffix: str, keys: Sequence[Hashable], n_agents: int
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the arrays of what the agents see last when an episode ends, or none if one is missing.
+
+        A step that restarts by itself has put that aside; otherwise it is still there.
+        """
+        data = wrapper.cuda_data_manager
+        name = (FINAL_OBSERVATIONS if wrapper.auto_reset else Constants.OBSERVATIONS) + suffix
+        names = part_names(name, [key for key in keys if key]).values()
+        if not all(map(data.is_data_on_device, (TERMINATED, TRUNCATED, *names))):
+            return ()
+        arrays = tuple(self.by_agent(data.tensor(name), n_agents) for name in names)
+        return arrays if all(array.dim() > 1 and array.shape[1] == n_agents for array in arrays) else ()
+
+
+def part_names(name: str, keys: Sequence[Hashable]) -> dict[Hashable, str]:
+    """Return the names of an array's parts by the keys of a Dict; of what is no Dict its own name, by ""."""
+    return {key: f"{name}_{key}" for key in keys} or {"": name}
+
+
+def saved_layout(saved: Sequence[Any]) -> SharedLayout:
+    """Return the layout that a checkpoint's header names, as `SharedLayout.saved` of the core's."""
+    layout: type[SharedLayout] = resolve_name(LAYOUTS["shared" if tuple(saved) == SharedLayout.saved else "warpdrive"])
+    return layout.from_saved(saved)
+
+
+def flat_entries(array: torch.Tensor) -> torch.Tensor:
+    """Return observations (n_envs, n_agents, ...) as (n_envs, n_agents, n_entries)."""
+    return array.flatten(2) if array.dim() > 2 else array[..., None]
+
+
+def get_flattened_obs_size(observation_space: Any) -> int:
+    """Return the number of values in an observation; in a dict the action mask does not count."""
+    if isinstance(observation_space, Mapping) or hasattr(observation_space, "spaces"):
+        spaces = getattr(observation_space, "spaces", observation_space)
+        return sum(math.prod(space.shape) for key, space in spaces.items() if key != Constants.ACTION_MASK)
+    return math.prod(observation_space.shape)
+
+
+# ------------------------------------------------------------------ pushing
+
+
+def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
+    """Push the entries that are not on the device; those that are must have the shapes of the feed. Synchronises.
+
+    Actions of one type may lack the axis of types.
+
+    Raises:
+        ConfigError: One has another shape.
+    """
+    data, missing = wrapper.cuda_data_manager, DataFeed()
+    for name, entry in feed.items():
+        want = (entry["attributes"]["n_copies"], *np.shape(entry["data"]))
+        if not data.is_data_on_device(name):
+            missing[name] = entry
+        else:
+            rule, do = f"is there already, and must be of shape {want}", "leave it to the environment or to this call"
+            got = data.get_shape(name)
+            is_fine = got == want or (name.startswith(Constants.ACTIONS) and (*got, 1) == want)
+            require(is_fine, f"arrays: {name!r}", rule, got, do)
+    data.push_data_to_device(missing, torch_accessible=True)
+
+
+def action_arrays(suffix: str, n_types: int) -> dict[str, int]:
+    """Return the number of types of each action array: of all types, and where there are several, of each."""
+    parts = {f"{Constants.ACTIONS}_{index}{suffix}": 1 for index in range(n_types)} if n_types > 1 else {}
+    return {Constants.ACTIONS + suffix: n_types, **parts}
+
+
+def _tensor(wrapper: EnvWrapper, name: str) -> torch.Tensor:
+    data = wrapper.cuda_data_manager
+    do = f"known are {known(data.array_names())}"
+    require(data.is_data_on_device(name), "training", f"needs the array {name!r}", do=do)
+    return data.tensor(name)
+
+
+# ------------------------------------------------------------------ checks
+
+
+def check_policies(policies: PolicyMap, agents: Agents) -> None:
+    """Raise `ConfigError` unless every agent is in one policy and in no other."""
+    mapped = [agent for members in policies.values() for agent in members]
+    is_each_once = len(mapped) == len(agents) and set(mapped) == set(agents)
+    require(is_each_once, "policies", f"must hold each of the agents {list(agents)} once", mapped)
+
+
+def _require_one_space(wrapper: EnvWrapper, agents: Agents) -> None:
+    spaces = wrapper.env.observation_space, wrapper.env.action_space
+    forms = {agent: tuple(_form(space[agent]) for space in spaces) for agent in agents}
+    first, rule = agents[0], "agents that share arrays must have the same spaces"
+    for agent, form in forms.items():
+        if form != forms[first]:
+            got = f"{form} for {agent!r} and {forms[first]} for {first!r}"
+            raise ConfigError(f"arrays: {rule} (got {got}); give each policy arrays of its own")
+
+
+def _form(space: Any) -> tuple[Any, ...]:
+    """Return what two spaces must have in common for one array to hold both."""
+    if isinstance(space, Mapping) or hasattr(space, "spaces"):
+        return tuple((key, _form(each)) for key, each in getattr(space, "spaces", space).items())
+    if hasattr(space, "low"):
+        return tuple(space.shape)
+    return category_counts(space)

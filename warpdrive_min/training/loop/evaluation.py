@@ -1,0 +1,209 @@
+"""Evaluation: whole episodes of trained policies beside training, which is not disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from warpdrive_min.constants import DONE
+from warpdrive_min.env_wrapper import EnvWrapper, Lent
+from warpdrive_min.errors import require, whole
+from warpdrive_min.sampler import CUDASampler
+from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.defaults import own_defaults
+from warpdrive_min.training.loop.arrays import PolicyMap, SharedLayout
+from warpdrive_min.training.loop.metrics import check_return
+from warpdrive_min.training.loop.policies import PolicyGroup, action_samplers
+from warpdrive_min.training.models.members import Members
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Returns of a policy in some whole episodes."""
+
+    mean_return: float
+    """Rewards of an episode, summed over the policy's agents; the mean over episodes."""
+    standard_error: float
+    """Standard error of mean_return."""
+    mean_agent_return: float
+    """Rewards of an episode of one agent; the mean over agents and episodes."""
+    mean_steps: float
+    """Steps of an episode; the mean."""
+    n_episodes: int
+
+
+class EvaluationEnvs:
+    """Environments in which given models act: fresh ones, or the wrapper's own where it cannot make others.
+
+    In a ``with`` statement, and by `close`, its own go back to where they were; until then nothing else plays them.
+
+    Args:
+        wrapper: Wrapper of the environment and the backend that they have.
+        models: Model of each policy; offers ``act``.
+        policies: Agents of each policy.
+        layout: Layout of the agents in the arrays; None: `SharedLayout`.
+        n_envs: Environments; of the wrapper's own those that there are, which play by turns.
+        seed: Seed of starts and draws.
+    """
+
+    def __init__(
+        self,
+        wrapper: EnvWrapper,
+        models: Mapping[str, Any],
+        policies: PolicyMap,
+        layout: SharedLayout | None = None,
+        n_envs: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self._lent = None if wrapper.can_be_repeated else Lent(wrapper, seed)
+        self.wrapper = wrapper if self._lent else wrapper.like(n_envs, seed=seed)
+        self._n_envs, self._seed = n_envs, seed
+        try:
+            self._prepare(layout or SharedLayout(), models, policies)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, layout: SharedLayout, models: Mapping[str, Any], policies: PolicyMap) -> None:
+        if self._lent is None:
+            self.wrapper.reset()
+        layout.push(self.wrapper, policies)
+        sampler = CUDASampler(self.wrapper.cuda_function_manager)
+        sampler.init_random(self._seed)
+        self.groups: dict[str, PolicyGroup] = {}
+        """The policies, by name."""
+        for name, arrays in layout.arrays(self.wrapper, policies).items():
+            # A model of continuous actions without a scale of its own gives the action itself.
+            is_actor = arrays.space.is_continuous and not hasattr(models[name], "log_std")
+            network = {"actor" if is_actor else "model": models[name]}
+            self.groups[name] = PolicyGroup(name, PolicyConfig(), arrays, network)
+        self.action_samplers = action_samplers(self.wrapper, sampler, list(self.groups.values()))
+
+    def close(self) -> None:
+        """Give back the wrapper's own environments; enqueues."""
+        if self._lent is not None:
+            self._lent.give_back()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def act(self, greedy: bool = True) -> None:
+        """Write all agents' actions; enqueues."""
+        for group in self.groups.values():
+            group.act()
+        for actions in self.action_samplers:
+            actions.sample(greedy=greedy, scale=0.0)
+
+    def play(self, greedy: bool = True) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Play one whole episode in each environment; enqueues.
+
+        Returns:
+            Rewards summed over the episode by policy, (n_envs, n_agents), and its steps, (n_envs,) float32.
+        """
+        turns = [self._play(greedy)]
+        while (n_played := len(turns) * self.wrapper.n_envs) < self._n_envs and self._lent is not None:
+            self._lent.start(self._seed + n_played)
+            turns.append(self._play(greedy))
+        returns, steps = zip(*turns, strict=True)
+        total = {name: torch.cat([each[name] for each in returns])[: self._n_envs] for name in self.groups}
+        return total, torch.cat(steps)[: self._n_envs]
+
+    def _play(self, greedy: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        data = self.wrapper.cuda_data_manager
+        playing = torch.ones(self.wrapper.n_envs, device=data.device, dtype=torch.float32)
+        steps = torch.zeros_like(playing)
+        returns = {
+            name: torch.zeros(self.wrapper.n_envs, group.arrays.n_agents, device=data.device, dtype=torch.float32)
+            for name, group in self.groups.items()
+        }
+        rewards = {name: torch.zeros_like(total) for name, total in returns.items()}
+        for _ in range(self.wrapper.episode_length):
+            self.act(greedy)
+            self.wrapper.step()
+            steps += playing
+            for name, group in self.groups.items():
+                group.arrays.pick(group.arrays.rewards, rewards[name])
+                # Chosen, not multiplied: what an environment pays after the end may be no number.
+                returns[name] += torch.where(playing[:, None] > 0, rewards[name], 0.0)
+            playing = playing * (data.tensor(DONE) == 0)
+        return returns, steps
+
+
+@own_defaults()
+def evaluate(
+    wrapper: EnvWrapper,
+    models: Mapping[str, Any],
+    policies: PolicyMap,
+    layout: SharedLayout | None = None,
+    n_episodes: int = 100,
+    greedy: bool = True,
+    seed: int = 0,
+) -> dict[str, Score]:
+    """Play one whole episode in each of some environments and return the policies' scores; synchronises.
+
+    Args:
+        wrapper: Wrapper of the environment and the backend that count.
+        models: Model of each policy.
+        policies: Agents of each policy.
+        layout: As of `EvaluationEnvs`.
+        n_episodes: Episodes.
+        greedy: Take the likeliest choice, or the mean.
+        seed: Seed of starts and draws.
+
+    Raises:
+        ConfigError: ``n_episodes`` is below 1.
+        TrainingError: A return is not finite.
+    """
+    n_episodes = whole("evaluate.n_episodes", n_episodes)
+    with EvaluationEnvs(wrapper, models, policies, layout, n_episodes, seed) as envs:
+        returns, steps = envs.play(greedy)
+    scores = {name: _score(total, steps) for name, total in returns.items()}
+    for name, score in scores.items():
+        check_return(name, score.mean_return)
+    return scores
+
+
+@own_defaults()
+def evaluate_members(
+    wrapper: EnvWrapper,
+    model: Members,
+    policies: PolicyMap,
+    layout: SharedLayout | None = None,
+    n_episodes: int = 100,
+    greedy: bool = True,
+    seed: int = 0,
+) -> list[Score]:
+    """Play whole episodes, one in each of ``n_episodes`` environments of each member, and return the members' scores.
+
+    Arguments as of `evaluate`, of the one policy; synchronises. All members play at once, each other starts.
+
+    Raises:
+        ConfigError: ``n_episodes`` is below 1, or the wrapper cannot make environments like its own.
+    """
+    n_episodes = whole("evaluate.n_episodes", n_episodes)
+    do = "give its wrapper an environment that can be made again from its config"
+    require(wrapper.can_be_repeated, "evaluate", "a population plays in environments of its own", wrapper.name, do)
+    (policy,) = policies
+    with EvaluationEnvs(wrapper, {policy: model}, policies, layout, n_episodes * model.n_members, seed) as envs:
+        returns, steps = envs.play(greedy)
+    each = zip(returns[policy].cpu().split(n_episodes), steps.cpu().split(n_episodes), strict=True)
+    return [_score(total, of_one) for total, of_one in each]
+
+
+def _score(returns: torch.Tensor, steps: torch.Tensor) -> Score:
+    teams = returns.double().sum(1)
+    n_episodes = len(teams)
+    spread = float(teams.std()) if n_episodes > 1 else 0.0
+    return Score(
+        mean_return=float(teams.mean()),
+        standard_error=spread / n_episodes**0.5,
+        mean_agent_return=float(returns.double().mean()),
+        mean_steps=float(steps.double().mean()),
+        n_episodes=n_episodes,
+    )

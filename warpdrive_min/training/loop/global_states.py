@@ -1,0 +1,101 @@
+"""Global states of environments, which centralised critics value.
+
+A *global state* holds the observations of all agents of an environment, in the order of the arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from warpdrive_min.errors import require
+from warpdrive_min.training.loop.arrays import AgentArrays
+from warpdrive_min.training.loop.policies import PolicyGroup
+from warpdrive_min.training.loop.rollout import RolloutRecorder
+
+Tensor = torch.Tensor
+
+
+def n_state_features(arrays: Iterable[AgentArrays]) -> int:
+    """Return the size of a global state from the arrays of all policies."""
+    return sum(len(each.rewards[0]) * each.n_features for each in _by_set(arrays))
+
+
+def give_global_states(groups: Sequence[PolicyGroup], recorders: Mapping[str, RolloutRecorder]) -> GlobalStates | None:
+    """Put global states into the buffers of the policies with a centralised critic.
+
+    Those of a policy that has the environment to itself are its own observations, and a view of them. Several policies
+    share one array.
+
+    Args:
+        groups: All policies, with their buffers.
+        recorders: By the suffix of their arrays.
+
+    Returns:
+        What must be told of each step to gather that array; None: there is none.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: It does not fit.
+    """
+    buffers = [group.buffer for group in groups if group.buffer is not None and group.config.centralised_critic]
+    if not buffers:
+        return None
+    if len(groups) == 1:
+        (own,) = buffers
+        last = own.truncated_observations
+        own.global_states = own.observations.flatten(2)
+        own.truncated_global_states = None if last is None else last.flatten(2)
+        return None
+    gathered = GlobalStates([group.arrays for group in groups], recorders)
+    for buffer in buffers:
+        buffer.global_states, buffer.truncated_global_states = gathered.states, gathered.truncated
+    return gathered
+
+
+class GlobalStates:
+    """Gathers the global states of a rollout, in static buffers that every rollout overwrites.
+
+    Args:
+        arrays: Arrays of each policy.
+        recorders: By the suffix of their arrays.
+
+    Raises:
+        ConfigError: Some arrays tell what agents see last in an episode, and others do not.
+    """
+
+    def __init__(self, arrays: Iterable[AgentArrays], recorders: Mapping[str, RolloutRecorder]) -> None:
+        sets = _by_set(arrays)
+        n_steps, n_envs, _ = recorders[sets[0].suffix].rewards.shape
+        shapes = [(len(each.rewards[0]), each.n_features) for each in sets]
+        widths = [n_agents * n_features for n_agents, n_features in shapes]
+        self.states = torch.zeros(n_steps + 1, n_envs, sum(widths), device=sets[0].rewards.device, dtype=torch.float32)
+        """(n_steps + 1, n_envs, n_features) float32: before each step, and after all."""
+        parts = zip(sets, self.states.split(widths, -1), shapes, strict=True)
+        self._parts = [(each, states.unflatten(-1, shape)) for each, states, shape in parts]
+        last = {each.suffix: recorders[each.suffix].truncated_observations for each in sets}
+        self._last = [each.flatten(2) for each in last.values() if each is not None]
+        rule = "observations: arrays of some policies have their last ones and others have not"
+        have = {f"final_observations{suffix}": each is not None for suffix, each in last.items()}
+        require(len(self._last) in (0, len(sets)), "centralised critic", rule, have, "write all of them, or none")
+        self.truncated: Tensor | None = None
+        """(n_truncated, n_envs, n_features) float32, as `RolloutRecorder.truncated_observations`."""
+        if self._last:
+            self.truncated = self._last[0] if len(sets) == 1 else torch.cat(self._last, -1)
+
+    def keep(self, t: int) -> None:
+        """Keep what all agents see before step ``t`` of a rollout; enqueues."""
+        for arrays, states in self._parts:
+            arrays.observe(states[t])
+
+    def end_rollout(self) -> None:
+        """Keep what all agents see after the last step, and saw last of truncated episodes; enqueues."""
+        self.keep(-1)
+        if self.truncated is not None and len(self._last) > 1:
+            torch.cat(self._last, -1, out=self.truncated)
+
+
+def _by_set(arrays: Iterable[AgentArrays]) -> list[AgentArrays]:
+    """Return the agents of each set of arrays, all of them, from those of each policy."""
+    return list({each.suffix: replace(each, rows=None, mask=None) for each in arrays}.values())

@@ -1,0 +1,409 @@
+"""Policies at the arrays of a wrapper: each group of agents acts by its model, and one kernel draws for an array."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+import torch
+
+from warpdrive_min.backends.base import Launch
+from warpdrive_min.constants import FINAL_OBSERVATIONS, Constants
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import known, require
+from warpdrive_min.sampler import CUDASampler
+from warpdrive_min.training.config import Member, PolicyConfig, present
+from warpdrive_min.training.loop.arrays import AgentArrays
+from warpdrive_min.training.loop.memory import Memory
+from warpdrive_min.training.loop.rollout import Observation, RolloutBuffer, empty_observation
+from warpdrive_min.training.models.gru import Recurrent
+from warpdrive_min.training.models.members import Members, by_member
+from warpdrive_min.training.models.normalisation import Moments, normalisers
+from warpdrive_min.training.paths.fused import cpu
+
+Tensors = dict[str, torch.Tensor]
+_UNKNOWN: Final = object()
+
+
+class Algorithm(Protocol):
+    """Makes one policy better.
+
+    It is built with ``(group, trainer_config, backend, seed)``, and its class says by ``clips_actions`` that continuous
+    actions are clipped to their space once they have been kept, and by ``has_replay`` that a replay buffer of
+    ``buffer_size`` transitions must hold a rollout.
+    """
+
+    scheduled: Tensors
+    """Numbers that the trainer writes before each update, 0-d, by the key of their schedule."""
+    metrics: Tensors
+    """Numbers of the last update, 0-d."""
+
+    def compute_returns(self, buffer: RolloutBuffer) -> None:
+        """Compute what the rollout is learned from; enqueues, and can be captured."""
+        ...
+
+    def update(self, buffer: RolloutBuffer) -> None:
+        """Take the optimiser's steps; enqueues, and can be captured."""
+        ...
+
+    def state(self) -> Tensors:
+        """Return the live tensors from which learning goes on, the same on all ranks."""
+        ...
+
+    def own_state(self) -> Tensors:
+        """Return those that each rank has its own of: what it remembers, and what counts its draws."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class PolicyGroup:
+    """The agents that share a policy."""
+
+    name: str
+    config: PolicyConfig
+    arrays: AgentArrays
+    models: dict[str, Any]
+    """Networks by their part: ``model``, or ``actor``, which offers ``act(observations) -> head``; and ``critic``."""
+    buffer: RolloutBuffer | None = None
+    algorithm: Algorithm | None = None
+    """None: the policy acts and does not learn."""
+    is_direct: bool = False
+    """The environments write observations into the buffer themselves."""
+    actions: ActionSampler = field(init=False, repr=False)
+    """Sampler of the agents' array, which takes their head."""
+    memory: Memory | None = field(init=False, repr=False)
+    """States that a recurrent model carries from step to step, also from one rollout to the next; None of others."""
+    members: Sequence[Member] = ()
+    """Agents of a population, whose networks are `Members`; none of an ordinary run."""
+    stopped: torch.Tensor | None = field(default=None, repr=False)
+    """Members that learn no more, (members,) bool; None of an ordinary run."""
+    exact: Any = None
+    """Kernels with one order of operations (`Exact`), by which the policy acts and learns; None: others."""
+    _seen: Observation | None = field(default=None, repr=False)
+    _evaluation: Any = field(default=_UNKNOWN, repr=False)
+    """Evaluates the head on a CPU; None: the model does. What it is shows when the policy acts first."""
+    _evaluated: torch.Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.acting, self.arrays) if isinstance(self.acting, Recurrent) else None
+
+    @property
+    def agents(self) -> tuple[Hashable, ...]:
+        """Agents, in the order of the policy's list."""
+        return self.arrays.agents
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a number that says something of the policy: 0-d, or ``(members,)`` of a population."""
+        return (len(self.members),) if self.members else ()
+
+    def settings(self, key: str) -> list[Any]:
+        """Return what the config has by a key, a list of one; of a population what it has for each member."""
+        own = self.config.schedule(key)
+        return [member.setting.get(key, own) for member in self.members] or [own]
+
+    @property
+    def is_noisy(self) -> bool:
+        """The head is a mean that noise is added to, as DDPG explores; it has no scale of its own."""
+        return "actor" in self.models
+
+    @property
+    def acting(self) -> Any:
+        """Network that acts."""
+        return self.models[acting_part(self.models)]
+
+    @torch.no_grad()
+    def act(self, t: int = 0) -> None:
+        """Observe, and lay down the head from which actions are drawn; enqueues.
+
+        Args:
+            t: Step of the rollout, whose observations the buffer keeps; without one they are overwritten.
+        """
+        observations, mask = self._place(t)
+        if t == 0 or not self.is_direct:
+            self.arrays.observe(observations, mask)
+        log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
+        self._recall(t)
+        self.actions.put(self.arrays, self._head(t, observations), mask, log_std)
+
+    def _head(self, t: int, observations: torch.Tensor) -> torch.Tensor:
+        """Return the head of a step's observations as they are kept; enqueues."""
+        if self.buffer is not None and self.buffer.passes is not None:
+            of_step: torch.Tensor = self.acting(self.buffer.passes.step(t, observations))[0]
+            return of_step
+        if self.memory is not None:
+            return self.memory.act(observations)
+        seen = observations if self.buffer is None else self.buffer.seen(observations)
+        if self._evaluation is _UNKNOWN:
+            network = cpu.network_of(self.acting, present(observations.device), observations.device)
+            self._evaluation = None if network is None else cpu.Evaluation(network)
+        if self._evaluation is None:
+            head: torch.Tensor = self.acting.act(seen)
+            return head
+        if self._evaluated is None:
+            rows = len(observations), self.arrays.n_agents
+            self._evaluated = observations.new_zeros(*rows, self.arrays.space.n_outputs)
+        self._evaluation(seen, self._evaluated)
+        return self._evaluated
+
+    def keep(self, t: int) -> None:
+        """Keep the actions as drawn, and of choices and Gaussians how probable they were; enqueues."""
+        if self.buffer is not None:
+            self.arrays.pick(self.arrays.actions, self.buffer.actions[t])
+            if not self.is_noisy:
+                self.arrays.pick(self.actions.log_prob, self.buffer.log_probs[t])
+
+    def end_rollout(self) -> None:
+        """Keep what the agents see after the last step; enqueues."""
+        if self.buffer is None:
+            return
+        if self.is_direct:
+            self.arrays.restore(self.buffer.observations[-1])
+        else:
+            self.arrays.observe(*self.buffer.observation(-1))
+        if self.arrays.rows is not None:
+            self.buffer.take_rows(self.arrays.rows)
+        self._recall(len(self.buffer.actions))
+
+    @torch.no_grad()
+    def take_moments(self, buffer: RolloutBuffer) -> None:
+        """Merge what was observed in a rollout into the moments of the models; enqueues."""
+        of_observations: Moments | None = None
+        for part, model in self.models.items():
+            layers = normalisers(model)
+            if part == "critic" and buffer.global_states is not None and layers:
+                moments = Moments.of(buffer.global_states[:-1].flatten(0, -2))
+            elif layers:
+                moments = of_observations = of_observations or Moments.of(self._rows_seen(buffer.observations[:-1]))
+            for layer in layers:
+                layer.merge(moments, self.stopped)
+
+    def _rows_seen(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return observations (n_steps, n_envs, n_agents, F) as rows: (rows, F), or (rows, members, F)."""
+        if not self.members:
+            return observations.flatten(0, -2)
+        return by_member(observations, len(self.members)).flatten(1, -2).transpose(0, 1)
+
+    def _recall(self, t: int) -> None:
+        """Forget the episodes that are over, and keep the states before a step if learning begins there; enqueues."""
+        if self.memory is not None:
+            self.memory.forget()
+            if self.buffer is not None:
+                self.buffer.keep_state(t, self.memory.state)
+
+    def _place(self, t: int) -> Observation:
+        """Return where the observations of a step go."""
+        if self.buffer is not None:
+            return self.buffer.observation(t)
+        if self._seen is None:
+            self._seen = empty_observation(self.arrays, (len(self.arrays.rewards), self.arrays.n_agents))
+        return self._seen
+
+    # -------------------------------------------------------------- checkpoints
+
+    def weights(self) -> Tensors:
+        """Return the live weights of the models, by their names in a checkpoint."""
+        return {
+            f"policy/{self.name}/{part}/{key}": value
+            for part, model in self.models.items()
+            for key, value in model.state_dict().items()
+        }
+
+    def state(self) -> Tensors:
+        """Return what is the same on all ranks: weights, and the optimisers' moments."""
+        learned = {} if self.algorithm is None else self.algorithm.state()
+        return self.weights() | {f"policy/{self.name}/algorithm/{key}": value for key, value in learned.items()}
+
+    def own_state(self) -> Tensors:
+        """Return what each rank has of its own: what the model remembers, and the algorithm remembers and counts."""
+        own = {} if self.algorithm is None else self.algorithm.own_state()
+        if self.memory is not None:
+            own = {**own, "memory": self.memory.state}
+        return {f"policy/{self.name}/own/{key}": value for key, value in own.items()}
+
+
+def acting_part(models: Mapping[str, Any]) -> str:
+    """Return the part of a policy's networks that acts."""
+    return "actor" if "actor" in models else "model"
+
+
+def is_weight(name: str) -> bool:
+    """Tell whether a tensor of a checkpoint belongs to a model."""
+    section, *rest = name.split("/")
+    return section == "policy" and rest[1] not in ("algorithm", "own")
+
+
+class ActionSampler:
+    """Draws for all agents whose actions lie in one array: their policies' heads meet here.
+
+    Args:
+        wrapper: With the array.
+        sampler: Gets it registered.
+        groups: The policies at it, all of one action space, which all explore by noise around a mean or none.
+        clips: Clip continuous actions to their space once they are kept.
+
+    Raises:
+        ConfigError: The policies differ in their action spaces, or in how they explore.
+    """
+
+    def __init__(
+        self, wrapper: EnvWrapper, sampler: CUDASampler, groups: Sequence[PolicyGroup], *, clips: bool = True
+    ) -> None:
+        first = groups[0].arrays
+        noisy = [group.name for group in groups if group.is_noisy]
+        who, do = "training: policies whose actions share an array", "give each policy arrays of its own"
+        require(len(noisy) in (0, len(groups)), who, "must all be DDPG or none", f"DDPG for {known(noisy)}", do)
+        spaces = {group.name: group.arrays.space for group in groups}
+        require(len(set(spaces.values())) == 1, who, "must have one action space", spaces, do)
+        self.groups = tuple(groups)
+        self.space = first.space
+        self._data, self._sampler, self._clips, self._is_noisy = wrapper.cuda_data_manager, sampler, clips, bool(noisy)
+        self._name, self._actions = Constants.ACTIONS + first.suffix, first.actions
+        n_envs, n_agents, n_types = first.actions.shape
+        device = self._data.device
+        self._head = torch.zeros(n_envs, n_agents, self.space.n_outputs, device=device, dtype=torch.float32)
+        self.log_prob = torch.zeros(n_envs, n_agents, device=device, dtype=torch.float32)
+        """Log-probability of what was drawn last, (n_envs, agents of the array)."""
+        self._log_std = torch.zeros(n_agents, n_types, device=device, dtype=torch.float32)
+        is_masked = any(group.arrays.mask is not None for group in groups)
+        self._mask = torch.ones(self._head.shape, dtype=torch.int32, device=device) if is_masked else None
+        self._bounds = torch.tensor([self.space.low, self.space.high], device=device, dtype=torch.float32)
+        self.impossible: torch.Tensor | None = None
+        """Counts of draws from rows that allow nothing, (n_envs, agents of the array) int32; None of a Box."""
+        self._draws: dict[bool, Launch] = {}
+        """Draws of discrete actions, greedy or not, once they are prepared."""
+        categories = self.space.categories
+        sampler.register_actions(self._data, self._name, categories or n_types, is_deterministic=not categories)
+        if categories:
+            self.impossible = self._data.tensor(f"{self._name}_impossible")
+        for group in groups:
+            group.actions = self
+
+    def put(
+        self,
+        arrays: AgentArrays,
+        head: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        log_std: torch.Tensor | None = None,
+    ) -> None:
+        """Lay down what a policy says of its agents: head (n_envs, n_agents, n_outputs), masks; enqueues."""
+        arrays.place(head.float(), self._head)
+        if mask is not None and self._mask is not None:
+            arrays.place(mask, self._mask)
+        if log_std is not None:
+            arrays.place(log_std.detach().expand(arrays.n_agents, -1), self._log_std, axis=0)
+
+    def masked_head(self) -> torch.Tensor:
+        """Return the head with the least number for each choice that is forbidden; enqueues."""
+        if self._mask is None:
+            return self._head
+        return self._head.masked_fill(self._mask == 0, torch.finfo(self._head.dtype).min)
+
+    def sample(self, t: int | None = None, *, greedy: bool = False, **noise: Any) -> None:
+        """Draw the actions of all agents into their array, with `log_prob`; enqueues.
+
+        Args:
+            t: Step of the rollout in whose row the groups keep what was drawn; None: nothing is kept.
+            greedy: Take the likeliest choice, or the mean.
+            noise: Numbers of the noise, see `CUDASampler.sample`; for those who explore by it.
+        """
+        if not self.space.is_continuous:
+            if greedy not in self._draws:
+                given: dict[str, Any] = {"use_argmax": greedy, "logits": True, "log_prob": self.log_prob}
+                given |= {} if self._mask is None else {"mask": self._mask}
+                self._draws[greedy] = self._sampler.bound(self._data, self._head, self._name, **given)
+            self._draws[greedy]()
+        elif self._is_noisy:
+            self._sampler.sample(self._data, self._head, self._name, use_argmax=greedy, **noise)
+        else:
+            self._draw_gaussian(greedy)
+        if t is not None:
+            for group in self.groups:
+                group.keep(t)
+        if self._clips and self.space.is_continuous:
+            torch.clamp(self._actions, self._bounds[0], self._bounds[1], out=self._actions)
+
+    def _draw_gaussian(self, greedy: bool) -> None:
+        self._sampler.sample_gaussian(
+            self._data, self._head, self._log_std, self._name, use_argmax=greedy, log_prob=self.log_prob
+        )
+
+
+class MembersSampler(ActionSampler):
+    """Draws for a population, in which each member has a scale of its own."""
+
+    _scales: torch.Tensor
+
+    @cached_property
+    def _centre(self) -> torch.Tensor:
+        return torch.zeros_like(self._head)
+
+    def put(
+        self,
+        arrays: AgentArrays,
+        head: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        log_std: torch.Tensor | None = None,
+    ) -> None:
+        """Lay down what the members say of their agents; log_std (members, n_types); enqueues."""
+        super().put(arrays, head, mask)
+        if log_std is not None:
+            self._scales = log_std.detach()
+
+    def _draw_gaussian(self, greedy: bool) -> None:
+        """Draw around 0 with scale 1, then shift and scale."""
+        self._sampler.sample_gaussian(
+            self._data,
+            self._centre,
+            self._log_std,
+            self._name,
+            use_argmax=greedy,
+            log_prob=self.log_prob,
+        )
+        log_std = self._scales[:, None, None]
+        actions, heads, log_probs = (
+            by_member(each, len(self._scales), 0) for each in (self._actions, self._head, self.log_prob)
+        )
+        actions.mul_(log_std.exp()).add_(heads)
+        log_probs.sub_(log_std.sum(-1))
+
+
+def action_samplers(
+    wrapper: EnvWrapper, sampler: CUDASampler, groups: Sequence[PolicyGroup], *, clips: bool = True
+) -> list[ActionSampler]:
+    """Return a sampler for each array of actions.
+
+    Raises:
+        ConfigError: Policies that share an array differ in their action spaces, or in how they explore.
+    """
+    by_array: dict[str, list[PolicyGroup]] = {}
+    for group in groups:
+        by_array.setdefault(group.arrays.suffix, []).append(group)
+    return [
+        (MembersSampler if isinstance(sharing[0].acting, Members) else ActionSampler)(
+            wrapper, sampler, sharing, clips=clips
+        )
+        for sharing in by_array.values()
+    ]
+
+
+def steps_into_buffer(wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> list[Launch] | None:
+    """Return steps that write observations straight into their rows of the buffer; None: they must be copied.
+
+    That can be where the one policy sees the array of observations whole, as it is.
+    """
+    (arrays, buffer), data = (groups[0].arrays, groups[0].buffer), wrapper.cuda_data_manager
+    if len(groups) > 1 or buffer is None or not data.is_data_on_device(Constants.OBSERVATIONS):
+        return None
+    whole = data.tensor(Constants.OBSERVATIONS)
+    is_whole = arrays.rows is None and arrays.mask is None and len(arrays.observations) == 1
+    if not (is_whole and arrays.observations[0] is whole and whole.dtype == torch.float32 and whole.dim() == 3):
+        return None
+    given: dict[str, Any] = {}
+    if arrays.own_columns is not None:
+        given = {"of_one_row": True, FINAL_OBSERVATIONS: arrays.last_observations[0]}
+    steps = [wrapper.bound_step(observations=row, **given) for row in buffer.observations[1:]]
+    bound = [step for step in steps if step is not None]
+    return bound if len(bound) == len(steps) else None

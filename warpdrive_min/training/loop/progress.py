@@ -1,0 +1,87 @@
+"""The line that tells how far a run is."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console  # noqa: TID251  (a caller's)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from warpdrive_min import terminal
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, STEPS_PER_S, Row
+
+A_CENTURY_S: Final = 100 * 365.25 * 24 * 3600
+
+
+class ProgressLine:
+    """Shows iterations, speed, each policy's mean return and the time left, within a ``with`` statement.
+
+    In a terminal it is a bar that each `update` redraws; elsewhere, as in the log of a job, one line for each.
+
+    Args:
+        n_iterations: When the run is over.
+        start: Iterations done before: those of the checkpoint that the run goes on from.
+        verbose: False: nothing is shown.
+        console: Where; None: standard output.
+        clock: Gives seconds.
+    """
+
+    def __init__(
+        self,
+        n_iterations: int,
+        start: int = 0,
+        verbose: bool = True,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._n_iterations, self._start, self._verbose = n_iterations, start, verbose
+        self._console, self._clock = console or terminal.Console(), clock
+        self._started_s = clock()
+        self._bar = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=self._console,
+            disable=not (verbose and self._console.is_terminal),
+        )
+        self._task = self._bar.add_task("starting", total=n_iterations, completed=start)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, row: Row) -> None:
+        """Show a row of the log."""
+        iteration = int(row["iteration"])
+        parts = [f"{row[STEPS_PER_S]:,.0f} env-steps/s"] if STEPS_PER_S in row else []
+        returns = [
+            f"{name.removesuffix(f'/{EPISODIC_RETURN}')} {value:.4g}"
+            for name, value in row.items()
+            if name.endswith(f"/{EPISODIC_RETURN}") and math.isfinite(value)
+        ]
+        if returns:
+            parts.append(f"mean return: {', '.join(returns)}")
+        parts.append(f"{self._left(iteration)} left")
+        text = "  ".join(parts)
+        self._bar.update(self._task, completed=iteration, description=text)
+        if self._verbose and not self._console.is_terminal:
+            line = f"{iteration}/{self._n_iterations}  {text}"
+            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def _left(self, iteration: int) -> str:
+        """Return the time left if iterations go on as up to now, as h:mm:ss."""
+        done = iteration - self._start
+        if done <= 0:
+            return "unknown time"
+        left_s = (self._clock() - self._started_s) / done * (self._n_iterations - iteration)
+        return str(timedelta(seconds=round(left_s))) if left_s < A_CENTURY_S else "over a century"

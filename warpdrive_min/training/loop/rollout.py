@@ -1,0 +1,285 @@
+"""A rollout on the device: what each policy saw and did, and rewards and ends of every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from warpdrive_min.backends.base import Argument, Launch
+from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TERMINATED, TRUNCATED
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import earliest_truncation
+from warpdrive_min.errors import DataError, require
+from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
+from warpdrive_min.training.loop.arrays import AgentArrays, flat_entries
+from warpdrive_min.training.paths.fused.kept import KeptPasses
+from warpdrive_min.training.paths.fused.shared import SharedRows
+
+FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
+"""Accumulators of the episodes that have ended."""
+
+Observation = tuple[torch.Tensor, torch.Tensor | None]
+"""Observations (n_envs, n_agents, n_features) of one step, and its action masks."""
+
+
+class RolloutRecorder:
+    """Rewards and ends of each step of a rollout, kept by one kernel a step, and sums over episodes.
+
+    An environment without the arrays ``terminated`` and ``truncated`` tells only by ``_done_`` that it ended: every
+    end then counts as one by the dynamics, and as a success where it is 2.
+
+    Args:
+        wrapper: Started wrapper.
+        n_steps: Steps of a rollout.
+        arrays: Arrays of any policy: rewards and last observations of all agents whose arrays they are.
+
+    Raises:
+        ConfigError: ``n_steps`` is not positive.
+    """
+
+    def __init__(self, wrapper: EnvWrapper, n_steps: int, arrays: AgentArrays) -> None:
+        require(n_steps >= 1, "recorder.n_steps", "must be positive", n_steps)
+        self._data, self._arrays = wrapper.cuda_data_manager, arrays
+        data = self._data
+        n_envs, n_agents = arrays.rewards.shape
+        has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
+        self.loses_truncations = has_flags and not arrays.last_observations
+        """Episodes are truncated, and nothing tells what was seen last of them."""
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=data.device)
+
+        self.rewards = zeros(n_steps, n_envs, n_agents, dtype=torch.float32)
+        """(n_steps, n_envs, n_agents) float32."""
+        self.terminated = zeros(n_steps, n_envs)
+        """(n_steps, n_envs) int32: the dynamics ended the episode with the step."""
+        self.truncated = zeros(n_steps, n_envs)
+        """(n_steps, n_envs) int32: the time limit ended the episode with the step."""
+        self.successes = zeros(n_steps, n_envs)
+        """(n_steps, n_envs) int32: the episode ended with a success."""
+        self.n_truncated = zeros(n_envs)
+        """Episodes that the time limit ended in this rollout, (n_envs,) int32."""
+        self.truncated_observations: torch.Tensor | None = None
+        """Last observations of these, (n_truncated, n_envs, n_rows, n_features) float32, those of an environment in
+        the order of time; None where nothing tells of time limits or of last observations."""
+        self.faults = zeros(n_envs, 2)
+        """Breaches of contract since training began, (n_envs, 2) int32: the most truncated episodes of a rollout for
+        which there was no room, and steps at which ``_done_`` contradicted the flags; 0: none."""
+        n_kept = (n_steps - 1) // earliest_truncation(wrapper.env) + 1
+        observations = zeros(1, 1, dtype=torch.float32)  # stands in, as does what is kept: never touched
+        kept = zeros(1, 1, 1, dtype=torch.float32)
+        self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if arrays.last_observations:
+            whole = arrays.last_observations[0]
+            if len(arrays.last_observations) > 1 or whole.dtype != torch.float32 or not whole.is_contiguous():
+                entries = [flat_entries(part) for part in arrays.last_observations]
+                widths = [part.shape[2] for part in entries]
+                whole = zeros(*entries[0].shape[:2], sum(widths), dtype=torch.float32)
+                self._gathered = list(zip(whole.split(widths, 2), entries, strict=True))
+            observations = whole.view(n_envs, -1)
+            kept = zeros(n_kept, *observations.shape, dtype=torch.float32)
+            self.truncated_observations = kept.view(n_kept, *whole.shape[:2], -1)
+        self._sums = {
+            "running_return": zeros(n_envs, n_agents, dtype=torch.float32),
+            "running_steps": zeros(n_envs),
+            "finished_return": zeros(n_envs, n_agents, dtype=torch.float32),
+            "finished_steps": zeros(n_envs),
+            "finished_episodes": zeros(n_envs),
+        }
+        self._functions = CUDAFunctionManager(n_agents, n_envs, backend=wrapper.backend)
+        self._functions.load(
+            core_sources("record"),
+            {"HAS_FLAGS": has_flags, "CUTS": bool(arrays.last_observations), "N_WORDS": observations.shape[1]},
+        )
+        self._arguments: dict[str, Argument] = {
+            "rewards": arrays.rewards,
+            TERMINATED: data.tensor(TERMINATED if has_flags else DONE),
+            TRUNCATED: data.tensor(TRUNCATED if has_flags else DONE),
+            FINAL_OBSERVATIONS: observations,
+            "cuts": kept,
+            "n_cut": self.n_truncated,
+            "n_cuts": n_kept,
+            "faults": self.faults,
+            **self._sums,
+        }
+        self._launches: dict[int, Launch] = {}
+
+    # -------------------------------------------------------------- a rollout
+
+    def begin(self) -> None:
+        """Start a rollout: forget its truncated episodes; enqueues."""
+        self.n_truncated.zero_()
+
+    def record(self, step: int) -> None:
+        """Keep what the environments' last step did as row ``step`` of the rollout; enqueues.
+
+        Call it after the step and before the next reset. The first call for a row prepares its launch.
+
+        Raises:
+            DataError: The rollout has no such row.
+        """
+        if step not in self._launches:
+            self._launches[step] = self._prepare(step)
+        for place, entries in self._gathered:
+            place.copy_(entries)
+            self._arrays.unmark(place)
+        self._launches[step]()
+
+    def of_all_steps(self) -> dict[str, Argument] | None:
+        """Return what a kernel writes that records all steps; None: they need `record`.
+
+        Rows of rewards, of flags and of ``successes`` have no axis of steps.
+        """
+        if self.truncated_observations is None or self._gathered:
+            return None
+        cuts = self.truncated_observations.flatten(0, -2)
+        n_cuts = len(self.truncated_observations)
+        more = {"cuts": cuts, "n_cut": self.n_truncated, "faults": self.faults, "successes": self.successes.flatten()}
+        return {**self._sums, **more, "n_cuts": n_cuts}
+
+    def _prepare(self, step: int) -> Launch:
+        n = len(self.rewards)
+        require(0 <= step < n, "record.step", f"must be from 0 to {n - 1}", step, error=DataError)
+        arguments = self._arguments | {
+            "reward_row": self.rewards[step],
+            "terminated_row": self.terminated[step],
+            "truncated_row": self.truncated[step],
+            "success_row": self.successes[step],
+        }
+        return self._functions.bind("record", self._data, **arguments)
+
+    # -------------------------------------------------------------- statistics
+
+    def statistics(self, *members: int) -> dict[str, torch.Tensor]:
+        """Return sums over all episodes that have ended since `clear_statistics`, on the device; enqueues.
+
+        ``finished_return`` ``(n_agents,)`` float64, and the 0-d int64 ``finished_steps`` and ``finished_episodes``;
+        with the number of ``members`` of a population sums of each of them, on a first axis.
+        """
+        returns, steps, episodes = (self._sums[name].unflatten(0, (*members, -1)) for name in FINISHED)
+        axis = len(members)
+        sums = (returns.sum(axis, dtype=torch.float64), steps.sum(axis), episodes.sum(axis))
+        return dict(zip(FINISHED, sums, strict=True))
+
+    def clear_statistics(self) -> None:
+        """Forget the episodes that have ended; those that run go on. Enqueues."""
+        for name in FINISHED:
+            self._sums[name].zero_()
+
+    @property
+    def paid(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rewards in the episodes that run, and in those that ended since `clear_statistics`, (n_envs, n_agents)."""
+        return self._sums["running_return"], self._sums["finished_return"]
+
+    @property
+    def steps_of_episode(self) -> torch.Tensor:
+        """Steps done in the episodes that run, (n_envs,) int32."""
+        return self._sums["running_steps"]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the live accumulators, which go on over rollouts, by name."""
+        return dict(self._sums)
+
+
+@dataclass(slots=True, eq=False)
+class RolloutBuffer:
+    """One policy's view of a rollout of T steps in E environments, with N agents, whose observations are R rows.
+
+    Static buffers that every rollout overwrites; float32 unless said otherwise.
+    """
+
+    observations: torch.Tensor
+    """(T + 1, E, R, F): what each action was chosen from, and at last what came after all. R is N, or 1 where one row
+    is that of all agents (`AgentArrays.own_columns`)."""
+    masks: torch.Tensor | None
+    """(T + 1, E, N, A) int32; 0 forbids an action."""
+    actions: torch.Tensor
+    """(T, E, N, J) int32; float32 of a Box, as drawn, before they are clipped to it."""
+    log_probs: torch.Tensor
+    """(T, E, N), of these actions when they were drawn."""
+    rewards: torch.Tensor
+    """(T, E, N)."""
+    terminated: torch.Tensor
+    """(T, E) int32: the dynamics ended the episode with this step."""
+    truncated: torch.Tensor
+    """(T, E) int32: the time limit cut the episode off with this step."""
+    successes: torch.Tensor
+    """(T, E) int32: the episode ended before its time limit."""
+    truncated_observations: torch.Tensor | None
+    """(C, E, R, F): last observations of truncated episodes, those of an environment in the order of time."""
+    own_columns: int | None = None
+    """As `AgentArrays.own_columns`."""
+    recorder: RolloutRecorder | None = field(default=None, repr=False)
+    """Recorder of all agents, from which the policy's rows are picked; None: they are the buffer's own."""
+    states: torch.Tensor | None = None
+    """(K + 1, E, N, S): what a recurrent model remembered before each K-th part of the rollout, and after all."""
+    global_states: torch.Tensor | None = None
+    """(T + 1, E, S): what a centralised critic sees; None where there is none."""
+    truncated_global_states: torch.Tensor | None = None
+    """(C, E, S): what it sees last of truncated episodes, as ``truncated_observations``."""
+    passes: KeptPasses | None = field(default=None, repr=False)
+    """Forward passes of acting, from which learning goes back; None: it makes its own."""
+
+    @classmethod
+    def of(cls, arrays: AgentArrays, recorder: RolloutRecorder) -> RolloutBuffer:
+        """Allocate the buffer of a policy; what a recorder keeps for all agents of an array is shared with it.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: It does not fit.
+        """
+        n_steps, n_envs, _ = recorder.rewards.shape
+        rows, device = (n_steps, n_envs, arrays.n_agents), recorder.rewards.device
+        is_all, last = arrays.rows is None, recorder.truncated_observations
+        if last is not None and not is_all:
+            last = torch.zeros(len(last), *rows[1:], arrays.n_features, device=device, dtype=torch.float32)
+        observations, masks = empty_observation(arrays, (n_steps + 1, n_envs, arrays.n_rows))
+        dtype = torch.float32 if arrays.space.is_continuous else torch.int32
+        return cls(
+            observations=observations,
+            masks=masks,
+            actions=torch.zeros(*rows, arrays.space.n_types, dtype=dtype, device=device),
+            log_probs=torch.zeros(rows, device=device, dtype=torch.float32),
+            rewards=recorder.rewards if is_all else torch.zeros(rows, device=device, dtype=torch.float32),
+            terminated=recorder.terminated,
+            truncated=recorder.truncated,
+            successes=recorder.successes,
+            truncated_observations=last,
+            own_columns=arrays.own_columns,
+            recorder=None if is_all else recorder,
+        )
+
+    def observation(self, step: int) -> Observation:
+        """Return where the observations and masks of a step are kept."""
+        return self.observations[step], None if self.masks is None else self.masks[step]
+
+    def seen(self, kept: torch.Tensor) -> torch.Tensor | SharedRows:
+        """Return observations as they are kept, (..., R, F), as models take them."""
+        if self.own_columns is None:
+            return kept
+        return SharedRows(kept, self.rewards.shape[2], self.own_columns)
+
+    def keep_state(self, step: int, state: torch.Tensor) -> None:
+        """Keep the state (E, N, S) before a step, where a part of the rollout begins; enqueues."""
+        if self.states is not None:
+            part, rest = divmod(step * (len(self.states) - 1), len(self.actions))
+            if rest == 0:
+                self.states[part].copy_(state)
+
+    def take_rows(self, rows: torch.Tensor) -> None:
+        """Pick the policy's agents out of what the recorder keeps for all; enqueues."""
+        if self.recorder is None:
+            return
+        torch.index_select(self.recorder.rewards, 2, rows, out=self.rewards)
+        if self.truncated_observations is not None and self.recorder.truncated_observations is not None:
+            torch.index_select(self.recorder.truncated_observations, 2, rows, out=self.truncated_observations)
+
+
+def empty_observation(arrays: AgentArrays, rows: tuple[int, ...]) -> Observation:
+    """Allocate observations (*rows, n_features), and masks that forbid nothing."""
+    device = arrays.rewards.device
+    observations = torch.zeros(*rows, arrays.n_features, device=device, dtype=torch.float32)
+    if arrays.mask is None:
+        return observations, None
+    return observations, torch.ones(*rows, arrays.space.n_outputs, dtype=torch.int32, device=device)

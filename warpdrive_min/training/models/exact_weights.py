@@ -1,0 +1,66 @@
+"""Initial weights of exact training, which do not depend on a library's rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from warpdrive_min.kernels import maths_numpy
+
+
+def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int]) -> None:
+    """Draw initial weights by the method of `FullyConnected`'s table.
+
+    They are uniform as torch's and Xavier's, or orthogonal rows, or columns, of Gaussian ones, which are computed in
+    float64 and rounded once.
+
+    Args:
+        model: On any device.
+        method: As `ModelConfig.init_method`.
+        seed: Seed of the draws.
+    """
+    draws = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            sizes = getattr(module, "sizes", [module.out_features])
+            gain = {"policy_head": 0.01, "vf_head": 1.0}.get(name, math.sqrt(2))
+            weights = [_initial(draws, method, size, module.in_features, gain) for size in sizes]
+            limit = 0.0 if method == "orthogonal" else 1 / math.sqrt(module.in_features)
+            biases = _uniform(draws, (module.out_features,), limit)
+            with torch.no_grad():
+                module.weight.copy_(torch.from_numpy(np.concatenate(weights)))
+                module.bias.copy_(torch.from_numpy(biases))
+
+
+def _initial(draws: np.random.Generator, method: str | None, n_out: int, n_in: int, gain: float) -> Any:
+    if method == "orthogonal":
+        return (_orthogonal(draws, n_out, n_in) * gain).astype(np.float32)
+    return _uniform(draws, (n_out, n_in), math.sqrt(6 / (n_in + n_out)) if method == "xavier" else 1 / math.sqrt(n_in))
+
+
+def _uniform(draws: np.random.Generator, shape: tuple[int, ...], limit: float) -> Any:
+    """Return floats from -limit to limit."""
+    return (draws.random(shape, np.float32) * np.float32(2) - np.float32(1)) * np.float32(limit)
+
+
+def _orthogonal(draws: np.random.Generator, n_out: int, n_in: int) -> Any:
+    """Return orthonormal rows, or columns where there are more rows, by Gram and Schmidt, each column twice."""
+    n_long, n_short = max(n_out, n_in), min(n_out, n_in)
+    first, second = (draws.random((n_short, n_long), np.float32) for _ in range(2))
+    size = np.sqrt(np.float32(-2) * maths_numpy.log(np.float32(1) - first))
+    rows = (size * maths_numpy.maths(exact=True).cos(np.float32(2 * np.pi) * second)).astype(np.float64)
+    for j in range(n_short):
+        for _ in range(2 if j else 0):
+            shares = _sums(rows[:j] * rows[j])
+            rows[j] -= np.add.accumulate(shares[:, None] * rows[:j], axis=0)[-1]
+        rows[j] /= np.sqrt(_sums(rows[j : j + 1] ** 2))
+    return rows if n_out <= n_in else np.ascontiguousarray(rows.T)
+
+
+def _sums(x: Any) -> Any:
+    """Return the sums of rows, each added from its first number to its last."""
+    return np.add.accumulate(x, axis=1)[:, -1]

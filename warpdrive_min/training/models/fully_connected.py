@@ -1,0 +1,526 @@
+"""Networks: what a policy computes from observations, and the table of models by name.
+
+A model is built with ``(n_features, space, config)`` on the CPU and works on observations ``(..., n_features)`` of any
+leading shape. Nothing in it synchronises, so it can be captured. Masks of actions are applied outside of models.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+import torch
+from torch import nn
+
+from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.memory import require_room
+from warpdrive_min.perceptron import ACTIVATIONS as KERNEL_ACTIVATIONS
+from warpdrive_min.perceptron import Perceptron
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.models.normalisation import Normaliser
+from warpdrive_min.training.paths.fused import perceptron
+from warpdrive_min.training.paths.fused.cpu import Network
+from warpdrive_min.training.paths.fused.kept import KeptRows, StepRows
+from warpdrive_min.training.paths.fused.shared import SharedRows
+from warpdrive_min.training.paths.triton.columns import split
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.config import ModelConfig
+
+Tensor = torch.Tensor
+Seen = Tensor | SharedRows | StepRows | KeptRows
+"""Observations (..., n_features) as models see them, or rows that stand for them."""
+
+ACTIVATIONS: Final[dict[str, type[nn.Module]]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+"""After each layer of a trunk, by the name in a run config."""
+
+
+# ------------------------------------------------------------------ by name
+
+
+def create_actor_critic(n_features: int, space: ActionSpace, config: ModelConfig) -> ActorCritic:
+    """Build the model of a policy that A2C or PPO trains.
+
+    Args:
+        n_features: Size of a flattened observation.
+        space: Actions of the policy's agents.
+        config: Names the model, which need only offer ``forward(observations) -> (head, value)``: `ActorCritic` says
+            what they are. What else that has is added to it.
+
+    Raises:
+        ConfigError: The model is unknown, or returns something of another shape.
+    """
+    module = ModelFactory.create(config.type)(n_features, space, config)
+    model = module if isinstance(module, ActorCritic) else Adapted(module, space, config)
+    with probe(module, n_features) as observations:
+        outputs = model(observations)
+        if not (isinstance(outputs, tuple) and len(outputs) == 2):
+            got = len(outputs) if isinstance(outputs, tuple) else type(outputs).__name__
+            raise ConfigError.of(f"model {config.type!r}", "forward must return (head, value)", got)
+        rows = observations.shape[:-1]
+        for head in (outputs[0], model.act(observations)):
+            check_shape(config, "a head", head, (*rows, space.n_outputs))
+        for value in (outputs[1], model.value(observations)):
+            check_shape(config, "a value", value, tuple(rows))
+    return model
+
+
+def create_actor(n_features: int, space: ActionSpace, config: ModelConfig) -> nn.Module:
+    """Build an actor for DDPG, which offers ``act(observations) -> actions`` (..., n_types).
+
+    Raises:
+        ConfigError: The model is unknown, has no ``act``, or returns something of another shape.
+    """
+    model = ModelFactory.create(config.type)(n_features, space, config)
+    act = getattr(model, "act", None)
+    if not callable(act):
+        rule, do = "an actor needs act(observations) -> actions", "add it, or use 'fully_connected_actor'"
+        raise ConfigError.of(f"model {config.type!r}", rule, type(model), do)
+    with probe(model, n_features) as observations:
+        check_shape(config, "actions", act(observations), (*observations.shape[:-1], space.n_types))
+    return model
+
+
+def create_critic(n_features: int, space: ActionSpace, config: ModelConfig) -> nn.Module:
+    """Build a critic for DDPG, whose ``forward(observations, actions)`` returns a value (...) of actions.
+
+    Raises:
+        ConfigError: The model is unknown, or returns something of another shape.
+    """
+    model = ModelFactory.create(config.type)(n_features, space, config)
+    with probe(model, n_features) as observations:
+        rows = tuple(observations.shape[:-1])
+        check_shape(config, "a value", model(observations, observations.new_zeros(*rows, space.n_types)), rows)
+    return model
+
+
+class ModelFactory:
+    """Classes of models by the name that a run config gives as ``model.type``, in one table for all."""
+
+    _classes: ClassVar[dict[str, Callable[..., nn.Module] | str]] = {"gru": "warpdrive_min.training.models.gru:GRU"}
+    """Classes, or where they are, of files that import this one."""
+
+    @classmethod
+    def add(cls, model_name: str, model_path: str | Path | type[nn.Module], object_name: str | None = None) -> None:
+        """Add a model.
+
+        Args:
+            model_name: A new name.
+            model_path: A class built with ``(n_features, space, config)``; or where it is: the path of a ``.py`` file,
+                or the dotted name of a module.
+            object_name: Name of the class there.
+
+        Raises:
+            ConfigError: The name is taken, there is no such file, module or class, or it is no ``torch.nn.Module``.
+        """
+        who = f"model {model_name!r}"
+        require(model_name not in cls._classes, who, "is there already", do="give it another name")
+        found: Any = model_path
+        if isinstance(model_path, str | Path):
+            found = _attribute(model_name, model_path, object_name)
+        is_model = isinstance(found, type) and issubclass(found, nn.Module)
+        require(is_model, who, "must be a class derived from torch.nn.Module", found)
+        cls._classes[model_name] = found
+
+    @classmethod
+    def create(cls, name: str) -> Callable[..., nn.Module]:
+        """Return the class of that name.
+
+        Raises:
+            ConfigError: There is none; lists those that there are.
+        """
+        do = f"known are {known(cls._classes)}; add others with ModelFactory.add"
+        require(name in cls._classes, "model.type", "unknown model", name, do)
+        found = cls._classes[name]
+        return resolve_name(found) if isinstance(found, str) else found
+
+
+def _attribute(model_name: str, model_path: str | Path, object_name: str | None) -> Any:
+    """Import a module by path or name and return what it calls ``object_name``."""
+    text, who = str(model_path), f"model {model_name!r}"
+    if object_name is None:
+        raise ConfigError.of(who, f"needs the name of its class in {text}", "object_name=None")
+    if text.endswith(".py"):
+        require(Path(text).is_file(), who, f"there is no file {text}")
+        name = f"warpdrive_min_model_{model_name}"
+        spec = importlib.util.spec_from_file_location(name, text)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+        spec.loader.exec_module(module)
+    else:
+        try:
+            module = importlib.import_module(text)
+        except ModuleNotFoundError as error:
+            do = "give the path of a .py file or the dotted name of a module"
+            raise ConfigError.of(who, f"cannot import {text!r}", error, do) from error
+    require(hasattr(module, object_name), who, f"{text} has no {object_name!r}")
+    return getattr(module, object_name)
+
+
+@contextmanager
+def probe(module: nn.Module, n_features: int) -> Iterator[Tensor]:
+    """Give observations (2, 3, n_features) to try a model with, which changes neither it nor the random numbers."""
+    was_training = module.training
+    module.eval()
+    with torch.no_grad():
+        yield torch.zeros(2, 3, n_features, dtype=torch.float32, device="cpu")
+    module.train(was_training)
+
+
+def check_shape(config: ModelConfig, what: str, got: Any, want: tuple[int, ...]) -> None:
+    """Raise `ConfigError` unless a model has given a tensor of some shape for the observations of `probe`."""
+    shape = tuple(got.shape) if isinstance(got, Tensor) else type(got)
+    rule = f"must return {what} of shape {want} for observations (2, 3, n_features)"
+    require(shape == want, f"model {config.type!r}", rule, shape)
+
+
+# ------------------------------------------------------------------ A2C and PPO
+
+
+class Stochastic(nn.Module):
+    """Base of models from whose heads actions are drawn.
+
+    A head, ``(..., n_outputs)``, is the logits of all action types side by side, or the mean of a Gaussian whose scale
+    is `log_std`.
+    """
+
+    log_std: nn.Parameter | Tensor | None
+    """Logarithm of the standard deviation of continuous actions, ``(n_types,)``: a parameter if it is learned, else a
+    buffer. None of discrete actions."""
+
+    def __init__(self, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__()
+        log_std = (
+            torch.full((space.n_types,), float(config.log_std_init), dtype=torch.float32, device="cpu")
+            if space.is_continuous
+            else None
+        )
+        if config.learn_log_std and log_std is not None:
+            self.log_std = nn.Parameter(log_std)
+        else:
+            self.register_buffer("log_std", log_std)
+
+    def drop_value(self) -> None:
+        """Let go of what only the value needs, which a critic of its own gives; what is left acts."""
+
+
+class ActorCritic(Stochastic):
+    """Base of models that say both what to do and how good things are.
+
+    ``forward(observations)`` returns the head and the value, ``(...)``, in one pass.
+    A subclass gives ``forward``, and `act` and `value` where one of the two alone is cheaper.
+    """
+
+    def act(self, observations: Tensor) -> Tensor:
+        """Return the head alone, ``(..., n_outputs)``."""
+        head: Tensor = self(observations)[0]
+        return head
+
+    def value(self, observations: Tensor) -> Tensor:
+        """Return the value alone, ``(...)``."""
+        value: Tensor = self(observations)[1]
+        return value
+
+
+class Adapted(ActorCritic):
+    """A module that offers at least ``forward(observations) -> (head, value)``, with the rest of `ActorCritic`.
+
+    Its own ``act`` and ``value`` go first.
+    """
+
+    def __init__(self, module: nn.Module, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__(space, config)
+        self.module = module
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return head and value."""
+        outputs: tuple[Tensor, Tensor] = self.module(observations)
+        return outputs
+
+    def act(self, observations: Tensor) -> Tensor:
+        """Return the head."""
+        head: Tensor = getattr(self.module, "act", super().act)(observations)
+        return head
+
+    def value(self, observations: Tensor) -> Tensor:
+        """Return the value."""
+        value: Tensor = getattr(self.module, "value", super().value)(observations)
+        return value
+
+
+class FullyConnected(ActorCritic):
+    """Linear layers, each with an activation, under a policy head and a value head.
+
+    The two heads share one trunk, or have one each (``config.shared``). Initial weights (``config.init_method``):
+
+    | method | weights | biases |
+    |---|---|---|
+    | None | torch's default | torch's default |
+    | `xavier` | uniform Xavier in every layer, as WarpDrive | torch's default |
+    | `orthogonal` | orthogonal, with gain sqrt(2) in a trunk, 0.01 for the policy, 1 for the value | 0 |
+
+    Args:
+        n_features: Size of a flattened observation.
+        space: Actions.
+        config: Layers, activation, initial weights; of a box also `PolicyHead`'s and the initial `log_std`.
+    """
+
+    def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__(space, config)
+        self.fc = Trunk(n_features, config)
+        self.value_fc = None if config.shared else Trunk(n_features, config)
+        self.policy_head = PolicyHead(self.fc.width, space, config)
+        self.vf_head = nn.Linear(self.fc.width, 1)
+        initialise(self, config.init_method)
+
+    def forward(self, observations: Seen) -> tuple[Tensor, Tensor]:
+        """Return head and value."""
+        if self.value_fc is not None:
+            return self.act(observations), self.value(observations)
+        outputs = self.fc.under(observations, self.policy_head, self.vf_head)
+        head, value = split(outputs)
+        return self.policy_head.bound(head), value
+
+    def act(self, observations: Seen) -> Tensor:
+        """Return the head."""
+        return self.policy_head.bound(self.fc.under(observations, self.policy_head))
+
+    def value(self, observations: Seen) -> Tensor:
+        """Return the value."""
+        below = self.fc if self.value_fc is None else self.value_fc
+        return below.under(observations, self.vf_head).squeeze(-1)
+
+    @property
+    def has_value(self) -> bool:
+        """It gives values, and has not let go of what only they need."""
+        return "vf_head" in self._modules
+
+    def as_network(self) -> Network | None:
+        """Return the layers for the kernels of a CPU; None: they have others, or are not to be fused."""
+        layers, head = self.as_perceptron(), self.policy_head
+        if isinstance(layers, str) or layers.activation not in KERNEL_ACTIVATIONS or len(layers.policy) != 6:
+            return None
+        if self.fc.exact is not None:
+            return None
+        value, is_tanh = layers.value or layers.policy, layers.activation == "tanh"
+        return Network(layers.policy, value, is_tanh, head.is_continuous, *head.bounds, self.log_std)
+
+    def as_perceptron(self) -> Perceptron | str:
+        """Return the layers for a rollout in one launch, or say why it cannot have them."""
+        if type(self) is not FullyConnected:
+            return f"{type(self).__name__} may compute something else than its layers say"
+        trunks = [self.fc, *([self.value_fc] if self.has_value and self.value_fc is not None else [])]
+        if obstacle := next((trunk.obstacle for trunk in trunks if trunk.obstacle), ""):
+            return obstacle
+        policy = (*self.fc.parameters(), self.policy_head.weight, self.policy_head.bias)
+        value = (*trunks[-1].parameters(), self.vf_head.weight, self.vf_head.bias) if self.has_value else ()
+        return Perceptron(policy, value, self.fc.activation, in_order=self.fc.exact is not None)
+
+    def drop_value(self) -> None:
+        """Let go of the value head, and of its trunk where it has one of its own."""
+        del self.value_fc, self.vf_head
+
+
+# ------------------------------------------------------------------ DDPG
+
+
+class FullyConnectedActor(nn.Module):
+    """Linear layers, each with an activation, under a head whose outputs are the actions themselves.
+
+    Args:
+        n_features: Size of a flattened observation.
+        space: A box.
+        config: As of `FullyConnected`, as far as it applies.
+
+    Raises:
+        ConfigError: The actions are discrete.
+    """
+
+    def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__()
+        what, rule = "model 'fully_connected_actor'", "its actions must be those of a Box, not choices"
+        do = "use 'fully_connected' with A2C or PPO"
+        require(space.is_continuous, what, rule, space.categories, do)
+        self.fc = Trunk(n_features, config)
+        self.policy_head = PolicyHead(self.fc.width, space, config)
+        initialise(self, config.init_method)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return the actions, ``(..., n_types)``."""
+        return self.policy_head.bound(self.fc.under(observations, self.policy_head))
+
+    act = forward
+
+
+class FullyConnectedActionValueCritic(nn.Module):
+    """Linear layers, each with an activation, under a value head; they see observations and actions side by side.
+
+    Args:
+        n_features: Size of a flattened observation.
+        space: Actions.
+        config: As of `FullyConnected`, as far as it applies.
+    """
+
+    def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__()
+        self.fc = Trunk(n_features + space.n_types, config, n_features)
+        self.vf_head = nn.Linear(self.fc.width, 1)
+        initialise(self, config.init_method)
+
+    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Return the value of the actions (..., n_types), ``(...)``."""
+        return self.fc.under(torch.cat([observations, actions], -1), self.vf_head).squeeze(-1)
+
+
+ModelFactory.add("fully_connected", FullyConnected)
+ModelFactory.add("fully_connected_actor", FullyConnectedActor)
+ModelFactory.add("fully_connected_action_value_critic", FullyConnectedActionValueCritic)
+
+
+# ------------------------------------------------------------------ parts
+
+
+class ExactLayers(Protocol):
+    """Kernels with one order of operations; `warpdrive_min.training.paths.exact.exact.Exact` has them."""
+
+    def perceptron(self, inputs: Tensor, weights: Sequence[Tensor], activation: str) -> Tensor:
+        """Return what linear layers put out, ``(..., n_outputs)``."""
+        ...
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """Return the hyperbolic tangents."""
+        ...
+
+
+class PolicyHead(nn.Linear):
+    """All action types in one layer: their logits side by side, or ``output_w * tanh(x) + output_b`` of a box.
+
+    WarpDrive bounds every head of a box in this way, be it the mean of a Gaussian or an action, so ``output_w`` must
+    be half the width of the box for its bounds to be in reach.
+    """
+
+    def __init__(self, n_inputs: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__(n_inputs, space.n_outputs)
+        self.is_continuous = space.is_continuous
+        self.sizes = list(space.categories) or [space.n_types]
+        """Outputs of each type; those of a box are together."""
+        self.bounds = float(config.output_w), float(config.output_b)
+        """Factor and centre of a box's actions."""
+        self.exact: ExactLayers | None = None
+        """Kernels with one order of operations, which bound the head; None: torch."""
+
+    def bound(self, outputs: Tensor) -> Tensor:
+        """Return the head of what the layer puts out, ``(..., n_outputs)``."""
+        if not self.is_continuous:
+            return outputs
+        (scale, offset), tanh = self.bounds, torch.tanh if self.exact is None else self.exact.tanh
+        return scale * tanh(outputs) + offset
+
+
+class Trunk(nn.Sequential):
+    """Hidden layers, each with an activation, with WarpDrive's names ``<i>.0``; ``width`` is that of the last one.
+
+    A `Normaliser` lies before them where the config says so.
+
+    Args:
+        n_inputs: Size of what goes in.
+        config: Layers and activation.
+        n_observed: Of the inputs, the first ones, which are observed; None: all.
+    """
+
+    normaliser: Normaliser
+
+    def __init__(self, n_inputs: int, config: ModelConfig, n_observed: int | None = None) -> None:
+        sizes = list(itertools.pairwise([n_inputs, *config.fc_dims]))
+        n_bytes, do = 4 * sum(before * after for before, after in sizes), "use smaller layers"
+        require_room(f"run config {config.PLACE}.fc_dims", n_bytes, torch.device("cpu"), do)
+        act = ACTIVATIONS[config.activation]
+        layers = [nn.Sequential(nn.Linear(before, after), act()) for before, after in sizes]
+        first = {"normaliser": Normaliser(n_observed or n_inputs)} if config.normalize_observations else {}
+        super().__init__(OrderedDict({**first, **{str(i): layer for i, layer in enumerate(layers)}}))
+        self.width = config.fc_dims[-1]
+        self.activation = config.activation
+        """Name of what comes after each layer."""
+        self.fused = config.fused
+        """Be one kernel, as `ModelConfig.fused` has it."""
+        self.exact: ExactLayers | None = None
+        """Kernels with one order of operations, which compute all layers; None: others do."""
+
+    @property
+    def obstacle(self) -> str:
+        """Reason why the layers alone do not say what is computed, or must not be put into one kernel; empty: none."""
+        if "normaliser" in self._modules:
+            return "it normalises observations"
+        if self.fused is False:
+            return "model.fused is false"
+        return ""
+
+    def under(self, inputs: Seen, *heads: nn.Linear) -> Tensor:
+        """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.
+
+        Rows that are no tensors are for trunks without an `obstacle`.
+
+        Raises:
+            ConfigError: On a GPU it is to be one kernel, and cannot.
+        """
+        weight: Tensor = heads[0].weight
+        bias: Tensor = heads[0].bias
+        if len(heads) > 1:
+            weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
+        if isinstance(inputs, StepRows | KeptRows):
+            return inputs.under([*self.parameters(), weight, bias], self.activation)
+        if isinstance(inputs, SharedRows):
+            fused = inputs.under([*self.parameters(), weight, bias], self.activation)
+            return nn.functional.linear(self._of_shared(inputs), weight, bias) if fused is None else fused
+        if self.exact is not None:
+            return self.exact.perceptron(inputs, [*self.parameters(), weight, bias], self.activation)
+        if self.fused is not False:
+            weights = [*self.parameters(), weight, bias]
+            seen = self.normaliser(inputs) if "normaliser" in self._modules else inputs
+            fused = perceptron(seen, weights, self.activation, is_forced=bool(self.fused and inputs.is_cuda))
+            if fused is not None:
+                return fused
+        return nn.functional.linear(self(inputs), weight, bias)
+
+    def _of_shared(self, inputs: SharedRows) -> Tensor:
+        """Return the last hidden layer of all agents, ``(..., n_agents, width)``."""
+        (weight, bias, *_), (first, *others) = self.parameters(), self.children()
+        _, act = first.children()
+        hidden: Tensor = act(inputs.first_layer(weight, bias))
+        for layer in others:
+            hidden = layer(hidden)
+        return hidden
+
+
+def initialise(model: nn.Module, method: str | None) -> None:
+    """Draw initial weights by the method of `FullyConnected`'s table; each action type, and gate, has its own draw."""
+    if method is None:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            sizes = getattr(module, "sizes", [module.out_features])
+            gain = {"policy_head": 0.01, "vf_head": 1.0}.get(name, getattr(module, "gain", math.sqrt(2)))
+            for rows in torch.split(module.weight.detach(), sizes):
+                if method == "xavier":
+                    nn.init.xavier_uniform_(rows)
+                else:
+                    nn.init.orthogonal_(rows, gain)
+            if method == "orthogonal":
+                nn.init.zeros_(module.bias)

@@ -1,0 +1,207 @@
+"""Recurrent models: what they say follows from a state, which each step makes of an observation and the state before.
+
+States, ``(..., state_size)`` float32, are zero where an episode begins: where its `_timestep_` is 0. Nothing
+synchronises, so it can be captured.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from warpdrive_min.errors import require
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ModelConfig, divisors_around
+from warpdrive_min.training.models.fully_connected import (
+    ModelFactory,
+    PolicyHead,
+    Stochastic,
+    Trunk,
+    check_shape,
+    initialise,
+    probe,
+)
+
+Tensor = torch.Tensor
+
+
+class Recurrent(Stochastic):
+    """Base of recurrent models for A2C and PPO; a subclass gives `state_size`, `unroll`, `head` and `value`."""
+
+    state_size: int
+    """Numbers of a state."""
+
+    def unroll(self, observations: Tensor, state: Tensor, begins: Tensor | None = None) -> Tensor:
+        """Return the state after each step of some sequences, ``(n, n_steps, ..., state_size)``.
+
+        Args:
+            observations: ``(n, n_steps, ..., n_features)``.
+            state: Before the first step, ``(n, ..., state_size)``.
+            begins: Steps with which an episode begins, ``(n, n_steps)`` bool: their state before is zero. None: none.
+        """
+        raise NotImplementedError
+
+    def head(self, states: Tensor) -> Tensor:
+        """Return the head that follows from states, ``(..., n_outputs)``."""
+        raise NotImplementedError
+
+    def value(self, states: Tensor) -> Tensor:
+        """Return the value that follows from states, ``(...)``."""
+        raise NotImplementedError
+
+    def step(self, observations: Tensor, state: Tensor) -> Tensor:
+        """Return the state after one step from ``state`` ``(n, ..., state_size)``, in the same shape."""
+        return self.unroll(observations[:, None], state)[:, 0]
+
+
+class GRU(Recurrent):
+    """Hidden layers as of `FullyConnected`, then gated recurrent units, under a policy head and a value head.
+
+    The two heads share layers and units, or have their own (``config.shared``), whose states lie side by side.
+    Initial weights are as of `FullyConnected`; those of the units are torch's, Xavier, or orthogonal with gain 1, each
+    gate by itself.
+
+    Args:
+        n_features: Size of a flattened observation.
+        space: Actions.
+        config: ``hidden_size`` is the number of units; the rest as of `FullyConnected`.
+    """
+
+    def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
+        super().__init__(space, config)
+        self.units = GatedUnits(n_features, config)
+        self.value_units = None if config.shared else GatedUnits(n_features, config)
+        self.policy_head = PolicyHead(config.hidden_size, space, config)
+        self.vf_head = nn.Linear(config.hidden_size, 1)
+        self.state_size = config.hidden_size * (1 if config.shared else 2)
+        initialise(self, config.init_method)
+
+    def unroll(self, observations: Tensor, state: Tensor, begins: Tensor | None = None) -> Tensor:
+        """Return the state after each step."""
+        units = [self.units] if self.value_units is None else [self.units, self.value_units]
+        parts = zip(units, state.chunk(len(units), -1), strict=True)
+        states = [each(observations, part, begins) for each, part in parts]
+        return states[0] if len(states) == 1 else torch.cat(states, -1)
+
+    def head(self, states: Tensor) -> Tensor:
+        """Return the head."""
+        mine = states[..., : self.policy_head.in_features]
+        return self.policy_head.bound(self.policy_head(mine))
+
+    def value(self, states: Tensor) -> Tensor:
+        """Return the value."""
+        mine: Tensor = self.vf_head(states[..., -self.vf_head.in_features :])
+        return mine.squeeze(-1)
+
+    def drop_value(self) -> None:
+        """Let go of the value head, and of its layers and units where it has some of its own."""
+        self.value_units, self.state_size = None, self.policy_head.in_features
+        del self.vf_head
+
+
+class GatedUnits(nn.Module):
+    """Gated recurrent units over hidden layers, with the numbers and the initial weights of `torch.nn.GRU`.
+
+    ``inputs`` and ``hidden`` have the weights that are ``weight_ih_l0``, ``bias_ih_l0``, ``weight_hh_l0`` and
+    ``bias_hh_l0`` there: rows of the reset gate, the update gate and the candidate.
+
+    Source: Cho et al. 2014, "Learning phrase representations using RNN encoder-decoder"; the candidate's reset gate
+    applies to the product with the state, as in cuDNN and torch.
+    """
+
+    def __init__(self, n_features: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.fc = Trunk(n_features, config)
+        self.inputs = Gates(self.fc.width, config.hidden_size)
+        self.hidden = Gates(config.hidden_size, config.hidden_size)
+
+    def forward(self, observations: Tensor, state: Tensor, begins: Tensor | None = None) -> Tensor:
+        """Return the state after each step; arguments as of `Recurrent.unroll`."""
+        # What inputs have to say to the gates waits for no state: one product for all steps
+        inputs = self.fc.under(observations, self.inputs).float()
+        states = []
+        for t in range(inputs.shape[1]):
+            if begins is not None:
+                state = state.masked_fill(over(begins[:, t], state), 0.0)
+            state = self._step(inputs[:, t], state)
+            states.append(state)
+        return torch.stack(states, 1)
+
+    def _step(self, inputs: Tensor, state: Tensor) -> Tensor:
+        n = 2 * state.shape[-1]
+        hidden = self.hidden(state).float()
+        reset, update = torch.sigmoid(inputs[..., :n] + hidden[..., :n]).chunk(2, -1)
+        candidate = torch.tanh(torch.addcmul(inputs[..., n:], reset, hidden[..., n:]))
+        return torch.lerp(candidate, state, update)
+
+
+class Gates(nn.Linear):
+    """A product with the weights of all gates, side by side; they start as torch's own do."""
+
+    gain: ClassVar[float] = 1.0
+    """Factor of orthogonal initial weights."""
+
+    def __init__(self, n_inputs: int, n_units: int) -> None:
+        self.sizes = [n_units] * 3
+        super().__init__(n_inputs, sum(self.sizes))
+
+    def reset_parameters(self) -> None:
+        """Draw weights and biases, uniform within ``1 / sqrt(units)``."""
+        bound = 1 / math.sqrt(self.sizes[0])
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+
+def is_recurrent(model_type: str) -> bool:
+    """Tell whether a model is recurrent, by its name in the model factory.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    found = ModelFactory.create(model_type)
+    return isinstance(found, type) and issubclass(found, Recurrent)
+
+
+def create_recurrent(n_features: int, space: ActionSpace, config: ModelConfig) -> Recurrent:
+    """Build the recurrent model of a policy that A2C or PPO trains.
+
+    Raises:
+        ConfigError: It returns something of another shape than `Recurrent` says.
+    """
+    model = ModelFactory.create(config.type)(n_features, space, config)
+    assert isinstance(model, Recurrent), "asked for by `is_recurrent`"
+    with probe(model, n_features) as observations:
+        rows = tuple(observations.shape[:-1])
+        states = model.unroll(observations, observations.new_zeros(len(observations), model.state_size))
+        check_shape(config, "states", states, (*rows, model.state_size))
+        check_shape(config, "a head", model.head(states), (*rows, space.n_outputs))
+        check_shape(config, "a value", model.value(states), rows)
+    return model
+
+
+def steps_together(config: ModelConfig, n_steps: int, who: str) -> int:
+    """Return how many steps of an environment are learned from together: 1, or those of a recurrent model's sequence.
+
+    Args:
+        config: Network.
+        n_steps: Steps of a rollout.
+        who: Policy, for the error.
+
+    Raises:
+        ConfigError: Sequences do not fill a rollout.
+    """
+    if not is_recurrent(config.type):
+        return 1
+    length = config.sequence_length or n_steps
+    rule = f"must divide the steps of a rollout, train_batch_size / num_envs = {n_steps}"
+    below, _ = divisors_around(n_steps, length)
+    require(n_steps % length == 0, f"{who}.model.sequence_length", rule, length, f"take {below}, or leave it out")
+    return length
+
+
+def over(mask: Tensor, state: Tensor) -> Tensor:
+    """Return a mask of the first axis of states, broadcast to their shape."""
+    return mask.view(-1, *[1] * (state.dim() - 1))

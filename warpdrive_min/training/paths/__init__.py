@@ -1,0 +1,1 @@
+"""Fast paths: kernels that replace operations of torch."""

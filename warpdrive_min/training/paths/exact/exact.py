@@ -1,0 +1,404 @@
+"""Training to the same bits on a GPU and on a CPU: networks, losses and Adam by kernels with one order of operations.
+
+Torch's products, sums, exponentials and initial weights are left out of it, for their order and their digits are those
+of a machine. What torch still does is copies, and operations on numbers one by one that IEEE 754 rounds in one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from warpdrive_min.backends.base import Argument, Backend, Constant
+from warpdrive_min.errors import require
+from warpdrive_min.function_manager import KERNELS, CUDAFunctionManager
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.paths.exact.layers import THREADS, Layers, order
+from warpdrive_min.training.paths.fused.loss import EPSILON, GivenGradients, LossRule, Minibatch
+
+Tensor = torch.Tensor
+
+ACTIVATIONS: Final = {"none": 0, "relu": 1, "tanh": 2}
+"""Numbers that the kernels have for them."""
+ROWS_OF_A_PART: Final = 64
+"""Rows that are added up one after the other, at least; the sums of such parts are added then."""
+MOST_PARTS: Final = 1024
+"""Parts of a sum over rows."""
+
+
+class Exact:
+    """Kernels of exact training on one backend; all enqueue, and none synchronises.
+
+    Args:
+        backend: `host` or `pycuda`.
+
+    Raises:
+        ConfigError: The backend runs another language than CUDA C.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        rule, do = "exact training has kernels in CUDA C", "use backend host or pycuda"
+        require(backend.language == "cuda_c", "run config trainer.exact", rule, backend.name, do)
+        self._backend = backend
+        self._functions = self._load("exact.cu", {})
+        self._managers: dict[tuple[Any, ...], CUDAFunctionManager] = {}
+        self._orders: dict[Layers, Tensor | None] = {}
+
+    @property
+    def binaries(self) -> dict[str, Path]:
+        """Compiled file of each kernel that is there before a loss is asked for."""
+        return self._functions.binaries
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Exact:
+        """Return itself: copies of a network share its kernels."""
+        return self
+
+    def _load(self, name: str, constants: Mapping[str, Constant]) -> CUDAFunctionManager:
+        functions = CUDAFunctionManager(backend=self._backend)
+        source: Path = KERNELS / name
+        functions.load({"cuda_c": source}, {"EXACT": True, **constants})
+        return functions
+
+    def launch(self, name: str, n_items: int, /, **given: Argument) -> None:
+        """Run a kernel over some items, with arguments by their names."""
+        self._run(self._functions, name, n_items, given)
+
+    @staticmethod
+    def _run(
+        functions: CUDAFunctionManager,
+        name: str,
+        n_items: int,
+        given: Mapping[str, Argument],
+        shape: tuple[int, int] | None = None,
+    ) -> None:
+        rule, do = "an array has at most 2^31 - 1 numbers", "lower trainer.max_rows"
+        require(n_items < 2**31, "exact", rule, n_items, do)
+        kernel, named = functions.kernel(name), {**given, "n_envs": n_items}
+        arguments = [named[parameter.name] for parameter in kernel.parameters]
+        # Not `CUDAFunctionManager.prepare`, whose checks would take as long as a small kernel.
+        assert all(not isinstance(each, torch.Tensor) or each.is_contiguous() for each in arguments), name
+        kernel.prepare(arguments, *(shape or (functions.shape.blocks(n_items), functions.shape.threads)))()
+
+    def launch_blocks(
+        self, source: str, constants: Mapping[str, Constant], name: str, shape: tuple[int, int], **given: Argument
+    ) -> None:
+        """Run a kernel of another source, which is compiled when first asked for, with so many blocks and threads."""
+        self._run(self._manager(source, constants), name, shape[0], given, shape)
+
+    # -------------------------------------------------------------- networks
+
+    def perceptron(self, inputs: Tensor, weights: Sequence[Tensor], activation: str) -> Tensor:
+        """Return what linear layers put out, with an activation after each but the last, ``(..., n_outputs)``.
+
+        It can be differentiated once, by the inputs and all weights.
+
+        Args:
+            inputs: ``(..., n_features)`` float32.
+            weights: Of each layer, (outputs, inputs) and (outputs,).
+            activation: "relu" or "tanh".
+        """
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        outputs: Tensor = _Perceptron.apply(self, ACTIVATIONS[activation], rows, *weights)  # type: ignore[no-untyped-call]
+        return outputs.view(*inputs.shape[:-1], outputs.shape[-1])
+
+    def packed(self, weights: Sequence[Tensor]) -> Tensor | None:
+        """Return the weights and biases of a small network in the order of its kernels; None: it has none."""
+        layers, device = Layers.of(weights), weights[0].device
+        if layers not in self._orders:
+            on_gpu, n = device.type == "cuda", sum(each.numel() for each in weights)
+            fits = layers.fits(on_gpu=on_gpu)
+            places = torch.from_numpy(order(layers.places, n, on_gpu=on_gpu)).to(device) if fits else None
+            self._orders[layers] = places
+        if (places := self._orders[layers]) is None:
+            return None
+        flat = [each.detach().reshape(-1) for each in weights]
+        return torch.cat([*flat, flat[0].new_zeros(1)]).index_select(0, places)
+
+    def evaluate(self, x: Tensor, weights: Sequence[Tensor], packed: Tensor, activation: int) -> Tensor:
+        """Return the outputs (rows, outputs) of a small network for ``x``, (rows, inputs); ``packed``: its weights."""
+        out = x.new_empty(len(x), len(weights[-1]))
+        self._over_rows("evaluate", weights, packed, activation, x, out=out)
+        return out
+
+    def pass_back(
+        self,
+        x: Tensor,
+        weights: Sequence[Tensor],
+        packed: Tensor,
+        d_out: Tensor,
+        activation: int,
+        *,
+        of_inputs: bool,
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Return the gradients of a small network by its weights and biases, and by its inputs if asked for."""
+        parts = x.new_empty(parts_of(len(x))[0], sum(each.numel() for each in weights))
+        d_x = torch.empty_like(x) if of_inputs else None
+        given = {"d_out": d_out, "parts": parts, "d_x": x if d_x is None else d_x}
+        self._over_rows("pass_back", weights, packed, activation, x, of_inputs=of_inputs, **given)
+        gradients = self.add_up(parts).split([each.numel() for each in weights])
+        return [each.view(like.shape) for each, like in zip(gradients, weights, strict=True)], d_x
+
+    def _over_rows(
+        self,
+        name: str,
+        weights: Sequence[Tensor],
+        packed: Tensor,
+        activation: int,
+        x: Tensor,
+        *,
+        of_inputs: bool = False,
+        **given: Tensor,
+    ) -> None:
+        n_parts, of_a_part = parts_of(len(x))
+        how = {"THREADS": THREADS, "OF_INPUTS": of_inputs, "IS_TANH": activation == ACTIVATIONS["tanh"]}
+        constants = {**Layers.of(weights).constants(), **how}
+        arguments: dict[str, Argument] = {"x": x, "weights": packed, **given}
+        arguments |= {"n_rows": len(x), "rows_of_a_part": of_a_part}
+        self.launch_blocks("exact_network.cu", constants, name, (n_parts, THREADS), **arguments)
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """Return the hyperbolic tangents; it can be differentiated once."""
+        y: Tensor = _Tanh.apply(self, x)  # type: ignore[no-untyped-call]
+        return y
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor, activation: int) -> Tensor:
+        """Return a layer's outputs, (rows, outputs)."""
+        out = x.new_empty(len(x), len(weight))
+        sizes = {"n_in": x.shape[1], "n_out": len(weight), "activation": activation}
+        given = {"x": x, "weight_t": weight.detach().t().contiguous(), "bias": bias.detach().contiguous(), "out": out}
+        self.launch("linear", out.numel(), **given, **sizes)
+        return out
+
+    def linear_inputs(self, d_out: Tensor, weight: Tensor, x: Tensor, activation: int) -> Tensor:
+        """Return the gradient by what a layer's inputs were before their activation, (rows, inputs)."""
+        d_x = torch.empty_like(x)
+        sizes = {"n_in": x.shape[1], "n_out": len(weight), "activation": activation}
+        self.launch(
+            "linear_inputs", d_x.numel(), d_out=d_out, weight=weight.detach().contiguous(), x=x, d_x=d_x, **sizes
+        )
+        return d_x
+
+    def linear_weights(self, d_out: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient by a layer's weights, (outputs, inputs)."""
+        n_rows, n_in, n_out = len(x), x.shape[1], d_out.shape[1]
+        n_parts, of_a_part = parts_of(n_rows)
+        parts = x.new_empty(n_parts, n_out, n_in)
+        sizes = {"n_in": n_in, "n_out": n_out, "n_rows": n_rows, "rows_of_a_part": of_a_part}
+        self.launch("linear_weights", parts.numel(), d_out=d_out, x=x, parts=parts, **sizes)
+        return self.add_up(parts.view(n_parts, -1)).view(n_out, n_in)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sums over the rows of (rows, columns), (columns,)."""
+        (n_rows, n_columns), (n_parts, of_a_part) = x.shape, parts_of(len(x))
+        parts = x.new_empty(n_parts, n_columns)
+        sizes = {"n_columns": n_columns, "n_rows": n_rows, "rows_of_a_part": of_a_part}
+        self.launch("part_sums", parts.numel(), x=x, parts=parts, **sizes)
+        return self.add_up(parts)
+
+    def add_up(self, parts: Tensor) -> Tensor:
+        """Return the sums of (parts, columns), each from its first part to its last, (columns,)."""
+        n_parts, n_columns = parts.shape
+        out = parts.new_empty(n_columns)
+        self.launch("add_parts", n_columns, parts=parts, out=out, n_columns=n_columns, n_parts=n_parts)
+        return out
+
+    def activate(self, x: Tensor, activation: int) -> Tensor:
+        """Return each number with an activation."""
+        out = torch.empty_like(x)
+        self.launch("activate", x.numel(), x=x, out=out, activation=activation)
+        return out
+
+    def chain(self, d_out: Tensor, y: Tensor, activation: int) -> Tensor:
+        """Return the gradient before an activation, by that after it and what the activation returned."""
+        d_x = torch.empty_like(y)
+        self.launch("chain", y.numel(), d_out=d_out, y=y, d_x=d_x, activation=activation)
+        return d_x
+
+    # -------------------------------------------------------------- batches
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean of all numbers, 0-d; it can be differentiated once."""
+        mean: Tensor = _Mean.apply(self, x)  # type: ignore[no-untyped-call]
+        return mean
+
+    def squared_error(self, x: Tensor, target: Tensor) -> Tensor:
+        """Return the mean squared error of numbers to constants, 0-d; it can be differentiated once."""
+        error = x - target
+        return self.mean(error * error)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Return ``(x - mean) / (std + 1e-10)`` of all numbers together, with the unbiased std; one alone becomes 0."""
+        _, deviation, sum_of_squares = self._deviations(x)
+        n, out = x.numel(), torch.empty_like(deviation)
+        given = {"deviation": deviation, "sum_of_squares": sum_of_squares, "out": out}
+        self.launch("standardise", n, **given, n=float(n - min(1, n - 1)), epsilon=EPSILON)
+        return out
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean of all numbers and their variance, 0-d each."""
+        total, _, sum_of_squares = self._deviations(x)
+        n = torch.full((), float(x.numel()), device=x.device, dtype=torch.float32)
+        return total[0] / n, sum_of_squares[0] / n
+
+    def _deviations(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the sum of all numbers, (1,), their distances from the mean, and the sum of the squares of these."""
+        x = x.contiguous()
+        total, deviation, squares = self.total(x.view(-1, 1)), torch.empty_like(x), torch.empty_like(x)
+        given = {"x": x, "sum": total, "deviation": deviation, "squares": squares}
+        self.launch("deviations", x.numel(), **given, n=float(x.numel()))
+        return total, deviation, self.total(squares.view(-1, 1))
+
+    def loss(
+        self,
+        space: ActionSpace,
+        head: Tensor,
+        values: Tensor,
+        rows: Minibatch,
+        rule: LossRule,
+        total: Tensor,
+        log_std: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of a minibatch, 0-d, and its terms, ``(5,)``.
+
+        The loss itself is what will be differentiated, by head, values and log_std; all rows count.
+        """
+        assert rows.old_values is not None
+        assert rows.advantages is not None
+        actions, log_probs, returns, advantages, old_values = (
+            each.contiguous() for each in (*rows[:3], rows.advantages, rows.old_values)
+        )
+        masks = rows.masks
+        constants: dict[str, Constant] = {
+            "DISCRETE": not space.is_continuous,
+            "N_TYPES": space.n_types,
+            "N_OUTPUTS": space.n_outputs,
+            "SIZES": list(space.categories) or [1],
+            "MASKED": masks is not None,
+            "IS_CLIPPED": rule.is_clipped,
+            "CLIP_PARAM": float(rule.clip_param),
+            "VALUE_CLIPPED": rule.value_clip is not None,
+            "VALUE_CLIP": float(rule.value_clip or 0),
+        }
+        functions = self._manager("exact_loss.cu", constants)
+        none, no_ints = values.new_empty(1), torch.empty(1, dtype=torch.int32, device=values.device)
+
+        def evaluate(
+            head: Tensor, values: Tensor, log_std: Tensor | None
+        ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+            head, values = head.contiguous(), values.contiguous()
+            n = values.numel()
+            d_head, d_values, terms = torch.empty_like(head), torch.empty_like(values), values.new_empty(n, 5)
+            d_log_std = None if log_std is None else values.new_empty(n, space.n_types)
+            given = {
+                "head": head,
+                "values": values,
+                "choices": no_ints if space.is_continuous else actions,
+                "drawn": actions if space.is_continuous else none,
+                "log_probs": log_probs,
+                "old_values": old_values,
+                "returns": returns,
+                "advantages": advantages,
+                "mask": no_ints if masks is None else masks.contiguous(),
+                "log_std": none if log_std is None else log_std.detach().contiguous(),
+                "total": total,
+                "value_weight": rule.vf_loss_coeff,
+                "entropy_weight": rule.entropy_coeff,
+                "d_head": d_head,
+                "d_values": d_values,
+                "terms": terms,
+                "d_log_std": none if d_log_std is None else d_log_std,
+            }
+            self._run(functions, "loss", n, given)
+            means = self.total(terms) / total
+            loss = means[0] + rule.vf_loss_coeff * means[1] - rule.entropy_coeff * means[2]
+            return loss, means, d_head, d_values, None if d_log_std is None else self.total(d_log_std)
+
+        outputs: tuple[Tensor, Tensor] = GivenGradients.apply(  # type: ignore[no-untyped-call]
+            evaluate, True, head, values, log_std if space.is_continuous else None
+        )
+        return outputs
+
+    def _manager(self, source: str, constants: Mapping[str, Constant]) -> CUDAFunctionManager:
+        key = source, *((name, tuple(of) if isinstance(of, list) else of) for name, of in constants.items())
+        if key not in self._managers:
+            self._managers[key] = self._load(source, constants)
+        return self._managers[key]
+
+
+def parts_of(n_rows: int) -> tuple[int, int]:
+    """Return the parts of a sum over rows, and the rows of each but the last."""
+    of_a_part = max(ROWS_OF_A_PART, -(-n_rows // MOST_PARTS))
+    return -(-n_rows // of_a_part), of_a_part
+
+
+class _Perceptron(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: Exact, activation: int, inputs: Tensor, *weights: Tensor) -> Tensor:
+        ctx.exact, ctx.activation = exact, activation
+        packed = exact.packed(weights)
+        ctx.is_small = packed is not None
+        if packed is not None:
+            rows = inputs.contiguous()
+            ctx.save_for_backward(rows, packed, *weights)
+            return exact.evaluate(rows, weights, packed, activation)
+        seen = [inputs.contiguous()]
+        last = len(weights) // 2 - 1
+        for layer in range(last + 1):
+            weight, bias = weights[2 * layer : 2 * layer + 2]
+            seen.append(exact.linear(seen[-1], weight, bias, activation if layer < last else 0))
+        ctx.save_for_backward(*seen[:-1], *weights[::2])
+        return seen[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
+        exact: Exact = ctx.exact
+        d_out = d_out.contiguous()
+        if ctx.is_small:
+            rows, packed, *weights = ctx.saved_tensors
+            of_inputs = ctx.needs_input_grad[2]
+            found, d_x = exact.pass_back(rows, weights, packed, d_out, ctx.activation, of_inputs=of_inputs)
+            return None, None, d_x, *found
+        gradients: list[Tensor] = []
+        n_layers = len(ctx.saved_tensors) // 2
+        seen, weights = ctx.saved_tensors[:n_layers], ctx.saved_tensors[n_layers:]
+        for layer in reversed(range(n_layers)):
+            gradients += [exact.total(d_out), exact.linear_weights(d_out, seen[layer])]
+            if layer or ctx.needs_input_grad[2]:
+                d_out = exact.linear_inputs(d_out, weights[layer], seen[layer], ctx.activation if layer else 0)
+        return None, None, d_out if ctx.needs_input_grad[2] else None, *reversed(gradients)
+
+
+class _Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: Exact, x: Tensor) -> Tensor:
+        y = exact.activate(x.contiguous(), ACTIVATIONS["tanh"])
+        ctx.exact = exact
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[None, Tensor]:
+        (y,) = ctx.saved_tensors
+        return None, ctx.exact.chain(d_out.contiguous(), y, ACTIVATIONS["tanh"])
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: Exact, x: Tensor) -> Tensor:
+        # A number of the device's: torch multiplies by the reciprocal of one of the host's there.
+        n = torch.full((), float(x.numel()), device=x.device, dtype=torch.float32)
+        ctx.shape = x.shape
+        ctx.save_for_backward(n)
+        return exact.total(x.contiguous().view(-1, 1))[0] / n
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_mean: Tensor) -> tuple[None, Tensor]:
+        (n,) = ctx.saved_tensors
+        return None, (d_mean / n).expand(ctx.shape)

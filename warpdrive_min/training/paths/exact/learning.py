@@ -1,0 +1,220 @@
+"""A2C and PPO of small networks in one order of operations: loss and gradients in one pass over a minibatch.
+
+To the bits of `Exact`'s kernels one after the other, which write each layer of each row to memory and read it again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from warpdrive_min.backends.base import Argument
+from warpdrive_min.perceptron import Packed, Perceptron
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.paths.exact.exact import Exact, parts_of
+from warpdrive_min.training.paths.exact.layers import THREADS, Indices, Layers, order
+from warpdrive_min.training.paths.fused.cpu import offset_of
+from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
+
+Tensor = torch.Tensor
+
+FROM_VALUES, OF_ROWS, OF_ITEMS = 0, 1, 2
+"""Advantages: what values are short of returns by; of the rollout's rows; of the minibatch's."""
+
+
+def network_of(model: Any, space: ActionSpace, parameters: Tensor) -> Perceptron | None:
+    """Return the layers of a model whose gradients the kernels find; None: they cannot.
+
+    Args:
+        model: Whose parameters have become views of ``parameters``.
+        space: Of its actions.
+        parameters: All of them, (n,) float32.
+    """
+    found = model.as_perceptron() if hasattr(model, "as_perceptron") else "it does not say what its layers are"
+    if not isinstance(found, Perceptron) or found.obstacle or not found.value:
+        return None
+    others = [model.log_std] if space.is_continuous else []
+    if sum(each.numel() for each in (*found.parameters, *others)) != parameters.numel():
+        return None
+    n_sums = N_TERMS + space.n_types
+    return found if all(each.sizes.fits(on_gpu=parameters.is_cuda, sums=n_sums) for each in _passes(found)) else None
+
+
+class ExactLearning:
+    """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout.
+
+    Args:
+        exact: Kernels of the backend.
+        model: Whose parameters have become views of ``parameters``.
+        network: Its layers, as `network_of` gives them.
+        parameters: All of its parameters, (n,) float32.
+        gradient: Gets the gradient, (n,).
+        space: Of the actions.
+        rollout: Arrays with its rows.
+        rule: Terms and weights of the loss.
+        n_rows: Rows of a minibatch.
+        at_once: Rows that go through the network together; gradients of more are added up.
+    """
+
+    def __init__(
+        self,
+        exact: Exact,
+        model: Any,
+        network: Perceptron,
+        parameters: Tensor,
+        gradient: Tensor,
+        space: ActionSpace,
+        rollout: RolloutArrays,
+        rule: LossRule,
+        *,
+        n_rows: int,
+        at_once: int,
+    ) -> None:
+        observations = rollout["observations"]
+        assert observations is not None
+        device, n_agents = parameters.device, observations.shape[-2]
+        self._exact, self._gradient = exact, gradient
+        self._n_items, self._at_once = n_rows * n_agents, at_once * n_agents
+        self._own_advantages = rollout["advantages"]
+        self._total = torch.full((), float(self._n_items), device=device, dtype=torch.float32)
+        self._none, self._no_ints = (
+            torch.zeros(1, device=device, dtype=torch.float32),
+            torch.zeros(1, dtype=torch.int32, device=device),
+        )
+        self.terms = torch.zeros(N_TERMS, device=device, dtype=torch.float32)
+        self._passes = [
+            (each.constants(parameters), Packed([parameters], each.order(parameters))) for each in _passes(network)
+        ]
+        factor, centre = model.policy_head.bounds
+        log_std = model.log_std.detach() if space.is_continuous else None
+        given = {name: rollout[name] for name in ("observations", "log_probs", "returns", "old_values")} | {
+            "values": rollout["old_values"],
+            "choices": self._no_ints if space.is_continuous else rollout["actions"],
+            "drawn": rollout["actions"] if space.is_continuous else self._none,
+            "mask": self._no_ints if rollout["masks"] is None else rollout["masks"],
+            "log_std": self._none if log_std is None else log_std,
+            "value_weight": rule.vf_loss_coeff,
+            "entropy_weight": rule.entropy_coeff,
+        }
+        self._given: dict[str, Argument] = {name: each for name, each in given.items() if each is not None}
+        self._constants: dict[str, Any] = {
+            "THREADS": THREADS,
+            "DISCRETE": not space.is_continuous,
+            "FACTOR": factor,
+            "CENTRE": centre,
+            "PLACE_LOG_STD": 0 if log_std is None else offset_of(log_std, parameters),
+            "N_TYPES": space.n_types,
+            "N_OUTPUTS": space.n_outputs,
+            "SIZES": list(space.categories) or [1],
+            "MASKED": rollout["masks"] is not None,
+            "IS_CLIPPED": rule.is_clipped,
+            "CLIP_PARAM": float(rule.clip_param),
+            "VALUE_CLIPPED": rule.value_clip is not None,
+            "VALUE_CLIP": float(rule.value_clip or 0),
+            "AGENTS": n_agents,
+            "IS_TANH": network.activation == "tanh",
+            "N_COLUMNS": parameters.numel() + N_TERMS,
+        }
+
+    def find(
+        self,
+        indices: Tensor | None,
+        values: Tensor | None = None,
+        *,
+        advantages: Tensor | None = None,
+        weights: Tensor | None = None,
+        total: Tensor | None = None,
+    ) -> None:
+        """Write the gradient, and `terms`, as `loss.Learning.find`, without weights; enqueues."""
+        assert weights is None, "rows of exact training all count"
+        own = self._own_advantages if advantages is None else advantages
+        kind = OF_ITEMS if advantages is not None else FROM_VALUES if own is None else OF_ROWS
+        total = self._total if total is None else total
+        how = {"IS_DEALT": indices is not None, "ADVANTAGES": kind, "STORES": values is not None}
+        rows = {
+            "indices": self._no_ints if indices is None else indices,
+            "advantages": self._none if own is None else own.contiguous(),
+            "total": total,
+        }
+        for first in range(0, self._n_items, self._at_once):
+            n_rows = min(self._at_once, self._n_items - first)
+            n_parts, rows_of_a_part = parts_of(n_rows)
+            parts = self._gradient.new_empty(n_parts, self._constants["N_COLUMNS"])
+            of_rows: dict[str, Argument] = {
+                "parts": parts,
+                "first": first,
+                "n_rows": n_rows,
+                "rows_of_a_part": rows_of_a_part,
+            }
+            for sizes, packed in self._passes:
+                packed.pack()
+                given = {**self._given, **rows, **of_rows, "weights": packed.numbers}
+                constants = {**self._constants, **sizes, **how}
+                self._exact.launch_blocks("exact_learn.cu", constants, "learn", (n_parts, THREADS), **given)
+            sums = self._exact.add_up(parts)
+            gradient, terms = sums[:-N_TERMS], sums[-N_TERMS:] / total
+            if first:
+                self._gradient.add_(gradient)
+                self.terms.add_(terms)
+            else:
+                self._gradient.copy_(gradient)
+                self.terms.copy_(terms)
+
+
+# ------------------------------------------------------------------ one network
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """A network of its own: the policy's, the value's or, on the same hidden layers, both."""
+
+    hidden: Sequence[Tensor]
+    """Weights (outputs, inputs) and biases of one or two layers."""
+    policy: Sequence[Tensor]
+    """The same of the layer on top; none: it gives a value alone."""
+    value: Sequence[Tensor]
+
+    @property
+    def layers(self) -> list[tuple[Sequence[Tensor], Sequence[Tensor]]]:
+        """Weights and biases of all layers; of the last in parts, which lie one below the other."""
+        below = [(self.hidden[k : k + 1], self.hidden[k + 1 : k + 2]) for k in range(0, len(self.hidden), 2)]
+        return [*below, ([*self.policy[:1], *self.value[:1]], [*self.policy[1:], *self.value[1:]])]
+
+    @property
+    def sizes(self) -> Layers:
+        """Sizes of its layers."""
+        return Layers((self.hidden[0].shape[1], *(sum(map(len, weights)) for weights, _ in self.layers)))
+
+    def constants(self, parameters: Tensor) -> dict[str, int | bool]:
+        """Return what is compiled in."""
+        named = {("W1", "B1", "W2", "B2"): self.hidden, ("W3", "B3"): self.policy, ("V3", "C3"): self.value}
+        places = {
+            f"PLACE_{name}": 0 if tensor is None else offset_of(tensor, parameters)
+            for names, tensors in named.items()
+            for name, tensor in itertools.zip_longest(names, tensors)
+        }
+        sizes = self.sizes.constants()
+        del sizes["N_LAST"]  # follows from the outputs
+        return {**places, **sizes, "HAS_POLICY": bool(self.policy), "HAS_VALUE": bool(self.value)}
+
+    def order(self, parameters: Tensor) -> Indices:
+        """Return the place of each number of the kernel's ``Weights`` among the parameters and a zero after them."""
+        zero = parameters.numel()
+
+        def place(tensor: Tensor) -> Indices:
+            return np.arange(tensor.numel()).reshape(tensor.shape) + offset_of(tensor, parameters)
+
+        layers = [(np.concatenate(list(map(place, w))), np.concatenate(list(map(place, b)))) for w, b in self.layers]
+        return order(layers, zero, on_gpu=parameters.is_cuda)
+
+
+def _passes(network: Perceptron) -> list[_Pass]:
+    """Return the networks of a model, that of the value first: advantages may be of what it gives."""
+    if network.is_shared:
+        return [_Pass(network.policy[:-2], network.policy[-2:], network.value[-2:])]
+    return [_Pass(network.value[:-2], (), network.value[-2:]), _Pass(network.policy[:-2], network.policy[-2:], ())]

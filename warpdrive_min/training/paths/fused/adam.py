@@ -1,0 +1,64 @@
+"""A step of Adam on a GPU in two kernels: torch's takes a dozen launches, longer than a small minibatch learns."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+
+from warpdrive_min.backends.base import Launch
+from warpdrive_min.training.paths.triton.sizes import power_of_two
+
+Tensor = torch.Tensor
+
+LEAST: Final = 1_024
+"""Least numbers of a program."""
+MOST_PROGRAMS: Final = 1_024
+"""Each reads what all have added up."""
+
+
+def adam(
+    *,
+    parameters: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    step: Tensor,
+    norm: Tensor,
+    n_skipped: Tensor,
+    lr: Tensor,
+    skip: Tensor,
+    max_norm: float | Tensor,
+    eps: float,
+    almost_zero: float,
+    betas: tuple[float, float],
+) -> Launch:
+    """Return what takes a step of `FlatAdam` or `MembersAdam`, whose tensors and numbers these are; it enqueues."""
+    from warpdrive_min.training.paths.triton import adam_kernels
+
+    n_vectors = step.numel()
+    n = parameters.numel() // n_vectors
+    block = power_of_two(-(-n // MOST_PROGRAMS), LEAST)
+    n_programs = -(-n // block)
+    partial = torch.empty(n_vectors, n_programs + 1, device=parameters.device, dtype=torch.float32)
+    vectors, numbers = (parameters, gradient, exp_avg, exp_avg_sq), (step, norm, n_skipped, lr, skip)
+    norms = max_norm if isinstance(max_norm, Tensor) else None
+    constants = {
+        "MAX_NORM": 0.0 if isinstance(max_norm, Tensor) else max_norm,
+        "EPS": eps,
+        "ALMOST_ZERO": almost_zero,
+        "BETA1": betas[0],
+        "BETA2": betas[1],
+        "LOG_BETA1": math.log(betas[0]),
+        "LOG_BETA2": math.log(betas[1]),
+        "PARTS": power_of_two(n_programs),
+        "BLOCK": block,
+    }
+
+    def take_step() -> None:
+        grid = (n_programs, n_vectors)
+        adam_kernels.add_squares[grid](gradient, step, partial, n, BLOCK=block)
+        adam_kernels.take_step[grid](*vectors, *numbers, norms, partial, n, **constants)
+
+    return take_step

@@ -1,0 +1,251 @@
+"""The fused kernels of A2C and PPO on a CPU, built from C++ by the backend `host`.
+
+There torch's many small operations cost more than their arithmetic, and no graph hides what Python takes between them.
+So a network is evaluated in one kernel, and a minibatch's loss and gradients are found in one, tile by tile of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from warpdrive_min.backends import get
+from warpdrive_min.backends.base import Argument, Kernel, Launch
+from warpdrive_min.function_manager import LaunchShape
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import Precision
+from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.paths.fused.shared import SharedRows
+
+Tensor = torch.Tensor
+
+SOURCE: Final = Path(__file__).with_name("cpu_kernels.cpp")
+BLOCK_ROWS: Final = 256
+"""Rows of a block; results depend on it by rounding, and on the number of threads not at all."""
+MOST_BLOCKS: Final = 32
+"""Blocks of a minibatch, at most, each with sums of its own: of many rows one has more than `BLOCK_ROWS`."""
+TILE_ROWS: Final = 64
+"""Rows of a block that are worked on at a time: their hidden layers stay in the nearest caches."""
+WIDTH: Final = 16
+"""Numbers to a multiple of which rows of matrices are padded: whole vectors of every processor."""
+NONE: Final = -1
+"""Column from which agents mark themselves where each has a row of its own."""
+SIZES: Final = ("n_features", "n_first", "n_second", "n_outputs")
+
+
+class Network(NamedTuple):
+    """A policy and its value, two hidden layers each, which they may share."""
+
+    policy: Sequence[Tensor]
+    """Weights and biases of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
+    value: Sequence[Tensor]
+    """The same, whose first four are the policy's where hidden layers are shared; all of them without a value."""
+    is_tanh: bool
+    """Activation after each hidden layer; else relu."""
+    is_box: bool
+    """The head is ``scale * tanh(outputs) + offset``, the mean of a Gaussian; else logits."""
+    scale: float
+    offset: float
+    log_std: Tensor | None
+    """Logarithm of a Gaussian's deviation, (n_types,); None of logits."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return the features, the units of both hidden layers, and the outputs, by the kernels' names."""
+        w1, _, w2, _, w3, _ = self.policy
+        return dict(zip(SIZES, (w1.shape[1], len(w1), len(w2), len(w3)), strict=True))
+
+
+def network_of(model: Any, precision: Precision, device: torch.device) -> Network | None:
+    """Return the layers of a model that the kernels can do on a device; None: they cannot."""
+    is_known = device.type == "cpu" and precision != "bf16" and hasattr(model, "as_network") and is_supported()
+    network: Network | None = model.as_network() if is_known else None
+    return network
+
+
+@cache
+def is_supported() -> bool:
+    """Return whether there is a C++ compiler to build the kernels with."""
+    return get("host").availability().available
+
+
+@cache
+def _kernels() -> dict[str, Kernel]:
+    sizes = {"BLOCK_ROWS": BLOCK_ROWS, "TILE_ROWS": TILE_ROWS, "WIDTH": WIDTH}
+    return get("host").compile(SOURCE, {**LaunchShape.of(1).constants(), "N_AGENTS": 1, "EXACT": False, **sizes})
+
+
+def _prepare(name: str, n_blocks: int, given: dict[str, Argument | None]) -> Launch:
+    """Return what runs so many blocks of a kernel; an array that is None is not there."""
+    kernel = _kernels()[name]
+    arguments = [given[parameter.name] for parameter in kernel.parameters]
+    return kernel.prepare(arguments, n_blocks, 1)  # type: ignore[arg-type]
+
+
+def _blocks_of(n_rows: int, rows_of_block: int = BLOCK_ROWS) -> int:
+    return max(1, -(-n_rows // rows_of_block))
+
+
+def _padded(size: int) -> int:
+    return -(-size // WIDTH) * WIDTH
+
+
+def offset_of(part: Tensor, parameters: Tensor) -> int:
+    """Return where among all parameters a view of some begins."""
+    return (part.data_ptr() - parameters.data_ptr()) // parameters.element_size()
+
+
+# ------------------------------------------------------------------ evaluate
+
+
+class Evaluation:
+    """Evaluates the heads or the values of a network; a launch is kept for tensors that stay where they are."""
+
+    def __init__(self, network: Network, *, of_value: bool = False) -> None:
+        self._layers = network.value if of_value else network.policy
+        self._given: dict[str, Argument | None] = {
+            **network.sizes,
+            "n_outputs": len(self._layers[4]),
+            "is_tanh": network.is_tanh,
+            "is_box": network.is_box and not of_value,
+            "scale": network.scale,
+            "offset": network.offset,
+        }
+        self._launches: dict[tuple[int, ...], Launch] = {}
+
+    def __call__(self, seen: Tensor | SharedRows, out: Tensor) -> None:
+        """Write what comes out of ``seen`` (..., n_features), or of what agents share, into ``out``; all contiguous."""
+        x, n_agents, own_columns = seen if isinstance(seen, SharedRows) else (seen, 1, NONE)
+        key = tuple(each.data_ptr() for each in (x, out, *self._layers))
+        if key not in self._launches:
+            names = ("w1", "b1", "w2", "b2", "w3", "b3")
+            layers: dict[str, Argument | None] = dict(zip(names, self._layers, strict=True))
+            given = {**self._given, **layers, "x": x, "out": out, "n_agents": n_agents, "own_columns": own_columns}
+            n_rows = x.shape[:-1].numel() * n_agents
+            self._launches[key] = _prepare("evaluate", _blocks_of(n_rows), {**given, "n_rows": n_rows})
+        self._launches[key]()
+
+
+# ------------------------------------------------------------------ learn
+
+
+class Learning:
+    """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout, in one pass over their rows.
+
+    Args:
+        network: Whose parameters have become views of ``parameters``.
+        parameters: All of them, (n,) float32.
+        gradient: Gets the gradient, (n,).
+        space: Of the actions.
+        rollout: Arrays with its rows.
+        rule: Terms and weights of the loss.
+        normalises: Advantages of a minibatch are shifted and scaled to mean 0 and standard deviation 1.
+        n_rows: Rows of a minibatch.
+        own_columns: As `AgentArrays.own_columns`, of observations that have one row for all agents.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        parameters: Tensor,
+        gradient: Tensor,
+        space: ActionSpace,
+        rollout: RolloutArrays,
+        rule: LossRule,
+        *,
+        normalises: bool,
+        n_rows: int,
+        own_columns: int | None = None,
+    ) -> None:
+        actions = rollout["actions"]
+        assert actions is not None
+        n_agents = actions.shape[-2]
+        self.terms = torch.zeros(N_TERMS, dtype=torch.float32, device="cpu")
+        self._taken, self._weights = (
+            torch.zeros(n_rows, n_agents, dtype=torch.float32, device="cpu"),
+            torch.zeros(n_rows, 1, dtype=torch.float32, device="cpu"),
+        )
+        self._total = torch.full((), float(n_rows * n_agents), dtype=torch.float32, device="cpu")
+        is_shared = network.policy[0] is network.value[0]
+        is_learned = network.log_std is not None and network.log_std.requires_grad
+        own = () if network.log_std is None or not is_learned else (network.log_std,)
+        parts = [*network.policy, *network.value, *own]
+        offsets = [offset_of(part, parameters) for part in parts]
+        sizes, n_types = network.sizes, space.n_types
+        n_features, n_first, n_second, n_outputs = (sizes[name] for name in SIZES)
+        n_sums = ((n_features + 1 + n_second) * _padded(n_first) + _padded(n_second)) * (2 - is_shared)
+        n_sums += (n_outputs + 1) * _padded(n_second) + _padded(n_outputs) + WIDTH
+        n_sums += (_padded(n_types) if is_learned else 0) + WIDTH
+        n_items = n_rows * n_agents
+        rows_of_block = max(BLOCK_ROWS, -(-n_items // (MOST_BLOCKS * TILE_ROWS)) * TILE_ROWS)
+        self._n_blocks = _blocks_of(n_items, rows_of_block)
+        self._given: dict[str, Argument | None] = {
+            **sizes,
+            **rollout,
+            **rule._asdict(),
+            "total": self._total,
+            "taken": self._taken,
+            "normalises": normalises,
+            "parameters": parameters,
+            "offsets": torch.tensor(offsets, dtype=torch.int32, device="cpu"),
+            "categories": torch.tensor(space.categories, dtype=torch.int32, device="cpu") if space.categories else None,
+            "log_std": network.log_std,
+            "partial": torch.zeros(MOST_BLOCKS, n_sums, dtype=torch.float32, device="cpu"),
+            "gradient": gradient,
+            "means": self.terms,
+            "old_values": None if rule.value_clip is None else rollout["old_values"],
+            "value_clip": rule.value_clip or 0.0,
+            "is_shared": is_shared,
+            "is_tanh": network.is_tanh,
+            "scale": network.scale,
+            "offset": network.offset,
+            "n_rows": n_rows,
+            "n_agents": n_agents,
+            "own_columns": NONE if own_columns is None else own_columns,
+            "n_types": n_types,
+            "n_scales": n_types if is_learned else 0,
+            "n_blocks": self._n_blocks,
+            "rows_of_block": rows_of_block,
+        }
+        self._add_up = _prepare("add_up", 1, self._given)
+        self._launches: dict[tuple[int | None, ...], tuple[Launch, Launch]] = {}
+
+    def find(
+        self,
+        indices: Tensor | None,
+        values: Tensor | None = None,
+        *,
+        advantages: Tensor | None = None,
+        weights: Tensor | None = None,
+        total: Tensor | None = None,
+    ) -> None:
+        """Write the gradient, and `terms`, as `loss.Learning.find`; a launch is kept for tensors where they are."""
+        key = *(None if each is None else each.data_ptr() for each in (indices, values)), weights is None
+        if key not in self._launches:
+            has_advantages = self._given["advantages"] is not None
+            chosen = {**self._given, "indices": indices, "values": values}
+            own = {"advantages": self._taken if has_advantages else None}
+            own["weights"] = None if weights is None else self._weights
+            self._launches[key] = _prepare("take", 1, chosen), _prepare("learn", self._n_blocks, {**chosen, **own})
+        take, learn = self._launches[key]
+        if advantages is not None:
+            self._taken.copy_(advantages)
+        elif self._given["advantages"] is not None:
+            take()
+        if weights is not None and total is not None:
+            self._weights.copy_(weights)
+            self._total.copy_(total)
+        learn()
+        self._add_up()
+
+
+# ------------------------------------------------------------------ Adam
+
+
+def adam(**given: Argument) -> Launch:
+    """Return what takes a step of `FlatAdam`, whose tensors and numbers these are, by the kernel's names."""
+    return _prepare("adam", 1, dict(given))

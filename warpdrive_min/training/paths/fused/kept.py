@@ -1,0 +1,194 @@
+"""Forward passes of a rollout that are kept, so that an update on the whole rollout needs only the backward pass."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from warpdrive_min.training.config import Precision
+from warpdrive_min.training.paths.fused import wide
+from warpdrive_min.training.paths.fused.activations import in_kernels
+from warpdrive_min.training.paths.fused.narrow import Weights
+
+Tensor = torch.Tensor
+
+
+class KeptPasses(ABC):
+    """Outputs and hidden layers of a perceptron for all rows of a rollout, ordered by step, environment, agent.
+
+    Acting evaluates each step and keeps it; learning asks for the gradients of some rows.
+
+    Args:
+        shape: Steps, environments and agents of a rollout.
+        n_outputs: Of all heads.
+        device: GPU.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: They do not fit.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], n_outputs: int, device: torch.device) -> None:
+        self.outputs = torch.zeros(*shape, n_outputs, device=device, dtype=torch.float32)
+        """(n_steps, n_envs, n_agents, n_outputs) float32."""
+        self.layers: Sequence[Tensor] = ()
+        """Arrays of what is kept besides, each with an axis of rows."""
+        _, n_envs, self.n_agents = shape
+        self._rows_of_step = n_envs * self.n_agents
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of outputs and layers."""
+        return sum(array.nbytes for array in (self.outputs, *self.layers))
+
+    def step(self, t: int, observations: Tensor) -> StepRows:
+        """Return what a model is shown to act at step ``t``: its forward pass is kept.
+
+        Args:
+            t: Step; the first one of a rollout is 0, and weights are the same in all that follow.
+            observations: ``(n_envs, n_agents, n_features)``.
+        """
+        return StepRows(self, t, observations)
+
+    def rows(self, part: slice) -> KeptRows:
+        """Return what a model is shown to learn from rows (step, environment): it has only a backward pass."""
+        return KeptRows(self, part)
+
+    @abstractmethod
+    def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
+        """Write the outputs of a step's rows ``x`` (n_envs * n_agents, n_features), and keep the layers; enqueues."""
+
+    @abstractmethod
+    def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
+        """Return the gradients of weights and biases from those of the outputs of rows (n_rows, n_outputs); enqueues.
+
+        Args:
+            first: First of the rows.
+            slope: Gradient of the outputs.
+            matrices: Weights of each layer, as they were when the rows were evaluated.
+            activation: After each hidden layer.
+        """
+
+
+class KernelPasses(KeptPasses):
+    """Passes by the Triton kernels of `wide`, in TF32 or bfloat16.
+
+    Args:
+        shape: As of `KeptPasses`, as the device and the number of outputs.
+        sizes: Of a network that `wide.fits`, whose layers lie by rows.
+        n_outputs: Of all heads.
+        precision: Of products.
+        device: GPU.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], sizes: wide.Sizes, n_outputs: int, precision: Precision, device: torch.device
+    ) -> None:
+        super().__init__(shape, n_outputs, device)
+        self._sizes, self._precision = sizes, precision
+        # The last tile of a step reaches into the next one, which is written after it; padding reaches behind the end.
+        n_rows = shape[0] * self._rows_of_step + wide.most_padding(sizes, precision)
+        self.layers: wide.Layers = wide.Layers.empty(n_rows, sizes, precision, device)
+        for array in self.layers:
+            array.zero_()
+        self._weights: Weights | None = None
+
+    def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
+        """Write outputs and layers of a step in one kernel; the weights are padded at the first one of a rollout."""
+        if t == 0 or self._weights is None:
+            self._weights = wide.padded(weights, self._precision)
+        n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
+        layers, out = self.layers.part(t * self._rows_of_step, n_rows), self.outputs[t].flatten(0, 1)
+        name = in_kernels(activation, self._precision, x.device)
+        wide.evaluate(x, self._weights, name, self._precision, out, layers)
+
+    def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
+        """Go back in one kernel, and add up over the rows."""
+        layers = self.layers.part(first, wide.n_padded(len(slope), self._sizes, self._precision))
+        name = in_kernels(activation, self._precision, slope.device)
+        return wide.gradients(slope, layers, matrices, name, self._precision)[1]
+
+
+class TorchPasses(KeptPasses):
+    """Passes by torch's matrix products, in float32.
+
+    Args:
+        observations: Of the rollout, (n_steps, n_envs, n_agents, n_features) float32, which stay where they are.
+        units: Of both hidden layers.
+        n_outputs: Of all heads.
+    """
+
+    def __init__(self, observations: Tensor, units: tuple[int, int], n_outputs: int) -> None:
+        n_steps, n_envs, n_agents, _ = observations.shape
+        super().__init__((n_steps, n_envs, n_agents), n_outputs, observations.device)
+        self._x = observations.flatten(0, 2)
+        self.layers = [torch.zeros(len(self._x), n, device=observations.device, dtype=torch.float32) for n in units]
+
+    def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
+        """Write outputs and layers of a step, layer by layer."""
+        step = slice(t * self._rows_of_step, (t + 1) * self._rows_of_step)
+        for hidden, weight, bias in zip(self.layers, weights[0:4:2], weights[1:4:2], strict=True):
+            x = getattr(torch, f"{activation}_")(torch.addmm(bias, x, weight.t(), out=hidden[step]))
+        torch.addmm(weights[5], x, weights[4].t(), out=self.outputs[t].flatten(0, 1))
+
+    def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
+        """Go back layer by layer."""
+        rows, found = slice(first, first + len(slope)), list[Tensor]()
+        for layer in (2, 1, 0):
+            inputs = (self._x, *self.layers)[layer][rows]
+            found = [slope.t() @ inputs, slope.sum(0), *found]
+            if layer:
+                slope = slope @ matrices[layer]
+                if activation == "relu":
+                    torch.ops.aten.threshold_backward.grad_input(slope, inputs, 0, grad_input=slope)
+                else:
+                    torch.ops.aten.tanh_backward.grad_input(slope, inputs, grad_input=slope)
+        return found
+
+
+class StepRows(NamedTuple):
+    """Observations of a step, whose pass is kept."""
+
+    passes: KeptPasses
+    t: int
+    observations: Tensor
+
+    def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
+        """Return the outputs of a perceptron, (n_envs, n_agents, n_outputs), once they are kept; enqueues."""
+        self.passes.evaluate(self.t, self.observations.flatten(0, 1), _six(weights), activation)
+        return self.passes.outputs[self.t]
+
+
+class KeptRows(NamedTuple):
+    """Rows of a rollout, whose passes were kept."""
+
+    passes: KeptPasses
+    part: slice
+
+    def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
+        """Return the outputs (rows, n_agents, n_outputs), which have gradients by the weights; enqueues."""
+        outputs: Tensor = _WayBack.apply(self, activation, *_six(weights))  # type: ignore[no-untyped-call]
+        return outputs
+
+
+class _WayBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: KeptRows, activation: str, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(*weights[::2])
+        ctx.rows, ctx.activation = rows, activation
+        return rows.passes.outputs.flatten(0, 1)[rows.part]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        passes, part = ctx.rows
+        found = passes.gradients(part.start * passes.n_agents, slope.flatten(0, -2), ctx.saved_tensors, ctx.activation)
+        return None, None, *found
+
+
+def _six(weights: Sequence[Tensor]) -> Weights:
+    w1, b1, w2, b2, w3, b3 = weights
+    return w1, b1, w2, b2, w3, b3

@@ -1,0 +1,295 @@
+"""A2C and PPO of narrow networks on a GPU: loss and gradients of a minibatch in one pass over its rows.
+
+No output and no hidden layer of a row leaves the chip, and rows of a minibatch are not gathered first: that takes half
+the time of a pass forward, one over the loss and one back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final
+
+import torch
+
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import Precision
+from warpdrive_min.training.paths.fused import narrow, shared
+from warpdrive_min.training.paths.fused.activations import in_kernels
+from warpdrive_min.training.paths.fused.cpu import Network, offset_of
+from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.paths.fused.rows import take
+
+Tensor = torch.Tensor
+
+ROWS: Final = 64
+"""Rows of a block."""
+WARPS: Final = 4
+PROGRAMS_PER_PROCESSOR: Final = 2
+"""Programs, each with sums of its own."""
+COLUMNS: Final = 32
+"""Numbers of the gradient that a program adds up."""
+
+
+def network_of(model: Any, own_columns: int | None = None) -> Network | None:
+    """Return the layers of a model, of members the first's, that the kernels can do; None: they cannot."""
+    layers = getattr(model, "as_network", None) or getattr(model, "as_first_network", None)
+    network: Network | None = layers() if layers else None
+    if network is None or not _is_narrow(network):
+        return None
+    return network if own_columns is not None or first_layer_stays(network) else None
+
+
+def _is_narrow(network: Network) -> bool:
+    """Return whether hidden layers are narrow, and outputs are logits."""
+    sizes = network.sizes
+    widest = max(sizes["n_first"], sizes["n_second"], sizes["n_outputs"] + 1)
+    return not network.is_box and widest <= narrow.WIDEST
+
+
+def first_layer_stays(network: Network) -> bool:
+    """Return whether the weights of the first layer stay on the chip."""
+    sizes = network.sizes
+    n_padded = narrow.block_of(sizes["n_features"]) * narrow.block_of(sizes["n_first"])
+    return n_padded <= narrow.MOST_RESIDENT
+
+
+class Learning:
+    """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout, in one pass over their rows.
+
+    Those of a population's members at once, if parameters have an axis of members.
+
+    Args:
+        network: Its parameters have become views of ``parameters``, as `network_of` gives it; of members the first's.
+        parameters: All of them, (n,) float32, or (members, n).
+        gradient: Gets the gradient, of that shape.
+        space: Of the actions.
+        rollout: Arrays with its rows.
+        rule: Terms and weights of the loss.
+        precision: Of products.
+        n_rows: Rows of a minibatch, of one member.
+        own_columns: As `AgentArrays.own_columns`, of observations that have one row for all agents.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        parameters: Tensor,
+        gradient: Tensor,
+        space: ActionSpace,
+        rollout: RolloutArrays,
+        rule: LossRule,
+        *,
+        precision: Precision,
+        n_rows: int,
+        own_columns: int | None = None,
+    ) -> None:
+        observations, actions = rollout["observations"], rollout["actions"]
+        assert observations is not None
+        assert actions is not None
+        device, n_agents = observations.device, actions.shape[-2]
+        *members, n_parameters = parameters.shape
+        self._n_networks = math.prod(members)
+        self.terms = torch.zeros(N_TERMS, *members, device=device, dtype=torch.float32)
+        n_items = n_rows * n_agents
+        self._gradient, self._n_rows = gradient, n_items if own_columns is None else n_rows
+        self._total = torch.full((), float(n_items), device=device, dtype=torch.float32)
+        sizes = network.sizes
+        heads: list[Sequence[Tensor | None]] = [(*network.value[:4], None, None, *network.value[4:])]
+        heads.append((*network.policy, None, None))  # after the value, which its advantages may be of
+        if network.policy[0] is network.value[0]:
+            heads = [(*network.policy, *network.value[4:])]
+        n_programs = narrow.n_programs(n_items, ROWS, PROGRAMS_PER_PROCESSOR, device, self._n_networks)
+        first_layers: list[_SharedLayer | None] = [None for _ in heads]
+        if own_columns is not None:
+            n_programs = shared.n_programs(n_agents, n_rows, PROGRAMS_PER_PROCESSOR, device)
+            seen = shared.SharedRows(observations, n_agents, own_columns)
+            first_layers = [_SharedLayer(head, parameters, gradient, seen, n_rows, n_programs) for head in heads]
+        both = zip(heads, first_layers, strict=True)
+        self._passes = [
+            _Pass(head, first_layer, space, parameters.view(-1, n_parameters)[0]) for head, first_layer in both
+        ]
+        places = [each.places for each in self._passes]
+        self._places = torch.cat(places).to(device)
+        partial = torch.zeros(self._n_networks, n_programs, len(self._places), device=device, dtype=torch.float32)
+        self._parts = partial.split([len(each) for each in places], -1)
+        self._partial = partial
+        self._arrays = {name: rollout[name] for name in ("observations", "actions", "log_probs", "returns", "masks")}
+        self._arrays["old_values"] = None if rule.value_clip is None else rollout["old_values"]
+        self._given_advantages, self._values = rollout["advantages"], rollout["old_values"]
+        is_apart = device.type == "cuda" and len(heads) > 1 and own_columns is None
+        self._side = torch.cuda.Stream(device) if is_apart else None
+        """Stream on which the network of the value learns beside that of the policy: few rows leave room for both."""
+        clips = rule.clip_param if isinstance(rule.clip_param, Tensor) else None
+        self._numbers = {
+            "vf_loss_coeff": rule.vf_loss_coeff,
+            "entropy_coeff": rule.entropy_coeff,
+            "clip_param": clips,
+            "n_parameters": n_parameters,
+        }
+        activation = in_kernels("tanh" if network.is_tanh else "relu", precision, device)
+        self._constants: dict[str, Any] = {
+            "F": sizes["n_features"],
+            "H1": sizes["n_first"],
+            "H2": sizes["n_second"],
+            "BLOCK_F": narrow.block_of(sizes["n_features"]),
+            "BLOCK_H1": narrow.block_of(sizes["n_first"]),
+            "BLOCK_H2": narrow.block_of(sizes["n_second"]),
+            "N_AGENTS": n_agents,
+            "OWN_COLUMNS": own_columns,
+            "SIZES": space.categories,
+            "CLIP_PARAM": rule.clip_param if clips is None else 0.0,
+            "IS_MANY": bool(members),
+            "IS_CLIPPED": rule.is_clipped,
+            "VALUE_CLIP": rule.value_clip,
+            "ROWS": ROWS if own_columns is None else shared.ROWS,
+            "ACTIVATION": activation,
+            "PRODUCT": narrow.PRODUCTS[precision],
+            "num_warps": WARPS,
+        }
+
+    def find(
+        self,
+        indices: Tensor | None,
+        values: Tensor | None = None,
+        *,
+        advantages: Tensor | None = None,
+        weights: Tensor | None = None,
+        total: Tensor | None = None,
+    ) -> None:
+        """Write the gradient, and `terms`, as `loss.Learning.find`; enqueues."""
+        from warpdrive_min.training.paths.triton import learning_kernels
+
+        total = self._total if total is None else total
+        is_taken = advantages is not None
+        if advantages is None:
+            advantages = self._given_advantages
+        side = None if advantages is None else self._side  # without them the policy waits for the values
+        for number, (each, partial) in enumerate(zip(self._passes, self._parts, strict=True)):
+            with nullcontext() if side is None or number else _beside(side):
+                learning_kernels.learn[(partial.shape[1], self._n_networks)](
+                    **{**self._arrays, **each.begin(indices)},
+                    **each.arguments,
+                    advantages=advantages,
+                    values=self._values,
+                    weights=weights,
+                    indices=indices,
+                    total=total,
+                    **self._numbers,
+                    partial=partial,
+                    partial_stride=partial.stride(1),
+                    n_rows=self._n_rows,
+                    IS_TAKEN=is_taken,
+                    STORES=values is not None and each.has_value,
+                    **self._constants,
+                )
+                each.end()
+        if side is not None:
+            torch.cuda.current_stream().wait_stream(side)
+        _, n_programs, n_columns = self._partial.shape
+        learning_kernels.add_up[(-(-n_columns // COLUMNS), self._n_networks)](
+            self._partial,
+            self._places,
+            total,
+            self._gradient,
+            self.terms,
+            n_programs,
+            n_columns,
+            self._gradient.shape[-1],
+            ROWS=128,
+            COLUMNS=COLUMNS,
+        )
+
+
+@contextmanager
+def _beside(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Enqueue on another stream, where it waits for what has been enqueued so far."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+
+
+class _Pass:
+    """Arguments of one launch: a network, and the loss on its outputs; and its first layer, where that is apart."""
+
+    def __init__(
+        self,
+        layers: Sequence[Tensor | None],
+        first_layer: _SharedLayer | None,
+        space: ActionSpace,
+        parameters: Tensor,
+    ) -> None:
+        self._first_layer = first_layer
+        names = ("w1", "b1", "w2", "b2", "w3", "b3", "v3", "c3")
+        self.arguments: dict[str, Any] = dict(zip(names, layers, strict=True))
+        has_policy, self.has_value = layers[4] is not None, layers[6] is not None
+        self.arguments["N_TYPES"] = space.n_types if has_policy else 0
+        self.arguments["N_OUTPUTS"] = space.n_outputs if has_policy else 0
+        self.arguments["BLOCK_O"] = narrow.block_of(self.arguments["N_OUTPUTS"] + self.has_value)
+        in_order = (0, 1, 2, 3, 4, 6, 5, 7) if first_layer is None else (1, 2, 3, 4, 6, 5, 7)
+        parts = [part for part in (layers[k] for k in in_order) if part is not None]
+        ranges = [torch.arange(part.numel(), device="cpu") + offset_of(part, parameters) for part in parts]
+        terms = [parameters.numel() + k if (self.has_value if k == 1 else has_policy) else -1 for k in range(N_TERMS)]
+        self.places = torch.cat([*ranges, torch.tensor(terms, dtype=torch.int64, device="cpu")]).int()
+        """Places of a program's numbers, (n,) int32: in the gradient, behind it in the terms; -1: in neither."""
+
+    def begin(self, indices: Tensor | None) -> dict[str, Tensor | None]:
+        """Return the arguments that are the first layer's; enqueues what it takes to have them."""
+        if self._first_layer is None:
+            return {"slopes": None, "of_agents": None}
+        return self._first_layer.forward(indices)
+
+    def end(self) -> None:
+        """Write the gradient of a first layer that is apart; enqueues."""
+        if self._first_layer is not None:
+            self._first_layer.backward()
+
+
+class _SharedLayer:
+    """First layer on rows that agents share, before and after what the kernel makes of its outputs.
+
+    Args:
+        layers: Of the network.
+        parameters: Of which they are views.
+        gradient: Gets that of the layer's weights.
+        seen: Observations of the rollout, with rows (n_steps + 1, n_envs, 1, n_features).
+        n_rows: Rows of a minibatch.
+        n_programs: Programs of the kernel.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Tensor | None],
+        parameters: Tensor,
+        gradient: Tensor,
+        seen: shared.SharedRows,
+        n_rows: int,
+        n_programs: int,
+    ) -> None:
+        weight, bias = layers[:2]
+        assert weight is not None
+        assert bias is not None
+        self._weight, self._bias = weight, bias
+        first, n_units = offset_of(weight, parameters), len(weight)
+        self._gradient = gradient[first : first + weight.numel()].view_as(weight)
+        self._own = seen.table(self._gradient)
+        self._observed = seen.rows.flatten(0, -2)
+        self._rows = self._observed[:n_rows]
+        n_blocks, device = shared.n_blocks(seen.n_agents), seen.rows.device
+        self._sums = torch.empty(n_rows, n_units, device=device, dtype=torch.float32)
+        self._slopes = torch.empty(n_rows, n_blocks, n_units, device=device, dtype=torch.float32)
+        self._of_agents = torch.empty(
+            n_programs // n_blocks, n_blocks * shared.ROWS, n_units, device=device, dtype=torch.float32
+        )
+
+    def forward(self, indices: Tensor | None) -> dict[str, Tensor | None]:
+        """Return what the kernel reads, and where it writes gradients of the sums over agents and over rows."""
+        self._rows = self._observed[: len(self._sums)] if indices is None else take(self._observed, indices)
+        torch.addmm(self._bias.detach(), self._rows, self._weight.detach().t(), out=self._sums)
+        return {"observations": self._sums, "slopes": self._slopes, "of_agents": self._of_agents}
+
+    def backward(self) -> None:
+        """Write the gradient of the weights."""
+        torch.mm(self._slopes.sum(1).t(), self._rows, out=self._gradient)
+        self._own.copy_(self._of_agents.sum(0)[: len(self._own)])

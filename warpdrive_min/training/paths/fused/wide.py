@@ -1,0 +1,341 @@
+"""A perceptron with two wide hidden layers: a kernel for both in each direction, and sums over rows by cuBLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from warpdrive_min.training.config import Precision
+from warpdrive_min.training.paths.fused.narrow import Weights
+from warpdrive_min.training.paths.triton.sizes import power_of_two
+
+Sizes = tuple[int, int, int]
+"""Numbers of features, and of units of both hidden layers."""
+
+MOST_UNITS: Final = 512
+"""Most units of a hidden layer: a tile of 64 rows and as many columns fills half the registers of a multiprocessor."""
+LEAST_UNITS: Final = 64
+"""Narrower layers are padded to it."""
+MOST_FEATURES: Final = 128
+MOST_OUTPUTS: Final = 128
+BLOCK_INPUTS: Final = 32
+"""Features are padded to a multiple of it, rather than to a power of two."""
+LEAST_TILES: Final = 16
+"""Least tiles of rows in a part; fewer rows are one part."""
+
+
+class Tile(NamedTuple):
+    """Tile sizes of one kernel; results differ between them by rounding alone."""
+
+    rows: int
+    columns: int
+    """Columns of the first product of a pass that are computed at once; at most LEAST_UNITS."""
+    n_warps: int
+    n_stages: int
+    """Loads of weights in flight."""
+
+
+class TileSizes(NamedTuple):
+    """Tiles of the kernels, and the memory layout of what a later pass needs."""
+
+    alone: Tile
+    """Forward pass that keeps nothing."""
+    forward: Tile
+    backward: Tile
+    by_column: bool
+    """Rows of kept arrays are adjacent in memory; else their columns."""
+    n_parts: int
+    """Parts of the rows that cuBLAS sums each by itself, so that all processors have one; then those are summed."""
+
+
+PLANS: Final[dict[Precision, tuple[TileSizes, TileSizes]]] = {
+    "tf32": (
+        TileSizes(Tile(128, 64, 8, 2), Tile(128, 32, 8, 3), Tile(64, 32, 4, 2), by_column=False, n_parts=64),
+        TileSizes(Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), by_column=True, n_parts=16),
+    ),
+    "bf16": (
+        TileSizes(Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), by_column=False, n_parts=64),
+        TileSizes(Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), by_column=False, n_parts=16),
+    ),
+}
+"""Tile sizes for layers of up to 256 units, and for wider ones: the fastest of those tried on an H200. Fixed, not tuned
+at run time: same seed, same bits. None for fp32: three products of TF32 take longer than cuBLAS's one."""
+
+
+def fits(n_features: int, hidden: tuple[int, int], n_outputs: int, precision: Precision) -> bool:
+    """Return whether a network's tiles stay on the chip."""
+    is_small = n_features <= MOST_FEATURES and max(hidden) <= MOST_UNITS and n_outputs <= MOST_OUTPUTS
+    return is_small and precision in PLANS
+
+
+class Layers(NamedTuple):
+    """Inputs and hidden layers of some rows, padded, in the precision's type: a forward pass keeps them for gradients.
+
+    All have the same number of rows; a pass over fewer leaves in the others what is finite.
+    """
+
+    x: torch.Tensor
+    hidden_1: torch.Tensor
+    hidden_2: torch.Tensor
+
+    @classmethod
+    def empty(cls, n_rows: int, sizes: Sizes, precision: Precision, device: torch.device) -> Layers:
+        """Allocate them."""
+        plan, dtype = _plan(precision, *sizes[1:]), _dtype(precision)
+        return cls(*(_kept(n_rows, width, plan, dtype, device) for width in _widths(sizes)))
+
+    def part(self, first: int, n_rows: int) -> Layers:
+        """Return the layers of some rows."""
+        return Layers(*(array[first : first + n_rows] for array in self))
+
+
+def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
+    """Return what comes out of the last layer, ``(rows, n_outputs)`` float32; enqueues.
+
+    Keeps inputs and hidden layers for gradients, in the precision's type; nothing where no gradient is asked for.
+
+    Args:
+        x: ``(rows, n_features)`` float32.
+        weights: Of a network that `fits`, float32.
+        activation: After each hidden layer, as `activations.in_kernels` names it.
+        precision: Of products, tf32 or bf16. Sums over rows, in the gradients, are torch's products: in tf32 they
+            follow torch's present setting.
+    """
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights)):
+        outputs: torch.Tensor = _Wide.apply(x, activation, precision, *weights)  # type: ignore[no-untyped-call]
+        return outputs
+    out = torch.empty(len(x), len(weights[4]), device=x.device, dtype=torch.float32)
+    evaluate(x, padded(weights, precision), activation, precision, out)
+    return out
+
+
+class _Wide(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, activation: str, precision: Precision, *weights: Any) -> torch.Tensor:
+        out = torch.empty(len(x), len(weights[4]), device=x.device, dtype=torch.float32)
+        sizes = (x.shape[1], len(weights[0]), len(weights[2]))
+        layers = Layers.empty(n_padded(len(x), sizes, precision), sizes, precision, x.device)
+        evaluate(x, padded(weights, precision), activation, precision, out, layers)
+        ctx.save_for_backward(*layers, *weights[::2])
+        ctx.activation, ctx.precision = activation, precision
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        layers, matrices = Layers(*ctx.saved_tensors[:3]), ctx.saved_tensors[3:]
+        slope_1, found = gradients(slope, layers, matrices, ctx.activation, ctx.precision)
+        d_x = None
+        if ctx.needs_input_grad[0]:
+            w1 = matrices[0]
+            d_x = (slope_1[: len(slope), : len(w1)] @ w1.to(slope_1.dtype)).float()
+        return d_x, None, None, *found
+
+
+def padded(weights: Weights, precision: Precision) -> Weights:
+    """Return the weights of a network as `evaluate` takes them; enqueues."""
+    w1, b1, w2, b2, w3, b3 = weights
+    dtype = _dtype(precision)
+    _, width_1, width_2 = _widths((w1.shape[1], len(w1), len(w2)))
+    return (
+        _padded(w1, (width_1, _multiple(w1.shape[1], BLOCK_INPUTS)), dtype),
+        _padded(b1, (width_1,)),
+        _exchanged(_padded(w2, (width_2, width_1), dtype)),
+        _padded(b2, (width_2,)),
+        _exchanged(_padded(w3, (power_of_two(len(w3), 16), width_2), dtype)),
+        b3.contiguous(),
+    )
+
+
+def evaluate(
+    x: torch.Tensor,
+    weights: Weights,
+    activation: str,
+    precision: Precision,
+    out: torch.Tensor,
+    layers: Layers | None = None,
+) -> None:
+    """Write the outputs of rows (n_rows, n_outputs), and their layers if given; enqueues.
+
+    The weights are `padded`. The layers are whole tiles of rows; those after the last row of ``x`` are as if they had
+    seen zeros.
+    """
+    from warpdrive_min.training.paths.triton import wide_kernels
+
+    w1, _, w2, _, w3, b3 = weights
+    (n_rows, n_features), (width_2, width_1) = x.shape, w2.shape
+    plan = _plan(precision, width_1, width_2)
+    tile = plan.alone if layers is None else plan.forward
+    kept = layers or Layers.empty(0, (n_features, width_1, width_2), precision, x.device)
+    n_kept = len(kept.x)
+    wide_kernels.forward[(-(-max(n_rows, n_kept, 1) // tile.rows),)](
+        x.contiguous(),
+        *weights,
+        out,
+        *kept,
+        n_rows,
+        n_kept,
+        N_INPUTS=n_features,
+        KEPT_INPUTS=kept.x.shape[1],
+        N_CHUNKS=w1.shape[1] // BLOCK_INPUTS,
+        BLOCK_INPUTS=BLOCK_INPUTS,
+        N_OUTPUTS=len(b3),
+        BLOCK_OUTPUTS=len(w3),
+        KEEPS=layers is not None,
+        **_constants(activation, plan, tile, width_1, width_2),
+    )
+
+
+def gradients(
+    slope: torch.Tensor, layers: Layers, matrices: Sequence[torch.Tensor], activation: str, precision: Precision
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the gradient of the first layer before its activation, padded, and those of weights and biases; enqueues.
+
+    Args:
+        slope: Gradient of the outputs, (n_rows, n_outputs) float32.
+        layers: As `evaluate` wrote them, of `n_padded` rows.
+        matrices: Weights of each layer.
+        activation: As of `wide`, as the precision.
+        precision: Of products.
+    """
+    _, w2, w3 = matrices
+    *slopes, sums = _slopes(slope, layers.hidden_1, layers.hidden_2, w2, w3, activation, precision)
+    width_1, width_2 = layers.hidden_1.shape[1], layers.hidden_2.shape[1]
+    n_parts = _n_parts(len(slope), _plan(precision, width_1, width_2))
+    found: list[torch.Tensor] = []
+    of_biases = torch.split(sums.sum(0), [width_1, width_2, power_of_two(len(w3), 16)])
+    for w, of_layer, inputs, of_bias in zip(matrices, slopes, layers, of_biases, strict=True):
+        found += [_over_rows(of_layer, inputs, n_parts)[: len(w), : w.shape[1]], of_bias[: len(w)]]
+    return slopes[0], found
+
+
+def n_padded(n_rows: int, sizes: Sizes, precision: Precision) -> int:
+    """Return how many rows the layers of so many rows have, where `gradients` go back through them."""
+    plan = _plan(precision, *sizes[1:])
+    return _multiple(max(n_rows, 1), _most_rows(plan) * _n_parts(n_rows, plan))
+
+
+def whole_tiles(n_rows: int, sizes: Sizes, precision: Precision) -> int:
+    """Return how many rows the layers of so many rows have at least."""
+    return _multiple(max(n_rows, 1), _most_rows(_plan(precision, *sizes[1:])))
+
+
+def most_padding(sizes: Sizes, precision: Precision) -> int:
+    """Return a number of rows that `n_padded` never adds."""
+    plan = _plan(precision, *sizes[1:])
+    return _most_rows(plan) * plan.n_parts
+
+
+def keeps_by_row(sizes: Sizes, precision: Precision) -> bool:
+    """Tell whether the layers of rows that follow each other lie in one piece."""
+    return not _plan(precision, *sizes[1:]).by_column
+
+
+def bytes_of_row(sizes: Sizes, precision: Precision) -> int:
+    """Return the memory that the layers of a row take, bytes."""
+    return sum(_widths(sizes)) * _dtype(precision).itemsize
+
+
+def _slopes(
+    slope: torch.Tensor,
+    hidden_1: torch.Tensor,
+    hidden_2: torch.Tensor,
+    w2: torch.Tensor,
+    w3: torch.Tensor,
+    activation: str,
+    precision: Precision,
+) -> list[torch.Tensor]:
+    """Return the gradient of each layer before its activation, padded, the first layer's first; then their sums."""
+    from warpdrive_min.training.paths.triton import wide_kernels
+
+    (n_rows, n_outputs), (n_kept, width_1), width_2 = slope.shape, hidden_1.shape, hidden_2.shape[1]
+    plan, dtype, block = _plan(precision, width_1, width_2), hidden_1.dtype, power_of_two(n_outputs, 16)
+    kept_widths = (width_1, width_2, _multiple(n_outputs, 8))
+    slopes = [_kept(n_kept, width, plan, dtype, slope.device) for width in kept_widths]
+    n_programs = n_kept // plan.backward.rows
+    sums = torch.empty(n_programs, width_1 + width_2 + block, device=slope.device, dtype=torch.float32)
+    wide_kernels.backward[(n_programs,)](
+        slope.contiguous(),
+        _padded(w3.T, (width_2, block), dtype),
+        _exchanged(_padded(w2.T, (width_1, width_2), dtype)),
+        hidden_1,
+        hidden_2,
+        *reversed(slopes),
+        sums,
+        n_rows,
+        n_kept,
+        N_OUTPUTS=n_outputs,
+        KEPT_OUTPUTS=kept_widths[2],
+        BLOCK_OUTPUTS=block,
+        **_constants(activation, plan, plan.backward, width_1, width_2),
+    )
+    return [*slopes, sums]
+
+
+def _plan(precision: Precision, *widths: int) -> TileSizes:
+    return PLANS[precision][max(widths) > 256]
+
+
+def _widths(sizes: Sizes) -> tuple[int, ...]:
+    """Return the numbers that are kept of a row's inputs and hidden layers."""
+    return _multiple(sizes[0], 8), *(power_of_two(units, LEAST_UNITS) for units in sizes[1:])
+
+
+def _dtype(precision: Precision) -> torch.dtype:
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def _most_rows(plan: TileSizes) -> int:
+    return max(plan.forward.rows, plan.backward.rows)
+
+
+def _n_parts(n_rows: int, plan: TileSizes) -> int:
+    """Return the parts of some rows; few rows are one, as padding them to whole tiles of many would be waste."""
+    return plan.n_parts if n_rows >= LEAST_TILES * _most_rows(plan) * plan.n_parts else 1
+
+
+def _constants(activation: str, plan: TileSizes, tile: Tile, width_1: int, width_2: int) -> dict[str, Any]:
+    return {
+        "WIDTH_1": width_1,
+        "WIDTH_2": width_2,
+        "BLOCK_ROWS": tile.rows,
+        "BLOCK_COLUMNS": tile.columns,
+        "ACTIVATION": activation,
+        "BY_COLUMN": plan.by_column,
+        "num_warps": tile.n_warps,
+        "num_stages": tile.n_stages,
+    }
+
+
+def _kept(n_rows: int, width: int, plan: TileSizes, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Allocate ``(n_rows, width)`` in the order of a plan."""
+    shape = (width, n_rows) if plan.by_column else (n_rows, width)
+    array = torch.empty(shape, dtype=dtype, device=device)
+    return array.T if plan.by_column else array
+
+
+def _over_rows(slopes: torch.Tensor, inputs: torch.Tensor, n_parts: int) -> torch.Tensor:
+    """Return ``slopes.T @ inputs`` in float32, (n_slopes, n_inputs): of parts of the rows, summed in order."""
+    left, right = (array.view(n_parts, -1, array.shape[1]) for array in (slopes, inputs))
+    return torch.bmm(left.mT, right).sum(0, dtype=torch.float32)
+
+
+def _padded(array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return an array padded by zeros behind each of its axes, contiguous."""
+    if array.shape == shape:
+        return array.to(dtype).contiguous()
+    padded = array.new_zeros(shape, dtype=dtype)
+    padded[tuple(slice(size) for size in array.shape)] = array
+    return padded
+
+
+def _exchanged(weights: torch.Tensor) -> torch.Tensor:
+    """Return weights with the columns of float32 as `narrow_kernels.exchanged` orders them."""
+    return weights.unflatten(1, (-1, 4, 2)).mT.flatten(1) if weights.dtype == torch.float32 else weights
+
+
+def _multiple(size: int, of: int) -> int:
+    return -(-size // of) * of

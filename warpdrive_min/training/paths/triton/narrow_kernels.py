@@ -1,0 +1,353 @@
+"""Triton kernels of a perceptron with two narrow hidden layers; a block of rows stays on the chip all the way through.
+
+Where the first layer has too many weights to stay there too (IS_STREAMED), its inputs and weights come in chunks of
+features. `forward` then keeps the first hidden layer, from which `backward` goes on, and `first_layer` reads the inputs
+once more for the gradient of the first weights, as that would not stay in registers.
+
+Weights are those of `torch.nn.Linear`, (outputs, inputs) row by row. With IS_MANY there are several networks, which the
+last axis of the grid counts, and all arrays have those of a network after those of the one before. Names in capitals
+are constants of a kernel: sizes of blocks are powers of two, what they exceed the true sizes by is filled with zeros
+and never stored.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpdrive_min.training.paths.triton.activation_kernels import activate, derivative
+
+
+@triton.jit
+def times(a, b, PRODUCT: tl.constexpr):
+    """Multiply matrices: of bfloat16 operands, or as `tl.dot` knows it."""
+    if PRODUCT == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
+    else:
+        return tl.dot(a, b, input_precision=PRODUCT)
+
+
+@triton.jit
+def exchanged(tile):
+    """Return float32 columns, a multiple of eight, of a product in the order in which the next one takes them.
+
+    Matrix units leave neighbouring columns in one thread, and take such that are four apart from one: in this order
+    nothing moves. A sum over columns does not depend on it, but for rounding, if the other operand's rows follow suit.
+    """
+    eights = tl.reshape(tile, (tile.shape[0], tile.shape[1] // 8, 4, 2))
+    return tl.reshape(tl.permute(eights, (0, 1, 3, 2)), tile.shape)
+
+
+@triton.jit
+def chained(a, b, PRODUCT: tl.constexpr):
+    """Multiply ``a``, which comes from a product, by ``b``."""
+    if PRODUCT == "tf32" or PRODUCT == "tf32x3":
+        return times(exchanged(a), tl.trans(exchanged(tl.trans(b))), PRODUCT)
+    else:  # of two bytes matrix units take columns as they leave them
+        return times(a, b, PRODUCT)
+
+
+@triton.jit
+def matrix(at, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load a matrix (n_rows, n_columns) that lies row by row into a block."""
+    row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    return tl.load(at + row * n_columns + column, mask=(row < n_rows) & (column < n_columns), other=0.0)
+
+
+@triton.jit
+def vector(at, n: tl.constexpr, BLOCK: tl.constexpr):
+    """Load a vector into a block."""
+    index = tl.arange(0, BLOCK)
+    return tl.load(at + index, mask=index < n, other=0.0)
+
+
+@triton.jit
+def _rows(at, first, n_rows, n_columns: tl.constexpr, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load rows ``first`` and following of a matrix (n_rows, n_columns), which lie ``stride`` apart."""
+    row = first + tl.arange(0, ROWS)[:, None].to(tl.int64)
+    column = tl.arange(0, COLUMNS)[None, :]
+    return tl.load(at + row * stride + column, mask=(row < n_rows) & (column < n_columns), other=0.0)
+
+
+@triton.jit
+def _chunk(at, first, n_left, start, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Load columns ``start`` and following of ``n_left`` rows from ``first`` on; if these are ROWS, none is masked."""
+    row, column = tl.arange(0, ROWS)[:, None], start + tl.arange(0, COLUMNS)[None, :]
+    return tl.load(at + first * n_columns + row * n_columns + column, (row < n_left) & (column < n_columns), 0.0)
+
+
+@triton.jit
+def _store_rows(at, block, first, n_rows, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row = first + tl.arange(0, ROWS)[:, None].to(tl.int64)
+    column = tl.arange(0, COLUMNS)[None, :]
+    tl.store(at + row * n_columns + column, block, mask=(row < n_rows) & (column < n_columns))
+
+
+@triton.jit
+def store_transposed(
+    at, block, start, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Store a block that holds rows ``start`` and following of the transpose of a matrix (n_columns, n_rows)."""
+    row, column = start + tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    tl.store(at + column * n_rows + row, block, mask=(row < n_rows) & (column < n_columns))
+
+
+@triton.jit
+def fold(tile):
+    """Return a tile (rows, n) as sums of two rows each, (rows / 16, 8, n): matrix units leave both in one thread."""
+    return tl.sum(tl.reshape(tile, (tile.shape[0] // 16, 2, 8, tile.shape[1])), 1)
+
+
+@triton.jit
+def unfold(folded):
+    """Return the sums over all rows of a folded tile, (n,)."""
+    return tl.sum(tl.sum(folded, 1), 0)
+
+
+@triton.jit
+def across(a, b, PRODUCT: tl.constexpr):
+    """Multiply the transpose of ``a`` (rows, n) by ``b`` (rows, m), to (n, m).
+
+    Of 32 columns of ``b`` it makes the transpose, whose 32 rows are too few for the matrix units that read shared
+    memory: on Hopper these read other numbers there, or none of theirs (ADR 0013).
+    """
+    if a.shape[1] >= 64 and b.shape[1] == 32:
+        return tl.trans(times(tl.trans(b), a, PRODUCT))
+    else:
+        return times(tl.trans(a), b, PRODUCT)
+
+
+@triton.jit
+def pull_back(d_out, hidden, weights, d_weights, d_bias, ACTIVATION: tl.constexpr, PRODUCT: tl.constexpr):
+    """Return the gradient of what ``hidden`` is the activation of, and those of a layer with these rows added.
+
+    ``d_out`` (rows, outputs) is the gradient of what the layer makes of ``hidden``; ``d_weights`` is transposed.
+    """
+    d_weights += across(hidden, d_out, PRODUCT)
+    d_bias += fold(d_out)
+    return chained(d_out, weights, PRODUCT) * derivative(hidden, ACTIVATION), d_weights, d_bias
+
+
+@triton.jit
+def store_behind_first(
+    at,
+    d_b1,
+    d_w2,
+    d_b2,
+    d_w3,
+    d_b3,
+    H1: tl.constexpr,
+    H2: tl.constexpr,
+    O: tl.constexpr,
+    BLOCK_H1: tl.constexpr,
+    BLOCK_H2: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+):
+    """Store the gradients of all but the first weights, one after the other; other biases' are folded."""
+    tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
+    at += H1
+    store_transposed(at, d_w2, 0, H1, H2, BLOCK_H1, BLOCK_H2)
+    at += H1 * H2
+    tl.store(at + tl.arange(0, BLOCK_H2), unfold(d_b2), mask=tl.arange(0, BLOCK_H2) < H2)
+    at += H2
+    store_transposed(at, d_w3, 0, H2, O, BLOCK_H2, BLOCK_O)
+    at += H2 * O
+    tl.store(at + tl.arange(0, BLOCK_O), unfold(d_b3), mask=tl.arange(0, BLOCK_O) < O)
+
+
+@triton.jit
+def forward(
+    x,
+    w1,
+    b1,
+    w2,
+    b2,
+    w3,
+    b3,
+    out,
+    kept,
+    n_rows,
+    F: tl.constexpr,
+    H1: tl.constexpr,
+    H2: tl.constexpr,
+    O: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+    BLOCK_H1: tl.constexpr,
+    BLOCK_H2: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    ROWS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    IS_STREAMED: tl.constexpr,
+    IS_SHORT: tl.constexpr,
+    KEEPS: tl.constexpr,
+    IS_MANY: tl.constexpr,
+    STAGES: tl.constexpr = 1,
+):
+    """Write ``out`` (n_rows, O) of ``x`` (n_rows, F); each program takes every so many-th block of rows.
+
+    Where IS_STREAMED, BLOCK_F features are a chunk; IS_SHORT says that there are fewer than ROWS rows. With KEEPS the
+    first hidden layer is written into ``kept`` (n_rows, H1).
+    """
+    if IS_MANY:
+        network = tl.program_id(1).to(tl.int64)
+        x, out, kept = x + network * n_rows * F, out + network * n_rows * O, kept + network * n_rows * H1
+        w1, b1 = w1 + network * (H1 * F), b1 + network * H1
+        w2, b2 = w2 + network * (H2 * H1), b2 + network * H2
+        w3, b3 = w3 + network * (O * H2), b3 + network * O
+    if not IS_STREAMED:
+        first_weights = tl.trans(matrix(w1, H1, F, BLOCK_H1, BLOCK_F))
+    second_weights = tl.trans(matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1))
+    third_weights = tl.trans(matrix(w3, O, H2, BLOCK_O, BLOCK_H2))
+    first_bias, second_bias = vector(b1, H1, BLOCK_H1)[None, :], vector(b2, H2, BLOCK_H2)[None, :]
+    third_bias = vector(b3, O, BLOCK_O)[None, :]
+    block = tl.program_id(0).to(tl.int64) * ROWS
+    while block < n_rows:
+        first = block
+        if IS_STREAMED:
+            if not IS_SHORT:  # the last block takes rows of the one before, to the same results, so that none is masked
+                first = tl.minimum(first, n_rows - ROWS)
+            total = tl.zeros((ROWS, BLOCK_H1), tl.float32)
+            for start in tl.range(0, F, BLOCK_F, num_stages=STAGES):
+                seen = _chunk(x, first, n_rows if IS_SHORT else ROWS, start, F, ROWS, BLOCK_F)
+                total += times(seen, tl.trans(_chunk(w1, 0, H1, start, F, BLOCK_H1, BLOCK_F)), PRODUCT)
+        else:
+            total = times(_rows(x, first, n_rows, F, F, ROWS, BLOCK_F), first_weights, PRODUCT)
+        hidden = activate(total + first_bias, ACTIVATION)
+        if KEEPS:
+            _store_rows(kept, hidden, first, n_rows, H1, ROWS, BLOCK_H1)
+        hidden = activate(chained(hidden, second_weights, PRODUCT) + second_bias, ACTIVATION)
+        outputs = chained(hidden, third_weights, PRODUCT) + third_bias
+        _store_rows(out, outputs, first, n_rows, O, ROWS, BLOCK_O)
+        block += tl.num_programs(0) * ROWS
+
+
+@triton.jit(do_not_specialize=["d_out_stride"])
+def backward(
+    x,
+    w1,
+    b1,
+    w2,
+    b2,
+    w3,
+    d_out,
+    d_x,
+    partial,
+    n_rows,
+    d_out_stride,
+    F: tl.constexpr,
+    H1: tl.constexpr,
+    H2: tl.constexpr,
+    O: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+    BLOCK_H1: tl.constexpr,
+    BLOCK_H2: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    ROWS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    IS_STREAMED: tl.constexpr,
+    NEEDS_X: tl.constexpr,
+    IS_MANY: tl.constexpr,
+):
+    """Write into a program's row of ``partial`` what its rows add to the gradients of w1, b1, w2, b2, w3 and b3.
+
+    Hidden layers are computed once more from ``x``. With NEEDS_X the gradient of ``x`` is written into ``d_x``.
+
+    Rows of ``d_out`` lie ``d_out_stride`` apart. Triton must not know that this is 1: a single output would then be
+    loaded along the rows, and the products that follow accessed memory illegally on an H200 (ADR 0013).
+
+    Where IS_STREAMED, ``x`` is the first hidden layer, ``d_x`` takes its gradient before the activation, and
+    ``partial`` begins with b1.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    if IS_MANY:
+        n_seen: tl.constexpr = H1 if IS_STREAMED else F
+        network = tl.program_id(1).to(tl.int64)
+        program += network * tl.num_programs(0)
+        x, d_x = x + network * n_rows * n_seen, d_x + network * n_rows * n_seen
+        w1, b1 = w1 + network * (H1 * F), b1 + network * H1
+        w2, b2 = w2 + network * (H2 * H1), b2 + network * H2
+        w3, d_out = w3 + network * (O * H2), d_out + network * n_rows * d_out_stride
+    # Matrix units that read shared memory make 64 rows at once: of w1 and its transpose, the one that has them.
+    is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_H2 >= 64 and BLOCK_F == 16 and BLOCK_O == 16
+    if not IS_STREAMED:
+        first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
+        d_w1 = tl.zeros((BLOCK_H1, BLOCK_F) if is_upright else (BLOCK_F, BLOCK_H1), tl.float32)
+    second_weights = matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1)
+    third_weights = matrix(w3, O, H2, BLOCK_O, BLOCK_H2)
+    d_w2 = tl.zeros((BLOCK_H1, BLOCK_H2), tl.float32)
+    d_w3 = tl.zeros((BLOCK_H2, BLOCK_O), tl.float32)
+    d_b1 = tl.zeros((ROWS // 16, 8, BLOCK_H1), tl.float32)
+    d_b2 = tl.zeros((ROWS // 16, 8, BLOCK_H2), tl.float32)
+    d_b3 = tl.zeros((ROWS // 16, 8, BLOCK_O), tl.float32)
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    while first < n_rows:  # registers are short: biases are read anew
+        d_outputs = _rows(d_out, first, n_rows, O, d_out_stride, ROWS, BLOCK_O)
+        if IS_STREAMED:
+            hidden1 = _rows(x, first, n_rows, H1, H1, ROWS, BLOCK_H1)
+        else:
+            seen = _rows(x, first, n_rows, F, F, ROWS, BLOCK_F)
+            first_sum = times(seen, tl.trans(first_weights), PRODUCT)
+            hidden1 = activate(first_sum + vector(b1, H1, BLOCK_H1)[None, :], ACTIVATION)
+        second_sum = chained(hidden1, tl.trans(second_weights), PRODUCT)
+        hidden2 = activate(second_sum + vector(b2, H2, BLOCK_H2)[None, :], ACTIVATION)
+        d_z2, d_w3, d_b3 = pull_back(d_outputs, hidden2, third_weights, d_w3, d_b3, ACTIVATION, PRODUCT)
+        d_z1, d_w2, d_b2 = pull_back(d_z2, hidden1, second_weights, d_w2, d_b2, ACTIVATION, PRODUCT)
+        d_b1 += fold(d_z1)
+        if IS_STREAMED:
+            _store_rows(d_x, d_z1, first, n_rows, H1, ROWS, BLOCK_H1)
+        else:
+            if is_upright:
+                d_w1 += across(d_z1, seen, PRODUCT)
+            else:
+                d_w1 += across(seen, d_z1, PRODUCT)
+            if NEEDS_X:
+                _store_rows(d_x, times(d_z1, first_weights, PRODUCT), first, n_rows, F, ROWS, BLOCK_F)
+        first += tl.num_programs(0) * ROWS
+    n_first: tl.constexpr = 0 if IS_STREAMED else F * H1
+    at = partial + program * (n_first + H1 + H1 * H2 + H2 + H2 * O + O)
+    if not IS_STREAMED:
+        store_transposed(at, tl.trans(d_w1) if is_upright else d_w1, 0, F, H1, BLOCK_F, BLOCK_H1)
+        at += n_first
+    store_behind_first(at, unfold(d_b1), d_w2, d_b2, d_w3, d_b3, H1, H2, O, BLOCK_H1, BLOCK_H2, BLOCK_O)
+
+
+@triton.jit
+def first_layer(
+    x,
+    slopes,
+    partial,
+    n_rows,
+    F: tl.constexpr,
+    H1: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+    BLOCK_H1: tl.constexpr,
+    ROWS: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    IS_MANY: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Write into a row of ``partial``, (H1, F), what a program's rows and BLOCK_F features add to the gradient of w1.
+
+    ``slopes``, (n_rows, H1), are the gradient of the first layer before its activation. Programs that share rows are
+    neighbours: all but the first of them find the slopes in the cache.
+    """
+    program = tl.program_id(1).to(tl.int64)
+    if IS_MANY:
+        network = tl.program_id(2).to(tl.int64)
+        program += network * tl.num_programs(1)
+        x, slopes = x + network * n_rows * F, slopes + network * n_rows * H1
+    start = tl.program_id(0) * BLOCK_F
+    d_w1 = tl.zeros((BLOCK_F, BLOCK_H1), tl.float32)
+    n_whole = n_rows // ROWS * ROWS
+    first_of_program = tl.program_id(1).to(tl.int64) * ROWS
+    for first in tl.range(first_of_program, n_whole, tl.num_programs(1) * ROWS, num_stages=STAGES):
+        seen = _chunk(x, first, ROWS, start, F, ROWS, BLOCK_F)
+        d_w1 += times(tl.trans(seen), _chunk(slopes, first, ROWS, 0, H1, ROWS, BLOCK_H1), PRODUCT)
+    if tl.program_id(1) == 0:
+        first = tl.cast(n_whole, tl.int64)
+        seen = _chunk(x, first, n_rows - n_whole, start, F, ROWS, BLOCK_F)
+        d_w1 += times(tl.trans(seen), _chunk(slopes, first, n_rows - n_whole, 0, H1, ROWS, BLOCK_H1), PRODUCT)
+    at = partial + program * (F * H1)
+    store_transposed(at, d_w1, start, F, H1, BLOCK_F, BLOCK_H1)

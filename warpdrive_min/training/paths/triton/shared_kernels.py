@@ -1,0 +1,59 @@
+"""Triton kernels of what comes after the first layer of a perceptron on observations that agents share."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpdrive_min.training.paths.triton.activation_kernels import activate
+from warpdrive_min.training.paths.triton.narrow_kernels import chained, matrix, vector
+
+
+@triton.jit
+def own_weights(
+    w1, agent, F: tl.constexpr, H1: tl.constexpr, BLOCK_H1: tl.constexpr, N_AGENTS: tl.constexpr, OWN: tl.constexpr
+):
+    """Load the first layer's weights (H1, F) of the columns in which agents mark themselves, (agents, BLOCK_H1)."""
+    unit = tl.arange(0, BLOCK_H1)[None, :]
+    return tl.load(w1 + unit * F + OWN + agent[:, None], (agent < N_AGENTS)[:, None] & (unit < H1), 0.0)
+
+
+@triton.jit
+def forward(
+    sums,  # (n_envs, H1)
+    w1,  # (H1, F)
+    w2,  # (H2, H1)
+    b2,
+    w3,  # (O, H2)
+    b3,
+    out,  # (n_envs, N_AGENTS, O)
+    n_envs,
+    F: tl.constexpr,
+    H1: tl.constexpr,
+    H2: tl.constexpr,
+    O: tl.constexpr,
+    BLOCK_H1: tl.constexpr,
+    BLOCK_H2: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    N_AGENTS: tl.constexpr,
+    OWN_COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRODUCT: tl.constexpr,
+):
+    """Write ``out``; each program has a block of agents, of every so many-th environment."""
+    n_blocks: tl.constexpr = (N_AGENTS + ROWS - 1) // ROWS
+    agent = tl.program_id(0) % n_blocks * ROWS + tl.arange(0, ROWS)
+    output = tl.arange(0, BLOCK_O)[None, :]
+    own = own_weights(w1, agent, F, H1, BLOCK_H1, N_AGENTS, OWN_COLUMNS)
+    second_weights = tl.trans(matrix(w2, H2, H1, BLOCK_H2, BLOCK_H1))
+    third_weights = tl.trans(matrix(w3, O, H2, BLOCK_O, BLOCK_H2))
+    second_bias, third_bias = vector(b2, H2, BLOCK_H2)[None, :], vector(b3, O, BLOCK_O)[None, :]
+    env = (tl.program_id(0) // n_blocks).to(tl.int64)
+    while env < n_envs:
+        hidden = activate(vector(sums + env * H1, H1, BLOCK_H1)[None, :] + own, ACTIVATION)
+        hidden = activate(chained(hidden, second_weights, PRODUCT) + second_bias, ACTIVATION)
+        outputs = chained(hidden, third_weights, PRODUCT) + third_bias
+        at = out + (env * N_AGENTS + agent[:, None]) * O + output
+        tl.store(at, outputs, (agent < N_AGENTS)[:, None] & (output < O))
+        env += tl.num_programs(0) // n_blocks

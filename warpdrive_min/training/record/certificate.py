@@ -1,0 +1,603 @@
+"""Certificates: hashes of all bits of a run as it goes on, beside what they come from, so that anyone can replay it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import math
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from warpdrive_min.backends import cuda_c
+from warpdrive_min.backends.host import processor
+from warpdrive_min.checkout import GitError, commit_of_code
+from warpdrive_min.errors import CertificateError, require
+from warpdrive_min.files import write_atomically
+from warpdrive_min.text import one_line
+from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.loop.checkpoint import listed
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row, Sink
+from warpdrive_min.training.ranks import as_bytes
+from warpdrive_min.training.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "certificate.json"
+"""Certificate in the folder of its run."""
+SCHEMA: Final = 1
+"""Raised when a field changes its meaning or goes."""
+PACKAGES: Final = (
+    *("warpdrive-min", "torch", "triton", "numpy", "numba", "numba-cuda", "pycuda"),
+    *("cuda-core", "cuda-bindings", "cuda-toolkit"),
+)
+"""Packages that compute, beside those of `LIBRARIES`."""
+LIBRARIES: Final = "nvidia-"
+"""Beginning of the names of the packages with CUDA's libraries."""
+VARIABLES: Final = (
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"),
+    *("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA"),
+)
+"""Variables of the process's environment that decide how the same code rounds."""
+CPU_FIELDS: Final = ("architecture", "cpu", "cpu_capability")
+"""Fields of `Origin.machine` on which the bits of a run on a CPU may depend."""
+MOST_THREADS: Final = 4096
+"""Most threads of a run: more than any machine has cores."""
+SHOWN: Final = 80
+"""Letters of a wrong value that an error shows."""
+AGAIN: Final = "get it again from who wrote it, or train with --certify"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Point(_Part):
+    """A run after an iteration."""
+
+    iteration: Count
+    """Iterations done; 0: as it starts."""
+    env_steps: Count
+    """Steps done, of all environments together."""
+    tensors: Annotated[dict[str, Hash], Field(min_length=1)]
+    """Hash of each tensor that the run goes on from: weights, optimisers, environments, replay buffers, counters."""
+
+
+class CurvePoint(_Part):
+    """A point of the learning curve."""
+
+    iteration: Count
+    """Iterations done."""
+    env_steps: Count
+    """Steps done, of all environments together."""
+    mean_return: dict[str, FiniteFloat | None]
+    """Mean return of each policy over the episodes since the last point; None: none has ended."""
+
+
+class Origin(_Part):
+    """Code and machine that a run's bits come from; no name of a host, a user or a folder."""
+
+    commit: str | None
+    """Commit of the sources; None: they are in no checkout."""
+    sources: dict[str, str]
+    """Hash of each file of the core and the environments, by its path in a checkout."""
+    machine_code: dict[str, str]
+    """Hash of the instructions of the kernels in CUDA C of environment, sampler and exact training, by kernel."""
+    dependencies: dict[str, str]
+    """Versions of Python, packages and the kernels' compiler; and `VARIABLES` that are set, with "$" before them."""
+    machine: dict[str, str | None]
+    """Backend, GPU and CPU."""
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> Origin:
+        """Return the origin of a run that is trained here."""
+        wrapper = trainer.wrapper
+        binaries = dict(wrapper.cuda_function_manager.binaries)
+        for group in trainer.groups.values():
+            if group.exact is not None:
+                binaries |= group.exact.binaries
+        hashes = {file: _machine_code_hash(file) for file in set(binaries.values())}
+        return cls(
+            commit=_commit(),
+            sources={name: _sha256(file.read_bytes()) for name, file in sorted(_sources(wrapper.env).items())},
+            machine_code={name: hashes[file] for name, file in sorted(binaries.items())},
+            dependencies=_dependencies(wrapper.env_backend),
+            machine=_machine(wrapper.env_backend, wrapper.backend.device),
+        )
+
+    def differences(self, here: Origin) -> dict[str, tuple[str | None, str | None]]:
+        """Return what is not the same in another one, by its name: here, and there; None: it is missing."""
+        old, new = dict(self._parts()), dict(here._parts())
+        return {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
+
+    def other_hardware(self, here: Origin) -> dict[str, tuple[str | None, str | None]]:
+        """Return what of the hardware that decides the bits is not the same in another one; here, and there."""
+        decide = ("backend", "gpu") if self.machine.get("gpu") else ("backend", *CPU_FIELDS)
+        pairs = {name: (self.machine.get(name), here.machine.get(name)) for name in decide}
+        return {name: both for name, both in pairs.items() if both[0] != both[1]}
+
+    def _parts(self) -> Iterator[tuple[str, str | None]]:
+        yield "commit", self.commit
+        for word in ("sources", "machine_code", "dependencies", "machine"):
+            for name, value in getattr(self, word).items():
+                yield f"{word.removesuffix('s').replace('_', ' ').replace('ie', 'y')} {name}", value
+
+
+class Certificate(_Part):
+    """A run: its settings, where its bits come from, and their hashes at iterations 0, 1, 2, 4, ... and the last."""
+
+    schema_version: Literal[1] = SCHEMA
+    created: str
+    """When it was begun, in UTC."""
+    env: str
+    """Environment, by its name in the table of environments."""
+    run_config: dict[str, Any]
+    """Run config with the seed; of what is saved, only how often metrics are logged."""
+    environment: dict[str, Any]
+    """Sizes, and agents of each policy."""
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
+    """Threads of torch, which decide the order of its sums on a CPU."""
+    origin: Origin
+    points: tuple[Point, ...]
+    """The run after some iterations, in their order."""
+    curve: tuple[CurvePoint, ...]
+    """The learning curve, in the order of iterations."""
+
+    def write(self, path: Path) -> None:
+        """Write it, with a hash over all of it; until it is whole, what was there stays.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        fields = self.model_dump(mode="json")
+        write_atomically(path, json.dumps(fields | {"sha256": _digest(fields)}, indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def read(cls, path: str | Path) -> Certificate:
+        """Read a certificate, or that of the folder of a run.
+
+        Raises:
+            CertificateError: There is none, it is cut or altered, or another release wrote it.
+        """
+        path = Path(path) / NAME if Path(path).is_dir() else Path(path)
+        who = f"certificate {path}"
+        try:
+            fields = json.loads(path.read_bytes(), parse_constant=_refused)
+        except OSError as error:
+            rule = "must be a file that can be read, or a run's folder that has one"
+            raise CertificateError.of(who, rule, error, "train with --certify") from error
+        except (ValueError, RecursionError) as error:
+            raise CertificateError.of(who, "is cut or altered: it must be a whole JSON object", error, AGAIN) from error
+        has_version = isinstance(fields, dict) and "schema_version" in fields
+        require(has_version, who, "must be a JSON object with a schema_version", do=AGAIN, error=CertificateError)
+        rule, do = f"schema_version must be {SCHEMA}", "verify it by the release that wrote it"
+        require(fields["schema_version"] == SCHEMA, who, rule, fields["schema_version"], do, CertificateError)
+        told = fields.pop("sha256", None)
+        try:
+            digest = _digest(fields)
+        except (ValueError, RecursionError) as error:
+            raise CertificateError.of(
+                who, "is cut or altered: it must be JSON that can be written", error, AGAIN
+            ) from error
+        rule = f"is cut or altered: its SHA-256 must be {told!s:.64}"
+        require(digest == told, who, rule, digest, AGAIN, CertificateError)
+        try:
+            found = cls.model_validate_json(json.dumps(fields), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place, got = ".".join(map(str, first["loc"])), f"{first['input']!r:.{SHOWN}}"
+            raise CertificateError(f"{who}: {one_line(place)}: {first['msg']} (got {got}); {AGAIN}") from error
+        for name, parts, starts in (("points", found.points, [0]), ("curve", found.curve, [])):
+            places = [each.iteration for each in parts]
+            is_whole = places == sorted({*places}) and places[: len(starts)] == starts
+            rule = f"{name}: iterations must increase{', from 0 on' if starts else ''}"
+            require(is_whole, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
+        last = max([found.iterations, *(each.iteration for each in found.curve)])
+        places = [each.iteration for each in found.points]
+        rule = "is cut: it must have points after iterations 0, 1, 2, 4, ... to the end of its curve"
+        require(_certified_until(last) <= {*places}, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
+        return found
+
+    @property
+    def config(self) -> RunConfig:
+        """The run config, once a run of it can be replayed.
+
+        Raises:
+            ConfigError: It breaks a rule of this release.
+            CertificateError: It is of no run that can be certified, or has no seed.
+        """
+        config = RunConfig.from_dict(self.run_config)
+        require_replayable("certificate", config, config.trainer.num_gpus)
+        seed, rule = config.trainer.seed, "run_config.trainer.seed must be a number"
+        require(seed is not None, "certificate", rule, seed, AGAIN, CertificateError)
+        return config
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that it covers."""
+        return self.points[-1].iteration
+
+
+def is_certified(iteration: int) -> bool:
+    """Tell whether a certificate has a point after an iteration that is not the last: 0, 1, 2, 4, 8, ..."""
+    return iteration & (iteration - 1) == 0
+
+
+def _certified_until(last: int) -> set[int]:
+    """Return the iterations up to a last one for which `is_certified` is true."""
+    return {0} | {1 << power for power in range(last.bit_length())}
+
+
+# ------------------------------------------------------------------ writing along with a run
+
+
+class Certifier:
+    """Writes the certificate of a run while that is trained, into the run's folder; synchronises at each point.
+
+    Args:
+        trainer: Run, at iteration 0, or where the checkpoint stands that it goes on from.
+        env: Name by which `verify` finds the environment in the table of environments; a run of another one can be
+            replayed in Python alone.
+        resumed: Folder of the run that it goes on from, whose certificate is continued; None: it begins.
+
+    Raises:
+        CertificateError: The run cannot be replayed from its certificate alone, or does not go on as its certificate
+            began.
+    """
+
+    def __init__(self, trainer: Trainer, env: str, resumed: Path | None = None) -> None:
+        require_replayable("train.certify", trainer.config, max(trainer.world.size, trainer.config.trainer.num_gpus))
+        self._trainer = trainer
+        self.path = trainer.folder / NAME
+        """File of the certificate."""
+        begun = Certificate(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            env=env,
+            run_config=_replayed_config(trainer),
+            environment=_environment(trainer),
+            threads=torch.get_num_threads(),
+            origin=Origin.of(trainer),
+            points=(),
+            curve=(),
+        )
+        self.certificate = begun if resumed is None else _continued(Certificate.read(resumed), begun, trainer)
+        if resumed is None:
+            self._add_point()
+        self.certificate.write(self.path)
+
+    def note(self, row: Row) -> None:
+        """Take in an iteration, with its row of metrics if it has one."""
+        trainer = self._trainer
+        if row:
+            self._extend(curve=(*self.certificate.curve, curve_point(row, trainer)))
+        if is_certified(trainer.iteration):
+            self._add_point()
+        if is_certified(trainer.iteration) or trainer.is_due(trainer.config.saving.model_params_save_freq):
+            self.certificate.write(self.path)
+
+    def end(self) -> None:
+        """Write what the run ends with, or stops with."""
+        if self.certificate.iterations < self._trainer.iteration:
+            self._add_point()
+        self.certificate.write(self.path)
+
+    def _add_point(self) -> None:
+        self._extend(points=(*self.certificate.points, point(self._trainer)))
+
+    def _extend(self, **changes: Any) -> None:
+        self.certificate = self.certificate.model_copy(update=changes)
+
+
+def point(trainer: Trainer) -> Point:
+    """Return the hashes of a run as it is now; synchronises."""
+    state = trainer.state()
+    assert state is not None, "certified runs have one rank"
+    tensors = {name: tensor_hash(tensor) for name, tensor in state[0].items()}
+    return Point(iteration=trainer.iteration, env_steps=trainer.env_steps, tensors=tensors)
+
+
+def curve_point(row: Row, trainer: Trainer) -> CurvePoint:
+    """Return the point of the learning curve that a row of metrics has."""
+    returns = {name: float(row[f"{name}/{EPISODIC_RETURN}"]) for name in trainer.groups}
+    return CurvePoint(
+        iteration=int(row["iteration"]),
+        env_steps=int(row["env_steps"]),
+        mean_return={name: value if math.isfinite(value) else None for name, value in returns.items()},
+    )
+
+
+def tensor_hash(tensor: torch.Tensor) -> str:
+    """Return the SHA-256 of a tensor's type, shape and bytes; synchronises."""
+    digest = hashlib.sha256(f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}\0".encode())
+    here = tensor.detach().cpu().contiguous()
+    digest.update(as_bytes(here).numpy().data)
+    return digest.hexdigest()
+
+
+def require_replayable(who: str, config: RunConfig, n_processes: int) -> None:
+    """Raise `CertificateError`, which names who asks, for a run that cannot be replayed from its run config."""
+    rule, do = "a certificate is of a run in one process", "train with trainer.num_gpus=1"
+    require(n_processes == 1, who, rule, n_processes, do, CertificateError)
+    size, rule = config.population.size, "a certificate is of one run, no population"
+    require(size is None, who, rule, size, "train one", CertificateError)
+    for name, policy in config.policy.items():
+        rule, do = "a certified run starts from its seed alone", f"leave policy.{name}'s model_ckpt_filepath out"
+        files = policy.weight_files
+        require(not files, who, rule, ", ".join(files.values()), do, CertificateError)
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _replayed_config(trainer: Trainer) -> dict[str, Any]:
+    """Return the run config without what decides no bit; metrics do, for logging starts the sums over episodes anew."""
+    config = trainer.config.to_dict()
+    config["trainer"]["seed"] = trainer.seed
+    config["saving"] = {"metrics_log_freq": trainer.config.saving.metrics_log_freq}
+    return config
+
+
+def _environment(trainer: Trainer) -> dict[str, Any]:
+    state = trainer.state()
+    assert state is not None, "certified runs have one rank"
+    return json.loads(json.dumps(dict(state[1].environment)))  # type: ignore[no-any-return]  # lists, as JSON has them
+
+
+def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certificate:
+    """Return a certificate up to where the run stands, once that is found to go on as it began."""
+    who, at = "train.certify", trainer.iteration
+    rule = "a run with a stop_return counts its episodes anew when it goes on"
+    stop = trainer.config.trainer.stop_return
+    require(stop is None, who, rule, stop, "certify it in one go", CertificateError)
+    compared = ("env", "run_config", "environment", "threads")
+    keys = [key for name in compared for key in _changed_keys(getattr(found, name), getattr(here, name), name)]
+    keys += [name for name in found.origin.differences(here.origin) if name != "commit"]
+    rule, do = "a certified run goes on as it began, and this changed", "go on without --certify, or train anew with it"
+    require(not keys, who, rule, listed(keys), do, CertificateError)
+    kept = found.model_copy(
+        update={
+            "points": tuple(each for each in found.points if each.iteration <= at),
+            "curve": tuple(each for each in found.curve if each.iteration <= at),
+        }
+    )
+    logged = {each for each in range(1, at + 1) if each == 1 or each % trainer.config.saving.metrics_log_freq == 0}
+    missing = _certified_until(at) - {each.iteration for each in kept.points}
+    missing |= logged - {each.iteration for each in kept.curve}
+    rule = "a run is certified from its start on, and this iteration is not"
+    do = "go on from an earlier checkpoint, or without --certify"
+    require(not missing, who, rule, min(missing, default=0), do, CertificateError)
+    last = kept.points[-1]
+    if last.iteration == at and (difference := first_difference(last, point(trainer))):
+        rule = f"the checkpoint must be that of the certified run, in which {difference}"
+        raise CertificateError.of(who, rule, do="go on from an earlier checkpoint")
+    return kept
+
+
+def _changed_keys(old: Any, new: Any, place: str) -> list[str]:
+    """Return the dotted keys whose values differ."""
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return [] if old == new else [place]
+    return [key for each in {**old, **new} for key in _changed_keys(old.get(each), new.get(each), f"{place}.{each}")]
+
+
+# ------------------------------------------------------------------ replaying
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """First thing that differs between a point and the same one of another run."""
+
+    iteration: int
+    """Iterations done."""
+    what: str
+    """Tensor, or place in the learning curve."""
+    recorded: str
+    """Its hash, or its value."""
+    here: str
+    """The same of the other run."""
+    more: str = ""
+    """Number of other things that differ there."""
+
+    def __str__(self) -> str:
+        values = f"{self.recorded} recorded, {self.here} here"
+        return f"{self.what} after iteration {self.iteration:,}: {values}{self.more}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Result of a replay."""
+
+    last: int | None
+    """Iterations up to which all is equal; None: not even the start."""
+    difference: Difference | None
+    """First difference; None: there is none."""
+    n_points: int
+    """Points that are equal."""
+    n_tensors: int
+    """Tensors of a point."""
+
+
+def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = None) -> Agreement:
+    """Train as a certificate says, and hold each of its points against the run; ends at the first difference.
+
+    Args:
+        certificate: Recorded run.
+        trainer: The same run at its start; see `replay_config`.
+        iterations: Last iteration to look at; None: all.
+
+    Raises:
+        CertificateError: The trainer is of another environment, other agents or other sizes.
+    """
+    here = _environment(trainer)
+    keys = _changed_keys(certificate.environment, here, "environment")
+    rule, do = "the run config must make the same environment and policies; this is not the same", "replay it in Python"
+    require(not keys, "certificate", rule, listed(keys), do, CertificateError)
+    wanted = [each for each in certificate.points if iterations is None or each.iteration <= iterations]
+    curve = {each.iteration: each for each in certificate.curve}
+    in_curve: Difference | None = None
+    agreed: int | None = None
+    for n, recorded in enumerate(wanted):
+        while trainer.iteration < recorded.iteration and not trainer.is_finished:
+            row = trainer.train(1)
+            got = curve_point(row, trainer) if row else None
+            in_curve = in_curve or _difference_of_curves(trainer.iteration, curve.get(trainer.iteration), got)
+        difference = _difference_of_lengths(recorded, trainer) or first_difference(recorded, point(trainer)) or in_curve
+        if difference is not None:
+            return Agreement(last=agreed, difference=difference, n_points=n, n_tensors=len(recorded.tensors))
+        agreed = recorded.iteration
+    return Agreement(last=agreed, difference=None, n_points=len(wanted), n_tensors=len(wanted[-1].tensors))
+
+
+def replay_config(certificate: Certificate, backend: str, folder: str = os.devnull) -> dict[str, Any]:
+    """Return the run config of a replay, as a mapping.
+
+    Args:
+        certificate: Recorded run; where it saves comes from none of its settings.
+        backend: Backend of the replay.
+        folder: Folder for the checkpoint at its end; a `ReplayTrainer` needs none.
+    """
+    config = certificate.run_config
+    return {
+        **config,
+        "trainer": {**config.get("trainer", {}), "env_backend": backend},
+        "saving": {
+            "metrics_log_freq": certificate.config.saving.metrics_log_freq,
+            "model_params_save_freq": certificate.iterations + 1,
+            "keep_best": False,
+            "sinks": [],
+            "basedir": folder,
+            "name": "replay",
+            "tag": "replay",
+        },
+    }
+
+
+class ReplayTrainer(Trainer):
+    """Trainer that writes no file."""
+
+    def save_checkpoint(self) -> None:
+        """Save nothing."""
+
+    def _open_sinks(self) -> list[Sink]:
+        return []
+
+
+def first_difference(recorded: Point, here: Point) -> Difference | None:
+    """Return the first tensor, in the recorded order, whose hash differs; None: there is none."""
+    names = [
+        name for name in {**recorded.tensors, **here.tensors} if recorded.tensors.get(name) != here.tensors.get(name)
+    ]
+    if not names:
+        return None
+    more = f", and {len(names) - 1} of {len(recorded.tensors)} other tensors differ" if names[1:] else ""
+    old, new = (each.tensors.get(names[0], "missing") for each in (recorded, here))
+    return Difference(iteration=recorded.iteration, what=names[0], recorded=old, here=new, more=more)
+
+
+def _difference_of_lengths(recorded: Point, trainer: Trainer) -> Difference | None:
+    if (recorded.iteration, recorded.env_steps) == (trainer.iteration, trainer.env_steps):
+        return None
+    told, here = (f"{n:,} iterations, {steps:,} steps" for n, steps in (
+        (recorded.iteration, recorded.env_steps), (trainer.iteration, trainer.env_steps)))  # fmt: skip
+    return Difference(iteration=trainer.iteration, what="the length of the run", recorded=told, here=here)
+
+
+def _difference_of_curves(iteration: int, recorded: CurvePoint | None, here: CurvePoint | None) -> Difference | None:
+    if recorded == here:
+        return None
+    told, got = ("none" if each is None else str(each.mean_return) for each in (recorded, here))
+    return Difference(iteration=iteration, what="the learning curve", recorded=told, here=got)
+
+
+# ------------------------------------------------------------------ where bits come from
+
+
+def _sources(env: Any) -> dict[str, Path]:
+    """Return the files of the core and the environments, and those beside the environment's, by path in a checkout."""
+    core = Path(__file__).resolve().parents[1]
+    shipped = core / "envs" if (core / "envs").is_dir() else core.parent / "envs"  # in a wheel, in a checkout
+    roots = {core.name: core, "envs": shipped}
+    own = Path(inspect.getfile(type(env))).resolve().parent
+    if not any(own.is_relative_to(root) for root in roots.values()):
+        roots[own.name] = own
+    found = {f"{name}/{path}": root / path for name, root in roots.items() for path in _files(root)}
+    elsewhere = tuple(f"{core.name}/{name}" for name in ("envs/", "envs.py", "bench/"))
+    return {name: path for name, path in found.items() if not name.startswith(elsewhere)}
+
+
+def _files(root: Path) -> Iterator[str]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = [each for each in folders if each != "__pycache__" and not each.startswith(".")]
+        yield from (Path(folder, name).relative_to(root).as_posix() for name in names if not name.startswith("."))
+
+
+def _commit() -> str | None:
+    try:
+        return commit_of_code(Path(__file__).parent, ".")
+    except GitError as error:
+        log.warning("certificate: has no commit of the code (%s)", error)
+        return None
+
+
+def _dependencies(backend: str) -> dict[str, str]:
+    installed = {str(each.metadata["Name"]).lower(): each.version for each in metadata.distributions()}
+    names = [*PACKAGES, *sorted(name for name in installed if name.startswith(LIBRARIES))]
+    found = {"python": platform.python_version()} | {name: installed[name] for name in names if name in installed}
+    if backend == "host" and (compiler := cuda_c.cpu_compiler()):
+        found["compiler"] = cuda_c.compiler_version(compiler)
+    if backend == "pycuda" and (compiler := cuda_c.gpu_compiler()):
+        found["compiler"] = compiler
+    return found | {f"${name}": os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def _machine(backend: str, device: torch.device) -> dict[str, str | None]:
+    return {
+        "backend": backend,
+        "gpu": torch.cuda.get_device_properties(device).name if device.type == "cuda" else None,
+        "architecture": platform.machine(),
+        "cpu": processor("model name").removeprefix("model name").lstrip("\t :"),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _machine_code_hash(binary: Path) -> str:
+    """Return the hash of a file's instructions, which do not depend on where it was compiled; if not ELF, of all."""
+    data = binary.read_bytes()
+    return _sha256(b"".join(_instructions(data)) if data[:5] == b"\x7fELF\x02" else data)
+
+
+def _instructions(elf: bytes) -> Iterator[bytes]:
+    """Return the sections of a 64-bit ELF file that are executed."""
+
+    def number(place: int, n_bytes: int) -> int:
+        return int.from_bytes(elf[place : place + n_bytes], "little")
+
+    table, size, n_sections = number(0x28, 8), number(0x3A, 2), number(0x3C, 2)
+    for header in range(table, table + size * n_sections, size):
+        is_executed = number(header + 8, 8) & 4
+        if is_executed:
+            start = number(header + 24, 8)
+            yield elf[start : start + number(header + 32, 8)]
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    return _sha256(json.dumps(fields, sort_keys=True).encode())
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,1 @@
+"""Training on several GPUs, of populations, and at the largest size that fits."""

@@ -1,0 +1,334 @@
+"""Search for the number of environments to train with: what fits into memory, and from when on more gain little.
+
+The number of environments varies. The steps of a rollout stay, and so does every other key of the run config:
+schedules, discounts, numbers of epochs and minibatches, the size of a replay buffer. A batch is steps times
+environments, so it grows with them, and with it the minibatches of PPO; a run of as many steps has fewer updates.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import DeviceMemoryError, require, whole
+from warpdrive_min.training.build import algorithm_class
+from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
+from warpdrive_min.training.loop.arrays import PolicyMap
+from warpdrive_min.training.models.gru import steps_together
+from warpdrive_min.training.trainer import Trainer, policy_map
+
+log = logging.getLogger(__name__)
+
+MakeWrapper = Callable[[int], EnvWrapper]
+"""Returns a wrapper of so many environments, not started."""
+
+MAX_ENVS: Final = 2**24
+"""Largest number of environments that is tried."""
+USABLE: Final = 0.9
+"""Share of the free memory that is planned with: the rest is for compiled kernels, workspaces and gaps."""
+ENOUGH: Final = 0.9
+"""Share of the best throughput that the recommended number of environments has."""
+GAIN: Final = 1.05
+"""Least speed-up over the best trial before that counts as a gain."""
+PATIENCE: Final = 2
+"""Trials in a row without a gain, after which no more are made."""
+WARM_UP: Final = 2
+"""Iterations before the clock starts: an eager one, and one in which graphs are captured."""
+PROBE_ENVS: Final = 16
+"""Environments of the smaller probe, where memory and a replay buffer allow."""
+
+
+# ------------------------------------------------------------------ memory
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Bytes of one small trainer."""
+
+    kept: int
+    """Bytes of all tensors that it and its environments keep."""
+    passing: int
+    """Most bytes that came and went in an iteration."""
+
+
+class MemoryModel:
+    """Bytes that training allocates on the device, as a function of the number of environments.
+
+    Small trainers are built and stepped, with n and 2 n environments, and a line through their bytes predicts. Passes
+    through a model have at most ``trainer.max_rows`` rows, so what comes and goes has a bend there; a third trainer,
+    which reaches that limit early, gives the slope behind it. Synchronises.
+
+    Args:
+        config: Run config.
+        make_wrapper: Makes the environments of the probes.
+        policies: Agents of each policy; None: as the trainer finds them.
+
+    Raises:
+        ConfigError: The run config does not fit the environment.
+    """
+
+    def __init__(self, config: RunConfig, make_wrapper: MakeWrapper, policies: PolicyMap | None = None) -> None:
+        wrapper = make_wrapper(1)
+        self.free_bytes = wrapper.cuda_data_manager.free_bytes()
+        """Bytes free on the device when this was made."""
+        self.n_steps = config.trainer.train_batch_size // config.trainer.num_envs
+        """Steps of a rollout."""
+        agents = policy_map(config, wrapper, policies)
+        rows_per_env = self.n_steps * max(len(each) for each in agents.values())
+        self._room = _room_for_replay(config, {name: len(each) for name, each in agents.items()}, self.n_steps)
+        max_rows = config.trainer.max_rows
+        bend = MAX_ENVS if max_rows is None else max_rows // rows_per_env
+        self._n = n = _probe_size(config, self.n_steps, min(self._room, bend))
+        self._bend = max(n, bend)
+
+        def probed(num_envs: int, **trainer: Any) -> Probe:
+            return probe(sized(config, num_envs, self.n_steps, mode="eager", **trainer), make_wrapper, policies)
+
+        self._small, large = probed(n), probed(2 * n)
+        limited = probed(2 * n, max_rows=n * rows_per_env) if n < bend < MAX_ENVS else large
+        self._kept_per_env = (large.kept - self._small.kept) / n
+        self._passing_per_env, self._passing_behind = (
+            max(0.0, (each.passing - self._small.passing) / n) for each in (large, limited)
+        )
+
+    def parts(self, n_envs: int) -> dict[str, int]:
+        """Return the bytes that a run keeps, and the most that come and go in an iteration, ``passing``."""
+        kept = self._small.kept + self._kept_per_env * (n_envs - self._n)
+        before, behind = min(n_envs, self._bend) - self._n, max(0, n_envs - self._bend)
+        passing = self._small.passing + self._passing_per_env * before + self._passing_behind * behind
+        return {"kept": math.ceil(kept), "passing": math.ceil(max(0.0, passing))}
+
+    def total(self, n_envs: int) -> int:
+        """Return the bytes of a run."""
+        return sum(self.parts(n_envs).values())
+
+    def largest(self, free_bytes: int) -> int:
+        """Return the largest number of environments that fits, at most `MAX_ENVS`; 0: not even one does."""
+        return bisect.bisect_right(range(1, min(MAX_ENVS, self._room) + 1), free_bytes, key=self.total)
+
+
+def probe(config: RunConfig, make_wrapper: MakeWrapper, policies: PolicyMap | None) -> Probe:
+    """Build a trainer, step it twice without graphs, and count its bytes; synchronises."""
+    before = live_storages()  # held, so that no address is given away again
+    trainer = Trainer(make_wrapper(config.trainer.num_envs), config, policies, verbose=False)
+    kept = sum(storage.nbytes() for address, storage in live_storages().items() if address not in before)
+    trainer.iterate()  # compiles, and makes what lazy parts keep
+    passing = peak_bytes(trainer.iterate, trainer.wrapper.backend.device)
+    trainer.graceful_close()
+    return Probe(kept, passing)
+
+
+def live_storages() -> dict[tuple[torch.device, int], torch.UntypedStorage]:
+    """Return the memory of all tensors that are alive, by device and address."""
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of modules that complain when their attributes are looked at
+        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type in ("cpu", "cuda")]
+    return {(storage.device, storage.data_ptr()): storage for storage in storages if storage.nbytes()}
+
+
+def peak_bytes(work: Callable[[], None], device: torch.device) -> int:
+    """Return how many bytes more than before torch had allocated at most while some work was done; synchronises."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+        work()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    present = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        present += event.nbytes()
+        peak = max(peak, present)
+    return peak
+
+
+def sized(config: RunConfig, num_envs: int, n_steps: int, **trainer: Any) -> RunConfig:
+    """Return the run config with so many environments; it has a batch to play however long an episode is."""
+    batch = num_envs * n_steps
+    sizes = {"num_envs": num_envs, "train_batch_size": batch, "num_episodes": max(config.trainer.num_episodes, batch)}
+    return config.replace(trainer=config.trainer.replace(**sizes, **trainer))
+
+
+def _room_for_replay(config: RunConfig, n_agents: Mapping[str, int], n_steps: int) -> int:
+    """Return from how many environments a batch still fits into every replay buffer."""
+    room = [
+        policy.buffer_size // (n_steps * n_agents[name])
+        for name, policy in config.policy.items()
+        if policy.to_train and algorithm_class(config, name).has_replay
+    ]
+    return min([MAX_ENVS, *room])
+
+
+def _probe_size(config: RunConfig, n_steps: int, most: int) -> int:
+    """Return the environments of the smaller probe, whose batches part into minibatches; the larger has twice them."""
+    unit = math.lcm(*(_fewest(name, policy, n_steps) for name, policy in config.policy.items()))
+    return unit * max(1, min(PROBE_ENVS, most // 2) // unit)
+
+
+def _fewest(name: str, policy: PolicyConfig, n_steps: int) -> int:
+    """Return the fewest environments whose rows, or sequences, part into the policy's minibatches."""
+    together = (
+        1 if isinstance(policy.model, ActorCriticConfig) else steps_together(policy.model, n_steps, f"policy.{name}")
+    )
+    return policy.n_minibatches // math.gcd(policy.n_minibatches, n_steps // together)
+
+
+# ------------------------------------------------------------------ throughput
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingTrial:
+    """One number of environments that was tried."""
+
+    num_envs: int
+    train_batch_size: int
+    predicted_bytes: int
+    steps_per_s: float
+    """Steps of all environments together."""
+    peak_bytes: int | None
+    """Highest that torch has allocated; None: not on a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Result of `auto_scale`."""
+
+    points: tuple[ScalingTrial, ...]
+    """Trials, by number of environments."""
+    largest: int
+    """Number of environments that fits, by the memory model."""
+    free_bytes: int
+    """Bytes free before the first trial."""
+
+    @property
+    def best(self) -> ScalingTrial:
+        """The fastest trial."""
+        return max(self.points, key=lambda point: point.steps_per_s)
+
+    @property
+    def saturation(self) -> ScalingTrial:
+        """The trial of the fewest environments that has `ENOUGH` of the best throughput."""
+        return next(point for point in self.points if point.steps_per_s >= ENOUGH * self.best.steps_per_s)
+
+    @property
+    def recommended(self) -> dict[str, int]:
+        """The settings of the run config at saturation."""
+        return {
+            "trainer.num_envs": self.saturation.num_envs,
+            "trainer.train_batch_size": self.saturation.train_batch_size,
+        }
+
+
+def auto_scale(
+    config: RunConfig,
+    make_wrapper: MakeWrapper,
+    policies: PolicyMap | None = None,
+    *,
+    start: int = 16,
+    n_iterations: int = 3,
+    free_bytes: int | None = None,
+    on_point: Callable[[ScalingTrial], None] = lambda point: None,
+) -> Scaling:
+    """Measure how fast training is with more and more environments, twice as many each time; changes nothing.
+
+    The steps of a rollout, ``train_batch_size / num_envs``, stay as they are, and so does the rest of the run config.
+    It ends where memory does, or once `PATIENCE` trials in a row have not been faster by a factor of `GAIN`. Each trial
+    has a trainer of its own, which leaves no file. Synchronises.
+
+    Args:
+        config: Run config.
+        make_wrapper: Makes the environments of a trial.
+        policies: Agents of each policy; None: as the trainer finds them.
+        start: Environments of the first trial, if as many fit.
+        n_iterations: Iterations that are timed.
+        free_bytes: Memory to fill; None: what the device has free.
+        on_point: Called with each trial.
+
+    Raises:
+        ConfigError: Not one environment fits, or a number is not positive.
+        DeviceMemoryError: Memory runs out at the first trial, or in a probe.
+    """
+    for name, number in (("start", start), ("n_iterations", n_iterations)):
+        whole(f"auto_scale.{name}", number)
+    try:
+        model = MemoryModel(config, make_wrapper, policies)
+    except torch.OutOfMemoryError as error:
+        raise DeviceMemoryError(f"auto_scale: a few environments must fit (got {error})") from error
+    finally:
+        _free_memory()
+    free = model.free_bytes if free_bytes is None else free_bytes
+    largest = model.largest(int(USABLE * free))
+    rule = f"one environment with rollouts of {model.n_steps:,} steps must fit into {free:,} free bytes"
+    do = "lower train_batch_size, buffer_size or max_rows"
+    require(largest >= 1, "auto_scale", rule, model.total(1), do)
+    points: list[ScalingTrial] = []
+    num_envs = min(start, largest)
+    while num_envs <= largest and not _has_levelled(points):
+        try:
+            point = _measure(sized(config, num_envs, model.n_steps), make_wrapper, policies, n_iterations, model)
+        except (torch.OutOfMemoryError, DeviceMemoryError) as error:
+            if not points:
+                raise DeviceMemoryError(f"auto_scale: {num_envs:,} environments must fit (got {error})") from error
+            log.warning("%s environments do not fit, against the memory model: %s", f"{num_envs:,}", error)
+            break
+        finally:
+            _free_memory()
+        points.append(point)
+        on_point(point)
+        num_envs *= 2
+    return Scaling(tuple(points), largest, free)
+
+
+def _has_levelled(points: Sequence[ScalingTrial]) -> bool:
+    """Tell whether the last trials gained little over the best before them."""
+    rates = [point.steps_per_s for point in points]
+    return len(rates) > PATIENCE and max(rates[-PATIENCE:]) < GAIN * max(rates[:-PATIENCE])
+
+
+def _measure(
+    config: RunConfig, make_wrapper: MakeWrapper, policies: PolicyMap | None, n_iterations: int, model: MemoryModel
+) -> ScalingTrial:
+    wrapper, batch = make_wrapper(config.trainer.num_envs), config.trainer.train_batch_size
+    is_gpu = wrapper.backend.device.type == "cuda"
+    if is_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    trainer = Trainer(wrapper, config, policies, verbose=False)
+    for _ in range(WARM_UP):
+        trainer.iterate()
+    wrapper.backend.synchronize()
+    start = time.perf_counter()
+    for _ in range(n_iterations):
+        trainer.iterate()
+    wrapper.backend.synchronize()
+    seconds = time.perf_counter() - start
+    trainer.graceful_close()
+    return ScalingTrial(
+        num_envs=wrapper.n_envs,
+        train_batch_size=batch,
+        predicted_bytes=model.total(wrapper.n_envs),
+        steps_per_s=n_iterations * batch / seconds,
+        peak_bytes=torch.cuda.max_memory_allocated() if is_gpu else None,
+    )
+
+
+def _free_memory() -> None:
+    """Give back what a trainer has left: it has cycles, and torch keeps what it frees."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,254 @@
+"""The trainer of a population: many independent agents, of several seeds and settings, in one loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+
+from warpdrive_min.errors import TrainingError, require
+from warpdrive_min.training import build
+from warpdrive_min.training.config import Member
+from warpdrive_min.training.defaults import own_defaults
+from warpdrive_min.training.loop import checkpoint, evaluation, metrics
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Arrays, Row
+from warpdrive_min.training.loop.policies import Tensors
+from warpdrive_min.training.models.members import BEST, BEST_RETURNS, Members
+from warpdrive_min.training.trainer import BEST_EPISODES, Trainer
+
+log = logging.getLogger(__name__)
+
+MEMBERS_FILE: Final = "members.csv"
+"""File of a run with a row for each member and logged iteration."""
+QUANTILES: Final = (0, 0.25, 0.5, 0.75, 1)
+"""Shares of the members below the returns that a row tells: the least, the quartiles, the largest."""
+NEVER: Final = -1
+
+
+class PopulationTrainer(Trainer):
+    """Trains the members of a population, ``population.size`` of them, each as a `Trainer` trains one agent.
+
+    The run config says what is one member's: environments, batches, steps. The wrapper has the copies of all, blocks of
+    ``num_envs`` each; a step is one launch for all, and a layer one batched product. Members share nothing: each has
+    weights, moments, minibatches, gradients' norms and rates of its own. One that reaches ``trainer.stop_return``, or
+    whose numbers are not finite, learns no more; the others go on.
+
+    Arguments as of `Trainer`.
+
+    Raises:
+        ConfigError: As `Trainer`, or the run config is not of a population.
+        BackendUnavailable: As `Trainer`.
+    """
+
+    has_members: ClassVar[bool] = True
+
+    @own_defaults()
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        do = "start one process for each population"
+        require(self.world.size == 1, "population", "trains in one process", f"{self.world.size} ranks", do)
+        (self.group,) = self.groups.values()
+        self.members: list[Member] = list(self.group.members)
+        """Seeds and settings."""
+        n_members = len(self.members)
+        self.recent_returns: list[float | None] = [None] * n_members
+        """Mean return of each member, as `recent_return`."""
+        self._reached_at = torch.full((n_members,), NEVER, dtype=torch.int64, device="cpu")
+        self._has_failed = torch.zeros(n_members, dtype=torch.bool, device="cpu")
+        keeps = self.config.saving.keep_best
+        self._best = {name: tensor.clone() for name, tensor in self.group.weights().items()} if keeps else {}
+        self._best_returns = torch.full((n_members,), -math.inf, dtype=torch.float32, device="cpu")
+        self._table: metrics.Csv | None = None
+
+    @property
+    def network(self) -> Members:
+        """Networks of all members."""
+        network: Members = self.group.models["model"]
+        return network
+
+    @property
+    def reached_at(self) -> dict[int, int]:
+        """Steps, of one member, after which members reached ``trainer.stop_return``, by their number."""
+        return {member: int(steps) for member, steps in enumerate(self._reached_at.tolist()) if steps != NEVER}
+
+    @property
+    def failed(self) -> list[int]:
+        """Members whose numbers were not finite."""
+        return torch.nonzero(self._has_failed).flatten().tolist()
+
+    # -------------------------------------------------------------- log
+
+    @own_defaults()
+    def log_metrics(self) -> Row:
+        """Copy the metrics of all members to the host, once, and write them where they go; synchronises.
+
+        Raises:
+            TrainingError: The numbers of every member have not been finite; names the last one.
+        """
+        assert self.group.algorithm is not None
+        recorder = self.recorders[self.group.arrays.suffix]
+        columns = metrics.read_members(self.group, recorder)
+        self._require_sound()
+        updates = {name: columns[name] for name in self.group.algorithm.metrics}
+        logged, rates = self._last_log[1], self._rates()
+        for key, tensor in self.group.algorithm.scheduled.items():
+            columns[key] = np.array(self.schedules.values(tensor))
+        if self.config.trainer.evaluator:
+            columns["evaluated_return"] = np.array([score.mean_return for score in self.evaluate().values()])
+        before = self._has_stopped()
+        self._note_failures(updates, logged)
+        self._clear_statistics()
+        self._judge_members(columns)
+        seconds = time.perf_counter() - self._started
+        row = metrics.make_row(
+            self.iteration, self.env_steps, seconds, {self.group.name: self._summary(columns)}, **rates
+        )
+        for sink in self._open_sinks():
+            sink.write(row)
+        self._write_members(columns, before, seconds)
+        if self._has_failed.all():
+            raise TrainingError(f"population: {self._failure}; so has every other member failed before")
+        return row
+
+    def _require_sound(self, *, is_first: bool = False) -> None:
+        """Make sure that the environments have kept their contract; members whose numbers are not finite just stop."""
+        if self.check.is_suspect():
+            self.check.require_contract()
+
+    def _note_failures(self, updates: Arrays, last_iteration: int) -> None:
+        """Let members whose numbers are not finite learn no more."""
+        numbers = np.stack(list(updates.values()))
+        is_suspect = ~np.isfinite(numbers).all(0)
+        is_suspect |= (updates[metrics.GRADIENT_NORM] > metrics.MAX_GRADIENT_NORM) | (
+            updates[metrics.SKIPPED_STEPS] > 0
+        )
+        for member in np.flatnonzero(is_suspect & ~self._has_stopped()).tolist():
+            own = {name: float(values[member]) for name, values in updates.items()}
+            n_envs = self.config.trainer.num_envs
+            broken = self.check.broken(self.iteration, slice(member * n_envs, (member + 1) * n_envs))
+            try:
+                who = f"{self.group.name}/member {member}"
+                metrics.check_finite(who, own, self.iteration, self.env_steps, last_iteration)
+            except TrainingError as error:
+                self._failure = f"{who}: {broken}" if broken else str(error)
+                log.warning("%s; it learns no more", self._failure)
+                self._has_failed[member] = True
+        self._tell_stopped()
+
+    def _judge_members(self, columns: Arrays) -> None:
+        """Note how good the members are, and for whom that is good enough."""
+        name = self.group.name
+        kept = {f"{name}/{key}": columns[key] for key in ("episodes", EPISODIC_RETURN)}
+        recent = self._recent.means({"env_steps": self.env_steps, **kept}, [name])[name]
+        self.recent_returns = [float(value) if math.isfinite(value) else None for value in recent]
+        known = [value for value in self.recent_returns if value is not None]
+        self.recent_return = {name: sum(known) / len(known) if known else None}
+        least = self.config.trainer.stop_return
+        least = least.get(name) if isinstance(least, Mapping) else least
+        if least is None:
+            return
+        self._reached_at[torch.from_numpy((recent >= least) & ~self._has_stopped())] = self.env_steps
+        self._tell_stopped()
+        self.has_reached_return = bool(self._has_stopped().all())
+
+    def _has_stopped(self) -> Any:
+        """Return who learns no more, (members,) bool of NumPy."""
+        return ((self._reached_at != NEVER) | self._has_failed).numpy()
+
+    def _tell_stopped(self) -> None:
+        assert self.group.stopped is not None
+        self.group.stopped.copy_(torch.from_numpy(self._has_stopped()))
+
+    def _summary(self, columns: Arrays) -> dict[str, float]:
+        """Return the means over members, and of returns the quartiles."""
+        known = {name: values[np.isfinite(values)] for name, values in columns.items()}
+        means = {name: float(values.mean()) if len(values) else math.nan for name, values in known.items()}
+        returns = known[EPISODIC_RETURN]
+        quartiles = np.quantile(returns, QUANTILES) if len(returns) else np.full(len(QUANTILES), math.nan)
+        return {
+            **means,
+            **{f"{EPISODIC_RETURN}_q{share * 100:g}": float(q) for share, q in zip(QUANTILES, quartiles, strict=True)},
+            "members_that_reached": len(self.reached_at),
+            "members_that_failed": len(self.failed),
+        }
+
+    def _write_members(self, columns: Arrays, was_stopped: Any, seconds: float) -> None:
+        """Write a row for each member that had not stopped before."""
+        if not self.config.saving.sinks:
+            return
+        if self._table is None:
+            self._table = metrics.Csv(self.folder / MEMBERS_FILE, self._resumed_from)
+        rows: list[dict[str, Any]] = []
+        n_seeds = len(self.members) // self.config.population.n_settings
+        for index in np.flatnonzero(~was_stopped).tolist():
+            member = self.members[index]
+            rows.append(
+                {
+                    "iteration": self.iteration,
+                    "env_steps": self.env_steps,
+                    "seconds": seconds,
+                    "member": index,
+                    "seed": member.seed,
+                    "setting": index // n_seeds,
+                    **{key: value for key, value in member.setting.items() if not isinstance(value, list)},
+                    **{name: float(values[index]) for name, values in columns.items()},
+                }
+            )
+        if rows:
+            self._table.write(*rows)
+
+    def _close_sinks(self) -> None:
+        super()._close_sinks()
+        if self._table is not None:
+            self._table.close()
+        self._table = None
+
+    # -------------------------------------------------------------- checkpoints
+
+    def _is_best(self) -> bool:
+        """Play greedy episodes and keep the weights of members that were never better; no checkpoint is best."""
+        if self._best:
+            seed = build.derived_seed(self.seed, build.BEST_SEED)
+            scores = self.evaluate(min(self.config.trainer.num_envs, BEST_EPISODES), seed=seed)
+            returns = torch.tensor([score.mean_return for score in scores.values()], dtype=torch.float32, device="cpu")
+            is_better = (returns >= self._best_returns) & returns.isfinite()
+            self._best_returns[is_better] = returns[is_better]
+            self.best_return = float(self._best_returns.max())
+            chosen = is_better.to(self.group.arrays.rewards.device)
+            for name, tensor in self.group.weights().items():
+                mask = chosen.view(-1, *(1,) * (tensor.dim() - 1))
+                self._best[name].copy_(torch.where(mask, tensor, self._best[name]))
+        return False
+
+    def _shared_state(self) -> Tensors:
+        kept = {f"{BEST}{name}": tensor for name, tensor in self._best.items()}
+        own = {BEST_RETURNS: self._best_returns} if kept else {}
+        own |= {"population/reached_at": self._reached_at, "population/failed": self._has_failed}
+        return super()._shared_state() | kept | own
+
+    def load_state(self, saved: Mapping[str, torch.Tensor], header: checkpoint.Header, found: str | Path) -> None:
+        """Go on from what `state` returned, exactly as if training had not stopped there; synchronises.
+
+        Raises:
+            CheckpointError: As `Trainer.load_state`.
+        """
+        super().load_state(saved, header, found)
+        self._tell_stopped()
+
+    # -------------------------------------------------------------- looking at what was learned
+
+    def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, evaluation.Score]:
+        """Play whole episodes in environments of their own and return each member's score by its number; synchronises.
+
+        Arguments as of `Trainer.evaluate`; ``n_episodes`` are those of one member.
+        """
+        scores = evaluation.evaluate_members(
+            self.wrapper, self.network, self.policy_map, self.layout, n_episodes, greedy, seed
+        )
+        return {str(member): score for member, score in enumerate(scores)}

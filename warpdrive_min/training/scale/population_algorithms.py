@@ -1,0 +1,112 @@
+"""A2C and PPO of a population: one update of all members, each from its own rows alone.
+
+Rows of a minibatch are ``(members, rows of one)``; losses, norms and moments are over the rows of a member. Gradients
+are those of the sum of the losses, to which each member's weights give their own part only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import torch
+
+from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCriticAlgorithm, Rows, Within
+from warpdrive_min.training.algorithms.optimiser import MembersAdam
+from warpdrive_min.training.loop.policies import PolicyGroup
+from warpdrive_min.training.loop.rollout import RolloutBuffer
+from warpdrive_min.training.models.members import by_member
+
+Tensor = torch.Tensor
+
+
+class _OfMembers(ActorCriticAlgorithm):
+    """Learns for all members at once; a batch of arrays is ``(members, rows, n_agents, ...)``."""
+
+    def make_optimiser(self, parameters: Iterable[torch.nn.Parameter], group: PolicyGroup) -> MembersAdam:
+        """Return Adam with the rates and norms of the members, and note where each of them clips."""
+        rates = self.scheduled["lr"]
+
+        def column(key: str) -> Tensor | float:
+            values: list[float] = group.settings(key)
+            return torch.tensor(values, device=rates.device, dtype=torch.float32) if len(set(values)) > 1 else values[0]
+
+        norms, clips = column("max_grad_norm"), column("clip_param")
+        self._clip_param = clips[:, None, None] if isinstance(clips, Tensor) else clips
+        norms = norms[:, None] if isinstance(norms, Tensor) else norms
+        return MembersAdam(parameters, rates, norms if self.config.clip_grad_norm else None, self.config.adam_eps)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """Number of each row (step, environment) of the rollout, by member and step, (members, rows of one)."""
+        n_steps, n_envs, _ = self.returns.shape
+        rows = torch.arange(n_steps * n_envs, device=self.returns.device).view(n_steps, n_envs)
+        return by_member(rows, *self.shape).flatten(1)
+
+    # -------------------------------------------------------------- rows
+
+    def _minibatch(self, k: int) -> Rows:
+        if self._shuffle is None:
+            return self._rows
+        order = self._shuffle.indices.view(self._rows.shape)
+        size = order.shape[1] // self.n_minibatches
+        return self._rows.gather(1, order[:, k * size : (k + 1) * size].long())
+
+    def _parts(self, rows: Rows) -> Iterator[tuple[Rows, Within]]:
+        """Split the rows of each member into as many parts."""
+        assert isinstance(rows, Tensor)
+        n_members, n_rows = rows.shape
+        n_together = n_members * self.returns.shape[2]
+        at_once = max(1, self._max_rows // n_together) if self._max_rows else n_rows
+        for start in range(0, n_rows, at_once):
+            within = (slice(None), slice(start, start + at_once))
+            yield rows[within], within
+
+    def _take(self, array: Tensor, rows: Rows) -> Tensor:
+        assert isinstance(rows, Tensor)
+        taken = super()._take(array, rows.flatten())
+        return taken.view(*rows.shape, *taken.shape[1:])
+
+    def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return heads (members, rows, n_agents, n_outputs) and values (members, rows, n_agents)."""
+        assert isinstance(rows, Tensor)
+        observations = self._take(buffer.observations[:-1], rows)
+        head, values = self.model(observations.flatten(0, 1))
+        return head.unflatten(0, rows.shape), values.unflatten(0, rows.shape)
+
+    # -------------------------------------------------------------- numbers of each member
+
+    def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        """Shift and scale (members, ...), each by itself."""
+        return losses.normalise(values, per_row=True)
+
+    def normalised_returns(self) -> Tensor:
+        """Return the returns of the rollout, those of a member shifted and scaled by themselves."""
+        returns = self.normalise(by_member(self.returns, *self.shape), None)
+        return returns.movedim(0, 1).flatten(1, 2)
+
+    @property
+    def _log_std(self) -> Tensor | None:
+        log_std: Tensor | None = self.model.log_std
+        return None if log_std is None else log_std[:, None, None]
+
+    def _sum(self, term: Tensor, weights: Tensor | None) -> Tensor:
+        return term.flatten(1).sum(1)
+
+    def _count(self, rows: Tensor, weights: Tensor | None) -> Tensor:
+        return torch.full((), float(rows[0].numel()), device=rows.device, dtype=torch.float32)
+
+    def _figures(self) -> tuple[Tensor, ...]:
+        arrays = (self.values[:-1], self.returns, self.advantages)
+        values, returns, advantages = (by_member(each, *self.shape).flatten(1) for each in arrays)
+        explained = torch.vmap(losses.explained_variance)(values, returns)
+        return explained, values.mean(1), advantages.mean(1), returns.mean(1)
+
+
+class PopulationA2C(_OfMembers, A2C):
+    """A2C of a population: one step of each member on its whole rollout."""
+
+
+class PopulationPPO(_OfMembers, PPO):
+    """PPO of a population, with an order of minibatches for each member."""
