@@ -157,6 +157,23 @@ def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, b
     assert not torch.equal(first[0], other[0])
 
 
+def test_only_the_first_rollout_of_a_trainer_is_checked(monkeypatch):
+    """Timed blocks start from a snapshot; the check of a first rollout would be timed in each."""
+    trainer, checked = WatchedTrainer("cartpole", trainers.settings(point())), []
+    whole = trainer.check.nothing_written
+    monkeypatch.setattr(trainer.check, "nothing_written", lambda: checked.append(trainer.iteration) or whole())
+    begin = trainer.snapshot()
+    trainer.iterate_times(2)
+    restore = trainer.snapshot()
+    for _ in range(2):
+        restore()
+        trainer.iterate_times(2)
+    assert checked == [0]
+    begin()
+    trainer.iterate_times(1)
+    assert checked == [0, 0]
+
+
 def test_settings_are_the_shipped_ones_in_other_sizes():
     """What the axes do not say is as the run config says it."""
     config = RunConfig.from_dict(trainers.settings(point(network="256-256")))

@@ -128,12 +128,21 @@ class WatchedTrainer(Trainer):
         return torch.cat([weight.detach().flatten().cpu() for model in models for weight in model.parameters()])
 
     def snapshot(self) -> Callable[[], None]:
-        """Copy the whole state of training; return what restores it."""
-        state = self.state()
+        """Copy the whole state of training; return what restores it.
+
+        A trainer checks the first rollout after a state is loaded. After a snapshot of one that has played it does not:
+        each timed block starts from one, and a user waits for the check once a run.
+        """
+        state, is_first_rollout = self.state(), self._is_first_rollout
         assert state is not None, "a trainer of one rank has all of its state"
         tensors, header = state
         copies = {name: tensor.clone() for name, tensor in tensors.items()}
-        return lambda: self.load_state(copies, header, "of the snapshot")
+
+        def restore() -> None:
+            self.load_state(copies, header, "of the snapshot")
+            self._is_first_rollout = is_first_rollout
+
+        return restore
 
     def iterate_times(self, n: int) -> None:
         """Play and learn some times; enqueues."""
