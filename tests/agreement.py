@@ -10,7 +10,7 @@ import torch
 
 from envs import ENVS, TagContinuous
 from warpdrive_min import EnvWrapper
-from warpdrive_min.consistency import Agreement, step_by_step
+from warpdrive_min.agreement import Agreement, step_by_step
 from warpdrive_min.environment import agent_sets
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import action_bounds

@@ -17,7 +17,7 @@ from tests.agreement import random_actions, start
 from tests.envs.builders import put, read, started
 from tests.support import is_simulated, on_every_other_backend
 from warpdrive_min import EnvWrapper
-from warpdrive_min.consistency import Agreement, step_by_step
+from warpdrive_min.agreement import Agreement, step_by_step
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.training.trainer import Trainer
 
