@@ -130,16 +130,15 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
         ConfigError: There is no such module or class, several classes, or another module of that name.
     """
     dotted, _, after = target.partition(":")
-    path = Path(target)
+    path, who = Path(target), "environment"
     if path.exists():
         module = _import_path(path)
-    elif after or "/" not in target:
+    else:
+        require(after or "/" not in target, who, f"the path must exist (got {target})")
         is_name = all(part.isidentifier() for part in dotted.split("."))
-        require(is_name, "environment", "must be a path, or a module's dotted name", target, "give it as module:Class")
+        require(is_name, who, "must be a path, or a module's dotted name", target, "give it as module:Class")
         module = _import(dotted, target)
         name = after or name
-    else:
-        raise ConfigError(f"environment: the path must exist (got {target})")
     classes = {
         each.__name__: each
         for each in vars(module).values()
@@ -147,23 +146,19 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
         and issubclass(each, CUDAEnvironmentContext)
         and each not in (Environment, CUDAEnvironmentContext)
     }
-    if name is None and len(classes) == 1:
-        return next(iter(classes.values()))
-    if name is None and not classes:
-        raise ConfigError(f"environment: {target} must have a class derived from Environment (got none); add one")
-    if name is None:
-        rule = f"must have one environment, or be followed by its name (got {known(classes)})"
-        raise ConfigError(f"environment: {target} {rule}; give one as module:Class")
-    if name not in classes:
-        rule = f"has no environment {name!r} (known: {known(classes)})"
-        raise ConfigError(f"environment: {target} {rule}; give one of these")
+    require(name or classes, who, f"{target} must have a class derived from Environment (got none)", do="add one")
+    rule = f"{target} must have one environment, or be followed by its name (got {known(classes)})"
+    require(name or len(classes) == 1, who, rule, do="give one as module:Class")
+    name = name or next(iter(classes))
+    rule = f"{target} has no environment {name!r} (known: {known(classes)})"
+    require(name in classes, who, rule, do="give one of these")
     return classes[name]
 
 
 def _import_path(path: Path) -> ModuleType:
-    path = path.resolve()
-    if path.is_dir() and not (path / "__init__.py").exists():
-        raise ConfigError(f"environment: {path} must be a package (got a folder without __init__.py); add one")
+    path, who = path.resolve(), "environment"
+    file = path / "__init__.py" if path.is_dir() else path
+    require(file.exists(), who, f"{path} must be a package (got a folder without __init__.py)", do="add one")
     top = path.parent
     while (top / "__init__.py").exists():
         top = top.parent
@@ -171,12 +166,8 @@ def _import_path(path: Path) -> ModuleType:
         sys.path.insert(0, str(top))
     dotted = ".".join(path.relative_to(top).with_suffix("").parts)
     module = _import(dotted, str(path))
-    file = path / "__init__.py" if path.is_dir() else path
-    if Path(module.__file__ or "").resolve() != file:
-        raise ConfigError(
-            f"environment: {path} must not have the name of another module (got {dotted!r}, which is "
-            f"{module.__file__}); rename it"
-        )
+    rule = f"{path} must not have the name of another module (got {dotted!r}, which is {module.__file__})"
+    require(Path(module.__file__ or "").resolve() == file, who, rule, do="rename it")
     return module
 
 

@@ -20,8 +20,8 @@ import torch
 
 from warpdrive_min import backends, processes
 from warpdrive_min.agreement.report import first_step_difference
-from warpdrive_min.agreement.stepping import Trace, draw_actions, play
-from warpdrive_min.agreement.subject import CheckFailedError, Subject
+from warpdrive_min.agreement.stepping import Trace, play
+from warpdrive_min.agreement.subject import CheckFailedError, Subject, draw_actions
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import push_environment, seed_resets
 from warpdrive_min.errors import WarpDriveError

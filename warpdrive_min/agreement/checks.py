@@ -16,8 +16,8 @@ from warpdrive_min.agreement import report
 from warpdrive_min.agreement.bounds import check_bounds
 from warpdrive_min.agreement.checker import EnvironmentCPUvsGPU
 from warpdrive_min.agreement.compare import Array, differing
-from warpdrive_min.agreement.stepping import Agreement, Arrays, Trace, draw_actions, play, replay, rows_of, step_by_step
-from warpdrive_min.agreement.subject import CheckFailedError, CheckSkippedError, Subject
+from warpdrive_min.agreement.stepping import Agreement, Arrays, Trace, play, replay, rows_of, step_by_step
+from warpdrive_min.agreement.subject import CheckFailedError, CheckSkippedError, Subject, draw_actions
 from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.environment import CUDAEnvironmentContext, Environment, earliest_truncation
@@ -243,9 +243,7 @@ def check_reset(subject: Subject) -> str:
         data.tensor(EPISODE).fill_(5)
         data.tensor(DONE)[::2] = 1
         wrapper.reset()
-        start = rows_of(wrapper)
-        for name, want in ((TIMESTEP, 0), (DONE, 0), (EPISODE, 6)):
-            require_value(start, name, start[name] == want, str(want), "after a forced reset: ")
+        _require_restart(rows_of(wrapper), np.True_, 6, "after a forced reset: ")
         histories.append(play(wrapper, actions[3 * n_before :]))
     starts = histories[0][0], histories[1][0]
     left_over = [name for name in differing(*starts) if name not in in_row(starts[0], *NOT_RESET)]
@@ -255,6 +253,12 @@ def check_reset(subject: Subject) -> str:
     outputs: list[Trace] = [[{name: row[name] for name in in_row(row, *OUTPUTS)} for row in t[1:]] for t in histories]
     require_same(outputs[0], outputs[1], f"{what}: ", first_step=1)
     return f"flags cleared; an episode is the same for {n_after} steps after two histories{not_reset}"
+
+
+def _require_restart(row: Arrays, envs: Any, episode: Any, what: str) -> None:
+    """Raise `CheckFailedError` unless these environments are at the start of their next episode."""
+    for name, want, text in ((TIMESTEP, 0, "0"), (DONE, 0, "0"), (EPISODE, episode, "the next episode")):
+        require_value(row, name, (row[name] == want) | ~envs, text, what)
 
 
 def check_partial_reset(subject: Subject) -> str:
@@ -269,9 +273,7 @@ def check_partial_reset(subject: Subject) -> str:
     after = rows_of(wrapper)
     touched = {name: np.where(_column(finished, array), before[name], array) for name, array in after.items()}
     require_equal(before, touched, "an environment that is not done changed")
-    for name, want in ((TIMESTEP, 0), (DONE, 0), (EPISODE, before[EPISODE] + 1)):
-        right = (after[name] == want) | ~finished
-        require_value(after, name, right, "the next episode" if name == EPISODE else "0", "after its reset: ")
+    _require_restart(after, finished, before[EPISODE] + 1, "after its reset: ")
     return f"{finished.sum()} of {wrapper.n_envs} environments restarted, the others kept every bit"
 
 

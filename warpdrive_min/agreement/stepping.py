@@ -13,8 +13,6 @@ from warpdrive_min.agreement.compare import Array, Difference, difference
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.environment import agent_sets
-from warpdrive_min.policies import random_policy
 
 Arrays = dict[str, Array]
 """Arrays by name."""
@@ -199,14 +197,3 @@ def replay(wrapper: EnvWrapper, actions: Actions, step: Callable[[], None] | Non
         wrapper.cuda_data_manager.tensor(name).copy_(values)
     (step or wrapper.step)()
     return rows_of(wrapper)
-
-
-def draw_actions(wrapper: EnvWrapper, n_steps: int, seed: int) -> list[Actions]:
-    """Draw random actions of several steps; once for each wrapper."""
-    draw, data = random_policy(wrapper, seed), wrapper.cuda_data_manager
-    arrays = {name: data.tensor(name) for name in (Constants.ACTIONS + each for each in agent_sets(wrapper.env))}
-    drawn = []
-    for _ in range(n_steps):
-        draw()
-        drawn.append({name: array.clone() for name, array in arrays.items()})
-    return drawn

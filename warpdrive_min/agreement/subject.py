@@ -10,11 +10,12 @@ from typing import Any, Final
 import torch
 
 from warpdrive_min import backends
-from warpdrive_min.agreement.stepping import Actions, Trace, draw_actions, play
+from warpdrive_min.agreement.stepping import Actions, Trace, play
 from warpdrive_min.backends.base import Language
-from warpdrive_min.constants import TIMESTEP
+from warpdrive_min.constants import TIMESTEP, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.environment import CUDAEnvironmentContext
+from warpdrive_min.environment import CUDAEnvironmentContext, agent_sets
+from warpdrive_min.policies import random_policy
 
 STAGGER: Final = 3
 """Environment `i` of a run starts ``1 + STAGGER * i`` steps before the end of its episode."""
@@ -93,3 +94,14 @@ class Subject:
         """Raise `CheckSkippedError` on the reference's own backend."""
         if self.backend == "cpu":
             raise CheckSkippedError(why)
+
+
+def draw_actions(wrapper: EnvWrapper, n_steps: int, seed: int) -> list[Actions]:
+    """Draw random actions of several steps; once for each wrapper."""
+    draw, data = random_policy(wrapper, seed), wrapper.cuda_data_manager
+    arrays = {name: data.tensor(name) for name in (Constants.ACTIONS + each for each in agent_sets(wrapper.env))}
+    drawn = []
+    for _ in range(n_steps):
+        draw()
+        drawn.append({name: array.clone() for name, array in arrays.items()})
+    return drawn

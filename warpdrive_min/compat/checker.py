@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from warpdrive_min import agreement, env_wrapper
+from warpdrive_min import env_wrapper
+from warpdrive_min.agreement import checker
 from warpdrive_min.compat.env_wrapper import EnvWrapper, GivenWrapper
 from warpdrive_min.compat.functions import Argfix, registrar_renamed
 from warpdrive_min.dialect import layout
@@ -18,7 +19,7 @@ from warpdrive_min.errors import require
 from warpdrive_min.sampler import finite_bounds
 
 
-class EnvironmentCPUvsGPU(agreement.EnvironmentCPUvsGPU):
+class EnvironmentCPUvsGPU(checker.EnvironmentCPUvsGPU):
     """The core's checker with WarpDrive's actions, which pushes what its environments leave to the trainer.
 
     Arguments are the core's, by their names before WarpDrive 1.5 too. With a seed the actions are the same at every
