@@ -55,8 +55,8 @@ def run_checks(subject: Subject, names: Iterable[str]) -> list[Result]:
     results: list[Result] = []
     for name in names:
         stopped = next((each.name for each in results if each.name in FIRST and each.status == "failed"), None)
-        skipped = Result(name, "skipped", f"{stopped} failed; fix that first")
-        results.append(skipped if stopped else _run(name, subject))
+        reason = f"{stopped} failed; fix that first"
+        results.append(Result(name, "skipped", reason) if stopped else _run(name, subject))
     return results
 
 
@@ -106,8 +106,8 @@ def require_equal(want: Arrays, got: Arrays, what: str, names: Iterable[str] | N
 def require_value(row: Arrays, name: str, is_right: Any, want: str, what: str) -> None:
     """Raise `CheckFailedError` at the first element that is not right."""
     for index in np.argwhere(~is_right)[:1].tolist():
-        place = f"{name} of {report.place(index)}"
-        raise CheckFailedError(f"{what}{place}: want {want}, got {row[name][tuple(index)]:.9g}")
+        got = f"{row[name][tuple(index)]:.9g}"
+        raise CheckFailedError(f"{what}{name} of {report.place(index)}: want {want}, got {got}")
 
 
 # ------------------------------------------------------------------ whether it can be run
@@ -134,10 +134,8 @@ def check_consistency(subject: Subject) -> str:
     subject.skip_reference()
     if not subject.has_reference:
         return _check_against_python(subject)
-    tested = subject.start()
-    oracle = subject.start(env_backend="cpu")
-    draw = random_policy(tested, subject.seed)
-    seen = Agreement()
+    tested, oracle = subject.start(), subject.start(env_backend="cpu")
+    draw, seen = random_policy(tested, subject.seed), Agreement()
     for step in range(1, subject.n_steps + 1):
         found = step_by_step(tested, oracle, draw, 1)
         if wrong := [name for name, each in found.largest.items() if each.error > subject.tolerance]:
@@ -404,13 +402,13 @@ def check_truncation(subject: Subject) -> str:
     return f"at {length} steps"
 
 
-_ALL = (
-    *(check_build, check_bounds, check_consistency, check_bit_identity, check_determinism, check_independence),
-    *(check_written, check_reset, check_partial_reset, check_auto_reset, check_rollout, check_one_row),
-    *(check_finite, check_flags, check_truncation),
-)
 CHECKS: Final[dict[str, Callable[[Subject], str]]] = {
-    each.__name__.removeprefix("check_").replace("_", "-"): each for each in _ALL
+    each.__name__.removeprefix("check_").replace("_", "-"): each
+    for each in (
+        *(check_build, check_bounds, check_consistency, check_bit_identity, check_determinism, check_independence),
+        *(check_written, check_reset, check_partial_reset, check_auto_reset, check_rollout, check_one_row),
+        *(check_finite, check_flags, check_truncation),
+    )
 }
 """Every check by name: it returns its finding, or raises `CheckFailedError` or `CheckSkippedError`."""
 
