@@ -1,4 +1,4 @@
-"""How backends are held against the NumPy oracle: step by step from the same state, and free-running."""
+"""Comparison of backends with the NumPy reference: step by step from the same state, and free-running."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import torch
 
 from envs import ENVS, TagContinuous
 from warpdrive_min import EnvWrapper
-from warpdrive_min.consistency import Agreement, step_by_step
+from warpdrive_min.agreement import Agreement, step_by_step
+from warpdrive_min.agreement.compare import differing
+from warpdrive_min.agreement.report import first_difference
+from warpdrive_min.agreement.stepping import snapshot
 from warpdrive_min.environment import agent_sets
 from warpdrive_min.policies import random_policy
 from warpdrive_min.spaces import action_bounds
@@ -91,13 +94,13 @@ def free_run(
         n_terminated += data.tensor("terminated")
         for column, key in enumerate(names):
             sums[step, column] = data.tensor(key).view(torch.int32).sum(dtype=torch.int64)
-    names = [key for key in data.array_names() if not data.attribute(key, "scratch", False)]
-    arrays = {key: data.pull_data_from_device(key) for key in names}
-    return arrays | {"n_terminated": n_terminated.cpu().numpy()}, sums.cpu().numpy()
+    return snapshot(data) | {"n_terminated": n_terminated.cpu().numpy()}, sums.cpu().numpy()
 
 
-def assert_same_bits(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> None:
-    """Fail unless two runs have the same arrays."""
+def assert_same_bits(got: Any, want: Any) -> None:
+    """Fail unless two arrays, or two runs' arrays by name, have the same bits; name the first difference."""
+    if not isinstance(want, Mapping):
+        got, want = {"array": got}, {"array": want}
     assert set(got) == set(want)
-    for key, array in want.items():
-        np.testing.assert_array_equal(got[key].view(np.int32), array.view(np.int32), err_msg=key)
+    names = differing(want, got)
+    assert not names, first_difference(want, got, names)

@@ -10,11 +10,11 @@ if stopping.is_starting():  # to import the rest takes seconds
     stopping.end_at_once()
 
 from warpdrive_min import forks  # noqa: F401  (notes forks from now on)
-from warpdrive_min.lazy import on_first_use
+from warpdrive_min.lazy import MovedModules, on_first_use
 
 if TYPE_CHECKING:
+    from warpdrive_min.agreement import EnvironmentCPUvsGPU
     from warpdrive_min.backends import BACKENDS, availability
-    from warpdrive_min.consistency import EnvironmentCPUvsGPU
     from warpdrive_min.constants import Constants
     from warpdrive_min.data_feed import DataFeed
     from warpdrive_min.data_manager import CUDADataManager
@@ -31,8 +31,9 @@ else:  # a type checker would take every name for one of ours
     __getattr__ = on_first_use(
         __name__,
         {
+            "agreement": ("EnvironmentCPUvsGPU",),
             "backends": ("BACKENDS", "availability"),
-            "consistency": ("EnvironmentCPUvsGPU",),
+            "consistency": (),
             "constants": ("Constants",),
             "data_feed": ("DataFeed",),
             "data_manager": ("CUDADataManager",),
@@ -47,6 +48,21 @@ else:  # a type checker would take every name for one of ours
             "sampler": ("CUDASampler",),
         },
     )
+
+MovedModules(
+    {
+        f"{__name__}.{old}": f"{__name__}.agreement{new}"
+        for old, new in {
+            "consistency": "",
+            "consistency.arrays": ".compare",
+            "consistency.checker": ".checker",
+            "consistency.steps": ".stepping",
+            "validation": "",
+            "validation.checks": ".checks",
+            "validation.subject": ".subject",
+        }.items()
+    }
+)
 
 __all__ = [
     "BACKENDS",

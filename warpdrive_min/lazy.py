@@ -1,10 +1,15 @@
-"""Names of a package that are imported on first use."""
+"""Names that are imported on first use, and modules that are imported by their old names."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -44,3 +49,35 @@ class LazyModule:
     def __getattr__(self, attribute: str) -> Any:
         module = self._namespace[self._alias] = importlib.import_module(self._name)
         return getattr(module, attribute)
+
+
+class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports moved modules by their old names, with a DeprecationWarning.
+
+    Args:
+        moved: New name of each module by its old one, both with the package.
+    """
+
+    def __init__(self, moved: Mapping[str, str]) -> None:
+        self.moved = moved
+        """New name of each module by its old one."""
+        sys.meta_path.insert(0, self)  # else modules of a moved package would be found and run again
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a moved module."""
+        return importlib.util.spec_from_loader(fullname, self) if fullname in self.moved else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the module of the new name; warn."""
+        new = self.moved[spec.name]
+        warnings.warn(f"{spec.name} is now {new}", DeprecationWarning, stacklevel=2)
+        module = importlib.import_module(new)
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Give the module its own spec back, which the import by the old name replaced."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state

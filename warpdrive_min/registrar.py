@@ -1,14 +1,19 @@
-"""The registrar: environments, and where their kernels are, by name."""
+"""The registrar: environments and their kernels by name; and import of a class by its path."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar, TypeVar
 
 from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.base import Language, Source
-from warpdrive_min.errors import known, require
+from warpdrive_min.environment import CUDAEnvironmentContext, Environment
+from warpdrive_min.errors import ConfigError, known, require
 
 EnvClass = TypeVar("EnvClass", bound=type)
 
@@ -108,3 +113,66 @@ def _akin(name: str) -> list[str]:
 
 env_registrar = EnvironmentRegistrar()
 """The registrar that everyone may use."""
+
+
+# ------------------------------------------------------------------ classes by path
+
+
+def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentContext]:
+    """Import an environment class.
+
+    Args:
+        target: Folder of a package, path of a module, or ``package.module:ClassName``. By path nothing need be
+            installed: the folder above the outermost package goes on ``sys.path``.
+        name: Of the class, where there are several.
+
+    Raises:
+        ConfigError: There is no such module or class, several classes, or another module of that name.
+    """
+    dotted, _, after = target.partition(":")
+    path, who = Path(target), "environment"
+    if path.exists():
+        module = _import_path(path)
+    else:
+        require(after or "/" not in target, who, f"the path must exist (got {target})")
+        is_name = all(part.isidentifier() for part in dotted.split("."))
+        require(is_name, who, "must be a path, or a module's dotted name", target, "give it as module:Class")
+        module = _import(dotted, target)
+        name = after or name
+    classes = {
+        each.__name__: each
+        for each in vars(module).values()
+        if inspect.isclass(each)
+        and issubclass(each, CUDAEnvironmentContext)
+        and each not in (Environment, CUDAEnvironmentContext)
+    }
+    require(name or classes, who, f"{target} must have a class derived from Environment (got none)", do="add one")
+    rule = f"{target} must have one environment, or be followed by its name (got {known(classes)})"
+    require(name or len(classes) == 1, who, rule, do="give one as module:Class")
+    name = name or next(iter(classes))
+    rule = f"{target} has no environment {name!r} (known: {known(classes)})"
+    require(name in classes, who, rule, do="give one of these")
+    return classes[name]
+
+
+def _import_path(path: Path) -> ModuleType:
+    path, who = path.resolve(), "environment"
+    file = path / "__init__.py" if path.is_dir() else path
+    require(file.exists(), who, f"{path} must be a package (got a folder without __init__.py)", do="add one")
+    top = path.parent
+    while (top / "__init__.py").exists():
+        top = top.parent
+    if str(top) not in sys.path:
+        sys.path.insert(0, str(top))
+    dotted = ".".join(path.relative_to(top).with_suffix("").parts)
+    module = _import(dotted, str(path))
+    rule = f"{path} must not have the name of another module (got {dotted!r}, which is {module.__file__})"
+    require(Path(module.__file__ or "").resolve() == file, who, rule, do="rename it")
+    return module
+
+
+def _import(dotted: str, target: str) -> ModuleType:
+    try:
+        return importlib.import_module(dotted)
+    except ImportError as error:
+        raise ConfigError(f"environment: cannot import {dotted!r} of {target}: {error}") from error

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from warpdrive_min import EnvWrapper
-from warpdrive_min.consistency import difference
+from warpdrive_min.agreement import difference
+from warpdrive_min.agreement.stepping import write
 from warpdrive_min.envs import ENVS
 
 from ..core.point import Check
@@ -44,9 +44,7 @@ def correctness(env: str, trace: Mapping[str, Any]) -> Check:
     )
     oracle.reset()
     state = STATES[env](seen["before"]) if env in STATES else seen["before"]
-    for name, values in (("state", state), ("sampled_actions", seen["actions"])):
-        array = oracle.cuda_data_manager.tensor(name)
-        array.copy_(torch.from_numpy(values.reshape(array.shape)))
+    write(oracle.cuda_data_manager, {"state": state, "sampled_actions": seen["actions"]})
     oracle.step()
     errors = {
         theirs: difference(oracle.cuda_data_manager.pull_data_from_device(ours).reshape(rows, -1), seen[theirs])

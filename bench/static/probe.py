@@ -53,6 +53,7 @@ from warpdrive_min.backends.gpu import GpuBackend
 from warpdrive_min.backends.numba_cuda import NumbaBackend, NumbaKernel, scalar
 from warpdrive_min.backends.pycuda_driver import PyCudaBackend
 from warpdrive_min.policies import random_policy
+from warpdrive_min.registrar import load_class
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.returns import ReturnScan
 from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
@@ -60,7 +61,6 @@ from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.loop.arrays import SharedLayout
 from warpdrive_min.training.loop.rollout import RolloutRecorder
 from warpdrive_min.training.models.fully_connected import FullyConnected
-from warpdrive_min.validation.subject import load_class
 
 SEED: Final = 1
 HERE: Final = torch.device("cpu")

@@ -54,7 +54,7 @@ def name_of(target: str, arguments: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: There is no such class.
     """
-    from warpdrive_min.validation.subject import load_class
+    from warpdrive_min.registrar import load_class
 
     cls = load_class(target)
     parts = cls.__module__.split(".")

@@ -189,17 +189,15 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
 
     The error is infinite if only bits differ.
     """
-    import torch
-
-    from warpdrive_min.training.ranks import as_bytes
+    from warpdrive_min.agreement.compare import BITS
 
     def compare() -> tuple[float, str]:
         gathered = world.gathered({"weights": trainer.weights().to(trainer.wrapper.backend.device)})
         error = 0.0
         if gathered is not None:
-            ours, others = gathered["weights"][:1], gathered["weights"][1:]
-            if not torch.equal(as_bytes(others.contiguous()), as_bytes(ours.expand_as(others).contiguous())):
-                error = float((others - ours).abs().max()) or float("inf")
+            weights = gathered["weights"].cpu()
+            found = BITS.compare(weights[:1].expand_as(weights), weights)
+            error = (found.largest.error or float("inf")) if found.n_wrong else 0.0
         return error, f"the weights of {world.size} ranks, to the bit"
 
     return compare

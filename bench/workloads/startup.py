@@ -20,7 +20,7 @@ from .fresh import FIRST_UPDATE, observed
 from .shared import SEED, place, training_point
 
 if TYPE_CHECKING:
-    from .setups.timing import Arrays
+    from warpdrive_min.agreement.compare import Arrays
 
 ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 FRESH: Final = Path(__file__).with_name("fresh.py")
@@ -144,7 +144,9 @@ def startup(point: Point) -> ColdStart:
     """
     import torch
 
-    from .setups.timing import available, errors, torch_threads
+    from warpdrive_min.agreement.compare import errors
+
+    from .setups.timing import available, torch_threads
 
     backend = available(point["backend"])
     starter = Starter(point, torch.get_num_threads())

@@ -21,12 +21,13 @@ from bench.workloads import cases, env_step, learn
 from bench.workloads.cases import CASES
 from bench.workloads.setups import environments, every, kernels, many_steps, stepping
 from bench.workloads.setups.kernels import GAMMA, SCANNERS, Played
-from bench.workloads.setups.timing import EAGER_STEPS, errors, repeated, snapshot_of
+from bench.workloads.setups.timing import EAGER_STEPS, repeated, snapshot_of
 from bench.workloads.setups.trainers import shipped
 from bench.workloads.shared import ON_GPU, OURS, place
 from envs import ENVS
 from tests.bench.checked import declared
 from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min.agreement.compare import errors
 from warpdrive_min.backends.host import HostKernel
 from warpdrive_min.errors import WarpDriveError
 from warpdrive_min.policies import random_policy

@@ -16,7 +16,7 @@ from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.training.trainers.trainer_a2c import TrainerA2C
 
 from tests.compat.builders import policy, settings
-from warpdrive_min import consistency
+from warpdrive_min import agreement
 from warpdrive_min.compat.environments import CartPole, CUDATagGridWorldWithResetPool
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.spaces import Box, Discrete, MultiDiscrete
@@ -92,7 +92,7 @@ def test_actions_of_a_seed_are_numpys_and_the_same_again():
 
 @pytest.mark.parametrize(
     ("checker", "seed", "repeats"),
-    [(EnvironmentCPUvsGPU, 3, True), (EnvironmentCPUvsGPU, None, False), (consistency.EnvironmentCPUvsGPU, 3, False)],
+    [(EnvironmentCPUvsGPU, 3, True), (EnvironmentCPUvsGPU, None, False), (agreement.EnvironmentCPUvsGPU, 3, False)],
 )
 def test_checker_of_warpdrive_repeats_the_actions_of_a_seed(checker, seed, repeats):
     """Each step of a check with a seed has the same actions, and without one others; the core's has always others."""

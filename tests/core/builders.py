@@ -43,8 +43,3 @@ def draw(data: CUDADataManager, sampler: CUDASampler, n: int, mean: float = 0.0,
         sampler.sample(data, means, "sampled_actions", **params)
         draws.append(data.pull_data_from_device("sampled_actions"))
     return np.stack(draws)
-
-
-def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
-    """Compare floats as integers, so that -0 is not 0."""
-    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))

@@ -10,7 +10,7 @@ from tests.core.consistency_support import against_counter, checker, draw_config
 from tests.environments.counter import Counter, PlainCounter
 from tests.support import managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import EnvWrapper
-from warpdrive_min.consistency import copy_state, step_by_step
+from warpdrive_min.agreement import copy_state, step_by_step
 from warpdrive_min.errors import ConfigError
 
 # ------------------------------------------------------------------ copies of the state

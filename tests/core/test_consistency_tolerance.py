@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpdrive_min.consistency import Tolerance, difference
+from warpdrive_min.agreement import Tolerance, difference
 from warpdrive_min.errors import ConfigError
 
 # ------------------------------------------------------------------ difference

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.core.builders import N_AGENTS, N_ENVS, N_TYPES, assert_same_bits, draw, mean_of, sampler_of
+from tests.agreement import assert_same_bits
+from tests.core.builders import N_AGENTS, N_ENVS, N_TYPES, draw, mean_of, sampler_of
 from tests.support import is_simulated, on_every_backend, on_every_fast_backend, on_every_other_backend, push
 from warpdrive_min import BACKENDS, capture, rng
 from warpdrive_min.kernels import noise_numpy

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.core.builders import assert_same_bits, sampler_of
+from tests.agreement import assert_same_bits
+from tests.core.builders import sampler_of
 from tests.support import is_simulated, on_every_backend, on_every_other_backend
 from warpdrive_min import BACKENDS, capture
 

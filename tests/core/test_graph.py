@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 
-import numpy as np
 import pytest
 import torch
 
-from tests.agreement import start
+from tests.agreement import assert_same_bits, start
 from tests.support import SCENARIOS
 from warpdrive_min import BACKENDS, capture
+from warpdrive_min.agreement.stepping import snapshot
 from warpdrive_min.errors import BindingError, ConfigError
 from warpdrive_min.policies import random_policy
 
@@ -39,12 +39,9 @@ def test_replay_equals_eager(name, config, backend):
         replay = capture(wrapper.backend, block) if mode == "graph" else block
         for _ in range(N_REPLAYS):
             replay()
-        data = wrapper.cuda_data_manager
-        compared = [key for key in data.array_names() if not data.attribute(key, "scratch", False)]
-        ends[mode] = {key: data.pull_data_from_device(key) for key in compared}
+        ends[mode] = snapshot(wrapper.cuda_data_manager)
     assert ends["eager"]["_episode_"].max() > 2, "the run must restart episodes"
-    for key, want in ends["eager"].items():
-        np.testing.assert_array_equal(ends["graph"][key].view(np.int32), want.view(np.int32), err_msg=key)
+    assert_same_bits(ends["graph"], ends["eager"])
 
 
 @pytest.mark.parametrize("backend", gpu_backends)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.core.builders import N_AGENTS, N_ENVS, N_TYPES, assert_same_bits, draw, sampler_of
+from tests.agreement import assert_same_bits
+from tests.core.builders import N_AGENTS, N_ENVS, N_TYPES, draw, sampler_of
 from tests.support import managers, on_every_backend, on_every_other_backend, push
 from warpdrive_min import rng
 from warpdrive_min.errors import ConfigError

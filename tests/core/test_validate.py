@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from tests.support import is_simulated, on_every_backend
 from warpdrive_min import BACKENDS
+from warpdrive_min.agreement import CHECKS, Subject, bounds, load_class, run_checks
+from warpdrive_min.agreement.checks import python_class
 from warpdrive_min.commands.new_env import write_starter
 from warpdrive_min.commands.validate import validate
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.validation import CHECKS, Subject, exercise, load_class, run_checks
-from warpdrive_min.validation.checks import python_class
 
 APP = typer.Typer()
 APP.command()(validate)
@@ -116,7 +116,7 @@ def test_check_of_bounds_finds_the_thread_without_an_agent(tmp_path):
     text = cls.kernel_sources["cuda_c"].read_text()
     source.write_text(text.replace("rewards[mine] =", "rewards[mine + 1] = rewards[mine] ="))
     faulty = type("Faulty", (cls,), {"kernel_sources": {"cuda_c": source}})
-    found = exercise.main(Subject(target="", cls=faulty, backend="host", n_envs=5, n_steps=2))
+    found = bounds.find_fault(Subject(target="", cls=faulty, backend="host", n_envs=5, n_steps=2))
     assert "written outside the array: rewards 1 elements after it" in found
 
 
@@ -164,7 +164,7 @@ FAULTS = {
         "seen[1] = static_cast<float>(left)",
         "if (agent == 0) seen[1] = static_cast<float>(left)",
         "written",
-        "step 1, not written or not afresh: observations of environment 0, agent 1, element 1",
+        "step 1, not written or not afresh: observations of environment 0, agent 1, component 1",
     ),
     "not reset": (
         "      position[env][agent] = wd_below(words.x, N_CELLS);\n",
@@ -200,7 +200,7 @@ FAULTS = {
         "seen[1] = static_cast<float>(left)",
         "seen[1] = static_cast<float>(left) / static_cast<float>(left)",
         "finite",
-        "observations of environment 0, agent 0, element 1: want a finite number, got nan",
+        "observations of environment 0, agent 0, component 1: want a finite number, got nan",
     ),
     "flag of two": (
         "_done_[env] = reached | out_of_time",
@@ -274,7 +274,7 @@ def test_guard_zones_tell_writes_and_reads(old, new, message, write):
     text = source.read_text()
     assert text.count(old) == 1, "the fault must be planted"
     source.write_text(text.replace(old, new))
-    assert message in exercise.main(case_of(source.parent))
+    assert message in bounds.find_fault(case_of(source.parent))
 
 
 def test_kernels_that_crash_are_not_run_further(write):

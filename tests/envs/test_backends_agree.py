@@ -20,7 +20,7 @@ from tests.support import (
     on_every_backend,
     on_every_other_backend,
 )
-from warpdrive_min.consistency import Agreement
+from warpdrive_min.agreement import Agreement
 from warpdrive_min.policies import random_policy
 
 every_scenario = pytest.mark.parametrize(("name", "config"), SCENARIOS.values(), ids=SCENARIOS)

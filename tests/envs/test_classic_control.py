@@ -13,7 +13,7 @@ import torch
 
 from tests.envs.builders import BOTTOM, SINGLE, read, reads, started, step, write
 from tests.support import on_every_backend
-from warpdrive_min.consistency import EnvironmentCPUvsGPU
+from warpdrive_min.agreement import EnvironmentCPUvsGPU
 from warpdrive_min.spaces import Box
 
 cars = pytest.mark.parametrize("car", ["mountain_car", "continuous_mountain_car"])

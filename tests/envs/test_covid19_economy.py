@@ -17,7 +17,7 @@ from tests.agreement import random_actions, start
 from tests.envs.builders import put, read, started
 from tests.support import is_simulated, on_every_other_backend
 from warpdrive_min import EnvWrapper
-from warpdrive_min.consistency import Agreement, step_by_step
+from warpdrive_min.agreement import step_by_step
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.training.trainer import Trainer
 
@@ -288,9 +288,9 @@ def test_random_configs_agree_from_random_states(first, backend):
         options = {"exact": seed % 2 == 0, "auto_reset": seed % 4 < 2, "seed": seed}
         config = random_config(seed)
         pair = [start("covid19_economy", config, each, n_envs, **options) for each in (backend, "cpu")]
-        draw, result = random_actions(pair[0], seed), Agreement()
+        draw = random_actions(pair[0], seed)
         scatter(pair[0], seed)
-        result.add(step_by_step(*pair, draw, n_steps))
+        result = step_by_step(*pair, draw, n_steps)
         assert result.n_compared
         most = 0 if options["exact"] else Covid19Economy.tolerance
         for name, found in result.largest.items():  # rewards are powers of money, and in the hundreds in some configs

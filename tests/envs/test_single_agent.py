@@ -12,7 +12,7 @@ import pytest
 import envs.classic_control
 from tests.envs.builders import SINGLE, SUBJECTS, bits, read, reads, started, step, write
 from tests.support import is_simulated, on_every_backend, on_every_other_backend
-from warpdrive_min.consistency import difference
+from warpdrive_min.agreement import difference
 
 every_environment = pytest.mark.parametrize("name", SINGLE)
 ENDS = ("terminated", "truncated", "_done_")

@@ -12,7 +12,7 @@ from envs.tag_gridworld import TagGridWorld, TagGridWorldConfig
 from tests.envs.builders import got, put, started
 from tests.support import BACKENDS_HERE, OTHER_BACKENDS, is_simulated
 from warpdrive_min import EnvWrapper
-from warpdrive_min.validation import Result, Subject, run_checks
+from warpdrive_min.agreement import Result, Subject, run_checks
 
 here = pytest.mark.parametrize("backend", BACKENDS_HERE)
 others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
@@ -275,7 +275,7 @@ def test_one_row_that_marks_somebody_is_caught(tmp_path):
     faulty = type("Faulty", (TagGridWorld,), {"kernel_sources": sources})
     result = one_row(faulty, "host")
     assert result.status == "failed"
-    assert "observations of environment 0, agent 0, element 15" in result.detail
+    assert "observations of environment 0, agent 0, component 15" in result.detail
 
 
 # ------------------------------------------------------------------ config

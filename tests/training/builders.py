@@ -15,6 +15,7 @@ import torch
 from envs import ENVS
 from tests.support import BACKENDS_HERE, is_simulated
 from warpdrive_min import EnvWrapper
+from warpdrive_min.agreement.compare import differing
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.loop.arrays import SharedLayout
@@ -235,13 +236,6 @@ def fingerprint(trainer) -> str:
 
 
 def differences(first, second) -> list[str]:
-    """Return the names of tensors that differ in any bit, NaN counting as itself, or are only in one."""
-    return sorted(
-        name
-        for name in first.keys() | second.keys()
-        if name not in first or name not in second or not _is_same(first[name], second[name])
-    )
-
-
-def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(nan=-9e9), b.nan_to_num(nan=-9e9))
+    """Return the names of tensors that differ in any bit, or are only in one."""
+    arrays = ({name: tensor.cpu() for name, tensor in each.items()} for each in (first, second))
+    return sorted((first.keys() ^ second.keys()) | set(differing(*arrays)))

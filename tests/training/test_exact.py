@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.agreement import assert_same_bits
 from tests.training import builders
 from tests.training.builders import fingerprint, make_run, refused
 from warpdrive_min import backends
@@ -418,11 +419,6 @@ def taught(env, policy, folder, **trainer):
     run = make_run(given, "host", trainer={"exact": True, **trainer}, wrapper={"exact": True}, basedir=folder)
     run.train(3)
     return builders.everything(run), run.groups["shared"].algorithm._learning
-
-
-def assert_same_bits(got, want):
-    assert got.keys() == want.keys()
-    assert [key for key in want if not torch.equal(got[key], want[key])] == []
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,20 +17,21 @@ from rich.table import Table
 from rich.text import Text
 
 from warpdrive_min import backends
+from warpdrive_min.agreement import CHECKS, Result, Subject, load_class, run_checks
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.commands.environments import errors_told, read_settings
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import require_writable, write_atomically
+from warpdrive_min.policies import random_policy
 from warpdrive_min.terminal import Console
-from warpdrive_min.validation.card import Speed, measure
-from warpdrive_min.validation.checks import CHECKS, Result, run_checks
-from warpdrive_min.validation.subject import Subject, load_class
 
 SIMULATED = {"n_envs": 3, "n_steps": 5}
 """Sizes in Numba's simulator, which does some thousand threads a second, if none are asked for."""
 WIDE = 140
 CARD_FACTORS = (1, 10, 100)
+LEAST_S = 0.2
+"""Shortest duration of a measurement."""
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 Finding = tuple[Subject, Result]
@@ -141,10 +143,46 @@ def _check_all(subjects: Sequence[Subject], names: Sequence[str]) -> list[Findin
     return [(each, result) for each in runs for result in run_checks(each, names)]
 
 
+# ------------------------------------------------------------------ speed
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Rate at which a backend steps so many environments."""
+
+    backend: str
+    n_envs: int
+    env_steps_per_s: float
+    bytes_per_s: float | None
+    """Bytes that the environment says a step must move, per second; None if it does not say."""
+
+
+def _measure(subject: Subject, n_envs: int) -> Speed:
+    """Time steps with auto-reset and the same random actions throughout; synchronises."""
+    wrapper = subject.start(num_envs=n_envs, auto_reset=True)
+    random_policy(wrapper, subject.seed)()
+    backend, n_steps = wrapper.backend, 1
+    wrapper.step()
+    backend.synchronize()
+    while True:
+        start = time.perf_counter()
+        for _ in range(n_steps):
+            wrapper.step()
+        backend.synchronize()
+        elapsed = time.perf_counter() - start
+        if elapsed >= LEAST_S:
+            break
+        n_steps *= 2
+    rate = n_envs * n_steps / elapsed
+    env: Any = wrapper.env
+    size = getattr(env, "bytes_per_step", 0)
+    return Speed(subject.backend, n_envs, rate, rate * size if size else None)
+
+
 def _speeds(subject: Subject) -> list[Speed]:
     if subject.language not in subject.cls.kernel_sources or _is_simulated(subject.backend):
         return []
-    return [measure(subject, factor * subject.n_envs) for factor in CARD_FACTORS]
+    return [_measure(subject, factor * subject.n_envs) for factor in CARD_FACTORS]
 
 
 # ------------------------------------------------------------------ what to say

@@ -27,9 +27,9 @@ from warpdrive_min.terminal import echo
 from warpdrive_min.text import one_line
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.record.certificate import (
-    Agreement,
     Certificate,
     Origin,
+    ReplayResult,
     ReplayTrainer,
     replay,
     replay_config,
@@ -55,7 +55,7 @@ class Verdict:
     name: str
     """`VERIFIED`: all bits are equal. `DIFFERS`: they are not. `OTHER_HARDWARE`: they are not, nor need they be."""
     certificate: Certificate
-    agreement: Agreement
+    agreement: ReplayResult
     hardware: Mapping[str, Pair]
     """Hardware that decides the bits, where it is not the same: recorded, and here."""
     differs: Mapping[str, Pair]

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from warpdrive_min import consistency, env_wrapper
+from warpdrive_min import env_wrapper
+from warpdrive_min.agreement import checker
 from warpdrive_min.compat.env_wrapper import EnvWrapper, GivenWrapper
 from warpdrive_min.compat.functions import Argfix, registrar_renamed
-from warpdrive_min.consistency.checker import finite_bounds
 from warpdrive_min.dialect import layout
 from warpdrive_min.environment import Observations
 from warpdrive_min.errors import require
+from warpdrive_min.sampler import finite_bounds
 
 
-class EnvironmentCPUvsGPU(consistency.EnvironmentCPUvsGPU):
+class EnvironmentCPUvsGPU(checker.EnvironmentCPUvsGPU):
     """The core's checker with WarpDrive's actions, which pushes what its environments leave to the trainer.
 
     Arguments are the core's, by their names before WarpDrive 1.5 too. With a seed the actions are the same at every
@@ -86,7 +87,7 @@ def generate_random_actions(env: Any, num_envs: int, seed: int | None = None) ->
 
 def _draw(space: Any) -> Any:
     if hasattr(space, "low"):
-        finite_bounds(space)
+        finite_bounds([space])
         return np.random.uniform(space.low, space.high, space.shape)  # noqa: NPY002
     counts = space.nvec if hasattr(space, "nvec") else int(space.n)
     return np.random.randint(0, counts, dtype=np.int32)  # noqa: NPY002

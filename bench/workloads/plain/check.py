@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
-import torch
 
 from warpdrive_min import EnvWrapper
-from warpdrive_min.consistency import Agreement, difference
+from warpdrive_min.agreement import Agreement
+from warpdrive_min.agreement.stepping import agreement_of, paired, snapshot, write
 from warpdrive_min.errors import require
 
 from .batch import Array, Batch
@@ -27,49 +29,35 @@ def agreement(batch: Batch, oracle: EnvWrapper, n_steps: int) -> Agreement:
         ConfigError: The oracle restarts environments itself.
     """
     require(not oracle.auto_reset, "agreement: oracle", "must not restart", "auto_reset=True", "build it without")
-    result = Agreement()
+    result, data = Agreement(), oracle.cuda_data_manager
     for _ in range(n_steps):
-        result.add(_step(batch, oracle))
+        actions = batch.draw()
+        write(data, {**batch.arrays(), "sampled_actions": batch.as_sampled(actions)})
+        before = snapshot(data)
+        oracle.step_all_envs()
+        batch.step(actions)
+        after = snapshot(data)
+        result.add(agreement_of(oracle, *paired(oracle, before, after, _results(batch, after))))
     return result
 
 
-def _step(batch: Batch, oracle: EnvWrapper) -> Agreement:
-    """Step both once, and return what was seen."""
-    data, n = oracle.cuda_data_manager, oracle.n_envs
-    actions = batch.draw()
-    for name, values in {**batch.arrays(), "sampled_actions": batch.as_sampled(actions)}.items():
-        array = data.tensor(name)
-        array.copy_(torch.from_numpy(np.ascontiguousarray(values[:n]).reshape(array.shape)))
-    before = _of(oracle)
-    oracle.step_all_envs()
-    batch.step(actions)
-    after = _of(oracle)
-    ended = batch.done[:n]
-    envs, agents = oracle.env.rounding_decides(before, after)
-    in_doubt = envs[:, None] | agents
-    seen = Agreement(
-        n_rows=agents.size + envs.size,
-        n_in_doubt=int(envs.sum() + agents[~envs].sum()),
-        n_compared=int((~envs).sum()),
-        n_done=int(ended.sum()),
-    )
-    got = {name: np.asarray(values[:n]) for name, values in batch.arrays().items()}
-    last = {name.removeprefix("final_"): got.pop(name) for name in list(got) if name.startswith("final_")}
-    flags = {"terminated": batch.terminated[:n], "truncated": batch.truncated[:n]}
-    for name, values in {**got, **flags}.items():
-        want = after[name]
-        mine = values.reshape(want.shape).astype(want.dtype)
-        if name in last:
-            mine[ended] = last[name][ended]
-            mine[in_doubt] = want[in_doubt]
+def _results(batch: Batch, after: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays of a step before its restarts, shaped as the reference's ``after``.
+
+    State that a restart overwrote is the reference's.
+    """
+    ended = batch.done[: len(after["_done_"])]
+    flags = {"terminated": batch.terminated, "truncated": batch.truncated}
+    arrays, got = {**batch.arrays(), **flags}, {}
+    for name in (each for each in arrays if not each.startswith("final_")):
+        want, last = after[name], arrays.get(f"final_{name}")
+        got[name] = _like(arrays[name], want)
+        if last is not None:
+            got[name][ended] = _like(last, want)[ended]
         elif not name.startswith(("rewards", *flags)):
-            mine[ended] = want[ended]
-        mine[envs] = want[envs]
-        seen.largest[name] = difference(want, mine, data.attribute(name, "period", 0.0))
-    return seen
+            got[name][ended] = want[ended]
+    return got
 
 
-def _of(oracle: EnvWrapper) -> dict[str, Array]:
-    """Return copies of all arrays of a wrapper."""
-    data = oracle.cuda_data_manager
-    return {name: data.tensor(name).numpy().copy() for name in data.array_names()}
+def _like(values: Array, want: Array) -> Array:
+    return np.array(values[: len(want)], want.dtype).reshape(want.shape)

@@ -8,8 +8,8 @@ from warpdrive_min import EnvWrapper
 from warpdrive_min.environment import CUDAEnvironmentContext, agent_sets
 from warpdrive_min.envs import ENVS
 from warpdrive_min.errors import known, require
+from warpdrive_min.registrar import load_class
 from warpdrive_min.spaces import category_counts
-from warpdrive_min.validation.subject import load_class
 
 from ...core.point import Point, class_and_config
 from ..shared import SEED, env_config, is_outside

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from warpdrive_min import CUDADataManager
+from warpdrive_min.agreement.compare import Arrays, errors
 from warpdrive_min.constants import EPISODE, TIMESTEP, Constants
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.loop.policies import PolicyGroup
@@ -16,7 +17,7 @@ from warpdrive_min.training.loop.policies import PolicyGroup
 from ...core.measure import Timed
 from ...core.point import Check, Point
 from ..shared import ON_GPU, steps_of
-from .timing import Arrays, Repeated, are_finite, counterpart, errors, repeated, timed
+from .timing import Repeated, are_finite, counterpart, repeated, timed
 from .trainers import WatchedTrainer, n_weights, player, settings
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from warpdrive_min import CUDADataManager, CUDAEnvironmentReset, CUDAFunctionManager, CUDASampler, DataFeed, EnvWrapper
+from warpdrive_min.agreement.compare import Arrays, errors
+from warpdrive_min.agreement.stepping import copy_state, snapshot
 from warpdrive_min.backends import Backend
-from warpdrive_min.consistency import copy_state
 from warpdrive_min.constants import DONE, EPISODE, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.policies import random_policy
 from warpdrive_min.training.algorithms.returns import ReturnScan
@@ -24,7 +25,7 @@ from ...core.measure import Timed
 from ...core.point import Check, Point
 from ..shared import OURS, SEED, steps_of
 from .environments import checked_envs, start_env
-from .timing import Arrays, Repeated, available, errors, repeated, timed
+from .timing import Repeated, available, repeated, timed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,8 +80,7 @@ def measured(make: Callable[[Point, Backend], Kernel], point: Point, noun: str) 
 
 def arrays_of(data: CUDADataManager) -> dict[str, torch.Tensor]:
     """Return copies on the CPU of all arrays but the kernels' workspace."""
-    names = (name for name in data.array_names() if not data.attribute(name, "scratch", False))
-    return {name: data.tensor(name).to("cpu", copy=True) for name in names}
+    return {name: torch.from_numpy(array) for name, array in snapshot(data).items()}
 
 
 def mark_done(data: CUDADataManager, generator: torch.Generator) -> torch.Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from warpdrive_min import BACKENDS, EnvWrapper, capture
+from warpdrive_min.agreement.compare import errors
 from warpdrive_min.constants import FINAL_OBSERVATIONS, Constants
 from warpdrive_min.rng import STREAM_ACTIONS, philox, seed_words, uniform
 from warpdrive_min.rollouts import Policy, PolicySteps, Steps
@@ -23,7 +24,7 @@ from ...core.measure import Timed
 from ...core.point import ORACLE, Check, Point
 from ..shared import FP32, SEED
 from .environments import CHECKED_STEPS, checked_envs, start_env
-from .timing import EAGER_STEPS, Repeated, are_finite, available, errors, snapshot_of, timed_steps
+from .timing import EAGER_STEPS, Repeated, are_finite, available, snapshot_of, timed_steps
 from .trainers import n_weights
 
 STEPS_OF_A_LAUNCH: Final = 100

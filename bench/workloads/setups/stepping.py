@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from warpdrive_min import BACKENDS, EnvWrapper
-from warpdrive_min.consistency import Agreement, step_by_step
+from warpdrive_min.agreement import Agreement, step_by_step
 from warpdrive_min.policies import random_policy
 
 from ...core.errors import Skip

@@ -1,4 +1,4 @@
-"""Timing of repeated work on a backend, and comparison of arrays with a reference."""
+"""Timing of repeated work on a backend."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from warpdrive_min import BACKENDS, CUDADataManager, capture
 from warpdrive_min.backends import Backend
-from warpdrive_min.consistency import difference
 
 from ...core.errors import Skip
 from ...core.measure import Timed
@@ -175,28 +173,6 @@ def snapshot_of(data: CUDADataManager) -> Callable[[], None]:
             tensor.copy_(copy)
 
     return restore
-
-
-# ------------------------------------------------------------------ comparison with a reference
-
-Arrays = Mapping[str, Any]
-"""NumPy arrays, or tensors on the CPU, by name."""
-
-
-def errors(want: Arrays, got: Arrays, periods: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """Return the largest difference of each array; infinite if not comparable.
-
-    Args:
-        want: Arrays of an oracle.
-        got: Arrays that are held against them.
-        periods: Of arrays of angles, by name.
-    """
-    largest = {}
-    for name, array in want.items():
-        one, two = np.asarray(array), np.asarray(got.get(name, ()))
-        is_alike = name in got and one.shape == two.shape
-        largest[name] = difference(one, two, (periods or {}).get(name, 0.0)).error if is_alike else float("inf")
-    return largest
 
 
 def are_finite(*arrays: torch.Tensor) -> bool:

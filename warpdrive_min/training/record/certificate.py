@@ -400,7 +400,7 @@ def _changed_keys(old: Any, new: Any, place: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class PointDifference:
     """First thing that differs between a point and the same one of another run."""
 
     iteration: int
@@ -420,12 +420,12 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class ReplayResult:
     """Result of a replay."""
 
     last: int | None
     """Iterations up to which all is equal; None: not even the start."""
-    difference: Difference | None
+    difference: PointDifference | None
     """First difference; None: there is none."""
     n_points: int
     """Points that are equal."""
@@ -433,7 +433,7 @@ class Agreement:
     """Tensors of a point."""
 
 
-def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = None) -> Agreement:
+def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = None) -> ReplayResult:
     """Train as a certificate says, and hold each of its points against the run; ends at the first difference.
 
     Args:
@@ -450,7 +450,7 @@ def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = 
     require(not keys, "certificate", rule, listed(keys), do, CertificateError)
     wanted = [each for each in certificate.points if iterations is None or each.iteration <= iterations]
     curve = {each.iteration: each for each in certificate.curve}
-    in_curve: Difference | None = None
+    in_curve: PointDifference | None = None
     agreed: int | None = None
     for n, recorded in enumerate(wanted):
         while trainer.iteration < recorded.iteration and not trainer.is_finished:
@@ -459,9 +459,9 @@ def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = 
             in_curve = in_curve or _difference_of_curves(trainer.iteration, curve.get(trainer.iteration), got)
         difference = _difference_of_lengths(recorded, trainer) or first_difference(recorded, point(trainer)) or in_curve
         if difference is not None:
-            return Agreement(last=agreed, difference=difference, n_points=n, n_tensors=len(recorded.tensors))
+            return ReplayResult(last=agreed, difference=difference, n_points=n, n_tensors=len(recorded.tensors))
         agreed = recorded.iteration
-    return Agreement(last=agreed, difference=None, n_points=len(wanted), n_tensors=len(wanted[-1].tensors))
+    return ReplayResult(last=agreed, difference=None, n_points=len(wanted), n_tensors=len(wanted[-1].tensors))
 
 
 def replay_config(certificate: Certificate, backend: str, folder: str = os.devnull) -> dict[str, Any]:
@@ -498,7 +498,7 @@ class ReplayTrainer(Trainer):
         return []
 
 
-def first_difference(recorded: Point, here: Point) -> Difference | None:
+def first_difference(recorded: Point, here: Point) -> PointDifference | None:
     """Return the first tensor, in the recorded order, whose hash differs; None: there is none."""
     names = [
         name for name in {**recorded.tensors, **here.tensors} if recorded.tensors.get(name) != here.tensors.get(name)
@@ -507,22 +507,24 @@ def first_difference(recorded: Point, here: Point) -> Difference | None:
         return None
     more = f", and {len(names) - 1} of {len(recorded.tensors)} other tensors differ" if names[1:] else ""
     old, new = (each.tensors.get(names[0], "missing") for each in (recorded, here))
-    return Difference(iteration=recorded.iteration, what=names[0], recorded=old, here=new, more=more)
+    return PointDifference(iteration=recorded.iteration, what=names[0], recorded=old, here=new, more=more)
 
 
-def _difference_of_lengths(recorded: Point, trainer: Trainer) -> Difference | None:
+def _difference_of_lengths(recorded: Point, trainer: Trainer) -> PointDifference | None:
     if (recorded.iteration, recorded.env_steps) == (trainer.iteration, trainer.env_steps):
         return None
     told, here = (f"{n:,} iterations, {steps:,} steps" for n, steps in (
         (recorded.iteration, recorded.env_steps), (trainer.iteration, trainer.env_steps)))  # fmt: skip
-    return Difference(iteration=trainer.iteration, what="the length of the run", recorded=told, here=here)
+    return PointDifference(iteration=trainer.iteration, what="the length of the run", recorded=told, here=here)
 
 
-def _difference_of_curves(iteration: int, recorded: CurvePoint | None, here: CurvePoint | None) -> Difference | None:
+def _difference_of_curves(
+    iteration: int, recorded: CurvePoint | None, here: CurvePoint | None
+) -> PointDifference | None:
     if recorded == here:
         return None
     told, got = ("none" if each is None else str(each.mean_return) for each in (recorded, here))
-    return Difference(iteration=iteration, what="the learning curve", recorded=told, here=got)
+    return PointDifference(iteration=iteration, what="the learning curve", recorded=told, here=got)
 
 
 # ------------------------------------------------------------------ where bits come from

@@ -1,41 +1,29 @@
-"""Checks of an environment's kernels: a function each, which says what it saw or raises `CheckFailedError`."""
+"""Checks of an environment's kernels: a function each, which returns its finding or raises `CheckFailedError`."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
-import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from subprocess import TimeoutExpired
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 
-from warpdrive_min import backends, processes
+from warpdrive_min.agreement import report
+from warpdrive_min.agreement.bounds import check_bounds
+from warpdrive_min.agreement.checker import EnvironmentCPUvsGPU
+from warpdrive_min.agreement.compare import Array, differing
+from warpdrive_min.agreement.stepping import Agreement, Arrays, Trace, play, replay, rows_of, step_by_step
+from warpdrive_min.agreement.subject import CheckFailedError, CheckSkippedError, Subject, draw_actions
 from warpdrive_min.backends.cache import excerpt
-from warpdrive_min.consistency import Agreement, EnvironmentCPUvsGPU, step_by_step
 from warpdrive_min.constants import DONE, EPISODE, FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.environment import CUDAEnvironmentContext, Environment, earliest_truncation
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.policies import random_policy
 from warpdrive_min.rollouts import Keep
-from warpdrive_min.validation.compare import (
-    CheckFailedError,
-    CheckSkippedError,
-    differing,
-    require_equal,
-    require_same,
-    require_value,
-    values_at,
-)
-from warpdrive_min.validation.subject import Array, Arrays, Subject, Trace, draw_actions, play, replay, snapshot
 
 OUTPUTS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED, TIMESTEP, EPISODE)
 """Arrays that an environment's user sees of a step; the other arrays are state, or scratch that nobody need reset."""
@@ -44,10 +32,6 @@ NOT_RESET: Final = (Constants.REWARDS, Constants.ACTIONS, TERMINATED, TRUNCATED,
 PREFIXES: Final = (Constants.OBSERVATIONS, Constants.REWARDS, Constants.ACTIONS, FINAL_OBSERVATIONS)
 """Names of arrays that each role of an environment, and each key of a Dict, may have its own of."""
 PACKAGE: Final = Path(__file__).parents[1]
-SANITIZER: Final = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9")
-PATIENCE_S: Final = 600
-"""After so long a process that exercises the kernels counts as hung."""
-
 FIRST: Final = ("build", "bounds")
 """The checks without which no other one is run, where they were asked for."""
 
@@ -71,8 +55,8 @@ def run_checks(subject: Subject, names: Iterable[str]) -> list[Result]:
     results: list[Result] = []
     for name in names:
         stopped = next((each.name for each in results if each.name in FIRST and each.status == "failed"), None)
-        skipped = Result(name, "skipped", f"{stopped} failed; fix that first")
-        results.append(skipped if stopped else _run(name, subject))
+        reason = f"{stopped} failed; fix that first"
+        results.append(Result(name, "skipped", reason) if stopped else _run(name, subject))
     return results
 
 
@@ -103,6 +87,29 @@ def in_row(row: Arrays, *names: str) -> list[str]:
     return [each for each in row if each in names or each.startswith(prefixes)]
 
 
+# ------------------------------------------------------------------ rules
+
+
+def require_same(want: Trace, got: Trace, what: str = "", first_step: int = 0) -> None:
+    """Raise `CheckFailedError` at the first step whose bits differ in the environments that both runs have."""
+    if found := report.first_step_difference(want, got, first_step):
+        raise CheckFailedError(f"{what}{found}")
+
+
+def require_equal(want: Arrays, got: Arrays, what: str, names: Iterable[str] | None = None) -> None:
+    """Raise `CheckFailedError` if bits of the named arrays differ, by default of all; name the others that do."""
+    if found := differing(want, got, names):
+        others = [name for name in differing(want, got) if name not in found]
+        raise CheckFailedError(f"{what}: {report.first_difference(want, got, [*found, *others])}")
+
+
+def require_value(row: Arrays, name: str, is_right: Any, want: str, what: str) -> None:
+    """Raise `CheckFailedError` at the first element that is not right."""
+    for index in np.argwhere(~is_right)[:1].tolist():
+        got = f"{row[name][tuple(index)]:.9g}"
+        raise CheckFailedError(f"{what}{name} of {report.place(index)}: want {want}, got {got}")
+
+
 # ------------------------------------------------------------------ whether it can be run
 
 
@@ -119,54 +126,25 @@ def check_build(subject: Subject) -> str:
     return f"{len(built)} builds"
 
 
-def check_bounds(subject: Subject) -> str:
-    """Kernels write and read nothing outside their arrays: guard zones around each, in a process of its own."""
-    _skip_reference(subject, "NumPy itself checks every index")
-    spec = {**asdict(subject), "cls": subject.cls.__name__, "config": dict(subject.config)}
-    on_gpu = backends.get(subject.backend).device.type == "cuda"
-    sanitizer = SANITIZER if on_gpu and shutil.which(SANITIZER[0]) else ()
-    command = [*sanitizer, sys.executable, "-m", "warpdrive_min.validation.exercise", json.dumps(spec)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    try:
-        process = processes.run(command, env=environment, timeout=PATIENCE_S)
-    except TimeoutExpired as error:
-        raise CheckFailedError(f"the kernels did not end within {PATIENCE_S} s") from error
-    lines = process.stdout.splitlines()
-    reports = [line for line in lines if line.startswith("{")]
-    if found := json.loads(reports[-1])["found"] if reports else "":
-        raise CheckFailedError(found)
-    if process.returncode or not reports:
-        last = (process.stderr.strip().splitlines() or lines or ["no message"])[-1]
-        what = next((line for line in lines if "Invalid" in line), last) if sanitizer else last
-        status = process.returncode
-        how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        raise CheckFailedError(f"the kernels broke their process ({how}): {what}")
-    return "guard zones intact and without influence" + (", memcheck silent" if sanitizer else "")
-
-
 # ------------------------------------------------------------------ against the reference
 
 
 def check_consistency(subject: Subject) -> str:
     """Each step agrees with the reference from the same state, with fresh random actions."""
-    _skip_reference(subject)
+    subject.skip_reference()
     if not subject.has_reference:
         return _check_against_python(subject)
-    tested = subject.start()
-    oracle = subject.start(env_backend="cpu")
-    draw = random_policy(tested, subject.seed)
-    seen = Agreement()
+    tested, oracle = subject.start(), subject.start(env_backend="cpu")
+    draw, seen = random_policy(tested, subject.seed), Agreement()
     for step in range(1, subject.n_steps + 1):
         found = step_by_step(tested, oracle, draw, 1)
         if wrong := [name for name, each in found.largest.items() if each.error > subject.tolerance]:
-            worst = found.largest[wrong[0]]
-            raise CheckFailedError(f"step {step}: {values_at(wrong, worst.index, worst.want, worst.got)}")
+            raise CheckFailedError(f"step {step}: {report.at(wrong[0], found.largest[wrong[0]], wrong[1:])}")
         seen.add(found)
     if seen.max_error == math.inf:
         raise CheckFailedError(f"{seen}; use more steps or environments")
     ended = f"{seen.n_done} episodes ended" if seen.n_done else "no episode ended: use more steps"
-    doubt = f"{seen.n_in_doubt} of {seen.n_rows} rows in doubt"
-    return f"{subject.n_steps} steps, {ended}, largest error {seen.max_error:.2g}, {doubt}"
+    return f"{subject.n_steps} steps, {ended}, largest error {seen.max_error:.2g}, {seen.doubt}"
 
 
 def _check_against_python(subject: Subject) -> str:
@@ -196,7 +174,7 @@ def python_class(cls: type[CUDAEnvironmentContext]) -> type:
 
 def check_bit_identity(subject: Subject) -> str:
     """An exact build runs through the reference's bits from the start, with auto-reset."""
-    _skip_reference(subject)
+    subject.skip_reference()
     if not subject.has_reference:
         raise CheckSkippedError("there are no NumPy kernels to compare with")
     require_same(subject.play(env_backend="cpu"), subject.trace)
@@ -209,7 +187,7 @@ def check_bit_identity(subject: Subject) -> str:
 def check_determinism(subject: Subject) -> str:
     """The same seed gives the same bits, twice over and after going back; another seed gives others."""
     require_same(subject.trace, subject.play(), "the same seed in a new run: ")
-    wrapper = subject.start(exact=True, auto_reset=True)
+    wrapper = subject.start_exact()
     actions = draw_actions(wrapper, subject.n_steps, subject.seed)
     data = wrapper.cuda_data_manager
     start = {name: data.tensor(name).clone() for name in data.array_names()}
@@ -235,12 +213,12 @@ def check_independence(subject: Subject) -> str:
 
 def check_written(subject: Subject) -> str:
     """A step writes all observations and does not look at the old ones: a trainer puts others in their place."""
-    plain, spoiled = (subject.start(exact=True, auto_reset=True) for _ in "12")
+    plain, spoiled = (subject.start_exact() for _ in "12")
     data = spoiled.cuda_data_manager
     if spoiled.bound_step() is None or not data.is_data_on_device(Constants.OBSERVATIONS):
         raise CheckSkippedError("a trainer copies what this environment observes")
     observations = data.tensor(Constants.OBSERVATIONS)
-    for step, actions in enumerate(draw_actions(plain, subject.n_steps, subject.seed), start=1):
+    for step, actions in subject.numbered_actions(plain):
         want = replay(plain, actions)
         observations.view(torch.uint8).fill_(0xFF)  # of floats NaN, of integers -1
         require_equal(want, replay(spoiled, actions), f"step {step}, not written or not afresh")
@@ -263,9 +241,7 @@ def check_reset(subject: Subject) -> str:
         data.tensor(EPISODE).fill_(5)
         data.tensor(DONE)[::2] = 1
         wrapper.reset()
-        start = snapshot(wrapper)
-        for name, want in ((TIMESTEP, 0), (DONE, 0), (EPISODE, 6)):
-            require_value(start, name, start[name] == want, str(want), "after a forced reset: ")
+        _require_restart(rows_of(wrapper), np.True_, 6, "after a forced reset: ")
         histories.append(play(wrapper, actions[3 * n_before :]))
     starts = histories[0][0], histories[1][0]
     left_over = [name for name in differing(*starts) if name not in in_row(starts[0], *NOT_RESET)]
@@ -277,6 +253,12 @@ def check_reset(subject: Subject) -> str:
     return f"flags cleared; an episode is the same for {n_after} steps after two histories{not_reset}"
 
 
+def _require_restart(row: Arrays, envs: Any, episode: Any, what: str) -> None:
+    """Raise `CheckFailedError` unless these environments are at the start of their next episode."""
+    for name, want, text in ((TIMESTEP, 0, "0"), (DONE, 0, "0"), (EPISODE, episode, "the next episode")):
+        require_value(row, name, (row[name] == want) | ~envs, text, what)
+
+
 def check_partial_reset(subject: Subject) -> str:
     """Only finished environments restart."""
     wrapper = subject.start(exact=True)
@@ -284,27 +266,25 @@ def check_partial_reset(subject: Subject) -> str:
         replay(wrapper, each)
     finished = np.arange(wrapper.n_envs) % 2 == 0
     wrapper.cuda_data_manager.tensor(DONE).copy_(torch.from_numpy(finished))
-    before = snapshot(wrapper)
+    before = rows_of(wrapper)
     wrapper.reset_only_done_envs()
-    after = snapshot(wrapper)
+    after = rows_of(wrapper)
     touched = {name: np.where(_column(finished, array), before[name], array) for name, array in after.items()}
     require_equal(before, touched, "an environment that is not done changed")
-    for name, want in ((TIMESTEP, 0), (DONE, 0), (EPISODE, before[EPISODE] + 1)):
-        right = (after[name] == want) | ~finished
-        require_value(after, name, right, "the next episode" if name == EPISODE else "0", "after its reset: ")
+    _require_restart(after, finished, before[EPISODE] + 1, "after its reset: ")
     return f"{finished.sum()} of {wrapper.n_envs} environments restarted, the others kept every bit"
 
 
 def check_auto_reset(subject: Subject) -> str:
     """A step with auto-reset gives what a step and then a reset of the finished environments give."""
-    together, apart = subject.start(exact=True, auto_reset=True), subject.start(exact=True)
+    together, apart = subject.start_exact(), subject.start(exact=True)
     n_done = 0
-    for step, actions in enumerate(draw_actions(together, subject.n_steps, subject.seed), start=1):
+    for step, actions in subject.numbered_actions(together):
         got, ended = replay(together, actions), replay(apart, actions)
         done = ended[DONE] > 0
         n_done += int(done.sum())
         apart.reset_only_done_envs()
-        want = {**snapshot(apart), DONE: ended[DONE]}
+        want = {**rows_of(apart), DONE: ended[DONE]}
         if together.cuda_function_manager.has_function("reset"):
             for name in in_row(got, FINAL_OBSERVATIONS):
                 last = ended[name.removeprefix("final_")]
@@ -320,7 +300,7 @@ def check_auto_reset(subject: Subject) -> str:
 
 def check_rollout(subject: Subject) -> str:
     """Many steps in one launch give what single steps give, whether the last of them is kept or all are."""
-    single, many = (subject.start(exact=True, auto_reset=True) for _ in "12")
+    single, many = (subject.start_exact() for _ in "12")
     try:
         mode = many.rollout_mode
     except ConfigError as error:
@@ -339,7 +319,7 @@ def check_rollout(subject: Subject) -> str:
                 require_equal({name: want[name].astype(got[name].dtype) for name in got}, got, f"row {index}")
         stale = {Constants.ACTIONS} if keep == "last" else {FINAL_OBSERVATIONS}
         names = [name for name in want if name not in stale]
-        require_equal(want, snapshot(many), f"{subject.n_steps} steps in one launch, keep={keep!r}", names)
+        require_equal(want, rows_of(many), f"{subject.n_steps} steps in one launch, keep={keep!r}", names)
     return f"twice {subject.n_steps} steps in one launch"
 
 
@@ -349,7 +329,7 @@ KEPT_ROWS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED,
 
 def check_one_row(subject: Subject) -> str:
     """Kernels that write one row of observations for all agents write what those of each agent have in common."""
-    each, one = (subject.start(exact=True, auto_reset=True) for _ in "12")
+    each, one = (subject.start_exact() for _ in "12")
     first = each.env.own_columns if isinstance(each.env, Environment) else None
     if first is None:
         raise CheckSkippedError("its agents do not differ by columns of their own alone, by which they mark themselves")
@@ -360,7 +340,7 @@ def check_one_row(subject: Subject) -> str:
     if step is None:
         raise CheckSkippedError(f"backend {subject.backend} writes the row of each agent")
     marks = np.eye(each.n_agents, dtype=np.float32)
-    for index, actions in enumerate(draw_actions(each, subject.n_steps, subject.seed), start=1):
+    for index, actions in subject.numbered_actions(each):
         want = replay(each, actions)
         got = replay(one, actions, step)
         ended = want[DONE] > 0
@@ -423,28 +403,14 @@ def check_truncation(subject: Subject) -> str:
 
 
 CHECKS: Final[dict[str, Callable[[Subject], str]]] = {
-    "build": check_build,
-    "bounds": check_bounds,
-    "consistency": check_consistency,
-    "bit-identity": check_bit_identity,
-    "determinism": check_determinism,
-    "independence": check_independence,
-    "written": check_written,
-    "reset": check_reset,
-    "partial-reset": check_partial_reset,
-    "auto-reset": check_auto_reset,
-    "rollout": check_rollout,
-    "one-row": check_one_row,
-    "finite": check_finite,
-    "flags": check_flags,
-    "truncation": check_truncation,
+    each.__name__.removeprefix("check_").replace("_", "-"): each
+    for each in (
+        *(check_build, check_bounds, check_consistency, check_bit_identity, check_determinism, check_independence),
+        *(check_written, check_reset, check_partial_reset, check_auto_reset, check_rollout, check_one_row),
+        *(check_finite, check_flags, check_truncation),
+    )
 }
-"""Every check by name: it returns what it saw, or raises `CheckFailedError` or `CheckSkippedError`."""
-
-
-def _skip_reference(subject: Subject, why: str = "backend cpu runs the reference itself") -> None:
-    if subject.backend == "cpu":
-        raise CheckSkippedError(why)
+"""Every check by name: it returns its finding, or raises `CheckFailedError` or `CheckSkippedError`."""
 
 
 def _column(flags: Array, like: Array) -> Array:

@@ -1,7 +1,8 @@
-"""Distance of two arrays, and the rule by which it is near enough."""
+"""Comparison of two arrays: which elements differ, where, and by how much."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,16 +12,18 @@ import numpy.typing as npt
 from warpdrive_min.errors import require
 
 Array = npt.NDArray[Any]
+Arrays = Mapping[str, Any]
+"""NumPy arrays, or tensors on the CPU, by name."""
 
 SHOWN: Final = 5
-"""Elements that a comparison keeps."""
+"""Number of elements that a comparison lists."""
 TINY: Final = 1e-10
 """Number that WarpDrive's rule adds to the reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One element of two arrays, and how far apart they are there."""
+    """One element of two arrays, and its error."""
 
     error: float
     """Absolute, around the circle for an angle; infinite if either value is NaN."""
@@ -42,21 +45,6 @@ class Difference:
         return f"at {list(self.index)}: {self.values}"
 
 
-def difference(want: Array, got: Array, period: Any = 0.0) -> Difference:
-    """Find the largest difference.
-
-    Args:
-        want: What the reference has.
-        got: What is compared with it, of the same shape.
-        period: Where positive (scalar, or broadcast over the last axes), values are angles: differences are
-            taken modulo it.
-    """
-    error = _errors(want, got, period)
-    if error.size == 0:
-        return Difference(0.0, (), 0.0, 0.0)
-    return _element(int(np.argmax(error)), want, got, error, _ulps(want, got, error, period))
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Elements of two arrays that do not agree within a tolerance."""
@@ -64,15 +52,19 @@ class Comparison:
     n_elements: int
     n_wrong: int
     """Elements that do not agree."""
+    first: Difference | None
+    """First element that does not agree, in the order of the array."""
     worst: tuple[Difference, ...]
     """Elements that do not agree, the largest error first, `SHOWN` at most."""
+    largest: Difference
+    """Element of the largest error, whether it agrees or not."""
     relative_error: float
     """Largest error, divided by the reference's magnitude where that is above 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Largest distance of an element from the reference's: one bound that holds is enough; equal values agree.
+    """Largest error of an element: one bound that holds is enough; equal values agree.
 
     The default is WarpDrive's rule for one per cent: ``|d| < 0.01`` or ``100 |d| / |1e-10 + want| < 1``. With
     ``Tolerance(0)`` only equal values agree, with ``Tolerance(0, ulps=4)`` those that are a few roundings apart.
@@ -97,26 +89,91 @@ class Tolerance:
             bound = getattr(self, name)
             require(bound is None or bound >= 0, "tolerance", f"{name} must be 0 or more", bound)
 
-    def compare(self, want: Array, got: Array, period: Any = 0.0) -> Comparison:
-        """Compare two arrays; arguments as for `difference`."""
+    def compare(self, want: Any, got: Any, period: Any = 0.0) -> Comparison:
+        """Compare two arrays of one shape.
+
+        Args:
+            want: Values of the reference.
+            got: Values that are compared with it.
+            period: Where positive (scalar, or broadcast over the last axes), values are angles: differences are
+                taken modulo it.
+        """
+        want, got = np.asarray(want), np.asarray(got)
         error = _errors(want, got, period)
         ulps = _ulps(want, got, error, period)
-        reference = np.asarray(want, np.float64)
-        agrees = error == 0
-        agrees |= error < (self.relative_pct / 100 if self.absolute is None else self.absolute)
-        agrees |= 100 * error < self.relative_pct * np.abs(TINY + reference)
-        if self.ulps is not None:
-            agrees |= ulps <= self.ulps
-        wrong = np.flatnonzero(~agrees)
+        wrong = np.flatnonzero(~self._agrees(want, got, error, ulps))
         largest_first = wrong[np.argsort(-error.flat[wrong], kind="stable")]
         with np.errstate(invalid="ignore"):  # infinities
-            relative = np.where(np.isinf(error), np.inf, error / np.maximum(1.0, np.abs(reference)))
+            relative = np.where(np.isinf(error), np.inf, error / np.maximum(1.0, np.abs(np.asarray(want, np.float64))))
+
+        def element(place: int) -> Difference:
+            at = tuple(int(i) for i in np.unravel_index(place, error.shape))
+            return Difference(float(error[at]), at, float(want[at]), float(got[at]), float(ulps[at]))
+
         return Comparison(
             n_elements=error.size,
             n_wrong=wrong.size,
-            worst=tuple(_element(int(place), want, got, error, ulps) for place in largest_first[:SHOWN]),
+            first=element(wrong[0]) if wrong.size else None,
+            worst=tuple(map(element, largest_first[:SHOWN])),
+            largest=element(int(np.argmax(error))) if error.size else Difference(0.0, (), 0.0, 0.0),
             relative_error=float(np.max(relative, initial=0.0)),
         )
+
+    def _agrees(self, want: Array, got: Array, error: Array, ulps: Array) -> Array:
+        agrees: Array = error == 0
+        agrees |= error < (self.relative_pct / 100 if self.absolute is None else self.absolute)
+        with np.errstate(invalid="ignore"):  # infinities
+            agrees |= 100 * error < self.relative_pct * np.abs(TINY + np.asarray(want, np.float64))
+        return agrees if self.ulps is None else agrees | (ulps <= self.ulps)
+
+
+class _Bits(Tolerance):
+    """Tolerance of equal bits: -0 is not 0, and a NaN agrees with itself."""
+
+    def _agrees(self, want: Array, got: Array, error: Array, ulps: Array) -> Array:
+        agrees: Array = _bits(want) == _bits(got)
+        return agrees
+
+
+EQUAL: Final = Tolerance(0)
+BITS: Final[Tolerance] = _Bits(0)
+
+
+def difference(want: Any, got: Any, period: Any = 0.0) -> Difference:
+    """Return the element of the largest error; arguments as for `Tolerance.compare`."""
+    return EQUAL.compare(want, got, period).largest
+
+
+def errors(want: Arrays, got: Arrays, periods: Arrays | None = None) -> dict[str, float]:
+    """Return the largest error of each array; infinite if it is missing or of another shape.
+
+    Args:
+        want: Arrays of the reference.
+        got: Arrays that are compared with them.
+        periods: Periods of arrays of angles, by name.
+    """
+    return {
+        name: difference(array, got[name], (periods or {}).get(name, 0.0)).error
+        if name in got and np.shape(got[name]) == np.shape(array)
+        else float("inf")
+        for name, array in want.items()
+    }
+
+
+def differing(want: Arrays, got: Arrays, names: Iterable[str] | None = None) -> list[str]:
+    """Return the names, by default all that both have, whose shapes, types or bits differ."""
+    both = [name for name in (want if names is None else names) if name in want and name in got]
+    return [name for name in both if not same_bits(want[name], got[name])]
+
+
+def same_bits(want: Any, got: Any) -> bool:
+    """True if shapes, types and bits of two arrays are equal."""
+    one, other = np.asarray(want), np.asarray(got)
+    return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+def _bits(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
 
 
 def _errors(want: Array, got: Array, period: Any) -> Array:
@@ -142,9 +199,3 @@ def _ulps(want: Array, got: Array, error: Array, period: Any) -> Array:
         units = np.spacing(np.where(is_angle, np.maximum(want, got), want).astype(np.float32)).astype(np.float64)
         ulps = np.where(np.isfinite(units), error / units, np.inf)
     return np.where(error == 0, 0.0, ulps)
-
-
-def _element(place: int, want: Array, got: Array, error: Array, ulps: Array) -> Difference:
-    """Return the element at a place of the flattened arrays."""
-    index = tuple(int(i) for i in np.unravel_index(place, error.shape))
-    return Difference(float(error[index]), index, float(want[index]), float(got[index]), float(ulps[index]))

@@ -7,25 +7,25 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import torch
 
-from warpdrive_min.consistency.arrays import Array, Comparison, Tolerance
-from warpdrive_min.consistency.steps import Agreement, step_from_same_state
-from warpdrive_min.constants import DONE, Constants
+from warpdrive_min.agreement.compare import EQUAL, Array, Tolerance
+from warpdrive_min.agreement.report import all_differences, place
+from warpdrive_min.agreement.sides import ActionRows, Group, KernelSide, PythonSide
+from warpdrive_min.agreement.stepping import Agreement, step_from_same_state
+from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import ids_in
 from warpdrive_min.errors import ConfigError, require, whole
 from warpdrive_min.registrar import EnvironmentRegistrar
-from warpdrive_min.spaces import action_bounds, category_counts
+from warpdrive_min.sampler import finite_bounds
+from warpdrive_min.spaces import category_counts
 
 log = logging.getLogger(__name__)
 
 Config = Mapping[str, Any]
-
-EQUAL: Final = Tolerance(0)
 
 
 def _require(holds: object, rule: str, got: Any = ..., do: str = "") -> None:
@@ -164,54 +164,47 @@ class EnvironmentCPUvsGPU:
             yield _Scenario(f"drawn with seed {each}", config, generator, f"num_configs=1 and seed={each}")
 
     def _check(self, scenario: _Scenario, tolerance: Tolerance, resynchronise: bool) -> float:
-        largest = 0.0
-        for run, moment in self._play(scenario, resynchronise):
-            found = (tolerance if moment.may_round else EQUAL).compare(moment.want, moment.got, moment.period)
-            if found.n_wrong:
-                raise AssertionError(self._report(scenario, run, moment, found))
-            largest = max(largest, found.relative_error)
-        return largest
-
-    def _play(self, scenario: _Scenario, resynchronise: bool) -> Iterator[tuple[_Run, StepComparison]]:
         try:
-            run = self._start(scenario)
-            can = not resynchronise or isinstance(run.reference, _KernelSide)
+            run = self._start(scenario, tolerance)
+            can = not resynchronise or isinstance(run.reference, KernelSide)
             _require(can, f"{run.wrapper.name!r} has no NumPy kernels to resynchronise")
             draw = functools.partial(self.draw_actions, run.wrapper.env, run.wrapper.n_envs, scenario.generator)
-            for moment in run.play(draw, self._num_episodes, resynchronise):
-                yield run, moment
-            is_seen = not resynchronise or run.counts.n_compared
+            found = next(filter(None, run.play(draw, self._num_episodes, resynchronise)), "")
+            is_seen = found or not resynchronise or run.counts.n_compared
             _require(is_seen, "rounding decides every row, so nothing was compared", do="take exact=True")
         except Exception as error:  # whatever the environment raises
             error.add_note(f"scenario {scenario.name}, config {scenario.shown}; run again with {scenario.again}")
             raise
+        if found:
+            where = f"environment {run.wrapper.name!r} on backend {self._backend!r}, config {scenario.shown}"
+            again = f"run it again with {scenario.again}"
+            raise AssertionError(f"scenario {scenario.name}, {found}\n  {where}\n  {again}")
         if resynchronise:
-            log.info("scenario %s: %d of %d rows in doubt", scenario.name, run.counts.n_in_doubt, run.counts.n_rows)
+            log.info("scenario %s: %s", scenario.name, run.counts.doubt)
+        return run.largest
 
-    def _start(self, scenario: _Scenario) -> _Run:
+    def _start(self, scenario: _Scenario, tolerance: Tolerance) -> _Run:
         seed = int(scenario.generator.integers(2**31))
 
         def wrap(cls: Any, backend: str, **arguments: Any) -> EnvWrapper:
-            options: dict[str, Any] = {
-                "num_envs": self._num_envs,
-                "env_backend": backend,
-                "seed": seed,
-                "exact": self._exact,
-            }
-            wrapper = self._wrapper_class(cls(**scenario.config), **options, **arguments)
+            arguments |= {"num_envs": self._num_envs, "env_backend": backend, "seed": seed, "exact": self._exact}
+            wrapper = self._wrapper_class(cls(**scenario.config), **arguments)
             wrapper.reset_all_envs()
             return wrapper
 
         wrapper = wrap(self._gpu_class, self._backend, **self._wrapper_arguments)
         _require(wrapper.vectorised, f"environment {wrapper.name!r} has no kernels for {self._backend!r} to check")
         groups = self._groups(wrapper)
-        registrar = {"env_registrar": self._wrapper_arguments["env_registrar"]}
+        reference: KernelSide | PythonSide
         if "numpy" in getattr(self._cpu_class, "kernel_sources", {}):
-            return _Run(wrapper, groups, _KernelSide(wrap(self._cpu_class, "cpu", **registrar), groups))
-        objects = [self.python_object(self._cpu_class(**scenario.config)) for _ in range(self._num_envs)]
-        return _Run(wrapper, groups, _PythonSide(objects, groups))
+            registrar = self._wrapper_arguments["env_registrar"]
+            reference = KernelSide(wrap(self._cpu_class, "cpu", env_registrar=registrar), groups)
+        else:
+            objects = [self.python_object(self._cpu_class(**scenario.config)) for _ in range(self._num_envs)]
+            reference = PythonSide(objects, groups)
+        return _Run(wrapper, groups, reference, tolerance)
 
-    def _groups(self, wrapper: EnvWrapper) -> list[_Group]:
+    def _groups(self, wrapper: EnvWrapper) -> list[Group]:
         """Check the arguments that speak of agents, and return which agents share arrays."""
         n_agents, blocks = wrapper.n_agents, wrapper.blocks_per_env
         is_even = n_agents % blocks == 0 or not self._even_blocks
@@ -226,21 +219,8 @@ class EnvironmentCPUvsGPU:
         _require(is_whole, "policy_tag_to_agent_id_map must hold every agent once", mapped)
         space, is_last = wrapper.env.observation_space, self._agents_axis == "last"
         if not self._separate:
-            return [_Group("", agents, space[agents[0]], is_last)]
-        return [_Group(f"_{policy}", members, space[members[0]], is_last) for policy, members in policies.items()]
-
-    def _report(self, scenario: _Scenario, run: _Run, moment: StepComparison, found: Comparison) -> str:
-        first, *others = (f"{run.place(moment, each.index)}: {each.values}" for each in found.worst)
-        return "\n".join(
-            [
-                f"scenario {scenario.name}, {moment.when}: {moment.name} of {first}",
-                f"  {found.n_wrong} of {found.n_elements} elements of {moment.name} differ"
-                + ("; the next:" if others else ""),
-                *(f"    {other}" for other in others),
-                f"  environment {run.wrapper.name!r} on backend {self._backend!r}, config {scenario.shown}",
-                f"  run it again with {scenario.again}",
-            ]
-        )
+            return [Group("", agents, space[agents[0]], is_last)]
+        return [Group(f"_{policy}", members, space[members[0]], is_last) for policy, members in policies.items()]
 
 
 def generate_random_actions(env: Any, generator: np.random.Generator | int | None = None) -> dict[Hashable, Any]:
@@ -260,21 +240,10 @@ def generate_random_actions(env: Any, generator: np.random.Generator | int | Non
 
 def _draw(space: Any, generator: np.random.Generator) -> Any:
     if hasattr(space, "low"):
-        low, high = finite_bounds(space)
+        low, high = finite_bounds([space])[:, 0]
         return generator.uniform(low, high).astype(np.float32).reshape(space.shape)
     choices = generator.integers(0, category_counts(space)).astype(np.int32)
     return choices if hasattr(space, "nvec") else choices[0]
-
-
-def finite_bounds(space: Any) -> Array:
-    """Return the lowest and the highest actions of a box, each flat.
-
-    Raises:
-        ConfigError: One is infinite.
-    """
-    bounds = action_bounds([space])[:, 0]
-    require(np.isfinite(bounds).all(), "random actions", "need finite bounds", space, "use a bounded Box")
-    return bounds
 
 
 # ------------------------------------------------------------------ one scenario
@@ -300,197 +269,59 @@ class _Scenario:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Agents that share arrays."""
-
-    suffix: str
-    """End of the arrays' names."""
-    agents: Sequence[Hashable]
-    observation_space: Any
-    is_last: bool
-    """The agents' axis is the last one of an observation array, not the one after the environments'."""
-
-    @property
-    def rewards(self) -> str:
-        """Name of the array of rewards."""
-        return Constants.REWARDS + self.suffix
-
-    @property
-    def observation_keys(self) -> dict[str, Hashable | None]:
-        """Names of the observation arrays, and what each has of an observation that is a dict."""
-        name = Constants.OBSERVATIONS + self.suffix
-        spaces = getattr(self.observation_space, "spaces", None)
-        return {name: None} if spaces is None else {f"{name}_{key}": key for key in spaces}
-
-    @property
-    def agents_axes(self) -> dict[str, int]:
-        """Names of the arrays that are compared, and which axis is that of the agents."""
-        axis = -1 if self.is_last and len(self.agents) > 1 else 1
-        return {self.rewards: 1, **dict.fromkeys(self.observation_keys, axis)}
-
-    def observations(self, rows: Sequence[Mapping[Hashable, Any]]) -> dict[str, Array]:
-        """Return the arrays of observations by agent, of a row for each environment."""
-        arrays = {}
-        for name, key in self.observation_keys.items():
-            array = self.stack(rows, key)
-            arrays[name] = np.swapaxes(array, 1, self.agents_axes[name])
-        return arrays
-
-    def stack(self, rows: Sequence[Mapping[Hashable, Any]], key: Hashable | None = None) -> Array:
-        """Return values by agent, of a row for each environment, as an array ``(n_envs, n_agents, ...)``.
-
-        Args:
-            rows: Values, which are dicts where there is
-                a key: the entry to take.
-            key: See there.
-
-        Raises:
-            ConfigError: A row has no value of an agent.
-        """
-        stacked = []
-        for row in rows:
-            ids = ids_in(row, self.agents)
-            missing = [agent for agent in ids if agent not in row]
-            rule, do = f"the Python environment gave nothing for agents {missing}", "give every agent one id everywhere"
-            _require(not missing, rule, list(row), do)
-            stacked.append(np.stack([np.asarray(row[agent] if key is None else row[agent][key]) for agent in ids]))
-        return np.stack(stacked)
-
-
-@dataclass(frozen=True, slots=True)
-class StepComparison:
-    """Array of both sides at one time."""
-
-    when: str
-    name: str
-    want: Array
-    got: Array
-    period: Any
-    may_round: bool
-    """The tolerance applies; else values must be equal."""
-
-
-class _KernelSide:
-    """Side that a wrapper steps in kernels."""
-
-    def __init__(self, wrapper: EnvWrapper, groups: Sequence[_Group]) -> None:
-        self.wrapper, self._groups = wrapper, groups
-
-    def write(self, actions: Sequence[Mapping[Hashable, Any]]) -> None:
-        """Write actions by agent, of a row for each environment."""
-        for group in self._groups:
-            target = self.wrapper.cuda_data_manager.tensor(Constants.ACTIONS + group.suffix)
-            target.copy_(torch.from_numpy(group.stack(actions).reshape(target.shape)))
-
-    def step(self, actions: Sequence[Mapping[Hashable, Any]]) -> None:
-        """Take a step."""
-        self.write(actions)
-        self.wrapper.step_all_envs()
-
-    def reset(self, done: Array) -> None:
-        """Restart the environments that are done."""
-        self.wrapper.reset_only_done_envs()
-
-    def array(self, name: str) -> Array:
-        """Return an array as it is now; synchronises."""
-        array: Array = self.wrapper.cuda_data_manager.tensor(name).cpu().numpy()
-        return array > 0 if name == DONE else array  # a kernel may set any flag that is not 0
-
-
-class _PythonSide:
-    """Side that steps an object of a Python class for each environment."""
-
-    def __init__(self, objects: Sequence[Any], groups: Sequence[_Group]) -> None:
-        self._objects, self._groups = objects, groups
-        self._rows = [each.reset() for each in objects]
-        """Last observations of each object, by agent."""
-        self._outcome: dict[str, Array] = {}
-
-    def step(self, actions: Sequence[Mapping[Hashable, Any]]) -> None:
-        """Take a step."""
-        results = []
-        for each, seen, row in zip(self._objects, self._rows, actions, strict=True):
-            results.append(each.step(dict(zip(ids_in(seen, row), row.values(), strict=True))))
-        self._rows = [result[0] for result in results]
-        self._outcome = {group.rewards: group.stack([result[1] for result in results]) for group in self._groups}
-        self._outcome[DONE] = np.array([bool(result[2]["__all__"]) for result in results])
-
-    def reset(self, done: Array) -> None:
-        """Restart the environments that are done."""
-        for env in np.flatnonzero(done).tolist():
-            self._rows[env] = self._objects[env].reset()
-
-    def array(self, name: str) -> Array:
-        """Return observations, rewards or flags by the name of the array that holds them in kernels."""
-        observed = {name: array for group in self._groups for name, array in group.observations(self._rows).items()}
-        return (self._outcome | observed)[name]
-
-
 class _Run:
     """One scenario: the wrapper under test beside its reference."""
 
-    def __init__(self, wrapper: EnvWrapper, groups: Sequence[_Group], reference: _KernelSide | _PythonSide) -> None:
-        self.wrapper, self.reference = wrapper, reference
-        self.counts = Agreement()
-        """Rows that the resynchronised steps compared, and left out."""
-        self._tested = _KernelSide(wrapper, groups)
+    def __init__(
+        self, wrapper: EnvWrapper, groups: Sequence[Group], reference: KernelSide | PythonSide, tolerance: Tolerance
+    ) -> None:
+        self.wrapper, self.reference, self._tolerance = wrapper, reference, tolerance
+        self.counts, self.largest = Agreement(), 0.0
+        """Rows of the resynchronised steps; largest relative error."""
+        self._tested = KernelSide(wrapper, groups)
         self._observations = [name for group in groups for name in group.observation_keys]
         self._outcome = [*(group.rewards for group in groups), DONE]
         self._axes = {name: (group.agents, axis) for group in groups for name, axis in group.agents_axes.items()}
 
-    def play(
-        self, draw: Callable[[], Sequence[Mapping[Hashable, Any]]], n_episodes: int, resynchronise: bool
-    ) -> Iterator[StepComparison]:
-        """Step both sides with the actions that are drawn for each step, and yield what must agree."""
-        yield from self._compare("step 0", self._observations)
+    def play(self, draw: Callable[[], ActionRows], n_episodes: int, resynchronise: bool) -> Iterator[str]:
+        """Step both sides with the actions drawn for each step; yield what `_compare` returns."""
+        yield from self._compare_now("step 0", self._observations)
         for step in range(1, n_episodes * self.wrapper.episode_length + 1):
             when, after = f"step {step}", f"step {step}, after the reset"
             actions = draw()
             if resynchronise:
-                yield from self._step_from_same_state(when, actions)
+                assert isinstance(self.reference, KernelSide)
+                write = functools.partial(self._tested.write, actions)
+                counts, pairs = step_from_same_state(self.wrapper, self.reference.wrapper, write)
+                self.counts.add(counts)
+                yield from (self._compare(when, name, *pair) for name, pair in pairs.items())
             else:
                 self._tested.step(actions)
                 self.reference.step(actions)
-                yield from self._compare(when, [*self._observations, *self._outcome])
+                yield from self._compare_now(when, [*self._observations, *self._outcome])
             done = self._tested.array(DONE)
             for side in (self._tested, self.reference):
                 side.reset(done)
             if done.any():
-                yield from self._compare(after, self._observations)
-                yield self._comparison(after, DONE, np.zeros(self.wrapper.n_envs, bool), self._tested.array(DONE))
+                yield from self._compare_now(after, self._observations)
+                yield self._compare(after, DONE, np.zeros(self.wrapper.n_envs, bool), self._tested.array(DONE))
 
-    def _step_from_same_state(self, when: str, actions: Sequence[Mapping[Hashable, Any]]) -> Iterator[StepComparison]:
-        assert isinstance(self.reference, _KernelSide)
-        counts, arrays = step_from_same_state(self.wrapper, self.reference.wrapper, lambda: self._tested.write(actions))
-        self.counts.add(counts)
-        for name, (want, got) in arrays.items():
-            yield self._comparison(when, name, want, got)
+    def _compare_now(self, when: str, names: Sequence[str]) -> Iterator[str]:
+        return (self._compare(when, name, self.reference.array(name), self._tested.array(name)) for name in names)
 
-    def _compare(self, when: str, names: Sequence[str]) -> Iterator[StepComparison]:
-        for name in names:
-            yield self._comparison(when, name, self.reference.array(name), self._tested.array(name))
-
-    def _comparison(self, when: str, name: str, want: Array, got: Array) -> StepComparison:
+    def _compare(self, when: str, name: str, want: Array, got: Array) -> str:
+        """Return the report of two arrays; "" if they agree."""
         # A value may be a scalar on one side and an array of one element on the other.
         is_alike = [n for n in want.shape if n != 1] == [n for n in got.shape if n != 1]
         _require(is_alike, f"array {name!r} must have the reference's shape {want.shape}", got.shape)
+        tolerance = self._tolerance if name in self._axes or got.dtype.kind == "f" else EQUAL
         period = self.wrapper.cuda_data_manager.attribute(name, "period", 0.0)
-        may_round = name in self._axes or got.dtype.kind == "f"
-        return StepComparison(when, name, want.reshape(got.shape), got, period, may_round)
-
-    def place(self, moment: StepComparison, index: Sequence[int]) -> str:
-        """Say which environment, agent and component an index means."""
-        shape, component, words = moment.got.shape, list(index), []
-        agents, axis = self._axes.get(moment.name, (list(self.wrapper.env.action_space), 1))
-        if shape[:1] == (self.wrapper.n_envs,):
-            words.append(f"environment {index[0]}")
-            if len(shape) > 1 and shape[axis] == len(agents):
-                words.append(f"agent {agents[index[axis]]!r}")
-                del component[axis]
-            del component[0]
-        else:
-            words.append("all environments")
-        if component:
-            words.append(f"component {component[0] if len(component) == 1 else component}")
-        return ", ".join(words)
+        found = tolerance.compare(want.reshape(got.shape), got, period)
+        self.largest = max(self.largest, found.relative_error)
+        if not found.n_wrong:
+            return ""
+        agents, axis = self._axes.get(name, (list(self.wrapper.env.action_space), 1))
+        has_agents = got.ndim > 1 and got.shape[axis] == len(agents)
+        is_shared = got.shape[:1] != (self.wrapper.n_envs,)
+        where = functools.partial(place, agents=agents, axis=axis if has_agents else None, is_shared=is_shared)
+        return f"{when}: {all_differences(name, found, where)}"

@@ -1,0 +1,52 @@
+"""Modules by the names that they had before."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+import warpdrive_min
+from warpdrive_min import training
+from warpdrive_min.lazy import MovedModules
+
+MOVED = {old: new for finder in sys.meta_path if isinstance(finder, MovedModules) for old, new in finder.moved.items()}
+
+
+@pytest.mark.parametrize("old", sorted(MOVED))
+def test_old_names_import_with_a_warning(old, monkeypatch):
+    """The module is the one of the new name, which keeps its own spec."""
+    new = MOVED[old]
+    module = importlib.import_module(new)
+    package, _, name = old.rpartition(".")
+    for each in {old, package} & MOVED.keys():  # undone afterwards, so that the next import warns too
+        monkeypatch.setitem(sys.modules, each, importlib.import_module(MOVED[each]))
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+        assert importlib.import_module(old) is module
+    assert module.__spec__.name == new
+    monkeypatch.delattr(package, name, raising=False)
+    monkeypatch.delitem(sys.modules, old, raising=False)
+
+
+def test_modules_of_training_and_agreement_have_moved():
+    """The tables hold what was documented before."""
+    assert {f"warpdrive_min.training.{name}" for name in training.MOVED} < MOVED.keys()
+    assert {"warpdrive_min.consistency", "warpdrive_min.validation"} < MOVED.keys()
+
+
+def test_old_package_is_an_attribute(monkeypatch):
+    """`warpdrive_min.consistency` can be used without an import of its own, and warns."""
+    for name in ("warpdrive_min.consistency", "consistency"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    vars(warpdrive_min).pop("consistency", None)
+    with pytest.warns(DeprecationWarning, match=r"warpdrive_min\.consistency is now warpdrive_min\.agreement"):
+        assert warpdrive_min.consistency.EnvironmentCPUvsGPU is warpdrive_min.EnvironmentCPUvsGPU
+    del warpdrive_min.consistency, sys.modules["warpdrive_min.consistency"]
+
+
+def test_unknown_names_are_refused():
+    """Only modules of the tables are found."""
+    with pytest.raises(ModuleNotFoundError, match=r"warpdrive_min\.training\.nothing"):
+        importlib.import_module("warpdrive_min.training.nothing")

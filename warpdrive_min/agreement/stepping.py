@@ -1,0 +1,199 @@
+"""Steps of an environment beside its reference: from the same state, or free-running."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from warpdrive_min.agreement.compare import Array, Difference, difference
+from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, Constants
+from warpdrive_min.data_manager import CUDADataManager
+from warpdrive_min.env_wrapper import EnvWrapper
+
+Arrays = dict[str, Array]
+"""Arrays by name."""
+Pairs = dict[str, tuple[Array, Array]]
+"""Arrays of the reference and of the tested side, by name."""
+Actions = dict[str, torch.Tensor]
+"""Actions of a step, by the names of their arrays."""
+Trace = list[Arrays]
+"""Arrays of a run: at the start and after each step."""
+
+# ------------------------------------------------------------------ arrays
+
+
+def snapshot(data: CUDADataManager) -> Arrays:
+    """Copy every array to the host, scratch excepted; synchronises."""
+    return {name: np.asarray(data.pull_data_from_device(name)) for name in _names(data)}
+
+
+def rows_of(wrapper: EnvWrapper) -> Arrays:
+    """Return the arrays of `snapshot` with a row for each environment."""
+    arrays = snapshot(wrapper.cuda_data_manager)
+    return {name: array for name, array in arrays.items() if array.shape[:1] == (wrapper.n_envs,)}
+
+
+def write(data: CUDADataManager, arrays: Mapping[str, Array]) -> None:
+    """Write arrays of the first ``data.n_envs`` environments, shaped as the data manager has them."""
+    for name, values in arrays.items():
+        target = data.tensor(name)
+        target.copy_(torch.from_numpy(np.ascontiguousarray(values[: len(target)]).reshape(target.shape)))
+
+
+def copy_state(source: CUDADataManager, target: CUDADataManager) -> None:
+    """Copy every array that both data managers have from one to the other, scratch excepted; synchronises.
+
+    Of arrays with a row for each environment the first ``target.n_envs`` are copied, so that a few
+    environments of a large run can be stepped beside it: an environment does not depend on how many there are.
+    """
+    for name in set(_names(target)) & set(_names(source)):
+        target.tensor(name).copy_(_first_rows(source.tensor(name), target.tensor(name).shape))
+
+
+def _names(data: CUDADataManager) -> list[str]:
+    return [name for name in data.array_names() if not data.attribute(name, "scratch", False)]
+
+
+def _first_rows(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return the tensor, or its first rows where the shape has fewer."""
+    return tensor if tensor.shape == shape else tensor[: shape[0]]
+
+
+# ------------------------------------------------------------------ from the same state
+
+
+@dataclass(slots=True)
+class Agreement:
+    """Counts and largest differences of a comparison step by step."""
+
+    largest: dict[str, Difference] = field(default_factory=dict)
+    """The largest difference of each array."""
+    n_rows: int = 0
+    """Rows compared: an environment's, and each agent's observation."""
+    n_in_doubt: int = 0
+    """Rows left out, because rounding decides their outcome; an environment that is left out whole counts once."""
+    n_compared: int = 0
+    """Environments compared, at all steps together."""
+    n_done: int = 0
+    """Episodes that ended."""
+
+    def add(self, other: Agreement) -> None:
+        """Add the counts and differences of another comparison."""
+        for name, found in other.largest.items():
+            if name not in self.largest or found.error > self.largest[name].error:
+                self.largest[name] = found
+        self.n_rows += other.n_rows
+        self.n_in_doubt += other.n_in_doubt
+        self.n_compared += other.n_compared
+        self.n_done += other.n_done
+
+    @property
+    def max_error(self) -> float:
+        """Largest difference of any array; infinite if nothing was compared, as all was in doubt."""
+        if not self.n_compared:
+            return math.inf
+        return max(each.error for each in self.largest.values())
+
+    @property
+    def doubt(self) -> str:
+        """Number of rows left out, for a message."""
+        return f"{self.n_in_doubt} of {self.n_rows} rows in doubt"
+
+    def __str__(self) -> str:
+        if not self.n_compared:
+            return f"nothing was compared; {self.doubt}"
+        name, found = max(self.largest.items(), key=lambda item: item[1].error)
+        return f"largest in {name} {found}; {self.doubt}"
+
+
+def step_by_step(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None], n_steps: int) -> Agreement:
+    """Step a wrapper and its reference from the wrapper's own state, so errors cannot add up; synchronises.
+
+    Every array is compared, except those pushed with ``scratch=True``: the kernels' own workspace.
+
+    Args:
+        tested: Started wrapper on any backend.
+        oracle: Started wrapper of the same environment on `cpu`, of as many or fewer copies, built alike.
+        draw: Writes the wrapper's actions of a step, as a sampler does.
+        n_steps: Steps.
+    """
+    result = Agreement()
+    for _ in range(n_steps):
+        result.add(agreement_of(oracle, *step_from_same_state(tested, oracle, draw)))
+        if not tested.auto_reset:
+            tested.reset_only_done_envs()
+    return result
+
+
+def step_from_same_state(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None]) -> tuple[Agreement, Pairs]:
+    """Step both once from the wrapper's state; arguments as for `step_by_step`; returns as `paired`; synchronises."""
+    source, target = tested.cuda_data_manager, oracle.cuda_data_manager
+    draw()
+    copy_state(source, target)
+    before = snapshot(target)
+    oracle.step_all_envs()
+    tested.step_all_envs()
+    after = snapshot(target)
+    got = {name: _first_rows(source.tensor(name), want.shape).cpu().numpy().copy() for name, want in after.items()}
+    return paired(oracle, before, after, got)
+
+
+def paired(oracle: EnvWrapper, before: Arrays, after: Arrays, got: Arrays) -> tuple[Agreement, Pairs]:
+    """Return the counts of a step, and the arrays to compare, in which rows in doubt are the reference's.
+
+    Args:
+        oracle: Reference.
+        before: Its arrays before the step.
+        after: Its arrays after the step.
+        got: Arrays of the tested side after the step, which are changed.
+    """
+    envs, agents = _in_doubt(oracle, before, after)
+    for name, array in got.items():
+        if array.shape[:1] == envs.shape:
+            array[envs] = after[name][envs]
+        if array.shape[:2] == agents.shape and name in (Constants.OBSERVATIONS, FINAL_OBSERVATIONS):
+            array[agents] = after[name][agents]
+    counts = Agreement(
+        n_rows=agents.size + envs.size,
+        n_in_doubt=int(envs.sum() + agents[~envs].sum()),
+        n_compared=int((~envs).sum()),
+        n_done=int((after[DONE] > 0).sum()),
+    )
+    return counts, {name: (after[name], array) for name, array in got.items()}
+
+
+def agreement_of(oracle: EnvWrapper, counts: Agreement, pairs: Pairs) -> Agreement:
+    """Return the counts of `paired` with the largest difference of each array."""
+    for name, (want, got) in pairs.items():
+        counts.largest[name] = difference(want, got, oracle.cuda_data_manager.attribute(name, "period", 0.0))
+    return counts
+
+
+def _in_doubt(oracle: EnvWrapper, before: Mapping[str, Array], after: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Return the rows whose outcome depends on rounding; none in an exact build."""
+    if oracle.exact:
+        return np.zeros(oracle.n_envs, bool), np.zeros((oracle.n_envs, oracle.n_agents), bool)
+    envs, agents = oracle.env.rounding_decides(before, after)
+    if oracle.auto_reset:
+        envs = envs | (after[DONE] > 0)  # the state that decided is gone; starts are checked by exact builds
+    return envs, agents
+
+
+# ------------------------------------------------------------------ free-running
+
+
+def play(wrapper: EnvWrapper, actions: Iterable[Actions]) -> Trace:
+    """Step with these actions; return the arrays of environments at the start and after each step."""
+    return [rows_of(wrapper), *(replay(wrapper, each) for each in actions)]
+
+
+def replay(wrapper: EnvWrapper, actions: Actions, step: Callable[[], None] | None = None) -> Arrays:
+    """Take a step, the wrapper's or another one, with these actions; return the arrays of environments."""
+    for name, values in actions.items():
+        wrapper.cuda_data_manager.tensor(name).copy_(values)
+    (step or wrapper.step)()
+    return rows_of(wrapper)
