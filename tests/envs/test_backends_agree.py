@@ -109,7 +109,7 @@ def test_exact_runs_do_not_depend_on_the_compiler(case, compiler):
     assert_same_bits(got, want)
 
 
-@on_backends("case", SCENARIOS, BACKENDS_HERE, numba=KINDS)
+@on_backends("case", SCENARIOS, BACKENDS_HERE, numba=KINDS, host=KINDS)
 def test_environment_does_not_depend_on_how_many_there_are(case, backend):
     """The first environments of a larger run go through the same states to the bit.
 

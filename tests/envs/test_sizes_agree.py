@@ -108,7 +108,7 @@ OF_EACH = ("random_tag 0", "random_tag 8", "random_crowd 1000", "random_grid 0",
 """Lots of every draw, exact builds and others, one block and several."""
 
 
-@on_backends("lot", LOTS, numba=OF_EACH)
+@on_backends("lot", LOTS, numba=OF_EACH, host=[*LOTS][::2])
 def test_random_configs_agree(lot, backend):
     """Exact builds and grids give the oracle's bits, others its values; each run has tagged someone."""
     (draw, seeds), few = LOTS[lot], is_simulated(backend)
@@ -201,7 +201,7 @@ def run_of_blocks(name, full, n_agents, n_envs, n_steps, backend="cpu", blocks=N
     return free_run(name, config, backend, n_envs=n_envs, n_steps=n_steps, seed=4, exact=not is_grid, **options)[0]
 
 
-@on_backends("case", BLOCKS, numba=BY_DAY)
+@on_backends("case", BLOCKS, numba=BY_DAY, host=BY_DAY)
 def test_results_do_not_depend_on_the_number_of_blocks(case, backend):
     """Over episodes: agents that do not divide over blocks, fewer than blocks, and more than a block's threads."""
     name, full, n_agents, blocks = case
