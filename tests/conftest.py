@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import pickle
 import signal
 import threading
 import time
@@ -17,6 +18,8 @@ settings.load_profile("ci")  # the same examples each time, and no time limit th
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin between kernels would slow each other down
 
 HAS_GPU = torch.cuda.is_available()
+MOST_KEPT = 50
+"""Number of Numba sources, with their constants, whose kernels a process keeps."""
 
 if not HAS_GPU:
     # Before anything imports Numba or Triton: without a GPU their kernels are tested in a simulator and an interpreter.
@@ -70,6 +73,33 @@ def pytest_collection():
 def _seed():
     """Start torch's random numbers anew, so that no test depends on those that ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kept_numba_kernels():
+    """Keep what Numba builds of our own sources: on a GPU it compiles for seconds, and each wrapper builds anew.
+
+    Yields:
+        The kernels by source and constants.
+    """
+    from warpdrive_min.backends.numba_cuda import NumbaBackend
+
+    build, kept = NumbaBackend.compile, {}
+
+    def compile(self, source, constants):
+        self.enter()
+        if not str(source).startswith(("warpdrive_min.", "envs.", "tests.core.", "tests.environments.")):
+            return build(self, source, constants)
+        key = (str(source), pickle.dumps(sorted(constants.items())))
+        if key not in kept:
+            kept[key] = build(self, source, constants)
+            if len(kept) > MOST_KEPT:
+                del kept[next(iter(kept))]
+        return dict(kept[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NumbaBackend, "compile", compile)
+        yield kept
 
 
 @pytest.fixture

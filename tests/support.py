@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import shutil
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,31 @@ on_every_fast_backend = pytest.mark.parametrize(
     "backend", [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
 )
 """All but Numba's simulator, for statistics over thousands of draws."""
+
+
+def on_backends(
+    name: str, cases: Iterable[Any], backends: Sequence[Any] = OTHER_BACKENDS, **by_day: Container[Any]
+) -> Any:
+    """Parametrise a case and a backend; of a backend that is named, other cases than these are nightly.
+
+    Numba compiles for seconds whatever differs in a constant, a C++ compiler likewise.
+    """
+
+    def title(case: Any) -> str:
+        return "-".join(map(str, case)) if isinstance(case, tuple) else str(case)
+
+    def marks(backend: Any, case: Any) -> list[Any]:
+        is_quick = case in by_day.get(backend.values[0], (case,))
+        return [*backend.marks, *([] if is_quick else [pytest.mark.nightly])]
+
+    return pytest.mark.parametrize(
+        (name, "backend"),
+        [
+            pytest.param(case, *backend.values, marks=marks(backend, case), id=f"{title(case)}-{backend.values[0]}")
+            for case in cases
+            for backend in backends
+        ],
+    )
 
 
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
@@ -164,6 +190,15 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """Every shipped environment in the forms that its kernels have, with short episodes: its name in `ENVS` and config."""
+KINDS = (
+    "cartpole, pool",
+    "pendulum",
+    "tag_gridworld, partial, pool",
+    "tag_continuous, spread",
+    "covid19_economy",
+    "rice, negotiation",
+)
+"""A scenario of each kind of kernels, for what Numba would compile for long in all of them."""
 
 
 def random_tag_config(seed: int) -> dict[str, Any]:

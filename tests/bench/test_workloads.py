@@ -47,6 +47,8 @@ def smoke_points():
             points = points[:1] + [{**points[0], "backend": backend, "mode": "graph"} for backend in ON_GPU]
         for point in points:
             marks = [pytest.mark.gpu] if point["backend"] in ON_GPU else []
+            if point["backend"] == "numba" and (case.scope in ("rollout", "learn") or point.get("kept") == "last"):
+                marks.append(pytest.mark.nightly)  # compiled for long; `train`, and steps that are kept, are alike
             yield pytest.param(case, point, id=point_name(case.name, point), marks=marks)
 
 

@@ -11,17 +11,17 @@ from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.training.utils.data_loader import create_and_push_data_placeholders
 from warp_drive.utils.env_registrar import EnvironmentRegistrar
 
-from tests.compat.environments.climate.climate import Climate, CUDAClimate
-from tests.compat.environments.epidemic.epidemic import Epidemic
+from tests.compat.environments.towns.towns import Towns
+from tests.compat.environments.treaties.treaties import CUDATreaties, Treaties
 from tests.compat.walkers import CUDA_SOURCE, NUMBA_SOURCE
 from tests.support import BACKENDS_HERE
 from warpdrive_min import BACKENDS, backends
 
 FOLDER = Path(__file__).with_name("environments")
-SMALL = {"num_states": 3, "episode_length": 4, "closing_delay": 1, "vaccination_start": 3, "seed": 1}
-"""An epidemic."""
+SMALL = {"num_towns": 3, "episode_length": 4, "seed": 1}
+"""Three towns and their council."""
 FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
-"""A climate."""
+"""Four regions that make treaties."""
 
 N_ENVS = 4
 
@@ -42,11 +42,11 @@ IN_CUDA_C = [pytest.param("host", marks=needs_host), pytest.param("pycuda", mark
 def registrar_of_users() -> EnvironmentRegistrar:
     """Return the registrar, which knows users' classes and sources."""
     registrar = EnvironmentRegistrar()
-    registrar.add(["cpu", "numba", "pycuda"])(Epidemic)
-    registrar.add("cpu")(Climate)
-    registrar.add(["numba", "pycuda"])(CUDAClimate)
+    registrar.add(["cpu", "numba", "pycuda"])(Towns)
+    registrar.add("cpu")(Treaties)
+    registrar.add(["numba", "pycuda"])(CUDATreaties)
     sources = {"Walkers": (str(CUDA_SOURCE), NUMBA_SOURCE)}
-    for name in ("epidemic", "climate"):
+    for name in ("towns", "treaties"):
         module = f"tests.compat.environments.{name}.{name}_step_numba"
         sources[name] = (str(FOLDER / name / f"{name}_step.cu"), module)
     for name, (source, module) in sources.items():
@@ -81,7 +81,7 @@ def start(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) ->
 
 
 def push_placeholders(wrapper: EnvWrapper, **arguments: Any) -> None:
-    """Push what a trainer would; the epidemic's policies have arrays of their own."""
+    """Push what a trainer would; the towns' policies have arrays of their own."""
     policies = getattr(wrapper.env, "policy_tag_to_agent_id_map", None)
     create_and_push_data_placeholders(
         wrapper,

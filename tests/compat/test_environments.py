@@ -1,6 +1,6 @@
-"""Environments of real size, written for `warp_drive` alone: they load, step and reset as they are.
+"""Environments that are written for `warp_drive` alone: they load, step and reset as they are.
 
-`epidemic` is one class for all backends with two policies of their own arrays, `climate` a Python class with a subclass
+`towns` is one class for all backends with two policies of their own arrays, `treaties` a Python class with a subclass
 for the kernels; see their folders.
 """
 
@@ -23,8 +23,8 @@ from warp_drive.env_wrapper import EnvWrapper
 from warp_drive.managers.function_manager import CUDALogController, CUDASampler
 
 from tests.compat.builders import FOLDER, FOUR, SMALL, THREADED, push_placeholders, start
-from tests.compat.environments.climate.climate import ACCEPTANCE, MITIGATION, PROPOSAL, Climate, CUDAClimate
-from tests.compat.environments.epidemic.epidemic import Epidemic
+from tests.compat.environments.towns.towns import Towns
+from tests.compat.environments.treaties.treaties import ACCEPTANCE, MITIGATION, PROPOSAL, CUDATreaties, Treaties
 from tests.support import TAG_CONFIGS
 from warpdrive_min.backends import cuda_c, cuda_source
 from warpdrive_min.function_manager import LaunchShape
@@ -45,10 +45,10 @@ def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> Non
 
 
 @pytest.mark.parametrize("backend", THREADED)
-def test_climate_treaties_as_worked_by_hand(backend):
+def test_treaties_as_worked_by_hand(backend):
     """Offers 5, 6 and 9 lie within 2 for the first two regions only; the fourth offers 6 but does not join."""
-    wrapper = start(CUDAClimate(**FOUR), backend)
-    actions = np.zeros((4, 5), int)
+    wrapper = start(CUDATreaties(**FOUR), backend)
+    actions = np.zeros((4, 4), int)
     actions[:, PROPOSAL], actions[:, ACCEPTANCE] = [5, 6, 9, 6], [1, 1, 1, 0]
     act(wrapper, actions)
     wrapper.step()
@@ -60,7 +60,7 @@ def test_climate_treaties_as_worked_by_hand(backend):
     mask = pull(wrapper, "observations_action_mask")[1, :, 10:20]
     np.testing.assert_array_equal(mask[:2], [[0] * 5 + [1] * 5] * 2)
     assert mask[2:].all()
-    np.testing.assert_array_equal(pull(wrapper, "observations_features")[0, :, 9], [0.25, 0.25, 0, 0])
+    np.testing.assert_array_equal(pull(wrapper, "observations_features")[0, :, 4], [0.25, 0.25, 0, 0])
 
 
 # ------------------------------------------------------------------ Python and kernels, step by step
@@ -68,46 +68,46 @@ def test_climate_treaties_as_worked_by_hand(backend):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_kernels_agree_with_python_beside_other_environments(backend, registrar):
-    """Two sizes of the epidemic, the climate and Tag Continuous live in one process, each with its own sizes.
+    """Two sizes of the towns, the treaties and Tag Continuous live in one process, each with its own sizes.
 
-    The larger epidemic has the agents on the last axis of the states' observations.
+    Five towns have the agents on the last axis of their observations.
     """
-    earlier = start(Epidemic(**SMALL), backend)
+    earlier = start(Towns(**SMALL), backend)
     tag = EnvWrapper(TagContinuous(**TAG_CONFIGS["full, exits"]), num_envs=2, env_backend=backend)
     tag.reset_all_envs()
-    five = {"num_states": 5, "episode_length": 2, "closing_delay": 1, "agents_last": True, "seed": 4}
+    five = {"num_towns": 5, "episode_length": 2, "agents_last": True, "seed": 4}
     two = {"num_regions": 2, "episode_length": 2, "seed": 5}
-    assert epidemic_checker(SMALL, backend, registrar).test_env_reset_and_step(seed=0) < 1e-4
-    assert epidemic_checker(five, backend, registrar).test_env_reset_and_step(seed=0) < 1e-4
-    climate = climate_checker({"four": FOUR, "two": two}, backend, registrar, num_episodes=1)
-    assert climate.test_env_reset_and_step(seed=0) < 1e-4
+    assert towns_checker(SMALL, backend, registrar).test_env_reset_and_step(seed=0) < 1e-4
+    assert towns_checker(five, backend, registrar).test_env_reset_and_step(seed=0) < 1e-4
+    treaties = treaties_checker({"four": FOUR, "two": two}, backend, registrar, num_episodes=1)
+    assert treaties.test_env_reset_and_step(seed=0) < 1e-4
     tag.step_all_envs()
     assert pull(tag, "_timestep_").tolist() == [1, 1]
     follow(earlier, 2)
 
 
-def epidemic_checker(config: dict[str, Any], backend: str, registrar: Any, **arguments: Any) -> EnvironmentCPUvsGPU:
+def towns_checker(config: dict[str, Any], backend: str, registrar: Any, **arguments: Any) -> EnvironmentCPUvsGPU:
     """Return the checker of the class for all backends."""
     return EnvironmentCPUvsGPU(
-        dual_mode_env_class=Epidemic,
-        env_configs={"epidemic": config},
+        dual_mode_env_class=Towns,
+        env_configs={"towns": config},
         num_envs=2,
         gpu_env_backend=backend,
         env_registrar=registrar,
-        policy_tag_to_agent_id_map=Epidemic(**config).policy_tag_to_agent_id_map,
+        policy_tag_to_agent_id_map=Towns(**config).policy_tag_to_agent_id_map,
         create_separate_placeholders_for_each_policy=True,
         obs_dim_corresponding_to_num_agents="last" if config.get("agents_last") else "first",
         **arguments,
     )
 
 
-def climate_checker(
+def treaties_checker(
     configs: dict[str, dict[str, Any]], backend: str, registrar: Any, **arguments: Any
 ) -> EnvironmentCPUvsGPU:
     """Return the checker of the two classes."""
     return EnvironmentCPUvsGPU(
-        cpu_env_class=Climate,
-        cuda_env_class=CUDAClimate,
+        cpu_env_class=Treaties,
+        cuda_env_class=CUDATreaties,
         env_configs=configs,
         num_envs=2,
         gpu_env_backend=backend,
@@ -117,43 +117,41 @@ def climate_checker(
 
 
 def follow(wrapper: EnvWrapper, n_steps: int) -> None:
-    """Step an epidemic and a Python object with the same random actions, and compare states and rewards."""
-    reference = Epidemic(**SMALL)
+    """Step towns and a Python object with the same random actions, and compare states and rewards."""
+    reference = Towns(**SMALL)
     reference.reset()
     np.random.seed(3)  # noqa: NPY002  (WarpDrive's draws)
     for _ in range(n_steps):
         (actions,) = generate_random_actions(reference, 1)
-        act(wrapper, [[actions[0]], [actions[1]], [actions[2]]], "sampled_actions_state")
-        act(wrapper, [[actions[3]]], "sampled_actions_federal")
+        act(wrapper, [[actions[0]], [actions[1]], [actions[2]]], "sampled_actions_town")
+        act(wrapper, [[actions[3]]], "sampled_actions_council")
         wrapper.step_all_envs()
         _, rewards, _, _ = reference.step(actions)
         for env in range(wrapper.n_envs):
-            for name, want in reference.state.items():
-                np.testing.assert_allclose(pull(wrapper, name)[env], want, rtol=1e-4, atol=1e-5)
-            got = np.append(pull(wrapper, "rewards_state")[env], pull(wrapper, "rewards_federal")[env])
+            for name in ("wealth", "paid"):
+                np.testing.assert_allclose(pull(wrapper, name)[env], getattr(reference, name), rtol=1e-4, atol=1e-5)
+            got = np.append(pull(wrapper, "rewards_town")[env], pull(wrapper, "rewards_council")[env])
             np.testing.assert_allclose(got, list(rewards.values()), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("backend", THREADED)
-@pytest.mark.parametrize(
-    ("parameter", "array"), [("max_subsidy_per_person", "observations_state"), ("debt_weight", "rewards_federal")]
-)
+@pytest.mark.parametrize(("parameter", "array"), [("grant", "observations_town"), ("cost", "rewards_council")])
 def test_checker_finds_a_planted_difference(parameter, array, backend, registrar):
     """A Python class with another parameter is caught, in the observations or in the second kernel's rewards."""
 
-    class Other(Epidemic):
+    class Other(Towns):
         def __init__(self, **config):
             super().__init__(**config)
             setattr(self, parameter, np.float32(0.5))
 
     checker = EnvironmentCPUvsGPU(
         cpu_env_class=Other,
-        cuda_env_class=Epidemic,
-        env_configs={"epidemic": SMALL},
+        cuda_env_class=Towns,
+        env_configs={"towns": SMALL},
         num_envs=2,
         gpu_env_backend=backend,
         env_registrar=registrar,
-        policy_tag_to_agent_id_map={"state": [0, 1, 2], "federal": [3]},
+        policy_tag_to_agent_id_map={"town": [0, 1, 2], "council": [3]},
         create_separate_placeholders_for_each_policy=True,
     )
     with pytest.raises(AssertionError, match=array):
@@ -163,23 +161,21 @@ def test_checker_finds_a_planted_difference(parameter, array, backend, registrar
 @pytest.mark.gpu
 @pytest.mark.parametrize(("backend", "blocks"), [("numba", 1), ("pycuda", 1), ("pycuda", 2)])
 def test_full_size_agrees_with_python(backend, blocks, registrar):
-    """51 states and 27 regions, two whole episodes, on one block for an environment or on a cluster of two."""
+    """50 towns and 27 regions, two whole episodes, on one block for an environment or on a cluster of two."""
     arguments = {"blocks_per_env": blocks, "num_episodes": 2}
     assert (
-        epidemic_checker({"seed": 1, "agents_last": True}, backend, registrar, **arguments).test_env_reset_and_step(
-            seed=1
-        )
+        towns_checker({"seed": 1, "agents_last": True}, backend, registrar, **arguments).test_env_reset_and_step(seed=1)
         < 0.01
     )
     assert (
-        climate_checker({"full": {"seed": 1}}, backend, registrar, **arguments).test_env_reset_and_step(seed=1) < 0.01
+        treaties_checker({"full": {"seed": 1}}, backend, registrar, **arguments).test_env_reset_and_step(seed=1) < 0.01
     )
 
 
 # ------------------------------------------------------------------ a whole run
 
 
-@pytest.mark.parametrize(("name", "config"), [("Epidemic", SMALL), ("Climate", FOUR)])
+@pytest.mark.parametrize(("name", "config"), [("Towns", SMALL), ("Treaties", FOUR)])
 def test_python_classes_run_in_the_wrapper(name, config, registrar):
     """Without a GPU, also by the old argument, the wrapper steps the one environment with actions by agent."""
     with pytest.warns(DeprecationWarning, match="use_cuda"):
@@ -197,26 +193,24 @@ def test_python_classes_run_in_the_wrapper(name, config, registrar):
 
 
 @pytest.mark.parametrize("backend", THREADED)
-def test_epidemic_runs_from_sampler_to_log(backend, registrar):
+def test_towns_run_from_sampler_to_log(backend, registrar):
     """Made by its registered name, sampled, logged and restarted: the log is what Python computes for those actions."""
-    wrapper = EnvWrapper(
-        env_name="Epidemic", env_registrar=registrar, env_config=SMALL, num_envs=2, env_backend=backend
-    )
+    wrapper = EnvWrapper(env_name="Towns", env_registrar=registrar, env_config=SMALL, num_envs=2, env_backend=backend)
     first = wrapper.reset_all_envs()
     data = wrapper.cuda_data_manager
     sampler = CUDASampler(wrapper.cuda_function_manager)
     sampler.init_random(seed=3)
     push_placeholders(wrapper, action_sampler=sampler, training_batch_size_per_env=4)
-    assert data.get_shape("processed_observations_batch_state") == (4, 2, 3, 10)
-    assert data.get_shape("processed_observations_batch_federal") == (4, 2, 1, 13)
-    assert data.get_shape("sampled_actions_batch_federal") == (4, 2, 1, 1)
+    assert data.get_shape("processed_observations_batch_town") == (4, 2, 3, 5)
+    assert data.get_shape("processed_observations_batch_council") == (4, 2, 1, 7)
+    assert data.get_shape("sampled_actions_batch_council") == (4, 2, 1, 1)
     logger = CUDALogController(wrapper.cuda_function_manager)
-    reference = Epidemic(**SMALL)
+    reference = Towns(**SMALL)
     reference.reset()
-    want = [dict(reference.state)]
+    want = [(reference.wealth, reference.paid)]
     chances = {
-        "state": torch.full((2, 3, 10), 0.1, device=data.device),
-        "federal": torch.full((2, 1, 20), 0.05, device=data.device),
+        "town": torch.full((2, 3, 10), 0.1, device=data.device),
+        "council": torch.full((2, 1, 20), 0.05, device=data.device),
     }
     seen = set()
 
@@ -224,65 +218,64 @@ def test_epidemic_runs_from_sampler_to_log(backend, registrar):
     for step in range(1, 5):
         for policy, distribution in chances.items():
             sampler.sample(data, distribution, action_name=f"sampled_actions_{policy}")
-        actions = [*pull(wrapper, "sampled_actions_state")[1, :, 0], *pull(wrapper, "sampled_actions_federal")[1, :, 0]]
+        actions = [*pull(wrapper, "sampled_actions_town")[1, :, 0], *pull(wrapper, "sampled_actions_council")[1, :, 0]]
         seen.update(actions)
         wrapper.step_all_envs()
         logger.update_log(data, step)
         reference.step(dict(enumerate(actions)))
-        want.append(dict(reference.state))
+        want.append((reference.wealth, reference.paid))
     assert len(seen) > 5, "the sampler drew many levels"
-    log = logger.fetch_log(data, names=["infected", "deaths", "debt"])
-    assert log["infected_for_log"].shape == (5, 4)
-    for name in ("infected", "deaths", "debt"):
-        values = [state[name] for state in want]
+    log = logger.fetch_log(data, names=["wealth", "paid"])
+    assert log["wealth_for_log"].shape == (5, 4)
+    for name, values in zip(("wealth", "paid"), zip(*want, strict=True), strict=True):
         np.testing.assert_allclose(log[f"{name}_for_log"], values, rtol=1e-4, atol=1e-5)
-    assert log["debt_for_log"][-1, 3] > 0
+    assert log["paid_for_log"][-1, 3] > 0
 
     assert pull(wrapper, "_done_").tolist() == [1, 1]
     wrapper.reset_only_done_envs()
     assert pull(wrapper, "_done_").tolist() == pull(wrapper, "_timestep_").tolist() == [0, 0]
-    assert not pull(wrapper, "stringency").any()
-    np.testing.assert_array_equal(pull(wrapper, "observations_state"), [[first[state] for state in range(3)]] * 2)
-    np.testing.assert_array_equal(pull(wrapper, "observations_federal"), [[first[3]]] * 2)
+    assert not pull(wrapper, "closing").any()
+    np.testing.assert_array_equal(pull(wrapper, "observations_town"), [[first[town] for town in range(3)]] * 2)
+    np.testing.assert_array_equal(pull(wrapper, "observations_council"), [[first[3]]] * 2)
 
 
 @pytest.mark.parametrize("backend", THREADED)
-def test_climate_is_stepped_by_torchrl(backend):
-    """Features and mask are entries of a group; actions of five types that ActionMask draws respect the mask."""
+def test_treaties_are_stepped_by_torchrl(backend):
+    """Features and mask are entries of a group; actions of four types that ActionMask draws respect the mask."""
     pytest.importorskip("torchrl")
     from torchrl.envs import TransformedEnv
     from torchrl.envs.transforms import ActionMask
 
     from warpdrive_min.bridges.torchrl import TorchRLEnv
 
-    env = TorchRLEnv(start(CUDAClimate(**FOUR), backend))
+    env = TorchRLEnv(start(CUDATreaties(**FOUR), backend))
     env.wrapper.cuda_data_manager.tensor("observations_action_mask_at_reset")[:, :, 1:9] = (
         0  # of ten choices two are left
     )
     masked = TransformedEnv(env, ActionMask(("agents", "action"), ("agents", "action_mask")))
     data = masked.rollout(2, break_when_any_done=False)["agents"]
-    assert data["observation", "features"].shape == (2, 2, 4, 11)
+    assert data["observation", "features"].shape == (2, 2, 4, 5)
     assert not data["action_mask"][:, 0, :, 1:9].any()
-    nvec = Climate(**FOUR).action_nvec
+    nvec = Treaties(**FOUR).action_nvec
     for mask, action in zip(data["action_mask"].split(nvec, -1), data["action"].unbind(-1), strict=True):
         assert mask.gather(-1, action[..., None]).all()
 
 
 @pytest.mark.parametrize("backend", THREADED)
-def test_climate_runs_with_masks_and_its_own_reset(backend):
+def test_treaties_run_with_masks_and_their_own_reset(backend):
     """Actions sampled under the mask respect the treaties; finished copies alone restart; so does all by the kernel."""
-    wrapper = EnvWrapper(env_obj=CUDAClimate(**FOUR), num_envs=2, env_backend=backend)
+    wrapper = EnvWrapper(env_obj=CUDATreaties(**FOUR), num_envs=2, env_backend=backend)
     first = wrapper.reset_all_envs()
     assert set(first[0]) == {"features", "action_mask"}
     data = wrapper.cuda_data_manager
     sampler = CUDASampler(wrapper.cuda_function_manager)
     sampler.init_random(seed=7)
     push_placeholders(wrapper, action_sampler=sampler, training_batch_size_per_env=4)
-    assert data.get_shape("processed_observations_batch_shared") == (4, 2, 4, 11), "the mask does not count"
+    assert data.get_shape("processed_observations_batch_shared") == (4, 2, 4, 5), "the mask does not count"
     assert data.is_data_on_device_via_torch("reward_weight")
     data.data_on_device_via_torch("reward_weight").fill_(2)
     actions = data.data_on_device_via_torch("sampled_actions")
-    reference = Climate(**FOUR)
+    reference = Treaties(**FOUR)
     reference.reset()
 
     n_bound = 0
@@ -313,7 +306,7 @@ def test_climate_runs_with_masks_and_its_own_reset(backend):
     assert pull(wrapper, "_timestep_").tolist() == [3, 0]
 
     data.data_on_device_via_torch("reward_weight").fill_(3)
-    wrapper.custom_reset_all_envs(args=CUDAClimate.reset_arguments())
+    wrapper.custom_reset_all_envs(args=CUDATreaties.reset_arguments())
     assert (pull(wrapper, "reward_weight") == 3).all(), "this reset leaves the weights alone"
     assert pull(wrapper, "_timestep_").tolist() == [0, 0]
     names = [name for name in data.reset_data_list if name != "reward_weight"]
@@ -323,7 +316,7 @@ def test_climate_runs_with_masks_and_its_own_reset(backend):
     )
     wrapper.reset_all_envs()
     assert (pull(wrapper, "reward_weight") == 1).all()
-    assert {"capital", "treaties", "carbon", "observations_action_mask"} <= set(names)
+    assert {"capital", "treaties", "temperature", "observations_action_mask"} <= set(names)
     for name in names:
         np.testing.assert_array_equal(pull(wrapper, name), restored[name], err_msg=name)
 
@@ -336,8 +329,8 @@ def test_climate_runs_with_masks_and_its_own_reset(backend):
 @pytest.mark.parametrize(
     ("name", "n_agents", "kernels"),
     [
-        ("epidemic", 52, {"CudaEpidemicStep": 35, "CudaEpidemicRewards": 8}),
-        ("climate", 27, {"CudaClimateStep": 30, "CudaClimateStepNegotiate": 7, "CudaClimateReset": 31}),
+        ("towns", 51, {"CudaTownsStep": 16, "CudaTownsRewards": 5}),
+        ("treaties", 27, {"CudaTreatiesStep": 13, "CudaTreatiesStepNegotiate": 7, "CudaTreatiesReset": 17}),
     ],
 )
 def test_cuda_sources_compile_for_the_gpu(name, n_agents, kernels, blocks):

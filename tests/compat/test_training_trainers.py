@@ -28,8 +28,8 @@ from warp_drive.training.trainers.trainer_base import Metrics, PerfStats, Sample
 from warp_drive.training.trainers.trainer_ddpg import TrainerDDPG
 
 from tests.compat.builders import FOUR, N_ENVS, SMALL, THREADED, policy, settings, wrapped
-from tests.compat.environments.climate.climate import CUDAClimate
-from tests.compat.environments.epidemic.epidemic import Epidemic
+from tests.compat.environments.towns.towns import Towns
+from tests.compat.environments.treaties.treaties import CUDATreaties
 from tests.compat.walkers import CUDAWalkers
 from warpdrive_min.compat import scripts
 from warpdrive_min.compat.project import DEFAULT_CONFIGS
@@ -89,7 +89,14 @@ def test_trainer_refuses_methods_that_nobody_calls(kind):
 # ------------------------------------------------------------------ scripts
 
 
-@pytest.mark.parametrize("backend", ["host", *ON_GPU])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "host",
+        pytest.param("pycuda", marks=pytest.mark.gpu),
+        pytest.param("numba", marks=[pytest.mark.gpu, pytest.mark.nightly]),  # compiles for a minute
+    ],
+)
 def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
     """In a process of its own, by its names alone: three environments, one policy and two."""
     ran = subprocess.run(
@@ -450,8 +457,8 @@ def test_rows_that_an_environment_made_itself_are_fetched(backend, tmp_path):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path):
-    """The epidemic's two policies have observations, actions and rewards of their own; both learn."""
-    wrapper = wrapped(Epidemic(**SMALL), backend)
+    """The towns' two policies have observations, actions and rewards of their own; both learn."""
+    wrapper = wrapped(Towns(**SMALL), backend)
     policies = wrapper.env.policy_tag_to_agent_id_map
     config = settings(tmp_path, {name: policy() for name in policies}, num_envs=2, train_batch_size=6)
     trainer = TrainerA2C(wrapper, config, policies, create_separate_placeholders_for_each_policy=True, verbose=False)
@@ -459,9 +466,9 @@ def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path):
     trainer.train(1)
     for name, model in trainer.models.items():
         assert not torch.equal(before[name]["fc.0.0.weight"], model.state_dict()["fc.0.0.weight"]), name
-    assert trainer.groups["state"].buffer.observations.abs().sum() > 0
+    assert trainer.groups["town"].buffer.observations.abs().sum() > 0
     states, actions, rewards = trainer.fetch_episode_states(
-        ["_timestep_"], 1, include_rewards_actions=True, policy="state"
+        ["_timestep_"], 1, include_rewards_actions=True, policy="town"
     )
     assert states["_timestep_"].tolist() == [0, 1, 2, 3, 4]
     assert (actions.shape, rewards.shape) == ((4, 3, 1), (4, 3))
@@ -478,8 +485,8 @@ def test_arrays_of_each_policy_need_an_environment_that_reads_them(tmp_path):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_environment_with_masks_trains(backend, tmp_path):
-    """The climate's observations are dicts with a mask: no action that it forbids is drawn."""
-    wrapper = wrapped(CUDAClimate(**FOUR), backend)
+    """The observations of treaties are dicts with a mask: no action that it forbids is drawn."""
+    wrapper = wrapped(CUDATreaties(**FOUR), backend)
     trainer = trainer_of(wrapper, tmp_path, train_batch_size=4)
     trainer.train(1)
     batch = trainer.groups["shared"].buffer

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.agreement import assert_same_bits, start
-from tests.support import SCENARIOS
+from tests.support import KINDS, SCENARIOS, on_backends
 from warpdrive_min import BACKENDS, capture
 from warpdrive_min.agreement.stepping import snapshot
 from warpdrive_min.errors import BindingError, ConfigError
@@ -21,10 +21,10 @@ gpu_backends = [
 ] or [pytest.param("pycuda", marks=pytest.mark.gpu)]
 
 
-@pytest.mark.parametrize("backend", gpu_backends)
-@pytest.mark.parametrize(("name", "config"), SCENARIOS.values(), ids=SCENARIOS)
-def test_replay_equals_eager(name, config, backend):
+@on_backends("case", SCENARIOS, gpu_backends, numba=KINDS)
+def test_replay_equals_eager(case, backend):
     """Sampling, stepping and restarting in a replayed graph leave the same bits as the same calls made eagerly."""
+    name, config = SCENARIOS[case]
     ends = {}
     for mode in ("eager", "graph"):
         wrapper = start(name, config, backend, 300, seed=3, auto_reset=True)
@@ -45,13 +45,14 @@ def test_replay_equals_eager(name, config, backend):
 
 
 @pytest.mark.parametrize("backend", gpu_backends)
-def test_replay_keeps_what_it_runs_on(backend):
+def test_replay_keeps_what_it_runs_on(backend, kept_numba_kernels):
     """Who has only the replay left can go on: kernels and arrays are not freed with the environments."""
     wrapper = start("cartpole", {}, backend, 300, auto_reset=True)
     wrapper.step()
     played = wrapper.cuda_data_manager.tensor("_timestep_")
     replay = capture(wrapper.backend, wrapper.step)
     del wrapper
+    kept_numba_kernels.clear()
     gc.collect()
     torch.cuda.empty_cache()
     for _ in range(2):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from envs import ENVS, CartPole
-from tests.support import BACKENDS_HERE, SCENARIOS, TAG_CONFIGS, is_simulated, on_every_backend
+from tests.support import BACKENDS_HERE, SCENARIOS, TAG_CONFIGS, is_simulated, on_backends, on_every_backend
 from warpdrive_min import CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.errors import CompileError, ConfigError, DataError
@@ -53,17 +53,11 @@ def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("backend", "form"),
-    [
-        pytest.param(*each.values, form, marks=each.marks)
-        for each in BACKENDS_HERE
-        for form in (FORMS if each.marks else FEW)
-        if not (form.startswith("rice") and is_simulated(each.values[0]))
-    ],
-)
-def test_rollouts_are_single_draws_and_steps(backend, form):
+@on_backends("form", FORMS if torch.cuda.is_available() else FEW, BACKENDS_HERE, numba=FEW)
+def test_rollouts_are_single_draws_and_steps(form, backend):
     """Twice random actions, twice given ones, then single steps: over ends of episodes, and of words of a draw."""
+    if form.startswith("rice") and is_simulated(backend):
+        pytest.skip("minutes in the simulator")
     n_envs, n_steps = (3, 3) if is_simulated(backend) else (135, 5)
     rollouts, singles = made(form, backend, n_envs), made(form, backend, n_envs)
     draw = random_policy(singles, SEED)

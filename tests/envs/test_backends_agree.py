@@ -12,19 +12,18 @@ from envs import ENVS
 from tests.agreement import assert_same_bits, free_run, random_actions, start, step_from_same_state
 from tests.envs.builders import SINGLE
 from tests.support import (
+    BACKENDS_HERE,
     COMPILERS,
+    KINDS,
     OTHER_BACKENDS,
     SCENARIOS,
     TAG_CONFIGS,
     is_simulated,
-    on_every_backend,
+    on_backends,
     on_every_other_backend,
 )
 from warpdrive_min.agreement import Agreement
 from warpdrive_min.policies import random_policy
-
-every_scenario = pytest.mark.parametrize(("name", "config"), SCENARIOS.values(), ids=SCENARIOS)
-
 
 LARGE = ("covid19_economy", "rice")
 """Environments of which a CPU takes few: each has as much to do as hundreds of others."""
@@ -110,13 +109,13 @@ def test_exact_runs_do_not_depend_on_the_compiler(case, compiler):
     assert_same_bits(got, want)
 
 
-@on_every_backend
-@every_scenario
-def test_environment_does_not_depend_on_how_many_there_are(name, config, backend):
+@on_backends("case", SCENARIOS, BACKENDS_HERE, numba=KINDS, host=KINDS)
+def test_environment_does_not_depend_on_how_many_there_are(case, backend):
     """The first environments of a larger run go through the same states to the bit.
 
     On a CPU with `exact` alone: else a compiler may round those that do not fill a vector of SIMD in another way.
     """
+    name, config = SCENARIOS[case]
     n_envs, n_more, n_steps = (2, 9 if name in SINGLE else 3, 2) if is_simulated(backend) else (5, 16, 40)
     n_steps = n_steps if name not in LARGE else n_steps // 2
     exact = backend == "host"
@@ -135,12 +134,15 @@ SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spre
 """Scenarios whose environments several blocks can share."""
 
 
-@on_every_backend
-@pytest.mark.parametrize(
-    ("case", "blocks"), [*((case, None) for case in SCENARIOS), *((case, 3) for case in SHARED)], ids=str
+@on_backends(
+    "shared",
+    [*((case, None) for case in SCENARIOS), *((case, 3) for case in SHARED)],
+    BACKENDS_HERE,
+    numba=[*((case, None) for case in KINDS), (SHARED[-1], 3)],
 )
-def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(case, blocks, backend):
+def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(shared, backend):
     """A step with auto-reset is one of the oracle without, and a reset of what is done, but for what is kept."""
+    case, blocks = shared
     name, config = SCENARIOS[case]
     n_envs = 1 if is_simulated(backend) else 4
     options = {"seed": 3, "exact": True, "blocks_per_env": blocks}
@@ -180,10 +182,10 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(cas
     assert not got.tensor("_done_").any()
 
 
-@on_every_other_backend
-@every_scenario
-def test_same_seed_draws_the_same_actions_and_starts(name, config, backend):
+@on_backends("case", SCENARIOS, numba=KINDS)
+def test_same_seed_draws_the_same_actions_and_starts(case, backend):
     """Actions and starts of one seed are the oracle's to the bit, exact build or not; another seed's are not."""
+    name, config = SCENARIOS[case]
     drawn = {}
     n_envs, n_draws = (1, 2) if is_simulated(backend) and name in LARGE else (4, 6)
     for key, (each, seed) in {"got": (backend, 7), "want": ("cpu", 7), "other": ("cpu", 8)}.items():

@@ -12,7 +12,7 @@ import torch
 from envs import ENVS
 from tests.agreement import assert_same_bits, free_run, step_from_same_state
 from tests.envs.builders import crowd
-from tests.support import is_simulated, on_every_other_backend, random_tag_config
+from tests.support import is_simulated, on_backends, on_every_other_backend, random_tag_config
 
 
 class Run(NamedTuple):
@@ -95,19 +95,20 @@ def random_grid(seed: int, few: bool) -> Run:
 
 
 LOTS = {
-    f"{draw.__name__} {first}": (draw, range(first, first + 10))
+    f"{draw.__name__} {first}": (draw, range(first, first + 4))
     for draw, firsts in (
-        (random_tag, range(0, 80, 10)),
-        (random_crowd, (1000, 1010)),
-        (random_grid, range(0, 100, 10)),
+        (random_tag, range(0, 80, 4)),
+        (random_crowd, range(1000, 1020, 4)),
+        (random_grid, range(0, 100, 4)),
     )
     for first in firsts[:: 1 if torch.cuda.is_available() else 2]
 }
 """Draws of runs, and the seeds of a lot, of which the simulator takes the first; without a GPU every other lot."""
+OF_EACH = ("random_tag 0", "random_tag 8", "random_crowd 1000", "random_grid 0", "random_grid 80")
+"""Lots of every draw, exact builds and others, one block and several."""
 
 
-@on_every_other_backend
-@pytest.mark.parametrize("lot", LOTS)
+@on_backends("lot", LOTS, numba=OF_EACH, host=[*LOTS][::2])
 def test_random_configs_agree(lot, backend):
     """Exact builds and grids give the oracle's bits, others its values; each run has tagged someone."""
     (draw, seeds), few = LOTS[lot], is_simulated(backend)
@@ -187,6 +188,7 @@ BLOCKS = [
     ("tag_continuous", True, 70, 2),
 ]
 """Environment, whether it is observed in full, agents and blocks."""
+BY_DAY = [run for run in BLOCKS if run[3] > 1 or run[2] in (5, 11)]
 
 
 @functools.lru_cache(maxsize=2)
@@ -199,10 +201,10 @@ def run_of_blocks(name, full, n_agents, n_envs, n_steps, backend="cpu", blocks=N
     return free_run(name, config, backend, n_envs=n_envs, n_steps=n_steps, seed=4, exact=not is_grid, **options)[0]
 
 
-@on_every_other_backend
-@pytest.mark.parametrize(("name", "full", "n_agents", "blocks"), BLOCKS)
-def test_results_do_not_depend_on_the_number_of_blocks(name, full, n_agents, blocks, backend):
+@on_backends("case", BLOCKS, numba=BY_DAY, host=BY_DAY)
+def test_results_do_not_depend_on_the_number_of_blocks(case, backend):
     """Over episodes: agents that do not divide over blocks, fewer than blocks, and more than a block's threads."""
+    name, full, n_agents, blocks = case
     if is_simulated(backend) and n_agents > 11:
         pytest.skip("more agents take minutes in the simulator")
     n_envs, n_steps = (1, 3) if is_simulated(backend) else (3, 30 if n_agents <= 100 else 4)

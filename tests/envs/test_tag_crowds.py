@@ -42,6 +42,7 @@ def test_cells_find_whom_all_pairs_find(n_agents, in_corners, in_game, monkeypat
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.nightly
 def test_more_agents_than_16_bits_count(monkeypatch):
     """The kernels for many agents step 66,000 as the oracle does: two steps to the bit."""
     n_agents = 66_000

@@ -12,7 +12,7 @@ from envs import CartPole, TagContinuous, TagGridWorld
 from envs.tag_continuous import env as tag_continuous
 from tests.agreement import assert_same_bits, free_run, start
 from tests.envs.builders import crowd, read
-from tests.support import OTHER_BACKENDS, is_simulated
+from tests.support import OTHER_BACKENDS, is_simulated, on_backends
 from warpdrive_min.errors import ConfigError
 
 others = pytest.mark.parametrize("backend", OTHER_BACKENDS)
@@ -27,22 +27,28 @@ def run(backend: str, settings: dict[str, Any], n_envs: int, n_steps: int, **opt
 # ------------------------------------------------------------------ cells, all pairs, blocks
 
 
-@others
-@pytest.mark.parametrize("changes", [{"neighbor_search": "all_pairs"}, {"neighbor_search": "auto"}])
-@pytest.mark.parametrize("n_observed", [1, 10, 20])
-def test_cells_and_all_pairs_give_the_same_bits(changes, n_observed, backend):
+@on_backends(
+    "case",
+    [(search, n_observed) for search in ("all_pairs", "auto") for n_observed in (1, 10, 20)],
+    numba=[("all_pairs", 20), ("auto", 1)],
+)
+def test_cells_and_all_pairs_give_the_same_bits(case, backend):
     """The grid changes how neighbours are found, not who they are; more of them than are searched at a time, too."""
+    search, n_observed = case
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
     settings = crowd(n_agents, num_other_agents_observed=n_observed)
     cells = run(backend, settings, n_envs, n_steps, blocks_per_env=2)
-    assert_same_bits(run(backend, {**settings, **changes}, n_envs, n_steps, blocks_per_env=2), cells)
+    assert_same_bits(run(backend, {**settings, "neighbor_search": search}, n_envs, n_steps, blocks_per_env=2), cells)
 
 
-@others
-@pytest.mark.parametrize("search", ["grid", "all_pairs"])
-@pytest.mark.parametrize("n_observed", [1, 10])
-def test_one_block_sees_what_several_see(n_observed, search, backend):
+@on_backends(
+    "case",
+    [(search, n_observed) for search in ("grid", "all_pairs") for n_observed in (1, 10)],
+    numba=[("grid", 10), ("all_pairs", 1)],
+)
+def test_one_block_sees_what_several_see(case, backend):
     """One block sorts its agents by cell in shared memory, of those that left the game, too; or it looks at all."""
+    search, n_observed = case
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 3, 12)
     settings = crowd(n_agents, num_other_agents_observed=n_observed, neighbor_search=search)
     of_one = run(backend, settings, n_envs, n_steps, blocks_per_env=1)
@@ -51,8 +57,7 @@ def test_one_block_sees_what_several_see(n_observed, search, backend):
     assert_same_bits(of_one, {name: of_several[name] for name in of_one})
 
 
-@others
-@pytest.mark.parametrize("blocks", [1, 3])
+@on_backends("blocks", [1, 3], numba=[3])
 def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, monkeypatch):
     """Parts, more of them than blocks as well, change who adds the cells up; nor does it matter who left which cell."""
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)

@@ -1,1 +1,0 @@
-"""A world economy in a warming climate; see `climate.py`."""

@@ -1,1 +1,0 @@
-"""An epidemic in the states of a federation; see `epidemic.py`."""

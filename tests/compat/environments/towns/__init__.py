@@ -1,0 +1,1 @@
+"""An environment of two policies with arrays of their own; see `towns`."""

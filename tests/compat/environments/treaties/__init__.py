@@ -1,0 +1,1 @@
+"""An environment of masks with a restart of its own; see `treaties`."""
