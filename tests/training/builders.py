@@ -79,13 +79,22 @@ def need_interpreter() -> None:
         pytest.skip("Triton's kernels are interpreted where there is no GPU")
 
 
-def runs_here(*names):
-    """Return the named runs on every backend here as test parameters; in Numba's simulator the first one alone."""
-    return [
-        pytest.param(*backend.values, name, marks=backend.marks)
-        for backend in BACKENDS_HERE
-        for name in (names[:1] if is_simulated(backend.values[0]) else names)
-    ]
+def runs_here(*names, backends=BACKENDS_HERE, on_numba=None):
+    """Return backends and names, or tuples of names, as test parameters.
+
+    Numba's simulator runs the first one only. On a GPU Numba runs ``on_numba``; the others are nightly, since it
+    compiles each for seconds.
+    """
+    parameters = []
+    for backend in backends:
+        (name_of_backend,) = backend.values
+        simulated = is_simulated(name_of_backend)
+        for name in names[:1] if simulated else names:
+            is_slow = name_of_backend == "numba" and not simulated and on_numba is not None and name not in on_numba
+            words = name if isinstance(name, tuple) else (name,)
+            marks = [*backend.marks, *([pytest.mark.nightly] if is_slow else [])]
+            parameters.append(pytest.param(name_of_backend, *words, marks=marks))
+    return parameters
 
 
 def run_config(policies, n_envs=4, n_steps=6, backend="cpu", *, basedir="unused", trainer=None, **saving) -> dict:

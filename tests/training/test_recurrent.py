@@ -247,7 +247,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS))
+@pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS, on_numba=["normalised", "two policies"]))
 def test_replay_says_what_was_said(backend, name, tmp_path):
     """In a second rollout the actions are as probable when played again as when drawn: the ratio is 1 to rounding."""
     said_again(make_run(RUNS[name], backend, n_steps=12, basedir=tmp_path))

@@ -47,8 +47,11 @@ def host(array):
 # ------------------------------------------------------------------ played again
 
 
-@pytest.mark.parametrize("auto_reset", [True, False])
-@pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS))
+FORMS = [(name, auto_reset) for auto_reset in (True, False) for name in RUNS]
+ON_NUMBA = [("A2C", True), ("shared, grid", True), ("DDPG", False), ("two policies", False)]
+
+
+@pytest.mark.parametrize(("backend", "name", "auto_reset"), runs_here(*FORMS, on_numba=ON_NUMBA))
 def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
     """Stored actions, played on other copies from the same seed, give the stored observations, rewards and ends."""
     n_steps = 12 if not is_simulated(backend) else 4
@@ -303,10 +306,11 @@ def steps_directly(env):
     return not (env.roles or env.masks_actions)
 
 
-@pytest.mark.parametrize(
-    ("backend", "scenario"),
-    runs_here(*(name for name, (env, config) in SCENARIOS.items() if steps_directly(ENVS[env](**config)))),
-)
+DIRECT = [name for name, (env, config) in SCENARIOS.items() if steps_directly(ENVS[env](**config))]
+DIRECT_ON_NUMBA = ["cartpole, pool", "tag_continuous, spread", "tag_gridworld", "rice, trade"]
+
+
+@pytest.mark.parametrize(("backend", "scenario"), runs_here(*DIRECT, on_numba=DIRECT_ON_NUMBA))
 def test_direct_steps_do_what_copies_do(tmp_path, monkeypatch, scenario, backend):
     """Weights, environments and statistics are the same to the bit, over ends of episodes, for what can."""
     env, config = SCENARIOS[scenario]
