@@ -15,7 +15,7 @@ def test_kernels_compile_for_a_gpu(capability, tmp_path):
     pytest.importorskip("triton")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.training.compile_kernels", str(capability)],
+        [sys.executable, "-m", "tests.training.triton_kernels", str(capability)],
         env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
