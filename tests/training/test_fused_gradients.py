@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from tests.training.fused_support import DEVICE, in_torch, network  # (skips without Triton)
+from tests.training.fused_support import DEVICE, network  # (skips without Triton)
+from tests.training.models_support import in_torch
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.paths.fused import learning, narrow, shared
 from warpdrive_min.training.paths.fused.cpu import Network
