@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import sys
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributions import Categorical, Normal
 
 from envs import ENVS
 from tests.support import BACKENDS_HERE, is_simulated
-from warpdrive_min import EnvWrapper
+from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.config import PolicyConfig, TrainerConfig
 from warpdrive_min.training.loop.arrays import SharedLayout
 from warpdrive_min.training.loop.policies import PolicyGroup, is_weight
 from warpdrive_min.training.loop.rollout import RolloutBuffer, RolloutRecorder
@@ -64,6 +66,9 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 """Small runs: environment, its config, policies."""
 
+SEED = 11
+COEFFICIENTS = {"lr": 0.02, "vf_loss_coeff": 0.3, "entropy_coeff": 0.05}
+"""Scheduled numbers of A2C and PPO in tests of one update."""
 TIMES = ("seconds", "steps_per_s", "rollout_s", "update_s", "capture_s")
 MADE: list[Trainer] = []
 """Trainers that `conftest` closes after the test."""
@@ -178,6 +183,36 @@ def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
     timestep = torch.zeros(n_envs, dtype=torch.int32, device=buffer.rewards.device)
     arrays = SimpleNamespace(space=space, rewards=buffer.rewards[0], timestep=timestep, n_agents=n_agents)
     return PolicyGroup("p", config, arrays, models, buffer)
+
+
+def make_algorithm(kind, settings, models, space, buffer, *, rate=0.0, **trainer):
+    """Return an algorithm whose scheduled numbers are written, DDPG's as `rate`.
+
+    Its ``iterate()`` learns from the buffer.
+    """
+    n_steps, n_envs = buffer.terminated.shape
+    shared = TrainerConfig(num_envs=n_envs, train_batch_size=n_steps * n_envs, **trainer)
+    made = kind(make_group(settings, models, space, buffer), shared, BACKENDS["cpu"], SEED)
+    made.iterate = functools.partial(learn, made, buffer)
+    for name, tensor in made.scheduled.items():
+        tensor.fill_(COEFFICIENTS.get(name, rate))
+    return made
+
+
+def distributions(space, head, masks=None, log_std=None):
+    """Return torch's own distribution of each type of action."""
+    if space.is_continuous:
+        return [Normal(mean, scale) for mean, scale in zip(head.unbind(-1), log_std.exp(), strict=True)]
+    if masks is not None:
+        head = head.masked_fill(masks == 0, -torch.inf)
+    return [Categorical(logits=logits) for logits in head.split(list(space.categories), -1)]
+
+
+def log_prob_and_entropy(space, head, actions, masks=None, log_std=None):
+    """Return torch's own log-probability of actions, and entropy, summed over types."""
+    each = distributions(space, head, masks, log_std)
+    log_prob = sum(one.log_prob(action) for one, action in zip(each, actions.unbind(-1), strict=True))
+    return log_prob, sum(one.entropy() for one in each).expand_as(log_prob)
 
 
 def learn(algorithm, buffer) -> None:

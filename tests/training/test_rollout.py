@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.distributions import Categorical, Normal
 
 from envs import ENVS
 from tests.environments.clock import N_CHOICES, Clock
@@ -18,6 +17,7 @@ from tests.training.builders import (
     RUNS,
     differences,
     everything,
+    log_prob_and_entropy,
     make_run,
     make_trainer,
     runs_here,
@@ -128,15 +128,8 @@ def test_stored_log_probs_are_those_of_the_stored_actions(backend, name, tmp_pat
         group = trainer.groups[policy]
         with torch.no_grad():
             head = group.acting.act(batch.observations[:-1])
-        categories = group.arrays.space.categories
-        want = torch.zeros_like(batch.log_probs)
-        for j in range(group.arrays.space.n_types):
-            action = batch.actions[..., j]
-            if categories:
-                each = Categorical(logits=head.split(list(categories), -1)[j])
-            else:
-                each = Normal(head[..., j], group.acting.log_std[j].detach().exp())
-            want += each.log_prob(action)
+        log_std = getattr(group.acting, "log_std", None)
+        want, _ = log_prob_and_entropy(group.arrays.space, head, batch.actions, log_std=log_std)
         torch.testing.assert_close(batch.log_probs, want, rtol=1e-5, atol=1e-5)
         assert len(batch.actions.unique()) > 1
 
@@ -241,8 +234,7 @@ def test_masks_are_stored_with_each_step(tmp_path):
         assert not (batch.actions[..., 0] == forbidden[:-1]).any()
         with torch.no_grad():
             head = trainer.groups[policy].acting.act(batch.observations[:-1])
-        logits = head.masked_fill(batch.masks[:-1] == 0, -torch.inf)
-        want = Categorical(logits=logits).log_prob(batch.actions[..., 0])
+        want, _ = log_prob_and_entropy(trainer.groups[policy].arrays.space, head, batch.actions, batch.masks[:-1])
         torch.testing.assert_close(batch.log_probs, want, rtol=1e-5, atol=1e-5)
 
 
