@@ -357,23 +357,6 @@ def taught(env, policy, folder, **trainer):
     return builders.everything(run), run.groups["shared"].algorithm._learning
 
 
-def assert_same_bits(got, want):
-    assert got.keys() == want.keys()
-    assert [key for key in want if not torch.equal(got[key], want[key])] == []
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_one_launch_and_one_pass_have_the_bits_of_steps_and_layers(name, tmp_path):
-    """A rollout that is one launch, and gradients that are found in one pass over the rows."""
-    env, policy, trainer = SMALL[name]
-    got, learning = taught(env, policy, tmp_path / "one", **trainer)
-    assert isinstance(learning, ExactLearning)
-    apart = {**policy, "model": {**policy["model"], "fused": False}}
-    want, learning = taught(env, apart, tmp_path / "apart", **trainer, fused_rollout=False)
-    assert learning is None
-    assert_same_bits(got, want)
-
-
 @pytest.fixture
 def in_blocks(monkeypatch):
     """Let small networks be those of a GPU: fibres stand for its threads."""
@@ -389,13 +372,18 @@ def in_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_blocks_of_a_gpu_have_the_bits_of_a_cpu(name, tmp_path, request):
-    """They find the gradients that SIMD finds."""
+def test_every_way_has_the_bits_of_steps_and_layers(name, tmp_path, request):
+    """A rollout in one launch, and gradients in one pass over the rows, by SIMD of a CPU and by blocks of a GPU."""
     env, policy, trainer = SMALL[name]
-    want, _ = taught(env, policy, tmp_path / "rows", **trainer)
-    request.getfixturevalue("in_blocks")
-    got, _ = taught(env, policy, tmp_path / "block", **trainer)
-    assert_same_bits(got, want)
+    apart = {**policy, "model": {**policy["model"], "fused": False}}
+    want, learning = taught(env, apart, tmp_path / "apart", **trainer, fused_rollout=False)
+    assert learning is None
+    for way in ("rows", "blocks"):
+        if way == "blocks":
+            request.getfixturevalue("in_blocks")
+        got, learning = taught(env, policy, tmp_path / way, **trainer)
+        assert isinstance(learning, ExactLearning)
+        assert not builders.differences(got, want)
 
 
 NETWORKS = [(3, 12, 9, 2), (21, 20, 5), (70, 33, 128, 1)]
@@ -412,19 +400,18 @@ def outputs_and_gradients(sizes, activation, n_rows, exact):
     return [out.detach(), *torch.autograd.grad(out, given, torch.randn(n_rows, sizes[-1]))]
 
 
-@pytest.mark.parametrize("form", ["rows of a CPU", "blocks of a GPU"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("sizes", NETWORKS, ids=str)
-def test_small_networks_have_the_bits_of_their_layers(sizes, activation, form, monkeypatch, request):
-    """Forward and back in one pass over 150 rows, which are three parts, comes to what the layers come to."""
-    exact = Exact(backends.get("host"))
+def test_small_networks_have_the_bits_of_their_layers(sizes, activation, monkeypatch, request):
+    """Forward and back in one pass over 150 rows, which are three parts, by SIMD of a CPU and by blocks of a GPU."""
     with monkeypatch.context() as patch:
         patch.setattr(Exact, "packed", lambda self, weights: None)
-        want = outputs_and_gradients(sizes, activation, 150, exact)
-    if form == "blocks of a GPU":
-        request.getfixturevalue("in_blocks")
-    got = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
-    assert [torch.equal(one, other) for one, other in zip(got, want, strict=True)] == [True] * len(want)
+        want = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
+    for way in ("rows", "blocks"):
+        if way == "blocks":
+            request.getfixturevalue("in_blocks")
+        got = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
+        assert all(map(torch.equal, got, want)), way
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
