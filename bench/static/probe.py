@@ -297,56 +297,72 @@ def _assembled(kernel: Any, types: Sequence[Any], architecture: str, exact: bool
 
 
 # ------------------------------------------------------------------ programs
+#
+# With `more` a program has forms that the gate does not measure; `tests/every_kernel.py` launches all of them.
 
 
 def environment(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
     """Reset, step, roll out, sample and record an environment."""
-    n_envs = program["n_envs"]
+    n_envs, n_steps, more = program["n_envs"], program.get("n_steps", 1), program.get("more", False)
     wrapper = EnvWrapper(
         load_class(program["source"])(**program["config"]),
         num_envs=n_envs,
         env_backend=backend,
         blocks_per_env=program.get("blocks_per_env"),
         seed=SEED,
-        auto_reset=True,
+        auto_reset=program.get("auto_reset", True),
         exact=program.get("exact", False),
     )
     yield trace.part("reset", n_envs, wrapper.reset)
     yield trace.part("step", n_envs, wrapper.step)
     is_ours, roles = isinstance(wrapper.env, Environment), getattr(wrapper.env, "roles", {})
-    if is_ours and not roles and hasattr(wrapper, "rollout") and wrapper.rollout_mode.name == "fused":
+    if not program.get("auto_reset", True):
+        yield trace.part("reset_only_done_envs", n_envs, wrapper.reset_only_done_envs)
+    elif is_ours and not roles and hasattr(wrapper, "rollout") and (more or wrapper.rollout_mode.name == "fused"):
         for keep in ("last", "all"):
-            yield trace.part(f"rollout_{keep}", n_envs, partial(wrapper.rollout, 1, keep=keep))
+            yield trace.part(f"rollout_{keep}", n_envs, partial(wrapper.rollout, n_steps, keep=keep))
+        if more:
+            actions = wrapper.rollout(n_steps, keep="all").sampled_actions.clone()
+            yield trace.part("rollout_of_actions", n_envs, partial(wrapper.rollout, n_steps, actions))
         if hasattr(wrapper, "rollout_mode_of") and not hasattr(next(iter(wrapper.env.action_space.values())), "low"):
-            model = _policy(wrapper)
-            if wrapper.rollout_mode_of(model).name == "fused":
-                yield trace.part("rollout_with_policy", n_envs, partial(wrapper.rollout, 1, model, keep="all"))
+            for name, network in NETWORKS.items() if more else [("with_policy", {"activation": "tanh"})]:
+                model = _policy(wrapper, network)
+                takes = more or wrapper.rollout_mode_of(model).name == "fused"
+                for keep in ("last", "all")[not more :] if takes else ():
+                    yield trace.part(f"rollout_{name}", n_envs, partial(wrapper.rollout, n_steps, model, keep=keep))
     yield trace.part("draw", n_envs, random_policy(wrapper, SEED))
     if not is_ours:
         return
     policies = {role: list(agents) for role, agents in roles.items()}
     arrays = SharedLayout().arrays(wrapper, policies or {"all": list(wrapper.env.action_space)})
     for policy, of_policy in arrays.items():
-        recorder = RolloutRecorder(wrapper, n_steps=1, arrays=of_policy)
+        recorder = RolloutRecorder(wrapper, n_steps=n_steps, arrays=of_policy)
 
-        def keep_step(recorder: RolloutRecorder = recorder) -> None:
+        def keep_steps(recorder: RolloutRecorder = recorder) -> None:
             recorder.begin()
-            recorder.record(0)
+            for step in range(n_steps):
+                recorder.record(step)
 
-        yield trace.part(f"record_{policy}" if policies else "record", n_envs, keep_step)
+        yield trace.part(f"record_{policy}" if policies else "record", n_envs, keep_steps)
 
 
-def _policy(wrapper: EnvWrapper) -> Any:
-    """Return a network of two layers for the agents of an environment."""
+NETWORKS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "with_two_trunks": {"fc_dims": (72, 9), "shared": False},
+    "with_one_layer": {"fc_dims": (20,), "activation": "tanh"},
+}
+
+
+def _policy(wrapper: EnvWrapper, network: Mapping[str, Any]) -> Any:
+    """Return a network for the agents of an environment."""
     space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
     n_features = wrapper.cuda_data_manager.tensor("observations").flatten(2).shape[2]
-    return FullyConnected(n_features, space, ModelConfig(activation="tanh"))
+    return FullyConnected(n_features, space, ModelConfig(**network)).to(wrapper.backend.device)
 
 
 def sampling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
     """Sample discrete actions, or ``n_types`` continuous ones."""
     n_envs, n_agents, categories = program["n_envs"], program["n_agents"], tuple(program.get("categories", ()))
-    n_types = program.get("n_types", len(categories))
+    n_types, device = program.get("n_types", len(categories)), BACKENDS[backend].device
     data, functions = _managers(program, backend)
     feed = DataFeed()
     feed.add_data("sampled_actions", np.zeros((n_envs, n_agents, n_types), np.int32 if categories else np.float32))
@@ -354,8 +370,8 @@ def sampling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator
     sampler = CUDASampler(functions)
     sampler.register_actions(data, "sampled_actions", categories or n_types, is_deterministic=not categories)
     sampler.init_random(SEED)
-    values = torch.ones(n_envs, n_agents, sum(categories) or n_types)
-    of_draw = dict(zip(("log_prob", "entropy"), torch.zeros(2, n_envs, n_agents), strict=True))
+    values = torch.ones(n_envs, n_agents, sum(categories) or n_types, device=device)
+    of_draw = dict(zip(("log_prob", "entropy"), torch.zeros(2, n_envs, n_agents, device=device), strict=True))
     forms: dict[str, Callable[[], object]] = {
         "noise": partial(sampler.sample, data, values),
         "gaussian": partial(sampler.sample_gaussian, data, values, values[0], **of_draw),
@@ -367,6 +383,17 @@ def sampling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator
             "logits": partial(sampler.sample, data, values, logits=True, **of_draw),
             "argmax": partial(sampler.sample, data, values, use_argmax=True),
         }
+    if program.get("more") and categories:
+        for logits in (False, True):
+            forms[f"masked {logits}"] = partial(
+                sampler.sample, data, values, logits=logits, mask=values.int(), **of_draw
+            )
+        forms["only logits"] = partial(sampler.sample, data, values, logits=True)
+    elif program.get("more"):
+        forms["mean"] = partial(sampler.sample, data, values, use_argmax=True)
+        forms["scaled noise"] = partial(sampler.sample, data, values, scale=torch.ones((), device=device))
+        forms["only gaussian"] = partial(sampler.sample_gaussian, data, values, values[0])
+        forms["gaussian mean"] = partial(sampler.sample_gaussian, data, values, values[0], use_argmax=True, **of_draw)
     for name, draw in forms.items():
         yield trace.part(name, n_envs, draw)
 
@@ -380,18 +407,30 @@ def resetting(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterato
     feed.add_data("refilled", np.ones((n_envs, n_agents), np.int32))
     feed.add_pool_for_reset("refilled_reset_pool", np.ones((4, n_agents), np.int32), "refilled")
     data.push_data_to_device(feed)
+    data.tensor("_done_")[::2] = 1
     resetter = CUDAEnvironmentReset(functions)
-    yield trace.part("reset_when_done", n_envs, partial(resetter.reset_when_done, data, "if_done"))
+    for mode in ("if_done", "force_reset") if program.get("more") else ("if_done",):
+        yield trace.part("reset_when_done", n_envs, partial(resetter.reset_when_done, data, mode))
 
 
 def scanning(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterator[Part]:
     """Scan a rollout for returns, and for generalised advantages."""
     n_envs, n_agents, n_steps = program["n_envs"], program["n_agents"], program["n_steps"]
-    rewards, values, advantages, returns = torch.zeros(4, n_steps, n_envs, n_agents)
-    terminated, truncated = torch.zeros(2, n_steps, n_envs, dtype=torch.int32)
-    for name, lam, seen, filled in (("returns", 1.0, None, None), ("advantages", 0.95, values, advantages)):
-        scan = ReturnScan(backend, n_envs, n_agents, 0.99, lam)
-        tensors = (rewards, seen, terminated, truncated, values[0], None, filled, returns)
+    device = BACKENDS[backend].device
+    rewards, values, advantages, returns = torch.zeros(4, n_steps, n_envs, n_agents, device=device)
+    terminated, truncated = torch.randint(2, (2, n_steps, n_envs), dtype=torch.int32, device=device)
+    forms: list[tuple[str, float, bool, bool, bool]] = [
+        ("returns", 1.0, False, False, False),
+        ("advantages", 0.95, True, False, False),
+    ]
+    if program.get("more"):
+        forms += [("returns with cuts", 1.0, False, True, False), ("advantages with cuts", 0.95, True, True, False)]
+        forms += [("WarpDrive's", 1.0, True, has_cuts, True) for has_cuts in (False, True)]
+    for name, lam, has_values, has_cuts, compat in forms:
+        scan = ReturnScan(backend, n_envs, n_agents, 0.99, lam, **({"compat": True} if compat else {}))
+        seen, filled = (values, advantages) if has_values else (None, None)
+        cuts = values if has_cuts else None
+        tensors = (rewards, seen, terminated, truncated, values[0], cuts, filled, returns)
         yield trace.part(name, n_envs * n_steps, partial(scan.scan, *tensors))
 
 
@@ -399,8 +438,8 @@ def shuffling(program: Mapping[str, Any], backend: str, trace: Trace) -> Iterato
     """Draw a permutation, and rows of a replay buffer."""
     n = program["n_envs"]
     yield trace.part("permute", n, Shuffle(backend, n, SEED).permute)
-    n_filled = torch.full((1,), n, dtype=torch.int32)
-    yield trace.part("rows", n, partial(RowDraw(backend, n, SEED).draw, n_filled))
+    n_filled = torch.full((1,), min(n, 9) if program.get("more") else n, dtype=torch.int32)
+    yield trace.part("rows", n, partial(RowDraw(backend, n, SEED).draw, n_filled.to(BACKENDS[backend].device)))
 
 
 def _managers(program: Mapping[str, Any], backend: str) -> tuple[CUDADataManager, CUDAFunctionManager]:

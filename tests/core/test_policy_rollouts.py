@@ -12,6 +12,7 @@ import torch
 
 from tests.core.test_rollouts import assert_same, made
 from tests.support import BACKENDS_HERE, is_simulated, on_every_backend
+from tests.training.models_support import in_torch
 from warpdrive_min import BACKENDS, CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import FLAGS
@@ -293,10 +294,7 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
     inputs, out = torch.zeros(32, row), torch.zeros(32, row)
     inputs[:, :n_features] = torch.randn(32, n_features)
     kernel.prepare([weights.numbers, inputs, out], 1, 32)()
-    want = inputs[:, :n_features].double()
-    for index in range(0, len(policy), 2):
-        want = torch.nn.functional.linear(want, policy[index].double(), policy[index + 1].double())
-        want = want if index == len(policy) - 2 else want.tanh()
+    want = in_torch(inputs[:, :n_features].double(), policy, "tanh")
     torch.testing.assert_close(out[:, :n_outputs], want.float(), rtol=0, atol=tolerance)
     assert ((out[:, :n_outputs] - want).abs().max() > 1e-5) == is_tf32
 

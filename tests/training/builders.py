@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import sys
@@ -11,13 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributions import Categorical, Normal
 
 from envs import ENVS
 from tests.support import BACKENDS_HERE, is_simulated
-from warpdrive_min import EnvWrapper
+from warpdrive_min import BACKENDS, EnvWrapper
 from warpdrive_min.agreement.compare import differing
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.config import PolicyConfig
+from warpdrive_min.training.config import PolicyConfig, TrainerConfig
 from warpdrive_min.training.loop.arrays import SharedLayout
 from warpdrive_min.training.loop.policies import PolicyGroup, is_weight
 from warpdrive_min.training.loop.rollout import RolloutBuffer, RolloutRecorder
@@ -65,6 +67,9 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 """Small runs: environment, its config, policies."""
 
+SEED = 11
+COEFFICIENTS = {"lr": 0.02, "vf_loss_coeff": 0.3, "entropy_coeff": 0.05}
+"""Scheduled numbers of A2C and PPO in tests of one update."""
 TIMES = ("seconds", "steps_per_s", "rollout_s", "update_s", "capture_s")
 MADE: list[Trainer] = []
 """Trainers that `conftest` closes after the test."""
@@ -80,13 +85,22 @@ def need_interpreter() -> None:
         pytest.skip("Triton's kernels are interpreted where there is no GPU")
 
 
-def runs_here(*names):
-    """Return the named runs on every backend here as test parameters; in Numba's simulator the first one alone."""
-    return [
-        pytest.param(*backend.values, name, marks=backend.marks)
-        for backend in BACKENDS_HERE
-        for name in (names[:1] if is_simulated(backend.values[0]) else names)
-    ]
+def runs_here(*names, backends=BACKENDS_HERE, on_numba=None):
+    """Return backends and names, or tuples of names, as test parameters.
+
+    Numba's simulator runs the first one only. On a GPU Numba runs ``on_numba``; the others are nightly, since it
+    compiles each for seconds.
+    """
+    parameters = []
+    for backend in backends:
+        (name_of_backend,) = backend.values
+        simulated = is_simulated(name_of_backend)
+        for name in names[:1] if simulated else names:
+            is_slow = name_of_backend == "numba" and not simulated and on_numba is not None and name not in on_numba
+            words = name if isinstance(name, tuple) else (name,)
+            marks = [*backend.marks, *([pytest.mark.nightly] if is_slow else [])]
+            parameters.append(pytest.param(name_of_backend, *words, marks=marks))
+    return parameters
 
 
 def run_config(policies, n_envs=4, n_steps=6, backend="cpu", *, basedir="unused", trainer=None, **saving) -> dict:
@@ -170,6 +184,36 @@ def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
     timestep = torch.zeros(n_envs, dtype=torch.int32, device=buffer.rewards.device)
     arrays = SimpleNamespace(space=space, rewards=buffer.rewards[0], timestep=timestep, n_agents=n_agents)
     return PolicyGroup("p", config, arrays, models, buffer)
+
+
+def make_algorithm(kind, settings, models, space, buffer, *, rate=0.0, **trainer):
+    """Return an algorithm whose scheduled numbers are written, DDPG's as `rate`.
+
+    Its ``iterate()`` learns from the buffer.
+    """
+    n_steps, n_envs = buffer.terminated.shape
+    shared = TrainerConfig(num_envs=n_envs, train_batch_size=n_steps * n_envs, **trainer)
+    made = kind(make_group(settings, models, space, buffer), shared, BACKENDS["cpu"], SEED)
+    made.iterate = functools.partial(learn, made, buffer)
+    for name, tensor in made.scheduled.items():
+        tensor.fill_(COEFFICIENTS.get(name, rate))
+    return made
+
+
+def distributions(space, head, masks=None, log_std=None):
+    """Return torch's own distribution of each type of action."""
+    if space.is_continuous:
+        return [Normal(mean, scale) for mean, scale in zip(head.unbind(-1), log_std.exp(), strict=True)]
+    if masks is not None:
+        head = head.masked_fill(masks == 0, -torch.inf)
+    return [Categorical(logits=logits) for logits in head.split(list(space.categories), -1)]
+
+
+def log_prob_and_entropy(space, head, actions, masks=None, log_std=None):
+    """Return torch's own log-probability of actions, and entropy, summed over types."""
+    each = distributions(space, head, masks, log_std)
+    log_prob = sum(one.log_prob(action) for one, action in zip(each, actions.unbind(-1), strict=True))
+    return log_prob, sum(one.entropy() for one in each).expand_as(log_prob)
 
 
 def learn(algorithm, buffer) -> None:

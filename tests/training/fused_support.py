@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.training.builders import need_interpreter
+from tests.training.models_support import in_torch
 from warpdrive_min.training.algorithms import actor_critic, keeping, optimiser
 from warpdrive_min.training.loop import arrays
 from warpdrive_min.training.paths import fused
@@ -44,13 +45,6 @@ def network(*sizes) -> tuple[torch.Tensor, ...]:
         weights += [torch.randn(after, before, generator=generator) / before**0.5]
         weights += [torch.randn(after, generator=generator)]
     return tuple(weight.to(DEVICE) for weight in weights)
-
-
-def in_torch(x, weights, activation) -> torch.Tensor:
-    """Return what torch's own layers make of inputs."""
-    w1, b1, w2, b2, w3, b3 = weights
-    act = getattr(torch, activation)
-    return act(act(x @ w1.T + b1) @ w2.T + b2) @ w3.T + b3
 
 
 def gradients(evaluate, x, weights, d_out, dtype=torch.float32, *, needs_x=True) -> list[torch.Tensor]:

@@ -24,6 +24,14 @@ def observations(*leading: int) -> torch.Tensor:
     return torch.randn(*(leading or LEADING), N_FEATURES)
 
 
+def in_torch(x, weights, activation) -> torch.Tensor:
+    """Return the outputs of torch's own layers, in the precision of the inputs."""
+    for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+        x = x @ weight.to(x.dtype).T + bias.to(x.dtype)
+        x = x if bias is weights[-1] else getattr(torch, activation)(x)
+    return x
+
+
 def linears(model: nn.Module) -> dict[str, nn.Linear]:
     """Return the linear layers of a model by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import copy
-import functools
 from dataclasses import fields, replace
 
 import pytest
 import torch
-from torch.distributions import Categorical, Normal
 
-from tests.training.builders import learn, make_buffer, make_group, need_interpreter
-from warpdrive_min import BACKENDS
+from tests.training import builders
+from tests.training.builders import (
+    COEFFICIENTS,
+    SEED,
+    distributions,
+    log_prob_and_entropy,
+    make_buffer,
+    need_interpreter,
+)
 from warpdrive_min.dialect.learning import WarpDriveA2C, WarpDrivePPO
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import actor_critic
 from warpdrive_min.training.algorithms.actor_critic import A2C, PPO
 from warpdrive_min.training.algorithms.shuffle import Shuffle
-from warpdrive_min.training.config import ModelConfig, PolicyConfig, TrainerConfig
+from warpdrive_min.training.config import ModelConfig, PolicyConfig
 from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.models.fully_connected import create_actor_critic
 from warpdrive_min.training.paths.fused import cpu
@@ -27,8 +32,6 @@ WARPDRIVE_KINDS = {"A2C": WarpDriveA2C, "PPO": WarpDrivePPO}
 DISCRETE = ActionSpace((3, 2), 2)
 BOX = ActionSpace((), 2, (-1.0, -1.0), (1.0, 1.0))
 T, E, N, F = 6, 4, 3, 5
-COEFFICIENTS = {"lr": 0.02, "vf_loss_coeff": 0.3, "entropy_coeff": 0.05}
-SEED = 11
 
 
 # ------------------------------------------------------------------ what is learnt from, and by whom
@@ -40,21 +43,6 @@ def make_model(space, seed=0, **given):
     return create_actor_critic(
         F, space, ModelConfig(**{"fc_dims": (8,), "activation": "tanh", "log_std_init": -0.3, **given})
     )
-
-
-def distributions(space, head, masks, log_std):
-    """Return torch's own distribution of each type."""
-    if space.is_continuous:
-        return [Normal(mean, scale) for mean, scale in zip(head.unbind(-1), log_std.exp(), strict=True)]
-    if masks is not None:
-        head = head.masked_fill(masks == 0, -torch.inf)
-    return [Categorical(logits=logits) for logits in head.split(list(space.categories), -1)]
-
-
-def log_prob_of(space, head, masks, log_std, actions):
-    """Return the log-probability of actions, summed over types."""
-    each = zip(distributions(space, head, masks, log_std), actions.unbind(-1), strict=True)
-    return sum(distribution.log_prob(action) for distribution, action in each)
 
 
 def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
@@ -78,7 +66,7 @@ def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
         log_std = getattr(model, "log_std", None)
         drawn = [each.sample() for each in distributions(space, head, allowed, log_std)]
         actions = torch.stack(drawn, -1)
-        log_probs = log_prob_of(space, head, allowed, log_std, actions)
+        log_probs, _ = log_prob_and_entropy(space, head, actions, allowed, log_std)
     return RolloutBuffer(
         observations=observations,
         masks=masks,
@@ -95,14 +83,8 @@ def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
 def make_algorithm(kind, batch, model, space=DISCRETE, *, trainer=None, **policy):
     """Return an algorithm whose scheduled numbers are written; its ``iterate()`` learns from the batch."""
     settings = PolicyConfig(to_train=True, algorithm=kind, **{"clip_grad_norm": False, "gamma": 0.9, **policy})
-    n_steps, n_envs = batch.terminated.shape
-    shared = TrainerConfig(num_envs=n_envs, train_batch_size=n_steps * n_envs, **(trainer or {}))
-    kinds = KINDS if shared.compat is None else WARPDRIVE_KINDS
-    made = kinds[kind](make_group(settings, {"model": model}, space, batch), shared, BACKENDS["cpu"], SEED)
-    made.iterate = functools.partial(learn, made, batch)
-    for name, tensor in made.scheduled.items():
-        tensor.fill_(COEFFICIENTS[name])
-    return made
+    kinds = WARPDRIVE_KINDS if (trainer or {}).get("compat") else KINDS
+    return builders.make_algorithm(kinds[kind], settings, {"model": model}, space, batch, **(trainer or {}))
 
 
 def numbers(algorithm):
@@ -179,8 +161,7 @@ def plain_update(kind, settings, model, batch, space, *, compat=False):
             masks = None if batch.masks is None else of(batch.masks)
             head, value = model(of(batch.observations))
             log_std = getattr(model, "log_std", None)
-            log_prob = log_prob_of(space, head, masks, log_std, of(batch.actions))
-            entropy = sum(each.entropy() for each in distributions(space, head, masks, log_std)).expand_as(log_prob)
+            log_prob, entropy = log_prob_and_entropy(space, head, of(batch.actions), masks, log_std)
             ratio = (log_prob - of(batch.log_probs)).exp()
             if kind == "A2C":
                 policy_loss = -(log_prob * advantage).mean()

@@ -9,21 +9,23 @@ import torch
 
 from envs import ENVS
 from tests.environments.clock import Clock
+from tests.training import builders
 from tests.training.builders import (
     A2C,
     CENTRAL,
+    COEFFICIENTS,
     PPO,
+    SEED,
     SMALL,
     TAG,
     differences,
     learn,
-    make_group,
     make_trainer,
     refused,
     weights,
 )
-from tests.training.test_actor_critic import COEFFICIENTS, SEED, E, F, N, T, make_batch
-from warpdrive_min import BACKENDS, EnvWrapper
+from tests.training.test_actor_critic import E, F, N, T, make_batch
+from warpdrive_min import EnvWrapper
 from warpdrive_min.dialect.layout import WarpDriveLayout
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
@@ -34,7 +36,6 @@ from warpdrive_min.training.config import (
     ModelConfig,
     PolicyConfig,
     RunConfig,
-    TrainerConfig,
 )
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.evaluation import evaluate
@@ -57,16 +58,12 @@ def make_algorithm(batch):
     settings = PolicyConfig(
         to_train=True, algorithm="PPO", model=ModelConfig(**LAYERS), centralised_critic=critic, **few
     )
-    n_steps, n_envs, n_agents = batch.rewards.shape
+    n_agents = batch.rewards.shape[2]
     models = make_models("p", settings, batch.observations.shape[-1], SPACE)
     batch.global_states = batch.observations.flatten(2)
     batch.truncated_global_states = batch.truncated_observations.flatten(2)
     models["critic"] = create_centralised_critic(batch.global_states.shape[-1], n_agents, critic)
-    shared = TrainerConfig(num_envs=n_envs, train_batch_size=n_steps * n_envs)
-    made = Ppo(make_group(settings, models, SPACE, batch), shared, BACKENDS["cpu"], SEED)
-    for name, tensor in made.scheduled.items():
-        tensor.fill_(COEFFICIENTS[name])
-    return made
+    return builders.make_algorithm(Ppo, settings, models, SPACE, batch)
 
 
 # ------------------------------------------------------------------ the same in TorchRL

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.builders import learn, make_buffer, make_group, refused
-from warpdrive_min import BACKENDS
+from tests.training import builders
+from tests.training.builders import make_buffer, refused
 from warpdrive_min.dialect.learning import WarpDriveDDPG, n_step_returns
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms.ddpg import DDPG
@@ -19,7 +19,6 @@ from warpdrive_min.training.config import (
     ActorModelConfig,
     CriticModelConfig,
     PolicyConfig,
-    TrainerConfig,
 )
 from warpdrive_min.training.models.fully_connected import (
     FullyConnectedActionValueCritic,
@@ -60,12 +59,8 @@ def settings(**changes):
 
 def make(kind, config, models, batch, n_step=1, rate=LR):
     """Return an algorithm whose learning rates are written; its ``iterate()`` learns from the batch."""
-    group = make_group(config, dict(zip(("actor", "critic"), models, strict=True)), SPACE, batch)
-    made = kind(group, TrainerConfig(n_step=n_step), BACKENDS["cpu"], 0)
-    for tensor in made.scheduled.values():
-        tensor.fill_(rate)
-    made.iterate = functools.partial(learn, made, batch)
-    return made
+    models = dict(zip(("actor", "critic"), models, strict=True))
+    return builders.make_algorithm(kind, config, models, SPACE, batch, rate=rate, n_step=n_step)
 
 
 def linear(batch, n_step=1, kind=DDPG, **changes):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.agreement import assert_same_bits
 from tests.training import builders
 from tests.training.builders import fingerprint, make_run, refused
+from tests.training.models_support import in_torch
 from warpdrive_min import backends
 from warpdrive_min.backends import cuda_c, host
 from warpdrive_min.function_manager import KERNELS, LaunchShape
@@ -156,18 +156,10 @@ def test_networks_are_their_definition(exact, activation):
     same(out.view(150, 3), seen[-1])
     for got, want in zip(gradients, backward(d_out.cpu().numpy(), seen, plain, activation), strict=True):
         same(got, want)
-    act = {"tanh": torch.tanh, "relu": torch.relu}[activation]
-    hidden = leaves[0].double()
-    for layer in range(1, len(leaves), 2):
-        hidden = nn_linear(hidden, leaves[layer], leaves[layer + 1])
-        hidden = act(hidden) if layer < len(leaves) - 2 else hidden
+    hidden = in_torch(leaves[0].double(), leaves[1:], activation)
     torch.testing.assert_close(out.view(150, 3).double(), hidden, rtol=1e-5, atol=1e-5)  # float32, 70 terms
     for got, want in zip(gradients, torch.autograd.grad(hidden, leaves, d_out.double()), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)  # 150 terms
-
-
-def nn_linear(x, weight, bias):
-    return torch.nn.functional.linear(x, weight.double(), bias.double())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -249,62 +241,6 @@ def squared_power(base, exponent):
         result = result * base if exponent & 1 else result
         base, exponent = base * base, exponent >> 1
     return result
-
-
-SPACES = {
-    "choices": ActionSpace((3, 2), n_types=2),
-    "box": ActionSpace((), n_types=2, low=(-1.0,) * 2, high=(1.0,) * 2),
-}
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", ["A2C", "PPO", "PPO, value clip"])
-@pytest.mark.parametrize("name", SPACES)
-def test_loss_and_gradients_are_those_of_torch(exact, name, kind):
-    """Of choices, with masks of which one forbids all of a type, and of Gaussians; some rows are clipped, some not."""
-    space, n = SPACES[name], 90
-    is_clipped, value_clip = kind != "A2C", 0.2 if kind.endswith("value clip") else None
-    head = numbers(exact, n, 1, space.n_outputs).requires_grad_()
-    values = numbers(exact, n, 1, seed=1).requires_grad_()
-    log_std = None if name == "choices" else numbers(exact, 2, scale=0.3).requires_grad_()
-    generator = np.random.default_rng(3)
-    if name == "choices":
-        actions = torch.from_numpy(generator.integers(0, (3, 2), (n, 1, 2)).astype(np.int32)).to(head.device)
-        masks = torch.ones(n, 1, 5, dtype=torch.int32, device=head.device)
-        masks[::3, :, 1], masks[5, :, 3:] = 0, 0
-        actions[::3, :, 0] = 2
-    else:
-        actions, masks = numbers(exact, n, 1, 2, seed=4), None
-    with torch.no_grad():
-        log_prob, _ = losses.log_prob_and_entropy(space, head, actions, masks, log_std)
-    rows = {
-        "actions": actions,
-        "log_probs": log_prob + numbers(exact, n, 1, scale=0.2, seed=5),
-        "old_values": values.detach() + numbers(exact, n, 1, scale=0.3, seed=6),
-        "returns": numbers(exact, n, 1, seed=7),
-        "advantages": numbers(exact, n, 1, seed=8),
-        "masks": masks,
-    }
-    scalars = [torch.tensor(value, device=head.device) for value in (float(n), 0.5, 0.01)]
-    rule = LossRule(*scalars[1:], 0.2, is_clipped, value_clip)
-    loss, terms = exact.loss(space, head, values, Minibatch(**rows), rule, scalars[0], log_std)
-    leaves = [each for each in (head, values, log_std) if each is not None]
-    gradients = torch.autograd.grad(loss, leaves)
-    log_prob, entropy = losses.log_prob_and_entropy(space, head, actions, masks, log_std)
-    log_ratio, advantages = log_prob - rows["log_probs"], rows["advantages"]
-    policy = (
-        losses.clipped_surrogate_loss(log_ratio, advantages, 0.2)
-        if is_clipped
-        else losses.policy_gradient_loss(log_prob, advantages)
-    )
-    value = losses.value_loss(values, rows["returns"], rows["old_values"], value_clip)
-    kl, clipped = losses.approximate_kl(log_ratio), losses.clip_fraction(log_ratio, 0.2)
-    want = torch.stack([each.mean() for each in (policy, value, entropy, kl, clipped)])
-    assert 0 < want[4] < 0.9, "some rows are clipped, some not"
-    torch.testing.assert_close(terms, want.detach(), rtol=1e-5, atol=1e-5)
-    whole = want[0] + 0.5 * want[1] - 0.01 * want[2]
-    for got, other in zip(gradients, torch.autograd.grad(whole, leaves), strict=True):
-        torch.testing.assert_close(got, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -421,18 +357,6 @@ def taught(env, policy, folder, **trainer):
     return builders.everything(run), run.groups["shared"].algorithm._learning
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_one_launch_and_one_pass_have_the_bits_of_steps_and_layers(name, tmp_path):
-    """A rollout that is one launch, and gradients that are found in one pass over the rows."""
-    env, policy, trainer = SMALL[name]
-    got, learning = taught(env, policy, tmp_path / "one", **trainer)
-    assert isinstance(learning, ExactLearning)
-    apart = {**policy, "model": {**policy["model"], "fused": False}}
-    want, learning = taught(env, apart, tmp_path / "apart", **trainer, fused_rollout=False)
-    assert learning is None
-    assert_same_bits(got, want)
-
-
 @pytest.fixture
 def in_blocks(monkeypatch):
     """Let small networks be those of a GPU: fibres stand for its threads."""
@@ -448,13 +372,18 @@ def in_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_blocks_of_a_gpu_have_the_bits_of_a_cpu(name, tmp_path, request):
-    """They find the gradients that SIMD finds."""
+def test_every_way_has_the_bits_of_steps_and_layers(name, tmp_path, request):
+    """A rollout in one launch, and gradients in one pass over the rows, by SIMD of a CPU and by blocks of a GPU."""
     env, policy, trainer = SMALL[name]
-    want, _ = taught(env, policy, tmp_path / "rows", **trainer)
-    request.getfixturevalue("in_blocks")
-    got, _ = taught(env, policy, tmp_path / "block", **trainer)
-    assert_same_bits(got, want)
+    apart = {**policy, "model": {**policy["model"], "fused": False}}
+    want, learning = taught(env, apart, tmp_path / "apart", **trainer, fused_rollout=False)
+    assert learning is None
+    for way in ("rows", "blocks"):
+        if way == "blocks":
+            request.getfixturevalue("in_blocks")
+        got, learning = taught(env, policy, tmp_path / way, **trainer)
+        assert isinstance(learning, ExactLearning)
+        assert not builders.differences(got, want)
 
 
 NETWORKS = [(3, 12, 9, 2), (21, 20, 5), (70, 33, 128, 1)]
@@ -471,19 +400,18 @@ def outputs_and_gradients(sizes, activation, n_rows, exact):
     return [out.detach(), *torch.autograd.grad(out, given, torch.randn(n_rows, sizes[-1]))]
 
 
-@pytest.mark.parametrize("form", ["rows of a CPU", "blocks of a GPU"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("sizes", NETWORKS, ids=str)
-def test_small_networks_have_the_bits_of_their_layers(sizes, activation, form, monkeypatch, request):
-    """Forward and back in one pass over 150 rows, which are three parts, comes to what the layers come to."""
-    exact = Exact(backends.get("host"))
+def test_small_networks_have_the_bits_of_their_layers(sizes, activation, monkeypatch, request):
+    """Forward and back in one pass over 150 rows, which are three parts, by SIMD of a CPU and by blocks of a GPU."""
     with monkeypatch.context() as patch:
         patch.setattr(Exact, "packed", lambda self, weights: None)
-        want = outputs_and_gradients(sizes, activation, 150, exact)
-    if form == "blocks of a GPU":
-        request.getfixturevalue("in_blocks")
-    got = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
-    assert [torch.equal(one, other) for one, other in zip(got, want, strict=True)] == [True] * len(want)
+        want = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
+    for way in ("rows", "blocks"):
+        if way == "blocks":
+            request.getfixturevalue("in_blocks")
+        got = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
+        assert all(map(torch.equal, got, want)), way
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])

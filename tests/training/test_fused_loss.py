@@ -1,4 +1,4 @@
-"""The loss of A2C and PPO in one kernel: terms and gradients against those of `losses` in float64."""
+"""The loss of A2C and PPO in one kernel, Triton's or exact: terms and gradients against `losses` in float64."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from torch.testing import assert_close
 
 from tests.training import fused_support  # noqa: F401  (skips without Triton)
 from tests.training.builders import need_interpreter
+from warpdrive_min import BACKENDS
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import losses
+from warpdrive_min.training.paths.exact.exact import Exact
 from warpdrive_min.training.paths.fused import loss as fused
+from warpdrive_min.training.paths.fused.loss import LossRule, Minibatch
 from warpdrive_min.training.paths.triton import columns
 
 SPACES = {
@@ -122,10 +125,18 @@ def in_torch(space, given, *, is_clipped, value_clip):
 
 def in_one(space, given, *, is_clipped, value_clip, clip_param=CLIP, is_root=False):
     """Return loss and terms of the kernel."""
-    rows = fused.Minibatch(**{name: given[name] for name in fused.Minibatch._fields if name in given})
-    rule = fused.LossRule(given["vf_loss_coeff"], given["entropy_coeff"], clip_param, is_clipped, value_clip)
+    rows = Minibatch(**{name: given[name] for name in Minibatch._fields if name in given})
+    rule = LossRule(given["vf_loss_coeff"], given["entropy_coeff"], clip_param, is_clipped, value_clip)
     more = {name: given.get(name) for name in ("log_std", "indices")}
     return fused.loss(space, given["head"], given["values"], rows, rule, given["total"], **more, is_root=is_root)
+
+
+def in_order(space, given, *, is_clipped, value_clip):
+    """Return loss and terms of the exact kernels of the device."""
+    exact = Exact(BACKENDS["pycuda" if given["head"].is_cuda else "host"])
+    rows = Minibatch(**{name: given[name] for name in Minibatch._fields if name in given})
+    rule = LossRule(given["vf_loss_coeff"], given["entropy_coeff"], CLIP, is_clipped, value_clip)
+    return exact.loss(space, given["head"], given["values"], rows, rule, given["total"], given["log_std"])
 
 
 def differentiate(evaluate, space, given, upstream=1.0, **how):
@@ -144,9 +155,9 @@ def double(given):
     }
 
 
-def compare(space, given, *, within=1e-6, rtol=5e-6, sums_within=None, **how):
+def compare(space, given, *, evaluate=in_one, within=1e-6, rtol=5e-6, sums_within=None, **how):
     """Hold the kernel against float64; returns what both are about. What is summed over rows has a bound of its own."""
-    got, want = differentiate(in_one, space, given, **how), differentiate(in_torch, space, double(given), **how)
+    got, want = differentiate(evaluate, space, given, **how), differentiate(in_torch, space, double(given), **how)
     assert len(got) == len(want)
     for index, (mine, theirs) in enumerate(zip(got, want, strict=True)):
         is_of_rows = index in (2, 3)
@@ -162,11 +173,27 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("indices", [False, True], ids=["slice", "indices"])
-@pytest.mark.parametrize(("name", "masks"), KINDS)
-@pytest.mark.parametrize(
+of_every_algorithm = pytest.mark.parametrize(
     ("is_clipped", "value_clip"), [(False, None), (True, None), (True, 0.2)], ids=["a2c", "ppo", "ppo with value_clip"]
 )
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("name", "masks"), KINDS)
+@of_every_algorithm
+def test_exact_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, name, masks, device):
+    """All rows of a rollout count, once each."""
+    if not BACKENDS["host"].availability().available:
+        pytest.skip("no C++ compiler")
+    given = arrays(SPACES[name], ROWS, masks=masks) | {"weights": None}
+    given = {key: None if each is None else each.to(device) for key, each in given.items()}
+    with torch.autograd.set_multithreading_enabled(False):
+        compare(SPACES[name], given, evaluate=in_order, is_clipped=is_clipped, value_clip=value_clip)
+
+
+@pytest.mark.parametrize("indices", [False, True], ids=["slice", "indices"])
+@pytest.mark.parametrize(("name", "masks"), KINDS)
+@of_every_algorithm
 def test_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, name, masks, indices, monkeypatch):
     """For every algorithm, head, mask and choice of rows; programs take several blocks, the last of them cut short."""
     space = SPACES[name]

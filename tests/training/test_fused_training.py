@@ -18,119 +18,96 @@ from warpdrive_min.training.paths.fused.rows import can_move, move, take
 from warpdrive_min.training.paths.triton import columns
 
 CENTRALISED = ("tag_continuous", TAG, {"shared": {**PPO, **CENTRAL}})
+GRID = (*RUNS["shared, grid"][:2], {"shared": {**PPO, "model": {"shared": False}}})
+POPULATIONS = {
+    "A2C, members": ({**A2C, "clip_grad_norm": True}, {"lr": [1e-2, 1e-3]}),
+    "PPO, members": (PPO, {"clip_param": [0.1, 0.3], "entropy_coeff": [0.0, 0.1], "max_grad_norm": [0.1, 9.0]}),
+    "PPO, normalised members": ({**PPO, "normalize_advantage": True, "value_clip": 0.1, "target_kl": 1e-3}, {}),
+    "PPO, members of several agents": (GRID, {}),
+    "PPO, continuous members": (("pendulum", CLASSIC, {"shared": PPO}), {}),
+}
+"""Runs, or policies of CartPole, and what differs between members."""
 
 
-def trained(name, backend, folder, mode="eager", n_iterations=2, **model):
-    """Return the weights of one of `RUNS`, with two hidden layers, after some iterations."""
-    env, config, policies = (RUNS | {"centralised critic": CENTRALISED})[name]
+def trained(name, backend, folder, mode="eager", **model):
+    """Return the weights of one of `RUNS` or `POPULATIONS`, with two hidden layers, after two iterations."""
+    run, table = POPULATIONS.get(name, ((RUNS | {"centralised critic": CENTRALISED}).get(name), None))
+    env, config, policies = ("cartpole", CLASSIC, {"shared": run}) if isinstance(run, dict) else run
     layers = {"fc_dims": [8, 8], "activation": "tanh", **model}
-    two = {
-        policy: {**keys, "model": {"actor": layers, "critic": layers} if keys["algorithm"] == "DDPG" else layers}
-        | ({"centralised_critic": layers} if CENTRAL.keys() <= keys.keys() else {})
-        for policy, keys in policies.items()
-    }
-    trainer = make_run((env, config, two), backend, trainer={"mode": mode}, basedir=folder)
-    trainer.train(n_iterations)
+    two = {}
+    for policy, keys in policies.items():
+        models = dict.fromkeys(keys["model"], layers) if keys["algorithm"] == "DDPG" else {**keys["model"], **layers}
+        critic = {"centralised_critic": layers} if "centralised_critic" in keys else {}
+        two[policy] = {**keys, "model": models, **critic}
+    if table is not None:
+        trainer = make_population(4, (env, config, two), backend, population=table, basedir=folder)
+    else:
+        trainer = make_run((env, config, two), backend, trainer={"mode": mode}, basedir=folder)
+    trainer.train(2)
     return weights(trainer)
 
 
-NETWORKS = [
-    *((name, {}) for name in ("A2C", "PPO", "PPO, continuous", "DDPG", "two policies", "centralised critic")),
+ALGORITHMS = [(name, {}) for name in ("PPO, continuous", "DDPG", "centralised critic", "PPO", "A2C", "two policies")]
+MODELS = [
     ("PPO", {"type": "gru", "hidden_size": 4, "sequence_length": 3}),
     ("A2C", {"normalize_observations": True}),
     ("A2C", {"shared": False}),
     ("PPO", {"shared": False, "activation": "relu"}),
 ]
-"""Names of runs, and what differs in their networks."""
+BY_TRITON = [*ALGORITHMS, *MODELS, *((name, {}) for name in POPULATIONS)]
+BY_CPU = [(name, {}) for name, _ in ALGORITHMS if name != "DDPG"]
+BY_CPU += [("PPO", {"shared": False, "activation": "relu"}), ("PPO, continuous", {"learn_log_std": False})]
+ON_GPU = [*ALGORITHMS[:3], ("PPO, normalised members", {}), ("PPO, members of several agents", {})]
+"""The others are nightly on a GPU: each compiles for seconds."""
+IN_ONE_PASS = {"A2C", "PPO", "two policies", *POPULATIONS} - {"PPO, continuous members"}
+"""Small networks of discrete actions, which write no output on the way to the gradients."""
+GATHERED = {"PPO, normalised members", "PPO, continuous members"}
+"""Populations whose rows are gathered by a kernel."""
 
 
 def interpreted(monkeypatch):
-    """Let Triton's interpreter pass for a GPU; returns a list that grows with each pass that finds all gradients."""
-    passes, find = [], learning.Learning.find
+    """Let Triton's interpreter pass for a GPU; returns lists that grow with each pass and with each gathering."""
+    passes, taken, find = [], [], learning.Learning.find
     monkeypatch.setattr(
         learning.Learning, "find", lambda self, *rows, **given: (passes.append(1), find(self, *rows, **given))
     )
-    interpret(monkeypatch)
-    return passes
-
-
-@pytest.mark.parametrize(("name", "model"), NETWORKS)
-def test_fused_training_is_that_of_torch(name, model, tmp_path, monkeypatch):
-    """Every algorithm, kind of action and row of a minibatch goes through the kernels to the weights of torch.
-
-    Small networks of discrete actions write no output on the way to the gradients; others go another way.
-    """
-    want = trained(name, "host", tmp_path / "torch", fused=False, **model)
-    found = interpreted(monkeypatch)
-    got = trained(name, "host", tmp_path / "fused", **model)
-    assert bool(found) == (
-        name in ("A2C", "PPO", "two policies") and not model.keys() & {"type", "normalize_observations"}
-    )
-    assert got.keys() == want.keys()
-    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-6
-    assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
-
-
-POPULATIONS = {
-    "A2C": ("cartpole", {**A2C, "clip_grad_norm": True}, {"lr": [1e-2, 1e-3]}),
-    "PPO": ("cartpole", PPO, {"clip_param": [0.1, 0.3], "entropy_coeff": [0.0, 0.1], "max_grad_norm": [0.1, 9.0]}),
-    "PPO, normalised": ("cartpole", {**PPO, "normalize_advantage": True, "value_clip": 0.1, "target_kl": 1e-3}, {}),
-    "PPO, several agents": ("tag_gridworld", {**PPO, "model": {"shared": False}}, {}),
-    "PPO, continuous": ("pendulum", PPO, {}),
-}
-
-
-def learned(name, backend, folder, **model):
-    """Return the weights of one of `POPULATIONS` after two iterations."""
-    env, policy, table = POPULATIONS[name]
-    config = RUNS["shared, grid"][1] if env == "tag_gridworld" else CLASSIC
-    layers = {**policy["model"], "fc_dims": [8, 8], "activation": "tanh", **model}
-    run = (env, config, {"shared": {**policy, "model": layers}})
-    population = make_population(4, run, backend, population=table, basedir=folder)
-    population.train(2)
-    return weights(population)
-
-
-@pytest.mark.parametrize("name", POPULATIONS)
-def test_populations_through_kernels_learn_as_through_torch(name, tmp_path, monkeypatch):
-    """A minibatch of all members is one pass over their rows; of continuous actions rows are gathered by a kernel."""
-    want = learned(name, "host", tmp_path / "torch", fused=False)
-    found, taken = interpreted(monkeypatch), []
     monkeypatch.setattr(actor_critic, "take", lambda *given: (taken.append(1), take(*given))[1])
-    got = learned(name, "host", tmp_path / "kernels")
-    assert bool(found) == (name != "PPO, continuous")
-    assert bool(taken) == (name in ("PPO, normalised", "PPO, continuous"))
-    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 2e-6
-    assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
+    interpret(monkeypatch)
+    return passes, taken
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", POPULATIONS)
-def test_populations_through_kernels_learn_as_through_torch_on_a_gpu(name, tmp_path):
-    """Replayed from a graph, they end close to each other."""
-    want, got = (learned(name, "pycuda", tmp_path / str(fused), fused=fused) for fused in (False, None))
-    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-4
+@pytest.mark.parametrize(
+    ("way", "name", "model"),
+    [
+        *(("Triton", *case) for case in BY_TRITON),
+        *(("C++", *case) for case in BY_CPU),
+        *(
+            pytest.param("GPU", *case, marks=[pytest.mark.gpu, *([] if case in ON_GPU else [pytest.mark.nightly])])
+            for case in BY_TRITON
+        ),
+    ],
+)
+def test_training_by_kernels_is_that_of_torch(way, name, model, tmp_path, monkeypatch):
+    """Every algorithm, kind of action, network and population ends with the weights of torch, but for rounding."""
+    backend, mode = ("pycuda", "graph") if way == "GPU" else ("host", "eager")
+    want = trained(name, backend, tmp_path / "torch", mode, fused=False, **model)
+    if way == "Triton":
+        passes, taken = interpreted(monkeypatch)
+    got = trained(name, backend, tmp_path / "fused", mode, **model)
+    if way == "Triton":
+        assert bool(passes) == (name in IN_ONE_PASS and not model.keys() & {"type", "normalize_observations"})
+        assert bool(taken) == (name in GATHERED) or name not in POPULATIONS
+    assert got.keys() == want.keys()
+    within = 1e-4 if way == "GPU" else 1e-6 if way == "Triton" and name not in POPULATIONS else 2e-6
+    assert max(float((got[key] - want[key]).abs().max()) for key in want) < within
     assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
 
 
 def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):
     """Their layers are fused one by one."""
-    found = interpreted(monkeypatch)
+    passes, _ = interpreted(monkeypatch)
     trained("PPO", "host", tmp_path, fc_dims=[8, 65])
-    assert not found
-
-
-ON_CPU = [*((name, {}) for name in ("A2C", "PPO", "PPO, continuous", "two policies", "centralised critic"))]
-ON_CPU += [("PPO", {"shared": False, "activation": "relu"}), ("PPO, continuous", {"learn_log_std": False})]
-
-
-@pytest.mark.parametrize(("name", "model"), ON_CPU)
-def test_training_in_kernels_of_a_cpu_is_that_of_torch(name, model, tmp_path):
-    """With two hidden layers all goes through the kernels to the weights of torch."""
-    want = trained(name, "host", tmp_path / "torch", fused=False, **model)
-    got = trained(name, "host", tmp_path / "fused", **model)
-    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 2e-6
-    assert any(not torch.equal(got[key], want[key]) for key in want), "both went the same way"
+    assert not passes
 
 
 def test_kernels_that_must_be_need_a_gpu(tmp_path):
@@ -157,15 +134,6 @@ def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
     trained("A2C", "pycuda", tmp_path / "fits", fused=True)
     with pytest.raises(ConfigError, match=r"model\.fused: knows the activations relu and tanh"):
         trained("A2C", "pycuda", tmp_path / "does not", fused=True, activation="gelu")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("name", "model"), NETWORKS)
-def test_fused_training_is_that_of_torch_on_a_gpu(name, model, tmp_path):
-    """Replayed from a graph, the kernels end close to torch's layers."""
-    want = trained(name, "pycuda", tmp_path / "torch", mode="graph", fused=False, **model)
-    got = trained(name, "pycuda", tmp_path / "fused", mode="graph", **model)
-    assert max(float((got[key] - want[key]).abs().max()) for key in want) < 1e-4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])

@@ -17,6 +17,7 @@ from tests.training.builders import (
     make_run,
     require_same_weights,
     require_that_it_goes_on,
+    runs_here,
     weights,
 )
 from tests.training.fused_support import DEVICE, interpret  # (before Triton is imported)
@@ -28,7 +29,7 @@ from warpdrive_min.training.paths.fused.kept import KeptRows
 
 ON_DEVICE = DEVICE.type == "cuda"
 HERE = "pycuda" if ON_DEVICE else "host"
-BACKENDS = ON_GPU if ON_DEVICE else ["host", *ON_GPU]
+BACKENDS = ON_GPU if ON_DEVICE else [pytest.param("host"), *ON_GPU]
 MORE_THAN_ONCE = "it learns from a rollout more than once"
 WIDE = {"fc_dims": [8, 65]}
 LEARNS = {**A2C, "model": WIDE}
@@ -67,9 +68,14 @@ def noting(trunk, under, seen, inputs, *heads):
     return under(trunk, inputs, *heads)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "fp32"])
-@pytest.mark.parametrize(("rule", "max_rows"), [*((rule, None) for rule in RULES), ("A2C", 16), ("values first", 80)])
-@pytest.mark.parametrize("backend", BACKENDS)
+FORMS = [*((rule, None) for rule in RULES), ("A2C", 16), ("values first", 80)]
+FORMS = [(*form, precision) for precision in ("tf32", "fp32") for form in FORMS]
+ON_NUMBA = [("A2C", 16, "tf32"), ("two policies", None, "fp32")]
+
+
+@pytest.mark.parametrize(
+    ("backend", "rule", "max_rows", "precision"), runs_here(*FORMS, backends=BACKENDS, on_numba=ON_NUMBA)
+)
 def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precision, monkeypatch):
     """Heads and losses of all kinds, whole and in parts that begin within steps, agree but for rounding."""
     keeps = None if rule == "two policies" else True

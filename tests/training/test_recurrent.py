@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Categorical, Normal
 
 from tests.environments.clock import Clock
 from tests.environments.recall import Recall
+from tests.training import builders
 from tests.training.builders import (
     A2C,
     CLASSIC,
     DDPG,
     PPO,
     TAG,
+    log_prob_and_entropy,
     make_buffer,
-    make_group,
     make_run,
     make_trainer,
     refused,
@@ -26,9 +26,9 @@ from tests.training.builders import (
     runs_here,
 )
 from tests.training.models_support import BOX, DISCRETE, N_FEATURES, config, observations
-from warpdrive_min import BACKENDS, EnvWrapper
+from warpdrive_min import EnvWrapper
 from warpdrive_min.training.algorithms.sequences import RecurrentA2C, RecurrentPPO
-from warpdrive_min.training.config import PolicyConfig, RunConfig, TrainerConfig
+from warpdrive_min.training.config import PolicyConfig, RunConfig
 from warpdrive_min.training.loop.evaluation import EvaluationEnvs
 from warpdrive_min.training.models.gru import GRU, create_recurrent
 from warpdrive_min.training.models.normalisation import normalisers
@@ -122,17 +122,6 @@ def test_actor_and_critic_may_remember_apart():
 STEPS, ENVS = 12, 6
 
 
-def log_prob_and_entropy(space, head, log_std, actions):
-    """Return torch's own, summed over types."""
-    if space.is_continuous:
-        each = [Normal(mean, scale) for mean, scale in zip(head.unbind(-1), log_std.exp(), strict=True)]
-    else:
-        each = [Categorical(logits=logits) for logits in head.split(list(space.categories), -1)]
-    drawn = actions.unbind(-1)
-    log_prob = sum(one.log_prob(action) for one, action in zip(each, drawn, strict=True))
-    return log_prob, sum(one.entropy() for one in each).expand_as(log_prob)
-
-
 def make_rollout(space, seed=0):
     """Return a rollout of noise, with ends of both kinds, several of them in one environment."""
     generator = torch.Generator().manual_seed(seed)
@@ -153,13 +142,8 @@ def make_algorithm(kind, model, buffer, space, *, trainer=None, sequence_length=
     """Return an algorithm whose scheduled numbers are written, and in whose buffer are states of some rollout."""
     network = config(type="gru", hidden_size=SIZE, sequence_length=sequence_length)
     settings = PolicyConfig(to_train=True, algorithm=kind, clip_grad_norm=False, gamma=0.9, model=network, **policy)
-    shared = TrainerConfig(num_envs=ENVS, train_batch_size=STEPS * ENVS, **(trainer or {}))
-    made = {"A2C": RecurrentA2C, "PPO": RecurrentPPO}[kind](
-        make_group(settings, {"model": model}, space, buffer), shared, BACKENDS["cpu"], 11
-    )
-    for name, value in {"lr": 0.02, "vf_loss_coeff": 0.3, "entropy_coeff": 0.05}.items():
-        made.scheduled[name].fill_(value)
-    return made
+    kind = {"A2C": RecurrentA2C, "PPO": RecurrentPPO}[kind]
+    return builders.make_algorithm(kind, settings, {"model": model}, space, buffer, **(trainer or {}))
 
 
 def played(model, buffer, start, *, cut_gradients=0):
@@ -206,7 +190,7 @@ def test_update_equals_steps_one_by_one(kind, space, length, max_rows, shared):
     for env in range(ENVS):
         got, want = (each[: n_cuts[env], env] for each in (algorithm._truncated_values, last))
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    log_prob, entropy = log_prob_and_entropy(space, head, model.log_std, buffer.actions)
+    log_prob, entropy = log_prob_and_entropy(space, head, buffer.actions, log_std=model.log_std)
     if kind == "A2C":
         policy = -(log_prob * algorithm.advantages).mean()
     else:
@@ -247,7 +231,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS))
+@pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS, on_numba=["normalised", "two policies"]))
 def test_replay_says_what_was_said(backend, name, tmp_path):
     """In a second rollout the actions are as probable when played again as when drawn: the ratio is 1 to rounding."""
     said_again(make_run(RUNS[name], backend, n_steps=12, basedir=tmp_path))
@@ -286,10 +270,9 @@ def replay_agrees(group):
     with torch.no_grad():
         head, _ = algorithm.evaluate(buffer, rows)
     pick = rows.long()
-    if buffer.masks is not None:
-        head = head.masked_fill(buffer.masks[:-1].flatten(0, 1)[pick] == 0, -torch.inf)
-    log_std = group.acting.log_std
-    got, _ = log_prob_and_entropy(group.arrays.space, head, log_std, buffer.actions.flatten(0, 1)[pick])
+    masks = None if buffer.masks is None else buffer.masks[:-1].flatten(0, 1)[pick]
+    actions = buffer.actions.flatten(0, 1)[pick]
+    got, _ = log_prob_and_entropy(group.arrays.space, head, actions, masks, group.acting.log_std)
     torch.testing.assert_close(got, buffer.log_probs.flatten(0, 1)[pick], rtol=1e-4, atol=1e-4)
 
 

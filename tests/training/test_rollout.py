@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.distributions import Categorical, Normal
 
 from envs import ENVS
 from tests.environments.clock import N_CHOICES, Clock
@@ -18,6 +17,7 @@ from tests.training.builders import (
     RUNS,
     differences,
     everything,
+    log_prob_and_entropy,
     make_run,
     make_trainer,
     runs_here,
@@ -47,8 +47,11 @@ def host(array):
 # ------------------------------------------------------------------ played again
 
 
-@pytest.mark.parametrize("auto_reset", [True, False])
-@pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS))
+FORMS = [(name, auto_reset) for auto_reset in (True, False) for name in RUNS]
+ON_NUMBA = [("A2C", True), ("shared, grid", True), ("DDPG", False), ("two policies", False)]
+
+
+@pytest.mark.parametrize(("backend", "name", "auto_reset"), runs_here(*FORMS, on_numba=ON_NUMBA))
 def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
     """Stored actions, played on other copies from the same seed, give the stored observations, rewards and ends."""
     n_steps = 12 if not is_simulated(backend) else 4
@@ -125,15 +128,8 @@ def test_stored_log_probs_are_those_of_the_stored_actions(backend, name, tmp_pat
         group = trainer.groups[policy]
         with torch.no_grad():
             head = group.acting.act(batch.observations[:-1])
-        categories = group.arrays.space.categories
-        want = torch.zeros_like(batch.log_probs)
-        for j in range(group.arrays.space.n_types):
-            action = batch.actions[..., j]
-            if categories:
-                each = Categorical(logits=head.split(list(categories), -1)[j])
-            else:
-                each = Normal(head[..., j], group.acting.log_std[j].detach().exp())
-            want += each.log_prob(action)
+        log_std = getattr(group.acting, "log_std", None)
+        want, _ = log_prob_and_entropy(group.arrays.space, head, batch.actions, log_std=log_std)
         torch.testing.assert_close(batch.log_probs, want, rtol=1e-5, atol=1e-5)
         assert len(batch.actions.unique()) > 1
 
@@ -238,8 +234,7 @@ def test_masks_are_stored_with_each_step(tmp_path):
         assert not (batch.actions[..., 0] == forbidden[:-1]).any()
         with torch.no_grad():
             head = trainer.groups[policy].acting.act(batch.observations[:-1])
-        logits = head.masked_fill(batch.masks[:-1] == 0, -torch.inf)
-        want = Categorical(logits=logits).log_prob(batch.actions[..., 0])
+        want, _ = log_prob_and_entropy(trainer.groups[policy].arrays.space, head, batch.actions, batch.masks[:-1])
         torch.testing.assert_close(batch.log_probs, want, rtol=1e-5, atol=1e-5)
 
 
@@ -303,10 +298,11 @@ def steps_directly(env):
     return not (env.roles or env.masks_actions)
 
 
-@pytest.mark.parametrize(
-    ("backend", "scenario"),
-    runs_here(*(name for name, (env, config) in SCENARIOS.items() if steps_directly(ENVS[env](**config)))),
-)
+DIRECT = [name for name, (env, config) in SCENARIOS.items() if steps_directly(ENVS[env](**config))]
+DIRECT_ON_NUMBA = ["cartpole, pool", "tag_continuous, spread", "tag_gridworld", "rice, trade"]
+
+
+@pytest.mark.parametrize(("backend", "scenario"), runs_here(*DIRECT, on_numba=DIRECT_ON_NUMBA))
 def test_direct_steps_do_what_copies_do(tmp_path, monkeypatch, scenario, backend):
     """Weights, environments and statistics are the same to the bit, over ends of episodes, for what can."""
     env, config = SCENARIOS[scenario]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -22,6 +24,7 @@ from tests.training.builders import (
     fingerprint,
     make_run,
     rows_of,
+    runs_here,
     weights,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
@@ -125,14 +128,17 @@ def plain(tmp_path_factory):
     return end_of
 
 
-@pytest.mark.parametrize("name", ALL_RUNS)
+HOST = [backend for backend in FAST if backend.values == ("host",)]
+"""Its other ways take the steps of `cpu`."""
+RESUMED = [("resumed", name) for name in ALL_RUNS]
+BY_EVERY_WAY = list(itertools.product(WAYS, ALL_RUNS))
+ON_NUMBA = [*(("resumed", name) for name in RUNS), *((way, "PPO, normalised") for way in WAYS)]
+
+
 @pytest.mark.parametrize(
-    ("backend", "way"),
-    [
-        pytest.param(*backend.values, way, marks=backend.marks)
-        for backend in FAST
-        for way in (WAYS if backend.values != ("host",) else ["resumed"])  # the others take the steps of `cpu`
-    ],
+    ("backend", "way", "name"),
+    runs_here(*RESUMED, backends=HOST)
+    + runs_here(*BY_EVERY_WAY, backends=[each for each in FAST if each not in HOST], on_numba=ON_NUMBA),
 )
 def test_every_way_leads_to_the_same_bits(backend, name, way, plain, tmp_path, monkeypatch):
     """All state and every row of metrics are the same, with the same seed; so is the checkpoint's header."""
@@ -146,8 +152,9 @@ def test_every_way_leads_to_the_same_bits(backend, name, way, plain, tmp_path, m
     assert (saved.best_return, saved.run_config["policy"]) == (header.best_return, header.run_config["policy"])
 
 
-@pytest.mark.parametrize("name", ALL_RUNS)
-@pytest.mark.parametrize("backend", ON_GPU)
+@pytest.mark.parametrize(
+    ("backend", "name"), runs_here(*ALL_RUNS, backends=ON_GPU, on_numba=["A2C", "DDPG", "PPO, GRU"])
+)
 def test_graph_equals_eager_to_the_bit(backend, name, tmp_path):
     """Five iterations, of which a graph replays the last four, end with the bits of five eager ones."""
     runs = []

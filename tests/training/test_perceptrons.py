@@ -1,0 +1,327 @@
+"""Perceptrons of Triton's kernels, narrow and wide, against torch in float64: outputs and every gradient."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from tests.training.fused_support import DEVICE, errors, gradients, network, rows  # (skips without Triton)
+from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import ModelConfig
+from warpdrive_min.training.config import precision as within
+from warpdrive_min.training.models.fully_connected import create_actor_critic
+from warpdrive_min.training.models.members import Members
+from warpdrive_min.training.paths import fused
+from warpdrive_min.training.paths.fused import narrow as narrow_module
+from warpdrive_min.training.paths.fused import wide as wide_module
+from warpdrive_min.training.paths.fused.narrow import narrow
+from warpdrive_min.training.paths.fused.wide import wide
+
+KERNELS = {"narrow": narrow, "wide": wide}
+BOUNDS = {"fp32": 2e-6, "tf32": 3e-3, "bf16": 3e-2}
+MANY = 100_003
+"""Rows that are more than programs take at once."""
+
+
+class Case(NamedTuple):
+    """A kernel and what it evaluates."""
+
+    kernel: str
+    precision: str
+    n_rows: int
+    sizes: tuple[int, ...]
+    activation: str
+    needs_x: bool = True
+
+
+CASES = [
+    Case("narrow", "fp32", 150, (4, 64, 64, 3), "tanh"),
+    Case("narrow", "fp32", 64, (7, 32, 16, 2), "relu"),
+    Case("narrow", "fp32", 200, (40, 24, 50, 7), "relu"),
+    Case("narrow", "fp32", 1, (3, 8, 8, 1), "tanh"),
+    Case("narrow", "fp32", 130, (401, 32, 32, 6), "relu"),  # streamed from here: features that fill no chunk,
+    Case("narrow", "fp32", 65, (512, 20, 64, 17), "tanh"),  # all that there may be,
+    Case("narrow", "fp32", 1, (300, 64, 24, 1), "relu"),  # and one row
+    *(Case("wide", precision, *rest) for precision in ("tf32", "bf16")
+      for rest in ((130, (71, 128, 256, 43), "relu"), (67, (5, 256, 128, 1), "tanh", False),
+                   (1, (32, 64, 64, 16), "tanh"), (70, (33, 100, 72, 17), "relu", False))),
+]  # fmt: skip
+NARROW_ON_GPU = [
+    (4, 64, 64, 3), (401, 32, 32, 1), (300, 16, 64, 2), (203, 32, 32, 6), (4, 64, 64, 1), (3, 32, 16, 1),
+    (300, 64, 64, 1), (128, 64, 64, 43), (401, 32, 32, 6), (512, 64, 64, 64), (21, 64, 64, 5), (6, 64, 32, 20),
+]  # fmt: skip
+"""Of which all but the first three are nightly: each compiles for seconds."""
+WIDE_ON_GPU = itertools.product(("tf32", "bf16"), [(71, 256, 256, 43), (128, 512, 512, 128)], ("relu", "tanh"))
+CASES += [
+    pytest.param(Case("narrow", precision, MANY, sizes, "tanh"), marks=[pytest.mark.gpu, *late])
+    for late, some in (([], NARROW_ON_GPU[:3]), ([pytest.mark.nightly], NARROW_ON_GPU[3:]))
+    for precision, sizes in itertools.product(BOUNDS, some)
+]
+CASES += [
+    pytest.param(Case("wide", precision, MANY, sizes, activation), marks=pytest.mark.gpu)
+    for precision, sizes, activation in WIDE_ON_GPU
+]
+
+
+@pytest.fixture(autouse=True)
+def interpreted_bfloat16(monkeypatch):
+    """Let the interpreter multiply bfloat16 as float32, which is exact; it takes its bits for integers (Triton 3.6)."""
+    if DEVICE.type == "cuda":
+        return
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    multiply = InterpreterBuilder.create_dot
+
+    def create_dot(builder, a, b, *rest):
+        if a.dtype == tl.bfloat16:
+            a, b = (builder.cast_impl(each, tl.float32) for each in (a, b))
+        return multiply(builder, a, b, *rest)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+
+
+def by(kernel, activation, precision):
+    """Return what evaluates by a kernel."""
+    return lambda x, weights: KERNELS[kernel](x, weights, activation, precision)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
+def test_outputs_and_gradients_are_those_of_torch(case):
+    """Of sizes that fill no block and rows that end within one; on a GPU of many rows, with the same bits again."""
+    evaluate, d_out = by(case.kernel, case.activation, case.precision), rows(case.n_rows, case.sizes[-1], seed=3)
+    x, weights = rows(case.n_rows, case.sizes[0]), network(*case.sizes)
+    bound = 1e-5 if (case.precision, case.n_rows) == ("fp32", MANY) else BOUNDS[case.precision]
+    is_rough = case.activation == "relu" and case.precision != "fp32"
+    with within(case.precision, DEVICE) if case.kernel == "wide" else contextlib.nullcontext():
+        far = errors(evaluate, x, weights, case.activation, d_out, needs_x=case.needs_x)
+        assert len(far) == 7 + case.needs_x
+        assert far[0] <= bound
+        assert max(far[1:]) <= (bound**0.5 if is_rough else bound)  # as many units cross relu's edge altogether
+        assert case.precision != "bf16" or far[0] > 1e-4, "the operands must be rounded"
+        if case.n_rows == MANY:
+            first, second = (gradients(evaluate, x, weights, d_out) for _ in range(2))
+            assert all(map(torch.equal, first, second))
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize(("kernel", "n_features"), [("narrow", 4), ("narrow", 401), ("wide", 5)])
+def test_what_is_not_a_number_stays_in_its_row(kernel, n_features, activation):
+    """A NaN in an observation is one in its outputs, and in no other row's."""
+    x = rows(3, n_features)
+    x[1, 3] = torch.nan
+    precision = "fp32" if kernel == "narrow" else "tf32"
+    out = by(kernel, activation, precision)(x, network(n_features, 64, 64, 2))
+    assert out.isnan().any(1).tolist() == out.isnan().all(1).tolist() == [False, True, False]
+
+
+def test_kernels_have_limits():
+    """Narrow up to 512 features and 64 units or outputs; wide where tiles hold the network, and never in fp32."""
+    assert narrow_module.fits(512, (64, 64), 64)
+    assert narrow_module.fits(512, (64, 64), 1)
+    for sizes in ((513, (32, 32), 2), (512, (65, 32), 2), (4, (32, 65), 2), (4, (32, 32), 65)):
+        assert not narrow_module.fits(*sizes)
+    assert all(narrow_module.fits(n, hidden, m) for n, *hidden, m in NARROW_ON_GPU)
+    assert not wide_module.fits(129, (64, 64), 2, "tf32")
+    assert wide_module.fits(128, (512, 512), 128, "tf32")
+    assert not wide_module.fits(128, (512, 512), 128, "fp32")
+
+
+@pytest.mark.parametrize(("name", "by_torch"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
+def test_precision_holds_within_its_block(name, by_torch):
+    """Within the block matrices are multiplied so; after it, and after an error in it, as before."""
+    before, ones, cpu = torch.get_float32_matmul_precision(), torch.ones(2, 2), torch.device("cpu")
+    with within(name, cpu):
+        assert torch.get_float32_matmul_precision() == by_torch
+        assert (ones @ ones).dtype == (torch.bfloat16 if name == "bf16" else torch.float32)
+    assert torch.get_float32_matmul_precision() == before
+    with pytest.raises(ZeroDivisionError), within(name, cpu):
+        raise ZeroDivisionError
+    assert torch.get_float32_matmul_precision() == before
+    assert (ones @ ones).dtype == torch.float32
+
+
+def test_kernels_compile_for_a_gpu(tmp_path):
+    """The compiler takes all of them, in a process of its own: here they are interpreted."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.training.triton_kernels", "90"],
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    forward_and_back = ["backward", "evaluate", "first_layer", "forward", "learn"]
+    assert ran.stdout.split() == ["add_squares", "add_up", *forward_and_back, "of_agents", "take", "take_step"]
+
+
+# ------------------------------------------------------------------ narrow
+
+
+def check_narrow(n_rows, sizes, bound):
+    """Hold outputs and gradients of the narrow kernels in fp32 against float64."""
+    x, d_out = rows(n_rows, sizes[0]), rows(n_rows, sizes[-1], seed=3)
+    assert max(errors(by("narrow", "tanh", "fp32"), x, network(*sizes), "tanh", d_out)) <= bound
+
+
+@pytest.mark.parametrize(("n_features", "n_outputs"), [(4, 3), (401, 1)])
+def test_networks_side_by_side_are_those_one_by_one(n_features, n_outputs):
+    """Under vmap outputs have the bits of each network alone, and gradients its numbers."""
+    n_networks, n_rows = 2, 40
+    weights = [[w * (1 - i / 4) for w in network(n_features, 32, 16, n_outputs)] for i in range(n_networks)]
+    stacked = tuple(torch.stack(each).requires_grad_() for each in zip(*weights, strict=True))
+    x, d_out = rows(n_networks * n_rows, n_features), rows(n_networks * n_rows, n_outputs, seed=3)
+    x, d_out = x.view(n_networks, n_rows, -1).requires_grad_(), d_out.view(n_networks, n_rows, -1)
+    together = torch.vmap(lambda x, *w: narrow(x, w, "tanh", "fp32"))(x, *stacked)
+    gradients = torch.autograd.grad(together, (x, *stacked), d_out)
+    for index, each in enumerate(weights):
+        alone = (x[index].detach().requires_grad_(), *(weight.requires_grad_() for weight in each))
+        out = narrow(alone[0], alone[1:], "tanh", "fp32")
+        assert torch.equal(together[index], out)
+        for got, want in zip(gradients, torch.autograd.grad(out, alone, d_out[index]), strict=True):
+            torch.testing.assert_close(got[index], want, rtol=1e-5, atol=1e-5)  # sums of parts in another order
+
+
+@pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), (401, 7)])
+def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors):
+    """Several programs, each with several blocks of rows, come to the gradients of all rows; streamed layers too."""
+    monkeypatch.setattr(narrow_module, "_processors", lambda device: n_processors)
+    tile = narrow_module.FIRST_LAYER["fp32"]
+    n_parts = narrow_module._n_programs(
+        torch.empty(700, 0), tile.rows, tile.n_programs / -(-n_features // tile.features)
+    )
+    assert 1 < n_parts < 700 // tile.rows
+    check_narrow(700, (n_features, 32, 16, 2), 2e-6)
+
+
+@pytest.mark.parametrize(("fc_dims", "n_kernels"), [((16, 8), 2), ((72, 8), 0), ((8,), 0)])
+def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels):
+    """Narrow networks are a launch for each trunk, with torch's numbers; others are torch's own products."""
+    calls = []
+    monkeypatch.setattr(fused, "is_supported", lambda device: device.type == DEVICE.type)
+    monkeypatch.setattr(narrow_module, "narrow", lambda *given: calls.append(given) or narrow(*given))
+    made = {}
+    for is_fused in (None, False):
+        torch.manual_seed(0)
+        config = ModelConfig(fc_dims=fc_dims, activation="tanh", shared=False, fused=is_fused)
+        networks = [create_actor_critic(4, ActionSpace((3,), 1), config) for _ in range(2)]
+        made[is_fused] = Members(networks).to(DEVICE)
+    calls.clear()
+    observations = rows(12, 4).view(12, 1, 4)
+    got, want = (made[is_fused](observations) for is_fused in (None, False))
+    assert len(calls) == n_kernels
+    of_got, of_want = (
+        torch.autograd.grad(head.square().sum() + value.sum(), list(made[is_fused].parameters()))
+        for is_fused, (head, value) in zip((None, False), (got, want), strict=True)
+    )
+    for mine, theirs in zip((*got, *of_got), (*want, *of_want), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
+    """A streamed network keeps its first hidden layer for the way back; nothing without gradients, nor a small one."""
+    kept, save = [], torch.autograd.function.FunctionCtx.save_for_backward
+    monkeypatch.setattr(
+        torch.autograd.function.FunctionCtx,
+        "save_for_backward",
+        lambda ctx, *tensors: kept.append(tensors[1].shape[0]) or save(ctx, *tensors),
+    )
+    for n_features in (401, 4):
+        x, weights = rows(3, n_features), tuple(each.requires_grad_() for each in network(n_features, 32, 8, 2))
+        with torch.no_grad():
+            first = narrow(x, weights, "tanh", "fp32")
+        assert torch.equal(first, narrow(x, weights, "tanh", "fp32").detach())
+    assert kept == [0, 3, 0, 0]
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+@pytest.mark.parametrize("n_features", [4, 401])
+def test_narrow_takes_gradients_as_they_lie(n_features, n_outputs):
+    """Gradients may be columns of a wider array, of which the others do not count, or lie the other way round."""
+    x, weights, d_out = rows(70, n_features), network(n_features, 16, 8, n_outputs), rows(70, n_outputs, seed=3)
+    wide = torch.full((70, 7), torch.nan, device=d_out.device)
+    wide[:, 2 : 2 + n_outputs] = d_out
+    leaves = tuple(weight.requires_grad_() for weight in weights)
+    want = torch.autograd.grad(narrow(x, leaves, "tanh", "fp32"), leaves, d_out)
+    for lying in (wide[:, 2 : 2 + n_outputs], d_out.T.contiguous().T):
+        got = torch.autograd.grad(narrow(x, leaves, "tanh", "fp32"), leaves, lying)
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(got, want, strict=True))
+
+
+def test_narrow_tanh_is_accurate_near_zero():
+    """Small inputs keep their relative precision through both layers."""
+    eye, zeros = torch.eye(8, device=DEVICE), torch.zeros(8, device=DEVICE)
+    weights = (eye[:, :1].clone(), zeros, eye, zeros, eye[:1].clone(), zeros[:1])
+    x = torch.tensor([[1e-6], [1e-3], [0.1], [0.149], [0.151], [1.0], [-0.3], [30.0]], device=DEVICE)
+    want = x.double().tanh().tanh()
+    assert ((narrow(x, weights, "tanh", "fp32") - want).abs() <= 4e-7 * want.abs()).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"activation": "gelu"}, "knows the activations relu and tanh"),
+        ({"weights": network(4, 600, 600, 2)}, "must fit on the chip"),
+        ({"inputs": torch.zeros(5, 513), "weights": network(513, 8, 8, 2)}, "64 units over 512 features"),
+        ({"weights": network(4, 8, 8, 2)[:4]}, "needs two hidden layers"),
+    ],
+)
+def test_what_cannot_be_fused_is_said_if_it_must_be(monkeypatch, changed, message):
+    """A forced kernel that there is not is an error with the reason; otherwise torch goes through the layers."""
+    monkeypatch.setattr(fused, "is_supported", lambda device: True)
+    call = {"inputs": torch.zeros(5, 4), "weights": network(4, 8, 8, 2), "activation": "relu", **changed}
+    assert fused.perceptron(**call, is_forced=False) is None
+    with pytest.raises(ConfigError, match=message):
+        fused.perceptron(**call, is_forced=True)
+
+
+@pytest.mark.parametrize("product", ["tf32x3", "bf16x6"])
+@pytest.mark.parametrize("n_features", [4, 401])
+def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
+    """Three products of TF32 or six of bfloat16 have the errors of float32, in whatever kernel they are used."""
+    monkeypatch.setitem(narrow_module.PRODUCTS, "fp32", product)
+    for tiles in (narrow_module.FORWARD, narrow_module.FIRST_LAYER):
+        monkeypatch.setitem(tiles, "fp32", tiles["fp32"]._replace(product=product))
+    check_narrow(200, (n_features, 64, 32, 3), 1e-5)
+
+
+# ------------------------------------------------------------------ wide
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_wide_sums_parts_of_the_rows(monkeypatch, by_column):
+    """Weights' gradients are whole where rows are summed in parts, padded to a multiple of them, in either order."""
+    small = wide_module.Tile(16, 32, 4, 2)
+    plan = wide_module.TileSizes(small, small, small._replace(rows=32), by_column, n_parts=2)
+    monkeypatch.setitem(wide_module.PLANS, "tf32", (plan, plan))
+    monkeypatch.setattr(wide_module, "LEAST_TILES", 2)
+    parts, bmm = [], torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda a, b: parts.append(len(a)) or bmm(a, b))
+    activation = "relu" if DEVICE.type == "cpu" else "tanh"  # a GPU's rounding takes units across relu's edge
+    far = errors(by("wide", activation, "tf32"), rows(130, 5), network(5, 64, 64, 3), activation, rows(130, 3, seed=3))
+    assert parts == [2, 2, 2]
+    assert max(far) < BOUNDS["tf32"]
+
+
+def test_wide_without_gradients_keeps_nothing(monkeypatch):
+    """Under `no_grad`, and where nothing requires a gradient, only the outputs are made."""
+    x, weights = rows(3, 5), tuple(weight.requires_grad_() for weight in network(5, 64, 64, 2))
+    kept, evaluate = [], wide_module.evaluate
+    monkeypatch.setattr(wide_module, "evaluate", lambda *a: kept.append(len(a) > 5) or evaluate(*a))
+    with torch.no_grad():
+        first = wide(x, weights, "relu", "tf32")
+    second = wide(x, tuple(weight.detach() for weight in weights), "relu", "tf32")
+    third = wide(x, weights, "relu", "tf32")
+    assert kept == [False, False, True]
+    assert (first.grad_fn, second.grad_fn) == (None, None)
+    assert third.grad_fn is not None
+    torch.testing.assert_close(first, third.detach())
