@@ -30,7 +30,7 @@ from warpdrive_min.training.algorithms.keeping import keep_passes
 from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.loop import checkpoint, evaluation, metrics
+from warpdrive_min.training.loop import checkpoint, evaluation, metrics, sinks
 from warpdrive_min.training.loop.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.loop.global_states import give_global_states
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
@@ -143,7 +143,7 @@ class Trainer:
         if self.world.size > 1:
             self.folder  # noqa: B018  (the ranks agree on it, and all are here)
         self._verbose = verbose and self.world.is_first
-        self._sinks: list[metrics.Sink] | None = None
+        self._sinks: list[sinks.Sink] | None = None
         self._started = time.perf_counter()
         """Time at which the run began, if it had never been stopped."""
         self._last_log = (self._started, 0)
@@ -503,11 +503,11 @@ class Trainer:
         reached = [(got := self.recent_return[name]) is not None and got >= least for name, least in wanted.items()]
         self.has_reached_return = bool(reached) and all(reached)
 
-    def _open_sinks(self) -> list[metrics.Sink]:
+    def _open_sinks(self) -> list[sinks.Sink]:
         if self._sinks is None:
             self._take_folder()
             saving, settings = self.config.saving, self.config.to_dict() | {"seed": self.seed}
-            self._sinks = metrics.open_sinks(saving.sinks, self.folder, saving.name, settings, self._resumed_from)
+            self._sinks = sinks.open_sinks(saving.sinks, self.folder, saving.name, settings, self._resumed_from)
             write_atomically(self.folder / RUN_CONFIG, json.dumps(settings, indent=1) + "\n")
         return self._sinks
 
@@ -531,7 +531,7 @@ class Trainer:
             checkpoints = self.folder / checkpoint.FOLDER
             is_free = not checkpoints.is_dir() or not any(checkpoints.iterdir())
             require(is_free, what, "must not hold another run", "its checkpoints", do)
-            metrics.require_new(self.folder)
+            sinks.require_new(self.folder)
         remove_left(self.folder)
         self._hold, self._has_folder = held, True
 

@@ -16,7 +16,7 @@ from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.training import build
 from warpdrive_min.training.config import Member
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.loop import checkpoint, evaluation, metrics
+from warpdrive_min.training.loop import checkpoint, evaluation, metrics, sinks
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Arrays, Row
 from warpdrive_min.training.loop.policies import Tensors
 from warpdrive_min.training.models.members import BEST, BEST_RETURNS, Members
@@ -64,7 +64,7 @@ class PopulationTrainer(Trainer):
         keeps = self.config.saving.keep_best
         self._best = {name: tensor.clone() for name, tensor in self.group.weights().items()} if keeps else {}
         self._best_returns = torch.full((n_members,), -math.inf, dtype=torch.float32, device="cpu")
-        self._table: metrics.Csv | None = None
+        self._table: sinks.Csv | None = None
 
     @property
     def network(self) -> Members:
@@ -183,7 +183,7 @@ class PopulationTrainer(Trainer):
         if not self.config.saving.sinks:
             return
         if self._table is None:
-            self._table = metrics.Csv(self.folder / MEMBERS_FILE, self._resumed_from)
+            self._table = sinks.Csv(self.folder / MEMBERS_FILE, self._resumed_from)
         rows: list[dict[str, Any]] = []
         n_seeds = len(self.members) // self.config.population.n_settings
         for index in np.flatnonzero(~was_stopped).tolist():
