@@ -16,9 +16,8 @@ from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.config import Member, PolicyConfig, present
 from warpdrive_min.training.loop.arrays import AgentArrays
-from warpdrive_min.training.loop.memory import Memory
 from warpdrive_min.training.loop.rollout import Observation, RolloutBuffer, empty_observation
-from warpdrive_min.training.models.gru import Recurrent
+from warpdrive_min.training.models.gru import Memory, Recurrent
 from warpdrive_min.training.models.members import Members, by_member
 from warpdrive_min.training.models.normalisation import Moments, normalisers
 from warpdrive_min.training.paths.fused import cpu
@@ -87,7 +86,11 @@ class PolicyGroup:
     _evaluated: torch.Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.memory = Memory(self.acting, self.arrays) if isinstance(self.acting, Recurrent) else None
+        self.memory = (
+            Memory(self.acting, self.arrays.timestep, self.arrays.n_agents)
+            if isinstance(self.acting, Recurrent)
+            else None
+        )
 
     @property
     def agents(self) -> tuple[Hashable, ...]:
