@@ -107,6 +107,13 @@ class PolicyGroup:
         own = self.config.schedule(key)
         return [member.setting.get(key, own) for member in self.members] or [own]
 
+    def setting(self, key: str) -> Any:
+        """Return what the config has by a key; (members,) float32 where the members of a population differ."""
+        values = self.settings(key)
+        if len(set(values)) == 1:
+            return values[0]
+        return torch.tensor(values, device=self.arrays.rewards.device, dtype=torch.float32)
+
     @property
     def is_noisy(self) -> bool:
         """The head is a mean that noise is added to, as DDPG explores; it has no scale of its own."""
