@@ -15,6 +15,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import torch
 
 from warpdrive_min import forks
@@ -220,7 +221,8 @@ class Trainer:
             TrainingError: A number is not finite, or they broke their contract.
         """
         if is_first or self.check.is_suspect():
-            self.check.require_finite(self.iteration)
+            if not self.has_members:  # of whom one may fail alone
+                self.check.require_finite(self.iteration)
             self.check.require_contract()
 
     @own_defaults()
@@ -441,31 +443,51 @@ class Trainer:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
         """
         updates, episodes = metrics.read(self.groups.values(), self.recorders, self.world)
-        logged = self._last_log[1]
+        last_iteration = self._last_log[1]
         rates = self._rates()
-        scores = self.evaluate() if self.config.trainer.evaluator else {}
-        best = {f"{name}/evaluated_return": score.mean_return for name, score in scores.items()}
+        evaluated = self._evaluated_returns() if self.config.trainer.evaluator else {}
         row = metrics.make_row(
             self.iteration,
             self.env_steps,
             time.perf_counter() - self._started,
             {name: episodes[name] | updates.get(name, {}) | self._scheduled(name) for name in self.groups},
             **rates,
-            **best,
+            **{f"{name}/evaluated_return": mean_return for name, mean_return in evaluated.items()},
         )
         self._require_sound()
+        self._check_numbers(updates, episodes, last_iteration)
+        if self.world.size > 1:
+            self.world.check_equal(self._shared_state())
+        self._clear_statistics()
+        self.recent_return = self._recent.add(row, list(self.groups))
+        least = self.config.trainer.stop_return
+        if least is not None:
+            by_policy = least if isinstance(least, Mapping) else dict.fromkeys(self._learners, least)
+            self.has_reached_return = self._reaches(by_policy)
+        return self._write_row(row)
+
+    def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
+        """Make sure that training can go on with what `metrics.read` returned."""
         for name, means in episodes.items():
             if means["episodes"]:
                 metrics.check_return(name, means[EPISODIC_RETURN], f" at iteration {self.iteration:,}")
         for name, numbers in updates.items():
-            metrics.check_finite(name, numbers, self.iteration, self.env_steps, logged)
-        if self.world.size > 1:
-            self.world.check_equal(self._shared_state())
-        self._clear_statistics()
+            metrics.check_finite(name, numbers, self.iteration, self.env_steps, last_iteration)
+
+    def _evaluated_returns(self) -> dict[str, Any]:
+        """Return the mean return of greedy episodes, by policy."""
+        return {name: score.mean_return for name, score in self.evaluate().items()}
+
+    def _reaches(self, least: Mapping[str, float]) -> bool:
+        """Tell whether policies are as good as is wanted of them, by name."""
+        returns = [(self.recent_return[name], wanted) for name, wanted in least.items()]
+        return bool(returns) and all(got is not None and got >= wanted for got, wanted in returns)
+
+    def _write_row(self, row: Row) -> Row:
+        """Write a row where it goes, and return it."""
         if self.world.is_first:
             for sink in self._open_sinks():
                 sink.write(row)
-        self._judge(row)
         return row
 
     def _clear_statistics(self) -> None:
@@ -487,21 +509,12 @@ class Trainer:
             "update_s": self._update.take_seconds(),
         }
 
-    def _scheduled(self, policy: str) -> dict[str, float]:
-        """Return the scheduled numbers of a policy, as they are now."""
-        algorithm = self.groups[policy].algorithm
-        scheduled = {} if algorithm is None else algorithm.scheduled
-        return {key: number for key, tensor in scheduled.items() for number in self.schedules.values(tensor)}
-
-    def _judge(self, row: Row) -> None:
-        """Note how good the policies are, and whether that is good enough."""
-        self.recent_return = self._recent.add(row, list(self.groups))
-        least_of_all = self.config.trainer.stop_return
-        if least_of_all is None:
-            return
-        wanted = least_of_all if isinstance(least_of_all, Mapping) else dict.fromkeys(self._learners, least_of_all)
-        reached = [(got := self.recent_return[name]) is not None and got >= least for name, least in wanted.items()]
-        self.has_reached_return = bool(reached) and all(reached)
+    def _scheduled(self, policy: str) -> dict[str, Any]:
+        """Return the scheduled numbers of a policy, as they are now; of a population arrays (members,)."""
+        group = self.groups[policy]
+        scheduled = {} if group.algorithm is None else group.algorithm.scheduled
+        values = {key: self.schedules.values(tensor) for key, tensor in scheduled.items()}
+        return {key: np.array(each) if group.members else each[0] for key, each in values.items()}
 
     def _open_sinks(self) -> list[sinks.Sink]:
         if self._sinks is None:
@@ -567,16 +580,17 @@ class Trainer:
         """
         if not self.config.saving.keep_best or len(self._learners) != 1:
             return False  # the returns of several may be opposed: one number cannot say which are better
-        mean_return = math.nan
-        if self.world.is_first:
-            seed = build.derived_seed(self.seed, build.BEST_SEED)  # the same episodes for every checkpoint
-            scores = self.evaluate(min(self.wrapper.n_envs, BEST_EPISODES), seed=seed)
-            mean_return = scores[self._learners[0]].mean_return
+        mean_return = self._greedy_scores()[self._learners[0]].mean_return if self.world.is_first else math.nan
         mean_return = self.world.agreed(mean_return)
         if not math.isfinite(mean_return) or (self.best_return is not None and mean_return < self.best_return):
             return False
         self.best_return = mean_return
         return True
+
+    def _greedy_scores(self) -> dict[str, evaluation.Score]:
+        """Return the scores of the same greedy episodes for every checkpoint."""
+        seed = build.derived_seed(self.seed, build.BEST_SEED)
+        return self.evaluate(min(self.config.trainer.num_envs, BEST_EPISODES), seed=seed)
 
     @property
     def _learners(self) -> list[str]:

@@ -11,7 +11,6 @@ from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -33,15 +32,13 @@ SKIPPED_STEPS: Final = "n_skipped_steps"
 IMPOSSIBLE_ROWS: Final = "n_impossible_rows"
 """Metric of a policy of choices: draws since the last row for which its mask or its numbers left no choice."""
 ADVICE: Final = "lower lr or max_grad_norm, or scale down rewards and observations"
+NOT_SKIPPED: Final = "not be skipped"
 MAX_GRADIENT_NORM: Final = 1e8
 """A longer gradient means that training diverges: the next numbers are not finite any more."""
 
 
-Numbers = dict[str, dict[str, float]]
-"""Numbers by policy and name."""
-Array = npt.NDArray[np.float64]
-Arrays = dict[str, Array]
-"""Numbers of the members of a population, (members,), by name."""
+Numbers = dict[str, dict[str, Any]]
+"""Numbers by policy and name: floats, of a population float64 arrays (members,)."""
 
 
 def read(
@@ -60,13 +57,14 @@ def read(
     updates: dict[str, Tensor] = {}
     sums: dict[str, Tensor] = {}
     for group in groups:
-        statistics, rows = recorders[group.arrays.suffix].statistics(), group.arrays.rows
-        returns = statistics["finished_return"]
-        sums[f"{group.name}/returns"] = (returns if rows is None else returns[rows]).sum()
+        statistics, rows = recorders[group.arrays.suffix].statistics(*group.shape), group.arrays.rows
+        returns, impossible = statistics["finished_return"], group.actions.impossible
+        sums[f"{group.name}/returns"] = (returns if rows is None else returns[..., rows]).sum(-1)
         sums[f"{group.name}/steps"] = statistics["finished_steps"]
         sums[f"{group.name}/episodes"] = statistics["finished_episodes"]
-        if (impossible := _impossible(group)) is not None:
-            sums[f"{group.name}/impossible"] = impossible
+        if impossible is not None:
+            own = impossible if rows is None else impossible[:, rows]
+            sums[f"{group.name}/impossible"] = own.view(*group.shape, -1).sum(-1)
         if group.algorithm is not None:
             updates |= {f"{group.name}/{key}": value for key, value in group.algorithm.metrics.items()}
     numbers = fetch(world.averaged(updates) | world.summed(sums))
@@ -77,59 +75,37 @@ def read(
     }
     episodes = {}
     for group in groups:
-        of_group = (numbers[f"{group.name}/{key}"] for key in ("returns", "steps", "episodes"))
-        episodes[group.name] = {key: float(mean) for key, mean in _means(group, *of_group).items()}
+        returns, steps, n = (numbers[f"{group.name}/{key}"] for key in ("returns", "steps", "episodes"))
+        with np.errstate(invalid="ignore"):
+            mean_return, mean_steps = np.divide(returns, n), np.divide(steps, n)
+        means = {
+            EPISODIC_RETURN: mean_return,
+            "mean_agent_return": mean_return / group.arrays.n_agents,
+            "mean_episodic_steps": mean_steps,
+            "episodes": n,
+        }
         if f"{group.name}/impossible" in numbers:
-            episodes[group.name][IMPOSSIBLE_ROWS] = numbers[f"{group.name}/impossible"]
+            means[IMPOSSIBLE_ROWS] = numbers[f"{group.name}/impossible"]
+        episodes[group.name] = means if group.members else {key: float(mean) for key, mean in means.items()}
     return metrics, episodes
 
 
-def read_members(group: PolicyGroup, recorder: RolloutRecorder) -> Arrays:
-    """Read, in one copy, what `read` reads, of each member of a population, (members,) float64; synchronises."""
-    assert group.algorithm is not None, "a population learns"
-    sums = recorder.statistics(*group.shape)
-    tensors = [sums["finished_return"].sum(1), sums["finished_steps"], sums["finished_episodes"]]
-    names, impossible = list(group.algorithm.metrics), _impossible(group, *group.shape)
-    tensors += group.algorithm.metrics.values()
-    if impossible is not None:
-        names.append(IMPOSSIBLE_ROWS)
-        tensors.append(impossible)
-    returns, steps, episodes, *numbers = torch.stack([tensor.double() for tensor in tensors]).cpu().numpy()
-    means = _means(group, returns, steps, episodes)
-    return means | dict(zip(names, numbers, strict=True))
+def fetch(numbers: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Read tensors of one shape from the device in one copy, by their types; synchronises.
 
-
-def _impossible(group: PolicyGroup, *members: int) -> Tensor | None:
-    """Return how often nothing could be drawn for a policy's agents, 0-d or (members,); None: it has no choices."""
-    counts = group.actions.impossible
-    if counts is None:
-        return None
-    own = counts if group.arrays.rows is None else counts[:, group.arrays.rows]
-    return own.view(*members, -1).sum(-1)
-
-
-def fetch(numbers: Mapping[str, Tensor]) -> dict[str, float]:
-    """Read 0-d tensors from the device in one copy, by their types; synchronises."""
+    Returns:
+        A float of each 0-d tensor, a float64 array of each other one.
+    """
 
     def kind(name: str) -> str:
         return str(numbers[name].dtype)
 
+    if not numbers:
+        return {}
     names = sorted(numbers, key=kind)
-    of_types = [torch.stack([numbers[name] for name in each]).double() for _, each in groupby(names, kind)]
-    read = dict(zip(names, torch.cat(of_types).tolist() if of_types else [], strict=True))
+    together = torch.cat([torch.stack([numbers[name] for name in each]).double() for _, each in groupby(names, kind)])
+    read = dict(zip(names, together.tolist() if together.dim() == 1 else together.cpu().numpy(), strict=True))
     return {name: read[name] for name in numbers}
-
-
-def _means(group: PolicyGroup, returns: Any, steps: Any, episodes: Any) -> dict[str, Any]:
-    """Return the means over episodes from sums over them; NaN where none has ended."""
-    with np.errstate(invalid="ignore"):
-        mean_return, mean_steps = np.divide(returns, episodes), np.divide(steps, episodes)
-    return {
-        EPISODIC_RETURN: mean_return,
-        "mean_agent_return": mean_return / group.arrays.n_agents,
-        "mean_episodic_steps": mean_steps,
-        "episodes": episodes,
-    }
 
 
 class RecentReturns:
@@ -144,6 +120,8 @@ class RecentReturns:
 
     def __init__(self, n_steps: int) -> None:
         self._n_steps = n_steps
+        self.means: dict[str, Any] = {}
+        """Mean return by policy at the last row, of a population (members,); NaN where there is none."""
         self.restart(0)
 
     def restart(self, first_step: int) -> None:
@@ -151,24 +129,43 @@ class RecentReturns:
         self._rows: list[Mapping[str, Any]] = []
         self._first_step = first_step
 
-    def add(self, row: Row, policies: Iterable[str]) -> dict[str, float | None]:
-        """Add a row, and return the mean return of each policy; None: there are too few steps, or no episode ended."""
-        means = {policy: float(mean) for policy, mean in self.means(row, policies).items()}
-        return {policy: mean if math.isfinite(mean) else None for policy, mean in means.items()}
+    def add(self, row: Mapping[str, Any], policies: Iterable[str]) -> dict[str, float | None]:
+        """Add a row, and return the mean return of each policy, of a population that of its members.
 
-    def means(self, row: Mapping[str, Any], policies: Iterable[str]) -> dict[str, Any]:
-        """Add a row, of a population with arrays (members,), and return the same means; NaN where there is none."""
+        None: there are too few steps, or no episode ended.
+        """
         self._rows.append(row)
         while len(self._rows) > 1 and row["env_steps"] - self._rows[0]["env_steps"] >= self._n_steps:
             self._first_step = int(self._rows.pop(0)["env_steps"])
-        if row["env_steps"] - self._first_step < self._n_steps:
-            return {policy: math.nan * row[f"{policy}/episodes"] for policy in policies}
-        return {policy: self._mean(policy) for policy in policies}
+        has_enough = row["env_steps"] - self._first_step >= self._n_steps
+        self.means = {
+            policy: self._mean(policy) if has_enough else math.nan * row[f"{policy}/episodes"] for policy in policies
+        }
+        finite = {policy: np.ravel(mean)[np.isfinite(mean).ravel()].tolist() for policy, mean in self.means.items()}
+        return {policy: sum(numbers) / len(numbers) if numbers else None for policy, numbers in finite.items()}
 
     def _mean(self, policy: str) -> Any:
         rows = [(row[f"{policy}/episodes"], row[f"{policy}/{EPISODIC_RETURN}"]) for row in reversed(self._rows)]
         with np.errstate(invalid="ignore"):
             return np.divide(sum(np.where(n, n * mean, 0.0) for n, mean in rows), sum(n for n, _ in rows))
+
+
+def faults(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return which numbers of an update training cannot go on with, by the rule they break and their name.
+
+    Args:
+        metrics: As of `check_finite`; of a population arrays (members,).
+    """
+    norms = {name: number for name, number in metrics.items() if name.startswith(GRADIENT_NORM)}
+    return {
+        "be finite": {name: ~np.isfinite(number) for name, number in metrics.items()},
+        f"be at most {MAX_GRADIENT_NORM:g}": {
+            name: np.greater(norm, MAX_GRADIENT_NORM) for name, norm in norms.items()
+        },
+        NOT_SKIPPED: {
+            name: np.greater(number, 0) for name, number in metrics.items() if name.startswith(SKIPPED_STEPS)
+        },
+    }
 
 
 def check_finite(
@@ -187,23 +184,20 @@ def check_finite(
         TrainingError: One is not finite, or a gradient is longer than `MAX_GRADIENT_NORM`; names all of them. Or a
             gradient was not finite since the last check, and its step was not taken.
     """
-    broken = {name: number for name, number in metrics.items() if not math.isfinite(number)}
-    exploding = {
-        name: number
-        for name, number in metrics.items()
-        if name.startswith(GRADIENT_NORM) and number > MAX_GRADIENT_NORM
-    }
-    for rule, wrong in (("be finite", broken), (f"be at most {MAX_GRADIENT_NORM:g}", exploding)):
-        if wrong:
-            got = " and ".join(f"{number:g}" for number in wrong.values())
+    for rule, are_wrong in faults(metrics).items():
+        wrong = {name: metrics[name] for name, is_wrong in are_wrong.items() if is_wrong}
+        if not wrong:
+            continue
+        if rule == NOT_SKIPPED:
             raise TrainingError(
-                f"policy {policy!r}: {' and '.join(wrong)} must {rule} (got {got} at iteration {iteration:,}, "
-                f"env step {env_steps:,}); {ADVICE}"
+                f"policy {policy!r}: gradients must be finite (got {sum(wrong.values()):g} that were not, from "
+                f"iteration {last_iteration + 1:,} to {iteration:,}, env step {env_steps:,}); their steps were not "
+                f"taken; {ADVICE}"
             )
-    if n_skipped := sum(number for name, number in metrics.items() if name.startswith(SKIPPED_STEPS)):
+        got = " and ".join(f"{number:g}" for number in wrong.values())
         raise TrainingError(
-            f"policy {policy!r}: gradients must be finite (got {n_skipped:g} that were not, from iteration "
-            f"{last_iteration + 1:,} to {iteration:,}, env step {env_steps:,}); their steps were not taken; {ADVICE}"
+            f"policy {policy!r}: {' and '.join(wrong)} must {rule} (got {got} at iteration {iteration:,}, "
+            f"env step {env_steps:,}); {ADVICE}"
         )
 
 
@@ -218,8 +212,8 @@ def check_return(policy: str, mean_return: float, when: str = "") -> None:
 
 
 def make_row(
-    iteration: int, env_steps: int, seconds: float, metrics: Mapping[str, Mapping[str, float]], **more: float
-) -> dict[str, float | int]:
+    iteration: int, env_steps: int, seconds: float, metrics: Mapping[str, Mapping[str, Any]], **more: Any
+) -> dict[str, Any]:
     """Return the row of what `read` returned; ``more`` concerns the whole run, such as `STEPS_PER_S`."""
     of_policies = {f"{policy}/{name}": value for policy, values in metrics.items() for name, value in values.items()}
     return {"iteration": iteration, "env_steps": env_steps, "seconds": seconds, **more, **of_policies}
