@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -47,9 +45,8 @@ def claims(
     with exiting(Code.FAILED, FileError, OSError, to_stderr=True), leaving_out() as cut:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
-        with uncollected():
-            found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
-            ours = judging.own_claims(record for path in own for record in found[path][0])
+        found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
+        ours = judging.own_claims(record for path in own for record in found[path][0])
     shown = [record for path in paths for record in found[path][0]]
     comparisons = [comparison for path in paths for comparison in found[path][1]]
     ledger = [claim for claim in (*CLAIMS, *ours) if source is None or source in claim.source]
@@ -68,17 +65,6 @@ def claims(
         for name, rows in groups_of(judged, lambda each: each.subject.source).items():
             console.print(render.terminal(Table(title=name, columns=judging.ON_A_TERMINAL, rows=rows)))
         console.print(", ".join(f"{verdict}: {n}" for verdict, n in judging.counts(judged).items()))
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Disable garbage collection; walking over all records takes a third of the time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:

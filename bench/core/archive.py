@@ -34,10 +34,15 @@ def located(path: Path) -> File:
     """Return a path, or the member of the archive that it leads into.
 
     Raises:
-        zipfile.BadZipFile: A file on the way is named like an archive and is none.
+        FileError: A file on the way is named like an archive and is none.
     """
     archive = _archive_of(path)
-    return path if archive is None else zipfile.Path(archive).joinpath(*path.relative_to(archive).parts)
+    if archive is None:
+        return path
+    try:
+        return zipfile.Path(archive).joinpath(*path.relative_to(archive).parts)
+    except zipfile.BadZipFile as error:
+        raise FileError(f"{archive}: must be a zip archive ({error}); copy it again") from error
 
 
 def _archive_of(path: Path) -> Path | None:
@@ -88,11 +93,7 @@ def matches(pattern: str) -> list[Path]:
     if archive is None:
         return [Path(name) for name in sorted(glob.glob(pattern))]
     inside = Path(pattern).relative_to(archive).parts
-    try:
-        files = files_below(archive)
-    except zipfile.BadZipFile as error:
-        raise FileError(f"{archive}: must be a zip archive ({error}); copy it again") from error
-    names = {each for name in files for each in (Path(name), *Path(name).parents)}
+    names = {each for name in files_below(archive) for each in (Path(name), *Path(name).parents)}
     return sorted(
         archive / name for name in names if len(name.parts) == len(inside) and all(map(fnmatchcase, name.parts, inside))
     )
@@ -108,7 +109,7 @@ def decoded(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
         FileError: It cannot be parsed; gives the reason.
     """
     try:
-        return parse(text.decode() if isinstance(text, bytes) else text)
+        return parse(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except json.JSONDecodeError as error:
         raise FileError(f"{CUT} ({error.msg} at column {error.colno})") from error
     except UnicodeDecodeError as error:

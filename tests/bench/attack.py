@@ -9,6 +9,7 @@ everything, which costs less.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -375,7 +376,13 @@ if __name__ == "__main__":
     if sys.argv[1] == "bench":
         bench(sys.argv[2:])
     else:
-        arguments = [word for word in sys.argv[1:] if word != "--forked"]
-        cut = arguments.index("--")
-        kinds = [int(signal.Signals[each]) for each in arguments[2:cut]]
-        main(Path(arguments[0]), int(arguments[1]), kinds, arguments[cut + 1 :], forked="--forked" in sys.argv)
+        parser = argparse.ArgumentParser("python -m tests.bench.attack", description=__doc__.partition("\n")[0])
+        parser.add_argument("folder", type=Path)
+        parser.add_argument("n", type=int, help="kills per command")
+        parser.add_argument("signals", nargs="+", type=lambda name: signal.Signals[name], metavar="SIGNAL")
+        parser.add_argument("--forked", action="store_true", help="fork commands from one process")
+        cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+        given, commands = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
+        if not commands or not set(commands) <= set(COMMANDS):
+            parser.error(f"COMMAND must be of {', '.join(COMMANDS)} (got {' '.join(commands) or 'none'})")
+        main(given.folder, given.n, given.signals, commands, forked=given.forked)

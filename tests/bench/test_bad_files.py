@@ -119,6 +119,14 @@ def line_of(**changes) -> bytes:
     return json.dumps(json.loads(plain_record().to_line()) | changes).encode()
 
 
+def test_a_byte_order_mark_is_skipped(tmp_path):
+    """Editors on Windows begin a file with one."""
+    file = tmp_path / "records.jsonl"
+    line = plain_record().to_line()
+    file.write_bytes(b"\xef\xbb\xbf" + line.encode())
+    assert [record.to_line() for record in read_all([file])] == [line]
+
+
 @pytest.mark.parametrize(("changes", "says"), NUMBERS)
 def test_record_with_a_wrong_number_is_left_out(changes, says, tmp_path):
     """The message names file, line, field and value; strict reading raises it."""

@@ -26,7 +26,7 @@ from tests.compat.builders import policy, settings
 from tests.compat.written_models import Gated
 from tests.support import TAG_CONFIGS
 from warpdrive_min.errors import ConfigError, DataError
-from warpdrive_min.training.models.fully_connected import fully_connected as models
+from warpdrive_min.training.models import fully_connected as models
 from warpdrive_min.training.scale import autoscale
 from warpdrive_min.training.trainer import Trainer
 

@@ -30,7 +30,7 @@ from tests.compat.written_models import Gated
 from warpdrive_min.compat import scaling
 from warpdrive_min.compat.environments import CartPole
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.models.fully_connected import fully_connected as models
+from warpdrive_min.training.models import fully_connected as models
 
 WRAPPERS = {
     "warpdrive's": lambda env, n_envs, backend: EnvWrapper(

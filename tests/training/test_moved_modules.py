@@ -23,5 +23,5 @@ def test_old_names_import_with_a_warning(name, monkeypatch):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ModuleNotFoundError, match="warpdrive_min.training.nothing"):
+    with pytest.raises(ModuleNotFoundError, match=r"warpdrive_min\.training\.nothing"):
         importlib.import_module("warpdrive_min.training.nothing")

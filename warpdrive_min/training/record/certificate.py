@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+import warpdrive_min
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.host import processor
 from warpdrive_min.checkout import GitError, commit_of_code
@@ -530,7 +531,7 @@ def _difference_of_curves(iteration: int, recorded: CurvePoint | None, here: Cur
 
 def _sources(env: Any) -> dict[str, Path]:
     """Return the files of the core and the environments, and those beside the environment's, by path in a checkout."""
-    core = Path(__file__).resolve().parents[1]
+    core = Path(warpdrive_min.__file__).resolve().parent
     shipped = core / "envs" if (core / "envs").is_dir() else core.parent / "envs"  # in a wheel, in a checkout
     roots = {core.name: core, "envs": shipped}
     own = Path(inspect.getfile(type(env))).resolve().parent
