@@ -729,8 +729,10 @@ class Trainer:
     def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, evaluation.Score]:
         """Play whole episodes in environments of their own and return each policy's score; synchronises.
 
+        Of a population it is each member's score, by its number.
+
         Args:
-            n_episodes: One in each of as many environments.
+            n_episodes: One in each of as many environments; of a population for each member.
             greedy: Take the likeliest choice, or the mean; False: draw, without the noise of DDPG.
             seed: Seed of starts and draws.
         """

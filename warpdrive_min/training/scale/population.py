@@ -14,7 +14,7 @@ import torch
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.training.config import Member
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.loop import checkpoint, evaluation, metrics, sinks
+from warpdrive_min.training.loop import checkpoint, metrics, sinks
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
 from warpdrive_min.training.loop.policies import Tensors
 from warpdrive_min.training.models.members import BEST, BEST_RETURNS, Members
@@ -212,15 +212,3 @@ class PopulationTrainer(Trainer):
         """
         super().load_state(saved, header, found)
         self._tell_stopped()
-
-    # -------------------------------------------------------------- looking at what was learned
-
-    def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, evaluation.Score]:
-        """Play whole episodes in environments of their own and return each member's score by its number; synchronises.
-
-        Arguments as of `Trainer.evaluate`; ``n_episodes`` are those of one member.
-        """
-        scores = evaluation.evaluate_members(
-            self.wrapper, self.network, self.policy_map, self.layout, n_episodes, greedy, seed
-        )
-        return {str(member): score for member, score in enumerate(scores)}
