@@ -18,16 +18,12 @@ from warpdrive_min.errors import ConfigError, DataError, DiskFullError, Training
 from warpdrive_min.training.loop.metrics import (
     GRADIENT_NORM,
     MAX_GRADIENT_NORM,
-    Csv,
-    JsonLines,
     RecentReturns,
-    TensorBoard,
-    WeightsAndBiases,
     check_finite,
     fetch,
     make_row,
-    open_sinks,
 )
+from warpdrive_min.training.loop.sinks import Csv, JsonLines, TensorBoard, WeightsAndBiases, open_sinks
 
 CONFIG = {"name": "tag_continuous", "trainer": {"num_envs": 4}}
 

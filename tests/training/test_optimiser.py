@@ -10,7 +10,7 @@ import torch
 
 from tests.training.builders import need_interpreter
 from warpdrive_min.training.algorithms import optimiser as module
-from warpdrive_min.training.algorithms.optimiser import FlatAdam, MembersAdam
+from warpdrive_min.training.algorithms.optimiser import FlatAdam
 
 MAX_NORM = 0.3
 ON_GPU = [pytest.param((way, "cuda"), marks=pytest.mark.gpu) for way in ("torch", "Triton")]
@@ -141,7 +141,7 @@ def test_members_take_steps_of_their_own(device, norms):
     generator = torch.Generator(device).manual_seed(0)
     start = torch.randn(n_members, n, generator=generator)
     rates, parameter = torch.tensor([0.01, 0.02, 0.03]), torch.nn.Parameter(start.clone())
-    adam = MembersAdam([parameter], rates, torch.tensor(norms)[:, None] if isinstance(norms, tuple) else norms)
+    adam = FlatAdam([parameter], rates, torch.tensor(norms) if isinstance(norms, tuple) else norms)
     alone = [torch.nn.Parameter(row.double()) for row in start]
     plain = [torch.optim.Adam([each], lr=float(rate)) for each, rate in zip(alone, rates, strict=True)]
     for step in range(4):

@@ -14,7 +14,6 @@ from rich.table import Table
 from warpdrive_min.commands.environments import Backend, console, environments, errors_told, first_available, say
 from warpdrive_min.terminal import echo
 from warpdrive_min.training.loop import evaluation
-from warpdrive_min.training.models.members import Members
 from warpdrive_min.training.record.trained import (
     TrainedPolicies,
     load_policies,
@@ -49,12 +48,10 @@ def evaluate(
         given: tuple[Any, ...] = (trained.policies, trained.layout, episodes, not sampled, seed)
         how = {"backend": chosen, "seed": seed, "greedy": not sampled}
         about = {**_about(trained), **how, **({} if member is None else {"member": member})}
-        if is_whole:
-            (network,) = trained.models.values()
-            assert isinstance(network, Members)
-            _tell_members(trained, evaluation.evaluate_members(wrapper, network, *given), about, as_json)
-            return
         scores = evaluation.evaluate(wrapper, trained.models, *given)
+    if is_whole:
+        _tell_members(trained, list(scores.values()), about, as_json)
+        return
     if as_json:
         echo(json.dumps(about | {"policies": {name: asdict(s) for name, s in scores.items()}}))
         return

@@ -106,18 +106,28 @@ def make_groups(
     """
     groups = {}
     members = () if config.population.size is None else config.population.members(seed)
+
+    def networks(name: str, policy: PolicyConfig, of_agents: AgentArrays) -> dict[str, torch.nn.Module]:
+        made = make_models(name, policy, of_agents.n_features, of_agents.space)
+        if policy.centralised_critic is not None:
+            n_features = n_state_features(arrays.values())
+            made["critic"] = create_centralised_critic(n_features, of_agents.n_agents, policy.centralised_critic)
+        for part, file in policy.weight_files.items():
+            load_weights(made[part], file, f"policy/{name}/{part}/")
+        return made
+
+    def network_of(member: Member, *given: Any) -> torch.nn.Module:
+        with own_draws(derived_seed(member.seed, MODEL_SEED)):  # as of a run with its seed
+            return networks(*given)["model"]
+
     with own_defaults(), own_draws(derived_seed(seed, MODEL_SEED)):
         for name, of_agents in arrays.items():
             policy = config.policy[name]
             if members:
-                models = make_members(name, policy, of_agents, members)
+                each = [network_of(member, name, policy, of_agents) for member in members]
+                models: dict[str, torch.nn.Module] = {"model": Members(each)}
             else:
-                models = make_models(name, policy, of_agents.n_features, of_agents.space)
-            if policy.centralised_critic is not None:
-                n_features = n_state_features(arrays.values())
-                models["critic"] = create_centralised_critic(n_features, of_agents.n_agents, policy.centralised_critic)
-            for part, file in policy.weight_files.items() if not members else ():
-                load_weights(models[part], file, f"policy/{name}/{part}/")
+                models = networks(name, policy, of_agents)
             for model in models.values():
                 model.to(device)
             for part, network in policy.models.items():
@@ -132,24 +142,6 @@ def make_groups(
             if members:
                 groups[name].stopped = torch.zeros(len(members), dtype=torch.bool, device=device)
     return groups
-
-
-def make_members(
-    name: str, policy: PolicyConfig, arrays: AgentArrays, members: Sequence[Member]
-) -> dict[str, torch.nn.Module]:
-    """Build the networks of a population; each begins with the weights that a run with its seed begins with.
-
-    Raises:
-        ConfigError: A model cannot be built.
-    """
-    networks = []
-    for member in members:
-        with own_draws(derived_seed(member.seed, MODEL_SEED)):
-            models = make_models(name, policy, arrays.n_features, arrays.space)
-        for part, file in policy.weight_files.items():
-            load_weights(models[part], file, f"policy/{name}/{part}/")
-        networks.append(models["model"])
-    return {"model": Members(networks)}
 
 
 def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionSpace) -> dict[str, torch.nn.Module]:

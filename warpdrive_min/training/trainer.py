@@ -15,6 +15,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import torch
 
 from warpdrive_min import forks
@@ -30,7 +31,7 @@ from warpdrive_min.training.algorithms.keeping import keep_passes
 from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.loop import checkpoint, evaluation, metrics
+from warpdrive_min.training.loop import checkpoint, evaluation, metrics, sinks
 from warpdrive_min.training.loop.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.loop.global_states import give_global_states
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
@@ -143,7 +144,7 @@ class Trainer:
         if self.world.size > 1:
             self.folder  # noqa: B018  (the ranks agree on it, and all are here)
         self._verbose = verbose and self.world.is_first
-        self._sinks: list[metrics.Sink] | None = None
+        self._sinks: list[sinks.Sink] | None = None
         self._started = time.perf_counter()
         """Time at which the run began, if it had never been stopped."""
         self._last_log = (self._started, 0)
@@ -220,7 +221,8 @@ class Trainer:
             TrainingError: A number is not finite, or they broke their contract.
         """
         if is_first or self.check.is_suspect():
-            self.check.require_finite(self.iteration)
+            if not self.has_members:  # of whom one may fail alone
+                self.check.require_finite(self.iteration)
             self.check.require_contract()
 
     @own_defaults()
@@ -441,31 +443,51 @@ class Trainer:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
         """
         updates, episodes = metrics.read(self.groups.values(), self.recorders, self.world)
-        logged = self._last_log[1]
+        last_iteration = self._last_log[1]
         rates = self._rates()
-        scores = self.evaluate() if self.config.trainer.evaluator else {}
-        best = {f"{name}/evaluated_return": score.mean_return for name, score in scores.items()}
+        evaluated = self._evaluated_returns() if self.config.trainer.evaluator else {}
         row = metrics.make_row(
             self.iteration,
             self.env_steps,
             time.perf_counter() - self._started,
             {name: episodes[name] | updates.get(name, {}) | self._scheduled(name) for name in self.groups},
             **rates,
-            **best,
+            **{f"{name}/evaluated_return": mean_return for name, mean_return in evaluated.items()},
         )
         self._require_sound()
+        self._check_numbers(updates, episodes, last_iteration)
+        if self.world.size > 1:
+            self.world.check_equal(self._shared_state())
+        self._clear_statistics()
+        self.recent_return = self._recent.add(row, list(self.groups))
+        least = self.config.trainer.stop_return
+        if least is not None:
+            by_policy = least if isinstance(least, Mapping) else dict.fromkeys(self._learners, least)
+            self.has_reached_return = self._reaches(by_policy)
+        return self._write_row(row)
+
+    def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
+        """Make sure that training can go on with what `metrics.read` returned."""
         for name, means in episodes.items():
             if means["episodes"]:
                 metrics.check_return(name, means[EPISODIC_RETURN], f" at iteration {self.iteration:,}")
         for name, numbers in updates.items():
-            metrics.check_finite(name, numbers, self.iteration, self.env_steps, logged)
-        if self.world.size > 1:
-            self.world.check_equal(self._shared_state())
-        self._clear_statistics()
+            metrics.check_finite(name, numbers, self.iteration, self.env_steps, last_iteration)
+
+    def _evaluated_returns(self) -> dict[str, Any]:
+        """Return the mean return of greedy episodes, by policy."""
+        return {name: score.mean_return for name, score in self.evaluate().items()}
+
+    def _reaches(self, least: Mapping[str, float]) -> bool:
+        """Tell whether policies are as good as is wanted of them, by name."""
+        returns = [(self.recent_return[name], wanted) for name, wanted in least.items()]
+        return bool(returns) and all(got is not None and got >= wanted for got, wanted in returns)
+
+    def _write_row(self, row: Row) -> Row:
+        """Write a row where it goes, and return it."""
         if self.world.is_first:
             for sink in self._open_sinks():
                 sink.write(row)
-        self._judge(row)
         return row
 
     def _clear_statistics(self) -> None:
@@ -487,27 +509,18 @@ class Trainer:
             "update_s": self._update.take_seconds(),
         }
 
-    def _scheduled(self, policy: str) -> dict[str, float]:
-        """Return the scheduled numbers of a policy, as they are now."""
-        algorithm = self.groups[policy].algorithm
-        scheduled = {} if algorithm is None else algorithm.scheduled
-        return {key: number for key, tensor in scheduled.items() for number in self.schedules.values(tensor)}
+    def _scheduled(self, policy: str) -> dict[str, Any]:
+        """Return the scheduled numbers of a policy, as they are now; of a population arrays (members,)."""
+        group = self.groups[policy]
+        scheduled = {} if group.algorithm is None else group.algorithm.scheduled
+        values = {key: self.schedules.values(tensor) for key, tensor in scheduled.items()}
+        return {key: np.array(each) if group.members else each[0] for key, each in values.items()}
 
-    def _judge(self, row: Row) -> None:
-        """Note how good the policies are, and whether that is good enough."""
-        self.recent_return = self._recent.add(row, list(self.groups))
-        least_of_all = self.config.trainer.stop_return
-        if least_of_all is None:
-            return
-        wanted = least_of_all if isinstance(least_of_all, Mapping) else dict.fromkeys(self._learners, least_of_all)
-        reached = [(got := self.recent_return[name]) is not None and got >= least for name, least in wanted.items()]
-        self.has_reached_return = bool(reached) and all(reached)
-
-    def _open_sinks(self) -> list[metrics.Sink]:
+    def _open_sinks(self) -> list[sinks.Sink]:
         if self._sinks is None:
             self._take_folder()
             saving, settings = self.config.saving, self.config.to_dict() | {"seed": self.seed}
-            self._sinks = metrics.open_sinks(saving.sinks, self.folder, saving.name, settings, self._resumed_from)
+            self._sinks = sinks.open_sinks(saving.sinks, self.folder, saving.name, settings, self._resumed_from)
             write_atomically(self.folder / RUN_CONFIG, json.dumps(settings, indent=1) + "\n")
         return self._sinks
 
@@ -531,7 +544,7 @@ class Trainer:
             checkpoints = self.folder / checkpoint.FOLDER
             is_free = not checkpoints.is_dir() or not any(checkpoints.iterdir())
             require(is_free, what, "must not hold another run", "its checkpoints", do)
-            metrics.require_new(self.folder)
+            sinks.require_new(self.folder)
         remove_left(self.folder)
         self._hold, self._has_folder = held, True
 
@@ -567,16 +580,17 @@ class Trainer:
         """
         if not self.config.saving.keep_best or len(self._learners) != 1:
             return False  # the returns of several may be opposed: one number cannot say which are better
-        mean_return = math.nan
-        if self.world.is_first:
-            seed = build.derived_seed(self.seed, build.BEST_SEED)  # the same episodes for every checkpoint
-            scores = self.evaluate(min(self.wrapper.n_envs, BEST_EPISODES), seed=seed)
-            mean_return = scores[self._learners[0]].mean_return
+        mean_return = self._greedy_scores()[self._learners[0]].mean_return if self.world.is_first else math.nan
         mean_return = self.world.agreed(mean_return)
         if not math.isfinite(mean_return) or (self.best_return is not None and mean_return < self.best_return):
             return False
         self.best_return = mean_return
         return True
+
+    def _greedy_scores(self) -> dict[str, evaluation.Score]:
+        """Return the scores of the same greedy episodes for every checkpoint."""
+        seed = build.derived_seed(self.seed, build.BEST_SEED)
+        return self.evaluate(min(self.config.trainer.num_envs, BEST_EPISODES), seed=seed)
 
     @property
     def _learners(self) -> list[str]:
@@ -715,8 +729,10 @@ class Trainer:
     def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, evaluation.Score]:
         """Play whole episodes in environments of their own and return each policy's score; synchronises.
 
+        Of a population it is each member's score, by its number.
+
         Args:
-            n_episodes: One in each of as many environments.
+            n_episodes: One in each of as many environments; of a population for each member.
             greedy: Take the likeliest choice, or the mean; False: draw, without the noise of DDPG.
             seed: Seed of starts and draws.
         """

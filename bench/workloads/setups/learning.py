@@ -133,7 +133,8 @@ def learning_of_members(point: Point) -> Learning:
 
     def play(where: EnvWrapper) -> MeanReturn:
         network = copy.deepcopy(trainer.network).to(where.backend.device)
-        return _over_members(evaluation.evaluate_members(where, network, trainer.policy_map, n_episodes=CHECKED))
+        models = {trainer.group.name: network}
+        return _over_members(evaluation.evaluate(where, models, trainer.policy_map, n_episodes=CHECKED).values())
 
     untrained = trainer.evaluate(CHECKED).values()
     warm_up_s = trainer.warm_up()

@@ -12,7 +12,7 @@ import torch
 
 from warpdrive_min.backends.base import Backend
 from warpdrive_min.training.algorithms import losses
-from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam, MembersAdam
+from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam
 from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
@@ -93,14 +93,14 @@ class ActorCriticAlgorithm:
         keys = ("lr", "vf_loss_coeff", "entropy_coeff")
         self.scheduled = {name: torch.zeros(self.shape, device=device, dtype=torch.float32) for name in keys}
         """Numbers that may change with time; written before each update."""
-        self._clip_param: float | Tensor = config.clip_param
+        clip_param = group.setting("clip_param")
         self.optimiser = self.make_optimiser(
             itertools.chain(*(model.parameters() for model in group.models.values())), group
         )
         self._rule = LossRule(
             self.scheduled["vf_loss_coeff"],
             self.scheduled["entropy_coeff"],
-            self._clip_param,
+            clip_param[:, None, None] if isinstance(clip_param, Tensor) else clip_param,
             self.is_clipped,
             config.value_clip if self.is_clipped else None,
         )
@@ -189,10 +189,10 @@ class ActorCriticAlgorithm:
         """Steps of the optimiser in each."""
         return 1
 
-    def make_optimiser(self, parameters: Iterable[torch.nn.Parameter], group: PolicyGroup) -> FlatAdam | MembersAdam:
+    def make_optimiser(self, parameters: Iterable[torch.nn.Parameter], group: PolicyGroup) -> FlatAdam:
         """Return the optimiser of the parameters."""
         config = self.config
-        max_norm = config.max_grad_norm if config.clip_grad_norm else None
+        max_norm = group.setting("max_grad_norm") if config.clip_grad_norm else None
         if self._exact is not None:
             return ExactAdam(self._exact, parameters, self.scheduled["lr"], max_norm, config.adam_eps)
         return FlatAdam(parameters, self.scheduled["lr"], max_norm, config.adam_eps)

@@ -13,6 +13,7 @@ from warpdrive_min.training.paths.fused import adam, cpu, is_supported
 from warpdrive_min.training.ranks import average
 
 Tensor = torch.Tensor
+Tensors = dict[str, Tensor]
 
 ALMOST_ZERO: Final = 1e-6
 """Added to the norm that gradients are divided by, as in `torch.nn.utils.clip_grad_norm_`."""
@@ -20,26 +21,72 @@ BETAS: Final = (0.9, 0.999)
 """Decay of the moments, as torch's."""
 
 
-class _Flat:
-    """Parameters that are gathered into one array, of which they become views, and their gradients into another.
+class FlatAdam:
+    """Adam over one vector of all parameters; a step is a few kernels, and can be captured.
+
+    The parameters become views of the vector. Their gradients are gathered into another one, averaged over ranks by one
+    all-reduce, clipped by its norm, and applied. A step whose gradient is not finite is not taken, but counted in
+    `n_skipped`.
+
+    Networks of a population have a first axis of members in all arrays; each member has a norm, a count of steps and a
+    learning rate of its own, and no member's numbers meet another's.
 
     Args:
-        parameters: Those that need no gradient are left alone.
-        axis: First axis of a parameter that is flattened.
+        parameters: Parameters of one network, or (members, ...) each; moved into the vector, in place. Those that need
+            no gradient are left alone.
+        lr: Learning rate, 0-d or (members,) float32 on the parameters' device; read when the step runs, so a schedule
+            may write it.
+        max_norm: Norm to which longer gradients are shortened, one or (members,); None: they are left.
+        eps: Added to the root of the second moment.
+
+    Source: Kingma and Ba 2015, "Adam", algorithm 1.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], axis: int = 0) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        lr: Tensor,
+        max_norm: float | Tensor | None = None,
+        eps: float = 1e-8,
+    ) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self._axis = axis
-        self._flat = self._gathered(parameter.detach() for parameter in self._parameters)
-        make_views(self._parameters, self._flat)
-        self.gradient = torch.zeros_like(self._flat)
+        self._lr, self._max_norm, self._eps = lr, max_norm, eps
+        self._has_members = lr.dim() > 0
+        flat = self._gathered(parameter.detach() for parameter in self._parameters)
+        make_views(self._parameters, flat)
+        self.vector = torch.nn.Parameter(flat)
+        """All parameters, (n,) or (members, n) float32."""
+        self.gradient = torch.zeros_like(flat)
+        self.vector.grad = self.gradient
+        self.norm, self.n_skipped, step = (torch.zeros_like(lr) for _ in range(3))
+        """`norm` of the last gradient before it was clipped; steps not taken for want of a finite one."""
+        self._moments = {"step": step, "exp_avg": torch.zeros_like(flat), "exp_avg_sq": torch.zeros_like(flat)}
+        self._skip = torch.zeros_like(lr, dtype=torch.bool)
+        self._adam: torch.optim.Adam | None = None
+        """Takes the steps without kernels of ours; to make one imports torch's compiler, which takes a second."""
+        counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
+        self._step = self._kernel({"parameters": flat, "gradient": self.gradient, **self._moments, **counts})
+        """A step by kernels of ours; None: torch takes it."""
 
-    def _gathered(self, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-        return torch.cat([tensor.flatten(self._axis) for tensor in tensors], -1)
+    def _kernel(self, tensors: Tensors) -> Launch | None:
+        """Return a step by kernels of ours, of tensors by the kernels' names; None: there are none."""
+        vector, lr, eps = tensors["parameters"], self._lr, self._eps
+        max_norm = 0.0 if self._max_norm is None else self._max_norm
+        if vector.device.type == "cpu" and cpu.is_supported() and not self._has_members:
+            return cpu.adam(**tensors, n=vector.numel(), max_norm=max_norm, eps=eps)
+        if is_supported(vector.device):
+            return adam.adam(**tensors, max_norm=max_norm, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
+        if not self._has_members:
+            self._adam = torch.optim.Adam([self.vector], lr=lr, eps=eps, fused=True, capturable=vector.is_cuda)
+            self._adam.state[self.vector] = self._moments
+        return None
 
-    def accumulate(self, loss: torch.Tensor, *, first: bool = True) -> None:
-        """Put the gradient of a loss into `gradient`, or add it to what is there; enqueues."""
+    def _gathered(self, tensors: Iterable[Tensor]) -> Tensor:
+        return torch.cat([tensor.flatten(int(self._has_members)) for tensor in tensors], -1)
+
+    def accumulate(self, loss: Tensor, *, first: bool = True) -> None:
+        """Put the gradient of a loss, 0-d or (members,), into `gradient`, or add it to what is there; enqueues."""
+        loss = loss.sum() if self._has_members else loss
         gradient = self._gathered(
             torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
         )
@@ -48,180 +95,60 @@ class _Flat:
         else:
             self.gradient.add_(gradient)
 
-
-def make_views(parameters: Iterable[torch.nn.Parameter], flat: torch.Tensor) -> None:
-    """Let parameters be views of an array (..., n) that holds their numbers side by side, in place."""
-    start = 0
-    for parameter in parameters:
-        width = parameter.numel() // flat[..., 0].numel()
-        parameter.data = flat[..., start : start + width].view(parameter.shape)
-        start += width
-
-
-class FlatAdam(_Flat):
-    """Adam whose whole step is a handful of kernels however many parameters there are, and can be captured.
-
-    The parameters become views of one vector; their gradients are gathered into another one, which is averaged over
-    ranks by one all-reduce, clipped by its norm, and applied. A step whose gradient is not finite is not taken, but
-    counted in `n_skipped`.
-
-    Args:
-        parameters: Parameters of one network; moved into the flat vector, in place.
-        lr: Learning rate, 0-d float32 on the parameters' device; read when the step runs, so a schedule may write it.
-        max_norm: Norm to which longer gradients are shortened; None: they are left.
-        eps: Added to the root of the second moment.
-    """
-
-    def __init__(
-        self,
-        parameters: Iterable[torch.nn.Parameter],
-        lr: torch.Tensor,
-        max_norm: float | None = None,
-        eps: float = 1e-8,
-    ) -> None:
-        super().__init__(parameters)
-        flat = self._flat
-        self.vector = torch.nn.Parameter(flat)
-        """All parameters, (n,) float32."""
-        self.norm = torch.zeros((), device=flat.device, dtype=torch.float32)
-        """Norm of the last gradient before it was clipped, 0-d."""
-        self.n_skipped = torch.zeros((), device=flat.device, dtype=torch.float32)
-        """Steps not taken because the gradient was not finite, 0-d."""
-        self._max_norm = max_norm
-        self.vector.grad = self.gradient
-        self._moments = {
-            "step": torch.zeros((), device=flat.device, dtype=torch.float32),
-            "exp_avg": torch.zeros_like(flat),
-            "exp_avg_sq": torch.zeros_like(flat),
-        }
-        self._skip = torch.zeros((), dtype=torch.bool, device=flat.device)
-        self._step: Launch | None = None
-        """A step by kernels of ours, where there are some."""
-        self._adam: torch.optim.Adam | None = None
-        """Optimiser that takes the step elsewhere; to make one imports torch's compiler, which takes a second."""
-        counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
-        tensors = {"parameters": flat, "gradient": self.gradient, **self._moments, **counts}
-        if flat.device.type == "cpu" and cpu.is_supported():
-            self._step = cpu.adam(**tensors, n=flat.numel(), max_norm=max_norm or 0.0, eps=eps)
-        elif is_supported(flat.device):
-            self._step = adam.adam(**tensors, max_norm=max_norm or 0.0, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
-        else:
-            self._adam = torch.optim.Adam([self.vector], lr=lr, eps=eps, fused=True, capturable=flat.is_cuda)
-            self._adam.state[self.vector] = self._moments
-
-    def apply(self, skip: torch.Tensor | None = None) -> None:
+    def apply(self, skip: Tensor | None = None) -> None:
         """Average the gradient over ranks, clip it and take the step; enqueues.
 
         Args:
-            skip: 0-d bool: nothing changes where it is true; the same on all ranks.
+            skip: 0-d or (members,) bool: nothing changes where it is true; the same on all ranks.
         """
         average(self.gradient)
-        if self._step is not None:
-            if skip is not None:
-                self._skip.copy_(skip)
-            self._step()
+        if self._step is None:
+            self._step_in_torch(skip)
             return
-        assert self._adam is not None, "a step is taken by one or the other"
-        torch.linalg.vector_norm(self.gradient, out=self.norm)
+        if skip is not None:
+            self._skip.copy_(skip)
+        self._step()
+
+    @torch.no_grad()
+    def _step_in_torch(self, skip: Tensor | None) -> None:
+        torch.linalg.vector_norm(self.gradient, dim=-1, out=self.norm)
         is_broken = ~torch.isfinite(self.norm)
         self.n_skipped.add_(is_broken if skip is None else is_broken & ~skip)
+        stays = is_broken if skip is None else is_broken | skip
+        shorter = None if self._max_norm is None else ((self.norm + ALMOST_ZERO) / self._max_norm).clamp(min=1.0)
+        if self._adam is None:
+            self._step_of_members(stays, shorter)
+            return
         # Adam's arguments for mixed precision: it divides gradients by the one, and keeps still where the other is 1.
-        self._adam.found_inf = (is_broken if skip is None else is_broken | skip).float()  # type: ignore[attr-defined]
-        if self._max_norm is not None:
-            scale = ((self.norm + ALMOST_ZERO) / self._max_norm).clamp(min=1.0)
-            self._adam.grad_scale = scale  # type: ignore[attr-defined]
+        self._adam.found_inf = stays.float()  # type: ignore[attr-defined]
+        if shorter is not None:
+            self._adam.grad_scale = shorter  # type: ignore[attr-defined]
         self._adam.step()
 
-    def step(self, loss: torch.Tensor, skip: torch.Tensor | None = None) -> None:
+    def _step_of_members(self, stays: Tensor, shorter: Tensor | None) -> None:
+        """Take the step of each member that does not stay, its gradient divided by ``shorter``, (members,) each."""
+        steps, mean, square = self._moments.values()
+        steps.add_(~stays)
+        stays, done = stays[:, None], steps[:, None].clamp(min=1.0)
+        moves = (~stays).float()
+        gradient = self.gradient.masked_fill(stays, 0.0)
+        if shorter is not None:
+            gradient.div_(shorter[:, None].masked_fill(stays, 1.0))
+        # Of who stays every share is 0, which leaves the moments and the parameters at their bits
+        mean.lerp_(gradient, moves * (1 - BETAS[0]))
+        square.lerp_(gradient.square_(), moves * (1 - BETAS[1]))
+        rate = (self._lr[:, None] / (1 - BETAS[0] ** done)).masked_fill(stays, 0.0)
+        root = square.sqrt().div_((1 - BETAS[1] ** done).sqrt()).add_(self._eps)
+        self.vector.sub_(root.reciprocal_().mul_(mean).mul_(rate))
+
+    def step(self, loss: Tensor, skip: Tensor | None = None) -> None:
         """Take one step down the gradient of a loss; enqueues."""
         self.accumulate(loss)
         self.apply(skip)
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def state(self) -> Tensors:
         """Return the live tensors from which the steps go on: parameters, moments, counts."""
         return {"parameters": self.vector.detach(), "n_skipped": self.n_skipped, **self._moments}
-
-
-class MembersAdam(_Flat):
-    """Adam for the members of a population, each with a rate, a norm and a count of steps of its own.
-
-    Parameters, gradients and moments are ``(members, n)``. A step is a handful of kernels, and can be captured; no
-    member's numbers meet another's. A member whose gradient is not finite takes no step, which is counted.
-
-    Args:
-        parameters: Parameters of `Members`, (members, ...) each; moved into the matrix, in place.
-        lr: Learning rates, (members,) float32; read when the step runs.
-        max_norm: Norms to which longer gradients are shortened, one for all or (members, 1); None: they are left.
-        eps: Added to the root of the second moment.
-    """
-
-    def __init__(
-        self,
-        parameters: Iterable[torch.nn.Parameter],
-        lr: torch.Tensor,
-        max_norm: float | torch.Tensor | None = None,
-        eps: float = 1e-8,
-    ) -> None:
-        super().__init__(parameters, axis=1)
-        self._lr, self._max_norm, self._eps = lr, max_norm, eps
-        self.vector = self._flat
-        """All parameters, (members, n) float32."""
-        self._mean, self._square = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
-        self.norm, self.n_skipped, self._step = (torch.zeros_like(lr) for _ in range(3))
-        """`norm` of the last gradient before it was clipped; steps not taken for want of a finite one, (members,)."""
-        self._skip = torch.zeros_like(lr, dtype=torch.bool)
-        self._take_step: Launch | None = None
-        """A step by kernels of ours, where there are some."""
-        if is_supported(lr.device):
-            counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
-            tensors = self.state() | {"gradient": self.gradient, **counts}
-            norms = 0.0 if max_norm is None else max_norm
-            self._take_step = adam.adam(**tensors, max_norm=norms, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
-
-    def accumulate(self, loss: torch.Tensor, *, first: bool = True) -> None:
-        """Put the gradients of the members' losses (members,) into `gradient`, or add them; enqueues."""
-        super().accumulate(loss.sum(), first=first)
-
-    @torch.no_grad()
-    def apply(self, skip: torch.Tensor | None = None) -> None:
-        """Clip the gradients and take the steps; enqueues.
-
-        Args:
-            skip: Members for whom nothing changes, (members,) bool.
-
-        Source: Kingma and Ba 2015, "Adam", algorithm 1.
-        """
-        if self._take_step is not None:
-            if skip is not None:
-                self._skip.copy_(skip)
-            self._take_step()
-            return
-        torch.linalg.vector_norm(self.gradient, dim=1, out=self.norm)
-        is_broken = ~torch.isfinite(self.norm)
-        self.n_skipped.add_(is_broken if skip is None else is_broken & ~skip)
-        stays = (is_broken if skip is None else is_broken | skip)[:, None]
-        moves = (~stays).float()
-        gradient = self.gradient.masked_fill(stays, 0.0)
-        if self._max_norm is not None:
-            gradient.div_(((self.norm[:, None] + ALMOST_ZERO) / self._max_norm).clamp(min=1.0).masked_fill(stays, 1.0))
-        self._step.add_(moves[:, 0])
-        # Of who stays every share is 0, which leaves the moments and the parameters at their bits
-        self._mean.lerp_(gradient, moves * (1 - BETAS[0]))
-        self._square.lerp_(gradient.square_(), moves * (1 - BETAS[1]))
-        done = self._step[:, None].clamp(min=1.0)
-        rate = (self._lr[:, None] / (1 - BETAS[0] ** done)).masked_fill(stays, 0.0)
-        root = self._square.sqrt().div_((1 - BETAS[1] ** done).sqrt()).add_(self._eps)
-        self.vector.sub_(root.reciprocal_().mul_(self._mean).mul_(rate))
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return the live tensors from which the steps go on: parameters, moments, counts."""
-        return {
-            "parameters": self.vector,
-            "n_skipped": self.n_skipped,
-            "step": self._step,
-            "exp_avg": self._mean,
-            "exp_avg_sq": self._square,
-        }
 
 
 class ExactAdam(FlatAdam):
@@ -236,23 +163,31 @@ class ExactAdam(FlatAdam):
     """
 
     def __init__(self, exact: Exact, parameters: Any, lr: Tensor, max_norm: float | None, eps: float) -> None:
+        self._exact = exact
         super().__init__(parameters, lr, max_norm, eps)
-        self._exact, self.lr, self._eps = exact, lr, eps
-        self._no_skip = torch.zeros_like(self.norm)
+
+    def _kernel(self, tensors: Tensors) -> Launch:
+        exact, max_norm, n = self._exact, self._max_norm or 0.0, tensors["parameters"].numel()
+        squares = torch.empty_like(tensors["gradient"])
+
+        def take_step() -> None:
+            exact.launch("square", n, x=tensors["gradient"], out=squares)
+            given = {"skip": tensors["skip"].float(), "sum_of_squares": exact.total(squares.view(-1, 1))}
+            exact.launch("adam", n, **tensors | given, max_norm=max_norm, epsilon=self._eps)
+            exact.launch("count_step", 1, **tensors | given)
+
+        return take_step
 
     def accumulate(self, loss: Tensor, *, first: bool = True) -> None:
         """As `FlatAdam.accumulate`, in the thread that calls: kernels are launched in its context."""
         with torch.autograd.set_multithreading_enabled(False):
             super().accumulate(loss, first=first)
 
-    def apply(self, skip: Tensor | None = None) -> None:
-        """Clip the gradient and take the step; enqueues."""
-        exact, gradient, state, n = self._exact, self.gradient, self.state(), self.vector.numel()
-        skip = self._no_skip if skip is None else skip.float()
-        squares = torch.empty_like(gradient)
-        exact.launch("square", n, x=gradient, out=squares)
-        flags = {"sum_of_squares": exact.total(squares.view(-1, 1)), "skip": skip, "step": state["step"]}
-        moments = {name: state[name] for name in ("exp_avg", "exp_avg_sq")}
-        arrays = {"gradient": gradient, "parameters": self.vector.detach(), "lr": self.lr, **moments, **flags}
-        exact.launch("adam", n, **arrays, max_norm=self._max_norm or 0.0, epsilon=self._eps)
-        exact.launch("count_step", 1, **flags, norm=self.norm, n_skipped=self.n_skipped)
+
+def make_views(parameters: Iterable[torch.nn.Parameter], flat: Tensor) -> None:
+    """Let parameters be views of an array (..., n) that holds their numbers side by side, in place."""
+    start = 0
+    for parameter in parameters:
+        width = parameter.numel() // flat[..., 0].numel()
+        parameter.data = flat[..., start : start + width].view(parameter.shape)
+        start += width

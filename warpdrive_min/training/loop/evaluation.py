@@ -147,53 +147,37 @@ def evaluate(
 ) -> dict[str, Score]:
     """Play one whole episode in each of some environments and return the policies' scores; synchronises.
 
+    Of a population, whose one model is `Members`, the scores of its members by their number. They play all at once,
+    each from other starts.
+
     Args:
         wrapper: Wrapper of the environment and the backend that count.
         models: Model of each policy.
         policies: Agents of each policy.
         layout: As of `EvaluationEnvs`.
-        n_episodes: Episodes.
+        n_episodes: Episodes, of a population those of one member.
         greedy: Take the likeliest choice, or the mean.
         seed: Seed of starts and draws.
 
     Raises:
-        ConfigError: ``n_episodes`` is below 1.
-        TrainingError: A return is not finite.
+        ConfigError: ``n_episodes`` is below 1; or of a population the wrapper cannot make environments like its own.
+        TrainingError: A return is not finite; not of a population.
     """
     n_episodes = whole("evaluate.n_episodes", n_episodes)
-    with EvaluationEnvs(wrapper, models, policies, layout, n_episodes, seed) as envs:
+    n_members = next((model.n_members for model in models.values() if isinstance(model, Members)), None)
+    rule = "a population plays in environments of its own"
+    do = "give its wrapper an environment that can be made again from its config"
+    require(n_members is None or wrapper.can_be_repeated, "evaluate", rule, wrapper.name, do)
+    with EvaluationEnvs(wrapper, models, policies, layout, n_episodes * (n_members or 1), seed) as envs:
         returns, steps = envs.play(greedy)
+    if n_members is not None:
+        (of_all,) = returns.values()
+        each = zip(of_all.cpu().split(n_episodes), steps.cpu().split(n_episodes), strict=True)
+        return {str(member): _score(*of_member) for member, of_member in enumerate(each)}
     scores = {name: _score(total, steps) for name, total in returns.items()}
     for name, score in scores.items():
         check_return(name, score.mean_return)
     return scores
-
-
-@own_defaults()
-def evaluate_members(
-    wrapper: EnvWrapper,
-    model: Members,
-    policies: PolicyMap,
-    layout: SharedLayout | None = None,
-    n_episodes: int = 100,
-    greedy: bool = True,
-    seed: int = 0,
-) -> list[Score]:
-    """Play whole episodes, one in each of ``n_episodes`` environments of each member, and return the members' scores.
-
-    Arguments as of `evaluate`, of the one policy; synchronises. All members play at once, each other starts.
-
-    Raises:
-        ConfigError: ``n_episodes`` is below 1, or the wrapper cannot make environments like its own.
-    """
-    n_episodes = whole("evaluate.n_episodes", n_episodes)
-    do = "give its wrapper an environment that can be made again from its config"
-    require(wrapper.can_be_repeated, "evaluate", "a population plays in environments of its own", wrapper.name, do)
-    (policy,) = policies
-    with EvaluationEnvs(wrapper, {policy: model}, policies, layout, n_episodes * model.n_members, seed) as envs:
-        returns, steps = envs.play(greedy)
-    each = zip(returns[policy].cpu().split(n_episodes), steps.cpu().split(n_episodes), strict=True)
-    return [_score(total, of_one) for total, of_one in each]
 
 
 def _score(returns: torch.Tensor, steps: torch.Tensor) -> Score:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final, Protocol
 
 import torch
@@ -16,9 +15,8 @@ from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.config import Member, PolicyConfig, present
 from warpdrive_min.training.loop.arrays import AgentArrays
-from warpdrive_min.training.loop.memory import Memory
 from warpdrive_min.training.loop.rollout import Observation, RolloutBuffer, empty_observation
-from warpdrive_min.training.models.gru import Recurrent
+from warpdrive_min.training.models.gru import Memory, Recurrent
 from warpdrive_min.training.models.members import Members, by_member
 from warpdrive_min.training.models.normalisation import Moments, normalisers
 from warpdrive_min.training.paths.fused import cpu
@@ -87,7 +85,11 @@ class PolicyGroup:
     _evaluated: torch.Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.memory = Memory(self.acting, self.arrays) if isinstance(self.acting, Recurrent) else None
+        self.memory = (
+            Memory(self.acting, self.arrays.timestep, self.arrays.n_agents)
+            if isinstance(self.acting, Recurrent)
+            else None
+        )
 
     @property
     def agents(self) -> tuple[Hashable, ...]:
@@ -103,6 +105,13 @@ class PolicyGroup:
         """Return what the config has by a key, a list of one; of a population what it has for each member."""
         own = self.config.schedule(key)
         return [member.setting.get(key, own) for member in self.members] or [own]
+
+    def setting(self, key: str) -> Any:
+        """Return what the config has by a key; (members,) float32 where the members of a population differ."""
+        values = self.settings(key)
+        if len(set(values)) == 1:
+            return values[0]
+        return torch.tensor(values, device=self.arrays.rewards.device, dtype=torch.float32)
 
     @property
     def is_noisy(self) -> bool:
@@ -258,12 +267,16 @@ class ActionSampler:
         spaces = {group.name: group.arrays.space for group in groups}
         require(len(set(spaces.values())) == 1, who, "must have one action space", spaces, do)
         self.groups = tuple(groups)
+        self._n_members = groups[0].acting.n_members if isinstance(groups[0].acting, Members) else 0
+        self._scales: torch.Tensor | None = None
+        """Logarithms of the scales of a population's members, (members, n_types); None of others, and of choices."""
         self.space = first.space
         self._data, self._sampler, self._clips, self._is_noisy = wrapper.cuda_data_manager, sampler, clips, bool(noisy)
         self._name, self._actions = Constants.ACTIONS + first.suffix, first.actions
         n_envs, n_agents, n_types = first.actions.shape
         device = self._data.device
         self._head = torch.zeros(n_envs, n_agents, self.space.n_outputs, device=device, dtype=torch.float32)
+        self._centre = torch.zeros_like(self._head) if self._n_members and self.space.is_continuous else self._head
         self.log_prob = torch.zeros(n_envs, n_agents, device=device, dtype=torch.float32)
         """Log-probability of what was drawn last, (n_envs, agents of the array)."""
         self._log_std = torch.zeros(n_agents, n_types, device=device, dtype=torch.float32)
@@ -288,11 +301,16 @@ class ActionSampler:
         mask: torch.Tensor | None = None,
         log_std: torch.Tensor | None = None,
     ) -> None:
-        """Lay down what a policy says of its agents: head (n_envs, n_agents, n_outputs), masks; enqueues."""
+        """Lay down what a policy says of its agents: head (n_envs, n_agents, n_outputs), masks; enqueues.
+
+        Of a population log_std is (members, n_types).
+        """
         arrays.place(head.float(), self._head)
         if mask is not None and self._mask is not None:
             arrays.place(mask, self._mask)
-        if log_std is not None:
+        if self._n_members:
+            self._scales = log_std
+        elif log_std is not None:
             arrays.place(log_std.detach().expand(arrays.n_agents, -1), self._log_std, axis=0)
 
     def masked_head(self) -> torch.Tensor:
@@ -326,45 +344,15 @@ class ActionSampler:
             torch.clamp(self._actions, self._bounds[0], self._bounds[1], out=self._actions)
 
     def _draw_gaussian(self, greedy: bool) -> None:
+        """Draw around the head; for a population around 0 with scale 1, shifted and scaled by each member's own."""
         self._sampler.sample_gaussian(
-            self._data, self._head, self._log_std, self._name, use_argmax=greedy, log_prob=self.log_prob
+            self._data, self._centre, self._log_std, self._name, use_argmax=greedy, log_prob=self.log_prob
         )
-
-
-class MembersSampler(ActionSampler):
-    """Draws for a population, in which each member has a scale of its own."""
-
-    _scales: torch.Tensor
-
-    @cached_property
-    def _centre(self) -> torch.Tensor:
-        return torch.zeros_like(self._head)
-
-    def put(
-        self,
-        arrays: AgentArrays,
-        head: torch.Tensor,
-        mask: torch.Tensor | None = None,
-        log_std: torch.Tensor | None = None,
-    ) -> None:
-        """Lay down what the members say of their agents; log_std (members, n_types); enqueues."""
-        super().put(arrays, head, mask)
-        if log_std is not None:
-            self._scales = log_std.detach()
-
-    def _draw_gaussian(self, greedy: bool) -> None:
-        """Draw around 0 with scale 1, then shift and scale."""
-        self._sampler.sample_gaussian(
-            self._data,
-            self._centre,
-            self._log_std,
-            self._name,
-            use_argmax=greedy,
-            log_prob=self.log_prob,
-        )
-        log_std = self._scales[:, None, None]
+        if self._scales is None:
+            return
+        log_std = self._scales.detach()[:, None, None]
         actions, heads, log_probs = (
-            by_member(each, len(self._scales), 0) for each in (self._actions, self._head, self.log_prob)
+            by_member(each, self._n_members, 0) for each in (self._actions, self._head, self.log_prob)
         )
         actions.mul_(log_std.exp()).add_(heads)
         log_probs.sub_(log_std.sum(-1))
@@ -381,12 +369,7 @@ def action_samplers(
     by_array: dict[str, list[PolicyGroup]] = {}
     for group in groups:
         by_array.setdefault(group.arrays.suffix, []).append(group)
-    return [
-        (MembersSampler if isinstance(sharing[0].acting, Members) else ActionSampler)(
-            wrapper, sampler, sharing, clips=clips
-        )
-        for sharing in by_array.values()
-    ]
+    return [ActionSampler(wrapper, sampler, sharing, clips=clips) for sharing in by_array.values()]
 
 
 def steps_into_buffer(wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> list[Launch] | None:

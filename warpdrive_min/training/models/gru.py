@@ -205,3 +205,28 @@ def steps_together(config: ModelConfig, n_steps: int, who: str) -> int:
 def over(mask: Tensor, state: Tensor) -> Tensor:
     """Return a mask of the first axis of states, broadcast to their shape."""
     return mask.view(-1, *[1] * (state.dim() - 1))
+
+
+class Memory:
+    """Memory of a recurrent policy: the state of each agent of some environments, carried from step to step.
+
+    Args:
+        model: The model.
+        timestep: Steps of the episodes that run, (n_envs,), 0 where one begins.
+        n_agents: Agents of the policy.
+    """
+
+    def __init__(self, model: Recurrent, timestep: Tensor, n_agents: int) -> None:
+        self._model, self._timestep = model, timestep
+        rows = (len(timestep), n_agents)
+        self.state = torch.zeros(*rows, model.state_size, device=timestep.device, dtype=torch.float32)
+        """Before the next step, (n_envs, n_agents, state_size)."""
+
+    def forget(self) -> None:
+        """Zero the state where an episode begins, in place; enqueues."""
+        self.state.masked_fill_(over(self._timestep == 0, self.state), 0.0)
+
+    def act(self, observations: Tensor) -> Tensor:
+        """Return the head for what the agents see, (n_envs, n_agents, n_outputs), and go a step on; enqueues."""
+        self.state.copy_(self._model.step(observations, self.state))
+        return self._model.head(self.state)

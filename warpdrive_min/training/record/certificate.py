@@ -28,7 +28,8 @@ from warpdrive_min.files import write_atomically
 from warpdrive_min.text import one_line
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop.checkpoint import listed
-from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row, Sink
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
+from warpdrive_min.training.loop.sinks import Sink
 from warpdrive_min.training.ranks import as_bytes
 from warpdrive_min.training.trainer import Trainer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -13,14 +12,13 @@ import numpy as np
 import torch
 
 from warpdrive_min.errors import TrainingError, require
-from warpdrive_min.training import build
 from warpdrive_min.training.config import Member
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.loop import checkpoint, evaluation, metrics
-from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Arrays, Row
+from warpdrive_min.training.loop import checkpoint, metrics, sinks
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
 from warpdrive_min.training.loop.policies import Tensors
 from warpdrive_min.training.models.members import BEST, BEST_RETURNS, Members
-from warpdrive_min.training.trainer import BEST_EPISODES, Trainer
+from warpdrive_min.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -57,20 +55,27 @@ class PopulationTrainer(Trainer):
         self.members: list[Member] = list(self.group.members)
         """Seeds and settings."""
         n_members = len(self.members)
-        self.recent_returns: list[float | None] = [None] * n_members
-        """Mean return of each member, as `recent_return`."""
         self._reached_at = torch.full((n_members,), NEVER, dtype=torch.int64, device="cpu")
         self._has_failed = torch.zeros(n_members, dtype=torch.bool, device="cpu")
         keeps = self.config.saving.keep_best
         self._best = {name: tensor.clone() for name, tensor in self.group.weights().items()} if keeps else {}
         self._best_returns = torch.full((n_members,), -math.inf, dtype=torch.float32, device="cpu")
-        self._table: metrics.Csv | None = None
+        self._was_stopped = self._has_stopped()
+        """Who learned no more before the last row, (members,) bool of NumPy."""
+        self._failure = ""
+        self._table: sinks.Csv | None = None
 
     @property
     def network(self) -> Members:
         """Networks of all members."""
         network: Members = self.group.models["model"]
         return network
+
+    @property
+    def recent_returns(self) -> list[float | None]:
+        """Mean return of each member, as `recent_return`."""
+        means = self._recent.means.get(self.group.name, np.full(len(self.members), math.nan))
+        return [float(mean) if math.isfinite(mean) else None for mean in means]
 
     @property
     def reached_at(self) -> dict[int, int]:
@@ -91,71 +96,38 @@ class PopulationTrainer(Trainer):
         Raises:
             TrainingError: The numbers of every member have not been finite; names the last one.
         """
-        assert self.group.algorithm is not None
-        recorder = self.recorders[self.group.arrays.suffix]
-        columns = metrics.read_members(self.group, recorder)
-        self._require_sound()
-        updates = {name: columns[name] for name in self.group.algorithm.metrics}
-        logged, rates = self._last_log[1], self._rates()
-        for key, tensor in self.group.algorithm.scheduled.items():
-            columns[key] = np.array(self.schedules.values(tensor))
-        if self.config.trainer.evaluator:
-            columns["evaluated_return"] = np.array([score.mean_return for score in self.evaluate().values()])
-        before = self._has_stopped()
-        self._note_failures(updates, logged)
-        self._clear_statistics()
-        self._judge_members(columns)
-        seconds = time.perf_counter() - self._started
-        row = metrics.make_row(
-            self.iteration, self.env_steps, seconds, {self.group.name: self._summary(columns)}, **rates
-        )
-        for sink in self._open_sinks():
-            sink.write(row)
-        self._write_members(columns, before, seconds)
+        row = super().log_metrics()
         if self._has_failed.all():
             raise TrainingError(f"population: {self._failure}; so has every other member failed before")
         return row
 
-    def _require_sound(self, *, is_first: bool = False) -> None:
-        """Make sure that the environments have kept their contract; members whose numbers are not finite just stop."""
-        if self.check.is_suspect():
-            self.check.require_contract()
-
-    def _note_failures(self, updates: Arrays, last_iteration: int) -> None:
+    def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
         """Let members whose numbers are not finite learn no more."""
-        numbers = np.stack(list(updates.values()))
-        is_suspect = ~np.isfinite(numbers).all(0)
-        is_suspect |= (updates[metrics.GRADIENT_NORM] > metrics.MAX_GRADIENT_NORM) | (
-            updates[metrics.SKIPPED_STEPS] > 0
-        )
-        for member in np.flatnonzero(is_suspect & ~self._has_stopped()).tolist():
-            own = {name: float(values[member]) for name, values in updates.items()}
-            n_envs = self.config.trainer.num_envs
-            broken = self.check.broken(self.iteration, slice(member * n_envs, (member + 1) * n_envs))
+        self._was_stopped = self._has_stopped()
+        numbers, n_envs = updates[self.group.name], self.config.trainer.num_envs
+        is_broken = np.any([wrong for each in metrics.faults(numbers).values() for wrong in each.values()], 0)
+        for member in np.flatnonzero(is_broken & ~self._was_stopped).tolist():
+            who = f"{self.group.name}/member {member}"
+            of_member = {name: float(values[member]) for name, values in numbers.items()}
             try:
-                who = f"{self.group.name}/member {member}"
-                metrics.check_finite(who, own, self.iteration, self.env_steps, last_iteration)
+                metrics.check_finite(who, of_member, self.iteration, self.env_steps, last_iteration)
             except TrainingError as error:
-                self._failure = f"{who}: {broken}" if broken else str(error)
+                cause = self.check.broken(self.iteration, slice(member * n_envs, (member + 1) * n_envs))
+                self._failure = f"{who}: {cause}" if cause else str(error)
                 log.warning("%s; it learns no more", self._failure)
                 self._has_failed[member] = True
         self._tell_stopped()
 
-    def _judge_members(self, columns: Arrays) -> None:
-        """Note how good the members are, and for whom that is good enough."""
-        name = self.group.name
-        kept = {f"{name}/{key}": columns[key] for key in ("episodes", EPISODIC_RETURN)}
-        recent = self._recent.means({"env_steps": self.env_steps, **kept}, [name])[name]
-        self.recent_returns = [float(value) if math.isfinite(value) else None for value in recent]
-        known = [value for value in self.recent_returns if value is not None]
-        self.recent_return = {name: sum(known) / len(known) if known else None}
-        least = self.config.trainer.stop_return
-        least = least.get(name) if isinstance(least, Mapping) else least
-        if least is None:
-            return
-        self._reached_at[torch.from_numpy((recent >= least) & ~self._has_stopped())] = self.env_steps
+    def _evaluated_returns(self) -> dict[str, Any]:
+        return {self.group.name: np.array([score.mean_return for score in self.evaluate().values()])}
+
+    def _reaches(self, least: Mapping[str, float]) -> bool:
+        """Note which members are as good as is wanted, and tell whether all have stopped."""
+        returns = self._recent.means[self.group.name]
+        is_reached = (returns >= least.get(self.group.name, math.inf)) & ~self._has_stopped()
+        self._reached_at[torch.from_numpy(is_reached)] = self.env_steps
         self._tell_stopped()
-        self.has_reached_return = bool(self._has_stopped().all())
+        return bool(self._has_stopped().all())
 
     def _has_stopped(self) -> Any:
         """Return who learns no more, (members,) bool of NumPy."""
@@ -165,41 +137,42 @@ class PopulationTrainer(Trainer):
         assert self.group.stopped is not None
         self.group.stopped.copy_(torch.from_numpy(self._has_stopped()))
 
-    def _summary(self, columns: Arrays) -> dict[str, float]:
-        """Return the means over members, and of returns the quartiles."""
-        known = {name: values[np.isfinite(values)] for name, values in columns.items()}
-        means = {name: float(values.mean()) if len(values) else math.nan for name, values in known.items()}
-        returns = known[EPISODIC_RETURN]
+    def _write_row(self, row: Mapping[str, Any]) -> Row:
+        """Write means over members to the sinks, and a row of each member that had not stopped before."""
+        prefix = f"{self.group.name}/"
+        columns = {name.removeprefix(prefix): each for name, each in row.items() if isinstance(each, np.ndarray)}
+        finite = {name: values[np.isfinite(values)] for name, values in columns.items()}
+        means = {name: float(values.mean()) if len(values) else math.nan for name, values in finite.items()}
+        returns = finite[EPISODIC_RETURN]
         quartiles = np.quantile(returns, QUANTILES) if len(returns) else np.full(len(QUANTILES), math.nan)
-        return {
+        summary = {
             **means,
             **{f"{EPISODIC_RETURN}_q{share * 100:g}": float(q) for share, q in zip(QUANTILES, quartiles, strict=True)},
             "members_that_reached": len(self.reached_at),
             "members_that_failed": len(self.failed),
         }
+        of_run = {name: each for name, each in row.items() if not name.startswith(prefix)}
+        written = super()._write_row(of_run | {prefix + name: each for name, each in summary.items()})
+        self._write_members(row, columns)
+        return written
 
-    def _write_members(self, columns: Arrays, was_stopped: Any, seconds: float) -> None:
-        """Write a row for each member that had not stopped before."""
+    def _write_members(self, row: Mapping[str, Any], columns: Mapping[str, Any]) -> None:
         if not self.config.saving.sinks:
             return
         if self._table is None:
-            self._table = metrics.Csv(self.folder / MEMBERS_FILE, self._resumed_from)
-        rows: list[dict[str, Any]] = []
+            self._table = sinks.Csv(self.folder / MEMBERS_FILE, self._resumed_from)
         n_seeds = len(self.members) // self.config.population.n_settings
-        for index in np.flatnonzero(~was_stopped).tolist():
-            member = self.members[index]
-            rows.append(
-                {
-                    "iteration": self.iteration,
-                    "env_steps": self.env_steps,
-                    "seconds": seconds,
-                    "member": index,
-                    "seed": member.seed,
-                    "setting": index // n_seeds,
-                    **{key: value for key, value in member.setting.items() if not isinstance(value, list)},
-                    **{name: float(values[index]) for name, values in columns.items()},
-                }
-            )
+        rows = [
+            {
+                **{name: row[name] for name in ("iteration", "env_steps", "seconds")},
+                "member": index,
+                "seed": self.members[index].seed,
+                "setting": index // n_seeds,
+                **{key: value for key, value in self.members[index].setting.items() if not isinstance(value, list)},
+                **{name: float(values[index]) for name, values in columns.items()},
+            }
+            for index in np.flatnonzero(~self._was_stopped).tolist()
+        ]
         if rows:
             self._table.write(*rows)
 
@@ -214,8 +187,7 @@ class PopulationTrainer(Trainer):
     def _is_best(self) -> bool:
         """Play greedy episodes and keep the weights of members that were never better; no checkpoint is best."""
         if self._best:
-            seed = build.derived_seed(self.seed, build.BEST_SEED)
-            scores = self.evaluate(min(self.config.trainer.num_envs, BEST_EPISODES), seed=seed)
+            scores = self._greedy_scores()
             returns = torch.tensor([score.mean_return for score in scores.values()], dtype=torch.float32, device="cpu")
             is_better = (returns >= self._best_returns) & returns.isfinite()
             self._best_returns[is_better] = returns[is_better]
@@ -240,15 +212,3 @@ class PopulationTrainer(Trainer):
         """
         super().load_state(saved, header, found)
         self._tell_stopped()
-
-    # -------------------------------------------------------------- looking at what was learned
-
-    def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, evaluation.Score]:
-        """Play whole episodes in environments of their own and return each member's score by its number; synchronises.
-
-        Arguments as of `Trainer.evaluate`; ``n_episodes`` are those of one member.
-        """
-        scores = evaluation.evaluate_members(
-            self.wrapper, self.network, self.policy_map, self.layout, n_episodes, greedy, seed
-        )
-        return {str(member): score for member, score in enumerate(scores)}

@@ -6,15 +6,13 @@ are those of the sum of the losses, to which each member's weights give their ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 import torch
 
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCriticAlgorithm, Rows, Within
-from warpdrive_min.training.algorithms.optimiser import MembersAdam
-from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.loop.rollout import RolloutBuffer
 from warpdrive_min.training.models.members import by_member
 
@@ -23,19 +21,6 @@ Tensor = torch.Tensor
 
 class _OfMembers(ActorCriticAlgorithm):
     """Learns for all members at once; a batch of arrays is ``(members, rows, n_agents, ...)``."""
-
-    def make_optimiser(self, parameters: Iterable[torch.nn.Parameter], group: PolicyGroup) -> MembersAdam:
-        """Return Adam with the rates and norms of the members, and note where each of them clips."""
-        rates = self.scheduled["lr"]
-
-        def column(key: str) -> Tensor | float:
-            values: list[float] = group.settings(key)
-            return torch.tensor(values, device=rates.device, dtype=torch.float32) if len(set(values)) > 1 else values[0]
-
-        norms, clips = column("max_grad_norm"), column("clip_param")
-        self._clip_param = clips[:, None, None] if isinstance(clips, Tensor) else clips
-        norms = norms[:, None] if isinstance(norms, Tensor) else norms
-        return MembersAdam(parameters, rates, norms if self.config.clip_grad_norm else None, self.config.adam_eps)
 
     @cached_property
     def _rows(self) -> Tensor:

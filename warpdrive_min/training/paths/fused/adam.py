@@ -34,7 +34,7 @@ def adam(
     almost_zero: float,
     betas: tuple[float, float],
 ) -> Launch:
-    """Return what takes a step of `FlatAdam` or `MembersAdam`, whose tensors and numbers these are; it enqueues."""
+    """Return what takes a step of `FlatAdam`, whose tensors and numbers these are; it enqueues."""
     from warpdrive_min.training.paths.triton import adam_kernels
 
     n_vectors = step.numel()
