@@ -40,10 +40,11 @@ from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.progress import ProgressLine
 from warpdrive_min.training.record.certificate import Certifier
 from warpdrive_min.training.record.trained import find_checkpoint
+from warpdrive_min.training.run_folder import reserve, runs_of
 from warpdrive_min.training.scale.autoscale import auto_scale as scale
 from warpdrive_min.training.scale.distributed import joined, launch, require_processes
 from warpdrive_min.training.scale.population import PopulationTrainer
-from warpdrive_min.training.trainer import Trainer, reserve, runs_of
+from warpdrive_min.training.trainer import Trainer
 
 LATEST: Final = "latest"
 PROGRAM: Final = "python -m warpdrive_min"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final
@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from warpdrive_min.backends.base import Backend
-from warpdrive_min.errors import CheckpointError, require
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import CheckpointError, known, require
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import (
     ActorCriticConfig,
@@ -94,6 +95,30 @@ def algorithm_class(config: RunConfig, policy: str) -> Any:
         return resolve_name(RECURRENT[config.policy[policy].algorithm])
     table = ALGORITHMS[config.trainer.compat] if config.population.size is None else OF_POPULATIONS
     return resolve_name(table[config.policy[policy].algorithm])
+
+
+def require_fit(config: RunConfig, wrapper: EnvWrapper, policies: Collection[str], *, has_members: bool) -> None:
+    """Make sure that a run config fits a wrapper, its policies and its trainer.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    trainer, backend = config.trainer, wrapper.env_backend
+    rule = f"environment {wrapper.name!r} has no kernels for backend {backend!r}"
+    require(wrapper.vectorised, "trainer", rule, do="give it one, or choose another backend")
+    size = config.population.size
+    rule = "must be null but for PopulationTrainer, which needs it"
+    require((size is not None) == has_members, "run config population.size", rule, size, "use the other one")
+    rule = f"must be the wrapper's number of environments {wrapper.n_envs}" + (f" / {size} members" if size else "")
+    is_equal = trainer.num_envs * (size or 1) == wrapper.n_envs
+    require(is_equal, "run config trainer.num_envs", rule, trainer.num_envs, "make them equal")
+    rule, do = "needs environments that are exact too", "make the wrapper with exact=True"
+    require(wrapper.exact or not trainer.exact, "run config trainer.exact", rule, trainer.exact, do)
+    rule = f"must name the policies of the run config, {known(config.policy)}"
+    require(set(policies) == set(config.policy), "policies", rule, list(policies))
+    can_be = trainer.mode != "graph" or wrapper.backend.captures_graphs
+    rule = f"backend {backend!r} has no CUDA graphs"
+    require(can_be, "run config trainer.mode", rule, trainer.mode, "use 'auto' or 'eager'")
 
 
 def make_groups(

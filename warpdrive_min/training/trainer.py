@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
-import json
 import logging
-import math
-import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-import numpy as np
 import torch
 
 from warpdrive_min import forks
@@ -23,30 +17,28 @@ from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import CheckpointError, ConfigError, WarpDriveError, known, require, whole
-from warpdrive_min.files import Hold, hold, new_folder, remove_left, remove_unused, write_atomically
+from warpdrive_min.errors import WarpDriveError, known, require, whole
 from warpdrive_min.sampler import CUDASampler
-from warpdrive_min.training import build, ranks
+from warpdrive_min.training import build
 from warpdrive_min.training.algorithms.keeping import keep_passes
 from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.loop import checkpoint, evaluation, metrics, sinks
+from warpdrive_min.training.loop import evaluation
 from warpdrive_min.training.loop.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.loop.global_states import give_global_states
-from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
+from warpdrive_min.training.loop.metrics import Row
 from warpdrive_min.training.loop.policies import (
     PolicyGroup,
-    Tensors,
     action_samplers,
-    is_weight,
     steps_into_buffer,
 )
 from warpdrive_min.training.loop.progress import ProgressLine
 from warpdrive_min.training.loop.rollout import RolloutBuffer, RolloutRecorder
-from warpdrive_min.training.loop.rollout_check import RolloutCheck, require_finite_state
+from warpdrive_min.training.loop.rollout_check import RolloutCheck
 from warpdrive_min.training.loop.sharing import shared_arrays
 from warpdrive_min.training.paths.captured import Captured
+from warpdrive_min.training.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +46,10 @@ WARPDRIVE_ARGUMENTS: Final = "warpdrive_min.dialect.layout:trainer_arguments"
 """Function that returns our arguments for WarpDrive's keywords."""
 BEST_EPISODES: Final = 100
 """Episodes that a checkpoint is judged by, at most; fewer where there are fewer environments."""
-RUN_CONFIG: Final = "run_config.json"
-"""File of a run's folder with its settings."""
-ENDING_S: Final = 5.0
-"""Longest wait for another process to leave the run's folder, s: one that was killed may still be ending."""
 EPISODE_STATES: Final = "warpdrive_min.dialect.episodes:episode_states"
 
 
-class Trainer:
+class Trainer(Run):
     """Trains the policies of a run config on the copies of a wrapper, on the wrapper's backend.
 
     An iteration is a rollout of ``train_batch_size / num_envs`` steps and an update of every policy that is to be
@@ -83,12 +71,6 @@ class Trainer:
         ConfigError: The config breaks a rule, or does not fit the environment or the policies, or is of a population.
         BackendUnavailable: The environment has no kernels for the backend.
     """
-
-    has_members: ClassVar[bool] = False
-    """Trains a population."""
-    _is_first_rollout: bool
-    adds_to_folders: ClassVar[bool] = False
-    """Writes beside the checkpoints of an earlier run, as WarpDrive does."""
 
     @own_defaults()
     def __init__(
@@ -114,52 +96,20 @@ class Trainer:
                 DeprecationWarning,
                 stacklevel=2,
             )
-        self.config = RunConfig.of(config)
-        self.wrapper = env_wrapper
-        self.policy_map = policy_map(self.config, env_wrapper, policies)
-        self.layout = layout or SharedLayout()
-        self.world = ranks.World.of()
-        self._check()
-        trainer = self.config.trainer
-        self.n_iterations = self.config.n_iterations(env_wrapper.episode_length)
+        config = RunConfig.of(config)
+        agents, trainer = policy_map(config, env_wrapper, policies), config.trainer
+        build.require_fit(config, env_wrapper, agents, has_members=self.has_members)
+        super().__init__(config, env_wrapper, agents, layout or SharedLayout(), folder)
+        self.n_iterations = config.n_iterations(env_wrapper.episode_length)
         self.n_steps = trainer.train_batch_size // trainer.num_envs
         """Steps of a rollout."""
-        self.iteration = 0
-        """Iterations done."""
-        self.env_steps = 0
-        """Steps done, of all environments of all ranks together."""
-        self.seed = self.world.agreed(trainer.seed if trainer.seed is not None else time.time_ns() % 2**31)
-        self.best_return: float | None = None
-        """Mean return of the best checkpoint, as it was saved; None: there is none."""
-        self._recent = metrics.RecentReturns(trainer.num_envs * env_wrapper.episode_length * self.world.size)
-        self.recent_return: dict[str, float | None] = {}
-        """Mean return by policy, over the latest rows in which all environments had time for a whole episode."""
-        self.has_reached_return = False
-        """Training has stopped because its policies reached ``trainer.stop_return``."""
         self._start_environments()
         self._build()
         self.schedules.write(self.steps_per_iteration)  # so that `collect` and `update` by hand learn, too
-        self._name = None if folder is None else str(folder)
-        self._hold: Hold | None = None
         if self.world.size > 1:
             self.folder  # noqa: B018  (the ranks agree on it, and all are here)
         self._verbose = verbose and self.world.is_first
-        self._sinks: list[sinks.Sink] | None = None
-        self._started = time.perf_counter()
-        """Time at which the run began, if it had never been stopped."""
-        self._last_log = (self._started, 0)
-        self._resumed_from: int | None = None
-        self._has_begun = False
-        self._has_folder = False
-        """The run's folder holds this run: it has written there, or goes on from there."""
-
-    @functools.cached_property
-    def folder(self) -> Path:
-        """Folder of the run's settings, metrics and checkpoints; one without a name is made when it is asked for."""
-        runs = runs_of(self.config)
-        if self._name:
-            return runs / self._name
-        return runs / self.world.agreed(reserve(runs).name if self.world.is_first else "")
+        self._start_clock()
 
     # -------------------------------------------------------------- the loop
 
@@ -214,17 +164,6 @@ class Trainer:
         if is_first or self.wrapper.backend.device.type == "cpu":  # where nothing waits
             self._require_sound(is_first=is_first)
 
-    def _require_sound(self, *, is_first: bool = False) -> None:
-        """Make sure that the environments gave what training can go on from; synchronises.
-
-        Raises:
-            TrainingError: A number is not finite, or they broke their contract.
-        """
-        if is_first or self.check.is_suspect():
-            if not self.has_members:  # of whom one may fail alone
-                self.check.require_finite(self.iteration)
-            self.check.require_contract()
-
     @own_defaults()
     @torch.no_grad()
     def collect(self) -> None:
@@ -269,11 +208,6 @@ class Trainer:
                 group.take_moments(group.buffer)
 
     @property
-    def steps_per_iteration(self) -> int:
-        """Steps of all environments of all ranks together."""
-        return self.config.trainer.train_batch_size * self.world.size
-
-    @property
     def capture_s(self) -> float:
         """Time that the capture of the graphs took, s; 0 where there is none."""
         return self._collect.capture_s + self._update.capture_s
@@ -288,24 +222,6 @@ class Trainer:
         return self.iteration % every == 0 or self.is_finished
 
     # -------------------------------------------------------------- construction
-
-    def _check(self) -> None:
-        wrapper, trainer, backend = self.wrapper, self.config.trainer, self.wrapper.env_backend
-        rule = f"environment {wrapper.name!r} has no kernels for backend {backend!r}"
-        require(wrapper.vectorised, "trainer", rule, do="give it one, or choose another backend")
-        size = self.config.population.size
-        rule = "must be null but for PopulationTrainer, which needs it"
-        require((size is not None) == self.has_members, "run config population.size", rule, size, "use the other one")
-        rule = f"must be the wrapper's number of environments {wrapper.n_envs}" + (f" / {size} members" if size else "")
-        is_equal = trainer.num_envs * (size or 1) == wrapper.n_envs
-        require(is_equal, "run config trainer.num_envs", rule, trainer.num_envs, "make them equal")
-        rule, do = "needs environments that are exact too", "make the wrapper with exact=True"
-        require(wrapper.exact or not trainer.exact, "run config trainer.exact", rule, trainer.exact, do)
-        rule = f"must name the policies of the run config, {known(self.config.policy)}"
-        require(set(self.policy_map) == set(self.config.policy), "policies", rule, list(self.policy_map))
-        can_be = trainer.mode != "graph" or wrapper.backend.captures_graphs
-        rule = f"backend {backend!r} has no CUDA graphs"
-        require(can_be, "run config trainer.mode", rule, trainer.mode, "use 'auto' or 'eager'")
 
     def _start_environments(self) -> None:
         """Start all copies, and push what an environment leaves to the trainer."""
@@ -433,297 +349,6 @@ class Trainer:
         rollouts, is_tf32 = self.wrapper.prepared_rollouts(), self.config.trainer.precision == "tf32"
         return rollouts.bound_collection(group.acting, self.sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)
 
-    # -------------------------------------------------------------- log
-
-    @own_defaults()
-    def log_metrics(self) -> Row:
-        """Copy the metrics since the last call to the host, once, and write them where they go; synchronises.
-
-        Raises:
-            TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
-        """
-        updates, episodes = metrics.read(self.groups.values(), self.recorders, self.world)
-        last_iteration = self._last_log[1]
-        rates = self._rates()
-        evaluated = self._evaluated_returns() if self.config.trainer.evaluator else {}
-        row = metrics.make_row(
-            self.iteration,
-            self.env_steps,
-            time.perf_counter() - self._started,
-            {name: episodes[name] | updates.get(name, {}) | self._scheduled(name) for name in self.groups},
-            **rates,
-            **{f"{name}/evaluated_return": mean_return for name, mean_return in evaluated.items()},
-        )
-        self._require_sound()
-        self._check_numbers(updates, episodes, last_iteration)
-        if self.world.size > 1:
-            self.world.check_equal(self._shared_state())
-        self._clear_statistics()
-        self.recent_return = self._recent.add(row, list(self.groups))
-        least = self.config.trainer.stop_return
-        if least is not None:
-            by_policy = least if isinstance(least, Mapping) else dict.fromkeys(self._learners, least)
-            self.has_reached_return = self._reaches(by_policy)
-        return self._write_row(row)
-
-    def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
-        """Make sure that training can go on with what `metrics.read` returned."""
-        for name, means in episodes.items():
-            if means["episodes"]:
-                metrics.check_return(name, means[EPISODIC_RETURN], f" at iteration {self.iteration:,}")
-        for name, numbers in updates.items():
-            metrics.check_finite(name, numbers, self.iteration, self.env_steps, last_iteration)
-
-    def _evaluated_returns(self) -> dict[str, Any]:
-        """Return the mean return of greedy episodes, by policy."""
-        return {name: score.mean_return for name, score in self.evaluate().items()}
-
-    def _reaches(self, least: Mapping[str, float]) -> bool:
-        """Tell whether policies are as good as is wanted of them, by name."""
-        returns = [(self.recent_return[name], wanted) for name, wanted in least.items()]
-        return bool(returns) and all(got is not None and got >= wanted for got, wanted in returns)
-
-    def _write_row(self, row: Row) -> Row:
-        """Write a row where it goes, and return it."""
-        if self.world.is_first:
-            for sink in self._open_sinks():
-                sink.write(row)
-        return row
-
-    def _clear_statistics(self) -> None:
-        """Forget the episodes that have ended, and the draws that were impossible; enqueues."""
-        for recorder in self.recorders.values():
-            recorder.clear_statistics()
-        for actions in self.action_samplers:
-            if actions.impossible is not None:
-                actions.impossible.zero_()
-
-    def _rates(self) -> dict[str, float]:
-        """Return speed and times since the last call; waits for the device."""
-        now, (before, logged) = time.perf_counter(), self._last_log
-        self._last_log = (now, self.iteration)
-        n_members = self.config.population.size or 1
-        return {
-            metrics.STEPS_PER_S: (self.iteration - logged) * self.steps_per_iteration * n_members / (now - before),
-            "rollout_s": self._collect.take_seconds(),
-            "update_s": self._update.take_seconds(),
-        }
-
-    def _scheduled(self, policy: str) -> dict[str, Any]:
-        """Return the scheduled numbers of a policy, as they are now; of a population arrays (members,)."""
-        group = self.groups[policy]
-        scheduled = {} if group.algorithm is None else group.algorithm.scheduled
-        values = {key: self.schedules.values(tensor) for key, tensor in scheduled.items()}
-        return {key: np.array(each) if group.members else each[0] for key, each in values.items()}
-
-    def _open_sinks(self) -> list[sinks.Sink]:
-        if self._sinks is None:
-            self._take_folder()
-            saving, settings = self.config.saving, self.config.to_dict() | {"seed": self.seed}
-            self._sinks = sinks.open_sinks(saving.sinks, self.folder, saving.name, settings, self._resumed_from)
-            write_atomically(self.folder / RUN_CONFIG, json.dumps(settings, indent=1) + "\n")
-        return self._sinks
-
-    def _take_folder(self) -> None:
-        """Lock the run's folder before anything is written there.
-
-        Raises:
-            ConfigError: Another process writes to it, or it holds another run.
-        """
-        if self._hold is not None:
-            return
-        with _folder_can_be_made(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        what, do = f"run {self.folder}", "resume that run, or choose another folder"
-        try:
-            held = hold(self.folder, ENDING_S)
-        except BlockingIOError as error:
-            do = "wait for it, or choose another folder"
-            raise ConfigError.of(what, "must not be written by another process", "one that runs", do) from error
-        if not (self._has_folder or self.adds_to_folders):
-            checkpoints = self.folder / checkpoint.FOLDER
-            is_free = not checkpoints.is_dir() or not any(checkpoints.iterdir())
-            require(is_free, what, "must not hold another run", "its checkpoints", do)
-            sinks.require_new(self.folder)
-        remove_left(self.folder)
-        self._hold, self._has_folder = held, True
-
-    def _close_sinks(self) -> None:
-        for sink in self._sinks or []:
-            sink.close()
-        self._sinks, self._has_begun = None, False
-
-    # -------------------------------------------------------------- checkpoints
-
-    @own_defaults()
-    def save_checkpoint(self) -> Path | None:
-        """Write all of the run's state; returns where, on the first rank; synchronises.
-
-        Where one policy learns, greedy episodes tell whether it is the best one yet.
-
-        Raises:
-            ConfigError: safetensors is not installed.
-            TrainingError: A number of the environments or the policies is not finite.
-        """
-        is_best = self._is_best()
-        state = self.sound_state()
-        if state is None:
-            return None
-        self._take_folder()
-        saving = self.config.saving
-        return checkpoint.save(self.folder / checkpoint.FOLDER, *state, saving.keep_last, is_best)
-
-    def _is_best(self) -> bool:
-        """Play greedy episodes and tell whether no checkpoint before was better; false where several policies learn.
-
-        Returns of training would tell of the policies before this one, and of drawn actions.
-        """
-        if not self.config.saving.keep_best or len(self._learners) != 1:
-            return False  # the returns of several may be opposed: one number cannot say which are better
-        mean_return = self._greedy_scores()[self._learners[0]].mean_return if self.world.is_first else math.nan
-        mean_return = self.world.agreed(mean_return)
-        if not math.isfinite(mean_return) or (self.best_return is not None and mean_return < self.best_return):
-            return False
-        self.best_return = mean_return
-        return True
-
-    def _greedy_scores(self) -> dict[str, evaluation.Score]:
-        """Return the scores of the same greedy episodes for every checkpoint."""
-        seed = build.derived_seed(self.seed, build.BEST_SEED)
-        return self.evaluate(min(self.config.trainer.num_envs, BEST_EPISODES), seed=seed)
-
-    @property
-    def _learners(self) -> list[str]:
-        return [name for name, group in self.groups.items() if group.algorithm is not None]
-
-    def state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
-        """Return all that the run goes on from, on the first rank: live tensors by name, and what they are of.
-
-        With several ranks it synchronises, and copies what each has of its own.
-        """
-        own = self.world.gathered(self._own_state())
-        if own is None:
-            return None
-        header = checkpoint.Header(
-            iteration=self.iteration,
-            env_steps=self.env_steps,
-            seconds=time.perf_counter() - self._started,
-            run_config=self.config.to_dict(),
-            environment=self._environment(),
-            seed=self.seed,
-            best_return=self.best_return,
-        )
-        return self._shared_state() | own, header
-
-    def sound_state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
-        """Return `state`, which is to be saved; synchronises.
-
-        Raises:
-            TrainingError: A number of the environments or the policies is not finite.
-        """
-        if not self._is_first_rollout:
-            self._require_sound()
-        state = self.state()
-        if state is not None and not self.has_members:  # of whom one may have failed
-            require_finite_state(state[0])
-        return state
-
-    @own_defaults()
-    def load_checkpoint(self, path: str | Path | None = None, *, weights_only: bool = False) -> None:
-        """Go on from a checkpoint, exactly as if training had not stopped there; synchronises.
-
-        Args:
-            path: Path of a checkpoint, or of a folder of them, whose latest counts; None: of this run's own folder.
-            weights_only: Take the models and nothing else, into whatever run this is.
-
-        Raises:
-            CheckpointError: It is damaged, or is of another environment, other sizes or other models.
-        """
-        found = self.world.agreed(checkpoint.find(path or self.folder / checkpoint.FOLDER))
-        saved, header = checkpoint.load(found)
-        if weights_only:
-            live, own = (
-                {name: each[name] for name in each if is_weight(name)} for each in (self._shared_state(), saved)
-            )
-            checkpoint.restore(live, own, found)
-            return
-        had_folder = self._has_folder
-        self.load_state(saved, header, found)
-        own_folder = self.folder / checkpoint.FOLDER
-        is_own = found.resolve().parent == own_folder.resolve()
-        self._has_folder = had_folder or is_own
-        # Those that are gone back behind would count as the latest.
-        if self.world.is_first and is_own:
-            self._take_folder()
-            checkpoint.discard_after(own_folder, header.iteration)
-
-    @own_defaults()
-    def load_state(self, saved: Mapping[str, torch.Tensor], header: checkpoint.Header, found: str | Path) -> None:
-        """Go on from what `state` returned, exactly as if training had not stopped there; synchronises.
-
-        Args:
-            saved: Tensors by name, on any device.
-            header: Run that they are of.
-            found: Place where they were, for errors.
-
-        Raises:
-            CheckpointError: They are of another environment, other sizes or other models; then nothing has changed.
-        """
-        here = self._environment()
-        differing = {key: (there, here.get(key)) for key, there in header.environment.items() if there != here.get(key)}
-        require(
-            header.environment == here,
-            f"checkpoint {found}",
-            "must be of this run's environment and sizes, there and here",
-            differing,
-            "build the run that saved it, or load its weights only",
-            error=CheckpointError,
-        )
-        shared, own = self._shared_state(), self._own_state()
-        mine = {
-            name: tensor if name in shared or name not in own else tensor[self.world.rank]
-            for name, tensor in saved.items()
-        }
-        checkpoint.restore(shared | own, mine, found)
-        self.iteration, self.env_steps, self.seed = header.iteration, header.env_steps, header.seed
-        self.best_return = header.best_return
-        self._is_first_rollout = True
-        for recorder in self.recorders.values():
-            recorder.faults.zero_()
-        self._resumed_from, self.has_reached_return = self.iteration, False
-        self._has_folder = True  # of a state that came otherwise than as a checkpoint
-        self._recent.restart(self.env_steps)
-        self._close_sinks()  # opened again, they drop the rows that will come again
-        now = time.perf_counter()
-        self._started, self._last_log = now - header.seconds, (now, self.iteration)
-
-    def _shared_state(self) -> Tensors:
-        """Return what is the same on all ranks, live: weights, and the optimisers' moments."""
-        return {name: tensor for group in self.groups.values() for name, tensor in group.state().items()}
-
-    def _own_state(self) -> Tensors:
-        """Return what each rank has of its own, live: environments, statistics, what the algorithms remember."""
-        data = self.wrapper.cuda_data_manager
-        names = [name for name in data.array_names() if not data.attribute(name, "scratch")]
-        state = {f"env/{name}": data.tensor(name) for name in names}
-        for suffix, recorder in self.recorders.items():
-            state |= {f"recorder{suffix}/{name}": tensor for name, tensor in recorder.state().items()}
-        for group in self.groups.values():
-            state |= group.own_state()
-        return state
-
-    def _environment(self) -> checkpoint.TrainedIn:
-        wrapper = self.wrapper
-        return {
-            "name": wrapper.name,
-            "n_envs": wrapper.n_envs,
-            "n_agents": wrapper.n_agents,
-            "episode_length": wrapper.episode_length,
-            "arrays": list(self.layout.saved),
-            "ranks": self.world.size,
-            "policies": {name: [str(agent) for agent in agents] for name, agents in self.policy_map.items()},
-        }
-
     # -------------------------------------------------------------- looking at what was learned
 
     def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, evaluation.Score]:
@@ -745,6 +370,11 @@ class Trainer:
         """Network of each policy that acts."""
         return {name: group.acting for name, group in self.groups.items()}
 
+    def _greedy_scores(self) -> dict[str, evaluation.Score]:
+        """Return the scores of the same greedy episodes for every checkpoint."""
+        seed = build.derived_seed(self.seed, build.BEST_SEED)
+        return self.evaluate(min(self.config.trainer.num_envs, BEST_EPISODES), seed=seed)
+
     def fetch_episode_states(self, list_of_states: Sequence[str], *arguments: Any, **named: Any) -> Any:
         """Play one episode in environments of its own and return its states, in WarpDrive's form; goes with 0.2.
 
@@ -763,35 +393,9 @@ class Trainer:
     def graceful_close(self) -> None:
         """Close the files of metrics and let go of what was captured."""
         self._close_sinks()
-        self._hold = None
-        if self.world.is_first and "folder" in vars(self):
-            remove_unused(self.folder)
+        self._files.close()
         self._collect.forget()
         self._update.forget()
-
-
-def runs_of(config: RunConfig) -> Path:
-    """Return the folder that holds those of a run config's runs."""
-    return Path(config.saving.basedir, config.saving.name, config.saving.tag)
-
-
-def reserve(runs: Path) -> Path:
-    """Make and return a run's folder, named after the time in seconds or the next number that is free.
-
-    Raises:
-        ConfigError: It cannot be made.
-    """
-    with _folder_can_be_made(runs):
-        return new_folder(runs, map(str, itertools.count(int(time.time()))))
-
-
-@contextlib.contextmanager
-def _folder_can_be_made(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        rule = f"must be where folders can be made, as {folder}"
-        raise ConfigError.of("run config saving.basedir", rule, error.strerror, "name another one") from error
 
 
 def policy_map(

@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from warpdrive_min.errors import TrainingError, require
-from warpdrive_min.training.loop.policies import PolicyGroup
-from warpdrive_min.training.loop.rollout import RolloutRecorder
 from warpdrive_min.training.ranks import World
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.loop.policies import PolicyGroup
+    from warpdrive_min.training.loop.rollout import RolloutRecorder
 
 Row = Mapping[str, float | int]
 

@@ -160,7 +160,7 @@ class PopulationTrainer(Trainer):
         if not self.config.saving.sinks:
             return
         if self._table is None:
-            self._table = sinks.Csv(self.folder / MEMBERS_FILE, self._resumed_from)
+            self._table = sinks.Csv(self.folder / MEMBERS_FILE, self._files.resumed_from)
         n_seeds = len(self.members) // self.config.population.n_settings
         rows = [
             {

@@ -1,0 +1,375 @@
+"""A run: the rows that it logs, the state that it goes on from, and the checkpoints that hold it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.errors import CheckpointError, require
+from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.defaults import own_defaults
+from warpdrive_min.training.loop import checkpoint, metrics
+from warpdrive_min.training.loop.arrays import SharedLayout
+from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row
+from warpdrive_min.training.loop.policies import ActionSampler, PolicyGroup, Tensors, is_weight
+from warpdrive_min.training.loop.rollout import RolloutRecorder
+from warpdrive_min.training.loop.rollout_check import RolloutCheck, require_finite_state
+from warpdrive_min.training.loop.sinks import Sink
+from warpdrive_min.training.paths.captured import Captured
+from warpdrive_min.training.ranks import World
+from warpdrive_min.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.build import ScheduledTensors
+    from warpdrive_min.training.loop.evaluation import Score
+
+
+class Run:
+    """Rows, state and checkpoints of a run; `Trainer` adds what an iteration is.
+
+    Args:
+        config: Run config.
+        env_wrapper: Environments.
+        policies: Agents of each policy.
+        layout: Layout of the agents in the arrays.
+        folder: Name of the run's folder; None: the time.
+    """
+
+    has_members: ClassVar[bool] = False
+    """Trains a population."""
+    adds_to_folders: ClassVar[bool] = False
+    """Writes beside the checkpoints of an earlier run, as WarpDrive does."""
+
+    groups: dict[str, PolicyGroup]
+    """The policies, by name."""
+    recorders: dict[str, RolloutRecorder]
+    """Recorders of the rewards, by the suffix of their array's name."""
+    action_samplers: list[ActionSampler]
+    schedules: ScheduledTensors
+    check: RolloutCheck
+    """Checks what the environments gave."""
+    _collect: Captured
+    _update: Captured
+    _is_first_rollout: bool
+
+    def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, Score]:
+        """Play whole episodes in environments of their own and return each policy's score; synchronises."""
+        raise NotImplementedError
+
+    def _greedy_scores(self) -> dict[str, Score]:
+        """Return the scores of the same greedy episodes for every checkpoint."""
+        raise NotImplementedError
+
+    def __init__(
+        self,
+        config: RunConfig,
+        env_wrapper: EnvWrapper,
+        policies: dict[str, list[Any]],
+        layout: SharedLayout,
+        folder: str | Path | None,
+    ) -> None:
+        self.config, self.wrapper, self.policy_map, self.layout = config, env_wrapper, policies, layout
+        self.world, trainer = World.of(), config.trainer
+        self.iteration = 0
+        """Iterations done."""
+        self.env_steps = 0
+        """Steps done, of all environments of all ranks together."""
+        self.seed = self.world.agreed(trainer.seed if trainer.seed is not None else time.time_ns() % 2**31)
+        self.best_return: float | None = None
+        """Mean return of the best checkpoint, as it was saved; None: there is none."""
+        self._recent = metrics.RecentReturns(trainer.num_envs * env_wrapper.episode_length * self.world.size)
+        self.recent_return: dict[str, float | None] = {}
+        """Mean return by policy, over the latest rows in which all environments had time for a whole episode."""
+        self.has_reached_return = False
+        """Training has stopped because its policies reached ``trainer.stop_return``."""
+        self._files = RunFolder(config, folder, self.world, is_shared=self.adds_to_folders)
+        self._has_begun = False
+
+    def _start_clock(self) -> None:
+        self._started = time.perf_counter()
+        """Time at which the run began, if it had never been stopped."""
+        self._last_log = (self._started, 0)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run's settings, metrics and checkpoints; one without a name is made when it is asked for."""
+        return self._files.path
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of all environments of all ranks together."""
+        return self.config.trainer.train_batch_size * self.world.size
+
+    # -------------------------------------------------------------- rows
+
+    @own_defaults()
+    def log_metrics(self) -> Row:
+        """Copy the metrics since the last call to the host, once, and write them where they go; synchronises.
+
+        Raises:
+            TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
+        """
+        updates, episodes = metrics.read(self.groups.values(), self.recorders, self.world)
+        last_iteration = self._last_log[1]
+        rates = self._rates()
+        evaluated = self._evaluated_returns() if self.config.trainer.evaluator else {}
+        row = metrics.make_row(
+            self.iteration,
+            self.env_steps,
+            time.perf_counter() - self._started,
+            {name: episodes[name] | updates.get(name, {}) | self._scheduled(name) for name in self.groups},
+            **rates,
+            **{f"{name}/evaluated_return": mean_return for name, mean_return in evaluated.items()},
+        )
+        self._require_sound()
+        self._check_numbers(updates, episodes, last_iteration)
+        if self.world.size > 1:
+            self.world.check_equal(self._shared_state())
+        self._clear_statistics()
+        self.recent_return = self._recent.add(row, list(self.groups))
+        least = self.config.trainer.stop_return
+        if least is not None:
+            by_policy = least if isinstance(least, Mapping) else dict.fromkeys(self._learners, least)
+            self.has_reached_return = self._reaches(by_policy)
+        return self._write_row(row)
+
+    def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
+        """Make sure that training can go on with what `metrics.read` returned."""
+        for name, means in episodes.items():
+            if means["episodes"]:
+                metrics.check_return(name, means[EPISODIC_RETURN], f" at iteration {self.iteration:,}")
+        for name, numbers in updates.items():
+            metrics.check_finite(name, numbers, self.iteration, self.env_steps, last_iteration)
+
+    def _evaluated_returns(self) -> dict[str, Any]:
+        """Return the mean return of greedy episodes, by policy."""
+        return {name: score.mean_return for name, score in self.evaluate().items()}
+
+    def _reaches(self, least: Mapping[str, float]) -> bool:
+        """Tell whether policies are as good as is wanted of them, by name."""
+        returns = [(self.recent_return[name], wanted) for name, wanted in least.items()]
+        return bool(returns) and all(got is not None and got >= wanted for got, wanted in returns)
+
+    def _write_row(self, row: Row) -> Row:
+        """Write a row where it goes, and return it."""
+        if self.world.is_first:
+            for sink in self._open_sinks():
+                sink.write(row)
+        return row
+
+    def _clear_statistics(self) -> None:
+        """Forget the episodes that have ended, and the draws that were impossible; enqueues."""
+        for recorder in self.recorders.values():
+            recorder.clear_statistics()
+        for actions in self.action_samplers:
+            if actions.impossible is not None:
+                actions.impossible.zero_()
+
+    def _rates(self) -> dict[str, float]:
+        """Return speed and times since the last call; waits for the device."""
+        now, (before, logged) = time.perf_counter(), self._last_log
+        self._last_log = (now, self.iteration)
+        n_members = self.config.population.size or 1
+        return {
+            metrics.STEPS_PER_S: (self.iteration - logged) * self.steps_per_iteration * n_members / (now - before),
+            "rollout_s": self._collect.take_seconds(),
+            "update_s": self._update.take_seconds(),
+        }
+
+    def _scheduled(self, policy: str) -> dict[str, Any]:
+        """Return the scheduled numbers of a policy, as they are now; of a population arrays (members,)."""
+        group = self.groups[policy]
+        scheduled = {} if group.algorithm is None else group.algorithm.scheduled
+        values = {key: self.schedules.values(tensor) for key, tensor in scheduled.items()}
+        return {key: np.array(each) if group.members else each[0] for key, each in values.items()}
+
+    def _open_sinks(self) -> list[Sink]:
+        return self._files.open_sinks(self.seed)
+
+    def _close_sinks(self) -> None:
+        self._files.close_sinks()
+        self._has_begun = False
+
+    def _require_sound(self, *, is_first: bool = False) -> None:
+        """Make sure that the environments gave what training can go on from; synchronises.
+
+        Raises:
+            TrainingError: A number is not finite, or they broke their contract.
+        """
+        if is_first or self.check.is_suspect():
+            if not self.has_members:  # of whom one may fail alone
+                self.check.require_finite(self.iteration)
+            self.check.require_contract()
+
+    # -------------------------------------------------------------- checkpoints
+
+    @own_defaults()
+    def save_checkpoint(self) -> Path | None:
+        """Write all of the run's state; returns where, on the first rank; synchronises.
+
+        Where one policy learns, greedy episodes tell whether it is the best one yet.
+
+        Raises:
+            ConfigError: safetensors is not installed.
+            TrainingError: A number of the environments or the policies is not finite.
+        """
+        is_best = self._is_best()
+        state = self.sound_state()
+        if state is None:
+            return None
+        self._files.lock()
+        saving = self.config.saving
+        return checkpoint.save(self._files.checkpoints, *state, saving.keep_last, is_best)
+
+    def _is_best(self) -> bool:
+        """Play greedy episodes and tell whether no checkpoint before was better; false where several policies learn.
+
+        Returns of training would tell of the policies before this one, and of drawn actions.
+        """
+        if not self.config.saving.keep_best or len(self._learners) != 1:
+            return False  # the returns of several may be opposed: one number cannot say which are better
+        mean_return = self._greedy_scores()[self._learners[0]].mean_return if self.world.is_first else math.nan
+        mean_return = self.world.agreed(mean_return)
+        if not math.isfinite(mean_return) or (self.best_return is not None and mean_return < self.best_return):
+            return False
+        self.best_return = mean_return
+        return True
+
+    @property
+    def _learners(self) -> list[str]:
+        return [name for name, group in self.groups.items() if group.algorithm is not None]
+
+    def state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
+        """Return all that the run goes on from, on the first rank: live tensors by name, and what they are of.
+
+        With several ranks it synchronises, and copies what each has of its own.
+        """
+        own = self.world.gathered(self._own_state())
+        if own is None:
+            return None
+        header = checkpoint.Header(
+            iteration=self.iteration,
+            env_steps=self.env_steps,
+            seconds=time.perf_counter() - self._started,
+            run_config=self.config.to_dict(),
+            environment=self._environment(),
+            seed=self.seed,
+            best_return=self.best_return,
+        )
+        return self._shared_state() | own, header
+
+    def sound_state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
+        """Return `state`, which is to be saved; synchronises.
+
+        Raises:
+            TrainingError: A number of the environments or the policies is not finite.
+        """
+        if not self._is_first_rollout:
+            self._require_sound()
+        state = self.state()
+        if state is not None and not self.has_members:  # of whom one may have failed
+            require_finite_state(state[0])
+        return state
+
+    @own_defaults()
+    def load_checkpoint(self, path: str | Path | None = None, *, weights_only: bool = False) -> None:
+        """Go on from a checkpoint, exactly as if training had not stopped there; synchronises.
+
+        Args:
+            path: Path of a checkpoint, or of a folder of them, whose latest counts; None: of this run's own folder.
+            weights_only: Take the models and nothing else, into whatever run this is.
+
+        Raises:
+            CheckpointError: It is damaged, or is of another environment, other sizes or other models.
+        """
+        found = self.world.agreed(checkpoint.find(path or self._files.checkpoints))
+        saved, header = checkpoint.load(found)
+        if weights_only:
+            live, own = (
+                {name: each[name] for name in each if is_weight(name)} for each in (self._shared_state(), saved)
+            )
+            checkpoint.restore(live, own, found)
+            return
+        had_folder = self._files.holds_run
+        self.load_state(saved, header, found)
+        own_folder = self._files.checkpoints
+        is_own = found.resolve().parent == own_folder.resolve()
+        self._files.holds_run = had_folder or is_own
+        # Those that are gone back behind would count as the latest.
+        if self.world.is_first and is_own:
+            self._files.lock()
+            checkpoint.discard_after(own_folder, header.iteration)
+
+    @own_defaults()
+    def load_state(self, saved: Mapping[str, torch.Tensor], header: checkpoint.Header, found: str | Path) -> None:
+        """Go on from what `state` returned, exactly as if training had not stopped there; synchronises.
+
+        Args:
+            saved: Tensors by name, on any device.
+            header: Run that they are of.
+            found: Place where they were, for errors.
+
+        Raises:
+            CheckpointError: They are of another environment, other sizes or other models; then nothing has changed.
+        """
+        here = self._environment()
+        differing = {key: (there, here.get(key)) for key, there in header.environment.items() if there != here.get(key)}
+        require(
+            header.environment == here,
+            f"checkpoint {found}",
+            "must be of this run's environment and sizes, there and here",
+            differing,
+            "build the run that saved it, or load its weights only",
+            error=CheckpointError,
+        )
+        shared, own = self._shared_state(), self._own_state()
+        mine = {
+            name: tensor if name in shared or name not in own else tensor[self.world.rank]
+            for name, tensor in saved.items()
+        }
+        checkpoint.restore(shared | own, mine, found)
+        self.iteration, self.env_steps, self.seed = header.iteration, header.env_steps, header.seed
+        self.best_return = header.best_return
+        self._is_first_rollout = True
+        for recorder in self.recorders.values():
+            recorder.faults.zero_()
+        self._files.resumed_from, self.has_reached_return = self.iteration, False
+        self._files.holds_run = True  # of a state that came otherwise than as a checkpoint
+        self._recent.restart(self.env_steps)
+        self._close_sinks()  # opened again, they drop the rows that will come again
+        now = time.perf_counter()
+        self._started, self._last_log = now - header.seconds, (now, self.iteration)
+
+    def _shared_state(self) -> Tensors:
+        """Return what is the same on all ranks, live: weights, and the optimisers' moments."""
+        return {name: tensor for group in self.groups.values() for name, tensor in group.state().items()}
+
+    def _own_state(self) -> Tensors:
+        """Return what each rank has of its own, live: environments, statistics, what the algorithms remember."""
+        data = self.wrapper.cuda_data_manager
+        names = [name for name in data.array_names() if not data.attribute(name, "scratch")]
+        state = {f"env/{name}": data.tensor(name) for name in names}
+        for suffix, recorder in self.recorders.items():
+            state |= {f"recorder{suffix}/{name}": tensor for name, tensor in recorder.state().items()}
+        for group in self.groups.values():
+            state |= group.own_state()
+        return state
+
+    def _environment(self) -> checkpoint.TrainedIn:
+        wrapper = self.wrapper
+        return {
+            "name": wrapper.name,
+            "n_envs": wrapper.n_envs,
+            "n_agents": wrapper.n_agents,
+            "episode_length": wrapper.episode_length,
+            "arrays": list(self.layout.saved),
+            "ranks": self.world.size,
+            "policies": {name: [str(agent) for agent in agents] for name, agents in self.policy_map.items()},
+        }

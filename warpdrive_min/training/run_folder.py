@@ -1,0 +1,130 @@
+"""A run's folder: its name, its lock, its settings and the sinks of its rows."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from warpdrive_min.errors import ConfigError, require
+from warpdrive_min.files import Hold, hold, new_folder, remove_left, remove_unused, write_atomically
+from warpdrive_min.training.config import RunConfig
+from warpdrive_min.training.loop import checkpoint, sinks
+from warpdrive_min.training.ranks import World
+
+RUN_CONFIG: Final = "run_config.json"
+"""File of a run's folder with its settings."""
+ENDING_S: Final = 5.0
+"""Longest wait for another process to leave the run's folder, s: one that was killed may still be ending."""
+
+
+class RunFolder:
+    """Folder of a run's settings, metrics and checkpoints, which is locked before anything is written there.
+
+    Args:
+        config: Of the run.
+        name: Name of the folder in ``basedir/name/tag``; None: the time.
+        world: Ranks of the run, which agree on the folder.
+        is_shared: The run may write beside the checkpoints of an earlier one.
+    """
+
+    def __init__(self, config: RunConfig, name: str | Path | None, world: World, *, is_shared: bool = False) -> None:
+        self._config, self._name, self._world, self._is_shared = config, name, world, is_shared
+        self.holds_run = False
+        """It holds this run, which has written there, or goes on from there."""
+        self.resumed_from: int | None = None
+        """Iteration of the checkpoint that the run goes on from; None: it is new."""
+        self._lock: Hold | None = None
+        self._sinks: list[sinks.Sink] | None = None
+
+    @functools.cached_property
+    def path(self) -> Path:
+        """The folder; one without a name is made when it is asked for."""
+        runs = runs_of(self._config)
+        if self._name is not None and str(self._name):
+            return runs / str(self._name)
+        return runs / self._world.agreed(reserve(runs).name if self._world.is_first else "")
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the run's checkpoints."""
+        return self.path / checkpoint.FOLDER
+
+    def lock(self) -> None:
+        """Make and lock the folder, unless that is done.
+
+        Raises:
+            ConfigError: Another process writes to it, or it holds another run.
+        """
+        if self._lock is not None:
+            return
+        with _folder_can_be_made(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        what, do = f"run {self.path}", "resume that run, or choose another folder"
+        try:
+            lock = hold(self.path, ENDING_S)
+        except BlockingIOError as error:
+            do = "wait for it, or choose another folder"
+            raise ConfigError.of(what, "must not be written by another process", "one that runs", do) from error
+        if not (self.holds_run or self._is_shared):
+            is_free = not self.checkpoints.is_dir() or not any(self.checkpoints.iterdir())
+            require(is_free, what, "must not hold another run", "its checkpoints", do)
+            sinks.require_new(self.path)
+        remove_left(self.path)
+        self._lock, self.holds_run = lock, True
+
+    def open_sinks(self, seed: int) -> list[sinks.Sink]:
+        """Open the sinks of the run config and write the settings, unless that is done.
+
+        Raises:
+            ConfigError: As of `lock` and `sinks.open_sinks`.
+            DataError: As of `sinks.open_sinks`.
+        """
+        if self._sinks is None:
+            self.lock()
+            saving, settings = self._config.saving, self._config.to_dict() | {"seed": seed}
+            self._sinks = sinks.open_sinks(saving.sinks, self.path, saving.name, settings, self.resumed_from)
+            write_atomically(self.path / RUN_CONFIG, json.dumps(settings, indent=1) + "\n")
+        return self._sinks
+
+    def close_sinks(self) -> None:
+        """Close the sinks; the next `open_sinks` continues their files."""
+        for sink in self._sinks or []:
+            sink.close()
+        self._sinks = None
+
+    def close(self) -> None:
+        """Close the sinks, unlock the folder, and remove it if nothing was written there."""
+        self.close_sinks()
+        self._lock = None
+        if self._world.is_first and "path" in vars(self):
+            remove_unused(self.path)
+
+
+def runs_of(config: RunConfig) -> Path:
+    """Return the folder that holds those of a run config's runs."""
+    return Path(config.saving.basedir, config.saving.name, config.saving.tag)
+
+
+def reserve(runs: Path) -> Path:
+    """Make and return a run's folder, named after the time in seconds or the next number that is free.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+    with _folder_can_be_made(runs):
+        return new_folder(runs, map(str, itertools.count(int(time.time()))))
+
+
+@contextlib.contextmanager
+def _folder_can_be_made(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        rule = f"must be where folders can be made, as {folder}"
+        raise ConfigError.of("run config saving.basedir", rule, error.strerror, "name another one") from error
