@@ -53,6 +53,13 @@ def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
     return model.to(wrapper.cuda_data_manager.device)
 
 
+def evaluated(model: FullyConnected, steps: PolicySteps) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return torch's logits and values of what was seen in a rollout, and the log-probabilities of its actions."""
+    with torch.no_grad():
+        logits, values = model(torch.cat([steps.first_observations[None], steps.observations[:-1]]))
+    return logits, values, torch.log_softmax(logits, -1).gather(-1, steps.sampled_actions.long()).squeeze(-1)
+
+
 def assert_drawn(actions: torch.Tensor, logits: torch.Tensor, first_draw: int) -> None:
     """Assert that actions (steps, environments, agents, 1) are the sampler's of these logits, unless rounding does."""
     n_steps, n_envs, n_agents = actions.shape[:3]
@@ -89,14 +96,11 @@ def test_policy_acts_as_its_network_says(backend, network):
     assert acted.rollout_mode_of(model).name == ("fused" if is_fused else "stepwise")
     for first in (0, n_steps):
         steps = acted.rollout(n_steps, model, keep="all")
-        seen = torch.cat([steps.first_observations[None], steps.observations[:-1]])
-        with torch.no_grad():
-            logits, values = model(seen)
-        of_actions = torch.log_softmax(logits, -1).gather(-1, steps.sampled_actions.long()).squeeze(-1)
+        logits, values, of_actions = evaluated(model, steps)
         torch.testing.assert_close(steps.log_probs, of_actions, rtol=0, atol=TOLERANCE)
         torch.testing.assert_close(steps.values, values, rtol=0, atol=TOLERANCE)
         assert_drawn(steps.sampled_actions, logits, first)
-        assert torch.equal(seen[0], told.cuda_data_manager.tensor("observations"))
+        assert torch.equal(steps.first_observations, told.cuda_data_manager.tensor("observations"))
         want = told.rollout(n_steps, steps.sampled_actions.clone(), keep="all")
         for name in ("observations", "rewards", "terminated", "truncated", "done"):
             assert torch.equal(getattr(steps, name), getattr(want, name)), name
@@ -114,9 +118,7 @@ def test_policy_acts_in_wide_blocks(monkeypatch):
     acted = made("cartpole", "host", n_envs)
     model = model_of(acted, fc_dims=(8,))
     steps = acted.rollout(3, model, keep="all")
-    with torch.no_grad():
-        logits, _ = model(torch.cat([steps.first_observations[None], steps.observations[:-1]]))
-    assert_drawn(steps.sampled_actions, logits, 0)
+    assert_drawn(steps.sampled_actions, evaluated(model, steps)[0], 0)
 
 
 def only_biases(model: FullyConnected) -> FullyConnected:
@@ -236,11 +238,7 @@ def test_products_are_of_tf32_where_those_of_torch_may_be(backend, monkeypatch):
         with precision(name, wrapper.cuda_data_manager.device):
             steps = wrapper.rollout(N_STEPS, model, keep="all")
             wrapper.rollout(2, exact)
-        seen = torch.cat([steps.first_observations[None], steps.observations[:-1]])
-        with torch.no_grad():
-            logits, _ = model(seen)
-        of_actions = torch.log_softmax(logits, -1).gather(-1, steps.sampled_actions.long()).squeeze(-1)
-        said.append((steps.log_probs - of_actions).abs().max().item())
+        said.append((steps.log_probs - evaluated(model, steps)[2]).abs().max().item())
     assert max(said[0], said[2]) <= TOLERANCE
     assert said[1] <= TOLERANCE if backend == "host" else TOLERANCE < said[1] <= 5e-3
     of_policy = [each for each in compiled_with if "HIDDEN1" in each]

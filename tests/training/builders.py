@@ -85,18 +85,20 @@ def need_interpreter() -> None:
         pytest.skip("Triton's kernels are interpreted where there is no GPU")
 
 
-def runs_here(*names, backends=BACKENDS_HERE, on_numba=None):
+def runs_here(*names, backends=BACKENDS_HERE, on_numba=None, nightly=()):
     """Return backends and names, or tuples of names, as test parameters.
 
     Numba's simulator runs the first one only. On a GPU Numba runs ``on_numba``; the others are nightly, since it
-    compiles each for seconds.
+    compiles each for seconds; those in ``nightly`` are so on every backend.
     """
     parameters = []
     for backend in backends:
         (name_of_backend,) = backend.values
         simulated = is_simulated(name_of_backend)
         for name in names[:1] if simulated else names:
-            is_slow = name_of_backend == "numba" and not simulated and on_numba is not None and name not in on_numba
+            is_slow = name in nightly or (
+                name_of_backend == "numba" and not simulated and on_numba is not None and name not in on_numba
+            )
             words = name if isinstance(name, tuple) else (name,)
             marks = [*backend.marks, *([pytest.mark.nightly] if is_slow else [])]
             parameters.append(pytest.param(name_of_backend, *words, marks=marks))

@@ -17,6 +17,7 @@ from tests.training.builders import (
     make_buffer,
     need_interpreter,
 )
+from tests.training.test_returns import in_float64
 from warpdrive_min.dialect.learning import WarpDriveA2C, WarpDrivePPO
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.algorithms import actor_critic
@@ -96,19 +97,10 @@ def numbers(algorithm):
 
 
 def plain_returns(batch, values, cut_values, gamma, lam):
-    """Return advantages and returns by one loop for each environment and agent."""
-    advantages = torch.zeros_like(batch.rewards)
-    for env in range(batch.rewards.shape[1]):
-        following, advantage, is_cut = values[T, env], 0, batch.truncated[:, env].tolist()
-        for t in reversed(range(T)):
-            if batch.terminated[t, env]:
-                following, advantage = torch.zeros_like(following), 0
-            elif is_cut[t]:
-                following, advantage = cut_values[sum(is_cut[:t]), env], 0
-            delta = batch.rewards[t, env] + gamma * following - values[t, env]
-            advantages[t, env] = advantage = delta + gamma * lam * advantage
-            following = values[t, env]
-    return advantages, advantages + values[:-1]
+    """Return advantages and returns by the definition."""
+    arrays = {name: getattr(batch, name).numpy() for name in ("rewards", "terminated", "truncated")}
+    arrays |= {"values": values[:-1].numpy(), "last_values": values[-1].numpy(), "cut_values": cut_values.numpy()}
+    return map(torch.from_numpy, in_float64(arrays, gamma, lam))
 
 
 def warpdrive_returns(batch, values, gamma):

@@ -301,24 +301,24 @@ MODEL = {"fc_dims": [12, 9], "activation": "tanh", "init_method": "orthogonal"}
 A2C = {**builders.A2C, "model": MODEL}
 PPO = {**builders.PPO, "normalize_advantage": True, "model": {**MODEL, "shared": False}, "target_kl": 0.5}
 RUNS = {
-    "A2C": ("cartpole", {"shared": A2C}),
-    "PPO": ("cartpole", {"shared": PPO}),
-    "PPO, continuous": ("pendulum", {"shared": {**PPO, "value_clip": 0.3, "entropy_coeff": 0.01}}),
-    "A2C, continuous": (
-        "pendulum",
-        {"shared": {**A2C, "normalize_return": True, "normalize_rewards": True, "gae_lambda": 0.9}},
-    ),
-    "DDPG": ("pendulum", {"shared": {**builders.DDPG, "model": {"actor": MODEL, "critic": MODEL}}}),
+    "A2C": ("cartpole", A2C),
+    "PPO": ("cartpole", PPO),
+    "PPO, continuous": ("pendulum", {**PPO, "value_clip": 0.3, "entropy_coeff": 0.01}),
+    "A2C, continuous": ("pendulum", {**A2C, "normalize_return": True, "normalize_rewards": True, "gae_lambda": 0.9}),
+    "DDPG": ("pendulum", {**builders.DDPG, "model": {"actor": MODEL, "critic": MODEL}}),
 }
+
+
+def made(env, policy, folder, backend="host", *, exact=True, **trainer):
+    """Return a trainer of an exact run, or of one that is not."""
+    few = {"num_taggers": 1, "num_runners": 2} if env == "tag_continuous" else {}
+    run, trainer = (env, {"episode_length": 9, **few}, {"shared": policy}), {"exact": exact, **trainer}
+    return make_run(run, backend, trainer=trainer, wrapper={"exact": exact}, basedir=folder)
 
 
 def trained(name, backend, folder, n_iterations=3, **given):
     """Return the hash of all bits of an exact run after some iterations."""
-    env, policies = RUNS[name]
-    trainer = {"exact": True, "max_rows": 16, "n_step": 3, **given}
-    run = make_run(
-        (env, {"episode_length": 9}, policies), backend, trainer=trainer, wrapper={"exact": True}, basedir=folder
-    )
+    run = made(*RUNS[name], folder, backend, **{"max_rows": 16, "n_step": 3, **given})
     run.train(n_iterations)
     group = run.groups["shared"]
     assert not isinstance(group._evaluation, cpu.Evaluation), "no other kernels act"
@@ -350,9 +350,7 @@ SMALL = {
 
 def taught(env, policy, folder, **trainer):
     """Return all that an exact run goes on from after some iterations, and what learns."""
-    few = {"num_taggers": 1, "num_runners": 2} if env == "tag_continuous" else {}
-    given = (env, {"episode_length": 9, **few}, {"shared": policy})
-    run = make_run(given, "host", trainer={"exact": True, **trainer}, wrapper={"exact": True}, basedir=folder)
+    run = made(env, policy, folder, **trainer)
     run.train(3)
     return builders.everything(run), run.groups["shared"].algorithm._learning
 
@@ -434,18 +432,9 @@ def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["A2C", "DDPG"])
 def test_update_is_that_of_torch(name, tmp_path):
     """From the same state, an iteration gives the same moments of the gradient but for rounding."""
-    env, policies = RUNS[name]
-    policy = {**policies["shared"], **({"updates_per_iteration": 1} if name == "DDPG" else {})}
-    runs = [
-        make_run(
-            (env, {"episode_length": 9}, {"shared": policy}),
-            "host",
-            trainer={"exact": exact},
-            wrapper={"exact": exact},
-            basedir=tmp_path / str(exact),
-        )
-        for exact in (True, False)
-    ]
+    env, policy = RUNS[name]
+    policy = {**policy, **({"updates_per_iteration": 1} if name == "DDPG" else {})}
+    runs = [made(env, policy, tmp_path / str(exact), exact=exact) for exact in (True, False)]
     saved, header = runs[0].state()
     runs[1].load_state({key: tensor.clone() for key, tensor in saved.items()}, header, "the other run")
     for run in runs:

@@ -70,11 +70,13 @@ def noting(trunk, under, seen, inputs, *heads):
 
 FORMS = [*((rule, None) for rule in RULES), ("A2C", 16), ("values first", 80)]
 FORMS = [(*form, precision) for precision in ("tf32", "fp32") for form in FORMS]
+SLOW = [("values first", None, "tf32"), ("values first", None, "fp32"), ("two policies", None, "tf32")]
 ON_NUMBA = [("A2C", 16, "tf32"), ("two policies", None, "fp32")]
 
 
 @pytest.mark.parametrize(
-    ("backend", "rule", "max_rows", "precision"), runs_here(*FORMS, backends=BACKENDS, on_numba=ON_NUMBA)
+    ("backend", "rule", "max_rows", "precision"),
+    runs_here(*FORMS, backends=BACKENDS, on_numba=ON_NUMBA, nightly=SLOW),
 )
 def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precision, monkeypatch):
     """Heads and losses of all kinds, whole and in parts that begin within steps, agree but for rounding."""

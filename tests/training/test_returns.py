@@ -81,7 +81,7 @@ def _random(n_steps: int, n_envs: int, n_agents: int, *, with_values: bool = Tru
     }
 
 
-def _in_float64(arrays: Arrays, gamma: float, lam: float) -> tuple[np.ndarray, np.ndarray]:
+def in_float64(arrays: Arrays, gamma: float, lam: float) -> tuple[np.ndarray, np.ndarray]:
     """Return advantages and returns by the definition: each return sums forward, on its own, until its episode ends."""
     rewards, values, last = (arrays[name].astype(np.float64) for name in ("rewards", "values", "last_values"))
     advantages = np.zeros_like(rewards)
@@ -138,7 +138,7 @@ def test_scan_agrees_with_the_definition_in_float64(lam: float) -> None:
     """Sums of discounted one-step errors, each up to the end of its episode, in 39 rows of three environments."""
     arrays = _random(40, 3, 13)
     assert arrays["truncated"].sum(axis=0).min() >= 3
-    want = _in_float64(arrays, 0.9, lam)
+    want = in_float64(arrays, 0.9, lam)
     got = _scan("cpu", arrays, 0.9, lam)
     for array, wanted in zip(got, want, strict=True):
         np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-5)

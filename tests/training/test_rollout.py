@@ -177,46 +177,39 @@ ARRANGEMENTS = {
 }
 
 
+def assert_shown(seen, last, members):
+    """Assert that observations, and last ones if there are any, are the times and numbers of agents of Clock."""
+    times, members = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1.0]), torch.tensor(list(members)).float()
+    assert torch.equal(seen[..., 0], times[:, None, None].expand(8, 4, len(members)))
+    assert torch.equal(seen[..., 1], members.expand(8, 4, -1))
+    if last is not None:
+        assert torch.equal(last[:2, ..., 0], torch.full((2, 4, len(members)), 3.0))
+        assert torch.equal(last[:2, ..., 1], members.expand(2, 4, -1))
+
+
+@pytest.mark.parametrize("has_critic", [False, True])
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-def test_agents_get_what_is_theirs(arrangement, auto_reset, tmp_path):
-    """Every agent sees its own number and the time, and is paid for its own action; last observations are its own."""
+def test_agents_and_centralised_critics_get_what_is_theirs(arrangement, auto_reset, has_critic, tmp_path):
+    """Every agent sees its own number and the time, and is paid for its own action; last observations are its own.
+
+    A critic sees those of all agents, whatever is its policy's, in the order of the arrays.
+    """
     config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset}
-    agents = config.pop("agents", config.get("policies"))
-    batches = play(clock(tmp_path, agents, n_steps=7, **config))
+    agents, everyone = config.pop("agents", config.get("policies")), range(config["num_agents"])
+    batches = play(clock(tmp_path, agents, n_steps=7, policy=CENTRAL if has_critic else None, **config))
     for policy, batch in batches.items():
-        members = torch.tensor((agents or {policy: range(config["num_agents"])})[policy]).float()
-        times = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1.0])
-        assert torch.equal(batch.observations[..., 0], times[:, None, None].expand(8, 4, len(members)))
-        assert torch.equal(batch.observations[..., 1], members.expand(8, 4, -1))
-        assert torch.equal(batch.rewards, 10 * members + batch.actions[..., 0])
+        members = (agents or {policy: everyone})[policy]
+        assert_shown(batch.observations, batch.truncated_observations if batch.masks is None else None, members)
+        assert torch.equal(batch.rewards, 10 * torch.tensor(list(members)).float() + batch.actions[..., 0])
         assert len(batch.actions.unique()) == N_CHOICES
-        if batch.masks is None:
-            assert torch.equal(batch.truncated_observations[:2, ..., 0], torch.full((2, 4, len(members)), 3.0))
-            assert torch.equal(batch.truncated_observations[:2, ..., 1], members.expand(2, 4, -1))
-
-
-@pytest.mark.parametrize("auto_reset", [True, False])
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-def test_centralised_critics_see_all_agents(arrangement, auto_reset, tmp_path):
-    """Whatever is its policy's, a state has each agent's time and number, in the order of the arrays."""
-    config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset}
-    agents = config.pop("agents", config.get("policies"))
-    everyone = range(config["num_agents"])
+    if not has_critic:
+        return
     if config.get("policies"):
         everyone = [agent for members in config["policies"].values() for agent in members]
-    trainer = clock(tmp_path, agents, n_steps=7, policy=CENTRAL, **config)
-    batches = play(trainer)
-    numbers = torch.tensor(list(everyone)).float()
-    times = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1.0])
     for batch in batches.values():
-        states = batch.global_states.unflatten(-1, (-1, 2))
-        assert torch.equal(states[..., 0], times[:, None, None].expand(8, 4, len(numbers)))
-        assert torch.equal(states[..., 1], numbers.expand(8, 4, -1))
-        if batch.masks is None:
-            last = batch.truncated_global_states.unflatten(-1, (-1, 2))
-            assert torch.equal(last[:2, ..., 0], torch.full((2, 4, len(numbers)), 3.0))
-            assert torch.equal(last[:2, ..., 1], numbers.expand(2, 4, -1))
+        last = batch.truncated_global_states.unflatten(-1, (-1, 2)) if batch.masks is None else None
+        assert_shown(batch.global_states.unflatten(-1, (-1, 2)), last, everyone)
     storages = {batch.global_states.untyped_storage().data_ptr() for batch in batches.values()}
     assert len(storages) == 1, "policies share one"
     is_view = storages == {batch.observations.untyped_storage().data_ptr() for batch in batches.values()}
