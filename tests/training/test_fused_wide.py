@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training.fused_support import DEVICE, errors, gradients, network, rows  # (before Triton is imported)
+from tests.training.fused_support import DEVICE, errors, fits, gradients, network, rows  # (before Triton is imported)
 from warpdrive_min.training.config import precision as within
 from warpdrive_min.training.paths.fused import wide as module
 from warpdrive_min.training.paths.fused.wide import wide
@@ -103,9 +103,9 @@ def test_wide_passes_on_what_is_not_a_number():
 
 def test_wide_has_limits():
     """A network must be small enough for the tiles, and fp32 has none."""
-    assert not module.fits(129, (64, 64), 2, "tf32")
-    assert module.fits(128, (512, 512), 128, "tf32")
-    assert not module.fits(128, (512, 512), 128, "fp32")
+    assert not fits(module.fits, 129, (64, 64), 2, "tf32")
+    assert fits(module.fits, 128, (512, 512), 128, "tf32")
+    assert not fits(module.fits, 128, (512, 512), 128, "fp32")
 
 
 @pytest.mark.gpu

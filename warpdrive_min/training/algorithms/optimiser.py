@@ -9,7 +9,8 @@ import torch
 
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.training.paths.exact.exact import Exact
-from warpdrive_min.training.paths.fused import adam, cpu, is_supported
+from warpdrive_min.training.paths.facts import Facts
+from warpdrive_min.training.paths.table import choose
 from warpdrive_min.training.ranks import average
 
 Tensor = torch.Tensor
@@ -101,10 +102,10 @@ class FlatAdam(_Flat):
         """Optimiser that takes the step elsewhere; to make one imports torch's compiler, which takes a second."""
         counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
         tensors = {"parameters": flat, "gradient": self.gradient, **self._moments, **counts}
-        if flat.device.type == "cpu" and cpu.is_supported():
-            self._step = cpu.adam(**tensors, n=flat.numel(), max_norm=max_norm or 0.0, eps=eps)
-        elif is_supported(flat.device):
-            self._step = adam.adam(**tensors, max_norm=max_norm or 0.0, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
+        self.choice = choose("Adam", Facts(device=flat.device.type))
+        """Path that the steps take."""
+        if (build := self.choice.path.build) is not None:
+            self._step = build(**tensors, max_norm=max_norm or 0.0, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
         else:
             self._adam = torch.optim.Adam([self.vector], lr=lr, eps=eps, fused=True, capturable=flat.is_cuda)
             self._adam.state[self.vector] = self._moments
@@ -172,11 +173,13 @@ class MembersAdam(_Flat):
         self._skip = torch.zeros_like(lr, dtype=torch.bool)
         self._take_step: Launch | None = None
         """A step by kernels of ours, where there are some."""
-        if is_supported(lr.device):
+        self.choice = choose("Adam", Facts(device=lr.device.type, is_population=True))
+        """Path that the steps take."""
+        if (build := self.choice.path.build) is not None:
             counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
             tensors = self.state() | {"gradient": self.gradient, **counts}
             norms = 0.0 if max_norm is None else max_norm
-            self._take_step = adam.adam(**tensors, max_norm=norms, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
+            self._take_step = build(**tensors, max_norm=norms, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
 
     def accumulate(self, loss: torch.Tensor, *, first: bool = True) -> None:
         """Put the gradients of the members' losses (members,) into `gradient`, or add them; enqueues."""
@@ -238,6 +241,7 @@ class ExactAdam(FlatAdam):
     def __init__(self, exact: Exact, parameters: Any, lr: Tensor, max_norm: float | None, eps: float) -> None:
         super().__init__(parameters, lr, max_norm, eps)
         self._exact, self.lr, self._eps = exact, lr, eps
+        self.choice = choose("Adam", Facts(device=lr.device.type, is_exact=True))
         self._no_skip = torch.zeros_like(self.norm)
 
     def accumulate(self, loss: Tensor, *, first: bool = True) -> None:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from warpdrive_min.errors import require
-from warpdrive_min.training.loop.arrays import AgentArrays
-from warpdrive_min.training.loop.policies import PolicyGroup
-from warpdrive_min.training.loop.rollout import RolloutRecorder
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.loop.arrays import AgentArrays
+    from warpdrive_min.training.loop.policies import PolicyGroup
+    from warpdrive_min.training.loop.rollout import RolloutRecorder
 
 Tensor = torch.Tensor
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,11 @@ from warpdrive_min.files import room_for, write_atomically
 from warpdrive_min.packages import optional_package
 from warpdrive_min.text import one_line
 from warpdrive_min.training.loop import checkpoint
-from warpdrive_min.training.loop.policies import PolicyGroup
-from warpdrive_min.training.loop.rollout import RolloutRecorder
-from warpdrive_min.training.ranks import World
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.loop.policies import PolicyGroup
+    from warpdrive_min.training.loop.rollout import RolloutRecorder
+    from warpdrive_min.training.ranks import World
 
 Row = Mapping[str, float | int]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TIMESTEP, Constants
-from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.training.loop.metrics import SKIPPED_STEPS, fetch
-from warpdrive_min.training.loop.policies import PolicyGroup
-from warpdrive_min.training.loop.rollout import RolloutRecorder
+
+if TYPE_CHECKING:
+    from warpdrive_min.env_wrapper import EnvWrapper
+    from warpdrive_min.training.loop.policies import PolicyGroup
+    from warpdrive_min.training.loop.rollout import RolloutRecorder
 
 Tensor = torch.Tensor
 
