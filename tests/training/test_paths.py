@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.training.builders import A2C, CLASSIC, RUNS, make_run
-from warpdrive_min.training.paths import available
+from warpdrive_min.training.paths import available, page
 from warpdrive_min.training.paths.facts import Facts, Layers
 from warpdrive_min.training.paths.fused import cpu
 from warpdrive_min.training.paths.table import PATHS, choose
 
+ROOT = Path(__file__).parents[2]
 NARROW = Layers(4, (64, 64), 2, "tanh", is_shared=True)
 WIDE = NARROW._replace(hidden=(256, 256))
 ON_GPU = Facts(device="cuda", backend="pycuda", network=NARROW, has_graphs=True, is_bound=True, is_direct=True)
@@ -208,3 +210,12 @@ def test_run_takes_what_it_remembers():
     assert other.choices["shared"]["learning"].path is PATHS["learning"][-1]
     assert other.choices["shared"]["learning"].refused["one pass, in C++"] == "model.fused is false"
     assert other.groups["shared"].algorithm._learning is None
+
+
+def test_page_has_the_current_tables():
+    """Another one is written by `python -m warpdrive_min.training.paths.page docs/training-speed.md`."""
+    text = (ROOT / "docs" / "training-speed.md").read_text()
+    assert page.with_tables(text) == text
+    named = {part for found in page.PLACE.finditer(text) for part in found[2].split(", ")}
+    assert named == set(PATHS)
+    assert page.with_tables(text.replace("| all others |", "| stale |")) == text
