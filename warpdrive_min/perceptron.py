@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -46,20 +46,6 @@ class Perceptron:
     def sizes(self) -> tuple[int, ...]:
         """Features, units of each hidden layer, and logits."""
         return (self.policy[0].shape[1], *(len(weights) for weights in self.policy[::2]))
-
-    @property
-    def obstacle(self) -> str:
-        """Reason why kernels cannot take it; empty: they can."""
-        n_features, *hidden, n_outputs = self.sizes
-        if self.activation not in ACTIVATIONS:
-            return f"its activation is {self.activation!r}, and kernels have {' and '.join(ACTIVATIONS)}"
-        if len(hidden) not in (1, 2):
-            return f"it has {len(hidden)} hidden layers, and kernels one or two"
-        if max(hidden) > WIDEST:
-            return f"a hidden layer has {max(hidden)} units, and in kernels at most {WIDEST}"
-        if max(n_features, n_outputs) > MOST_INPUTS:
-            return f"it has {n_features} features and {n_outputs} outputs, and in kernels at most {MOST_INPUTS} each"
-        return ""
 
     def constants(self, layout: Layout) -> dict[str, int]:
         """Return what is compiled in."""
@@ -109,6 +95,26 @@ class Perceptron:
         rows = [tiled(each, n) if layout == "tiles" else each for network in networks for each in network]
         order = np.concatenate([each.ravel() for each in rows])
         return np.pad(order, (0, -len(order) % 4), constant_values=n)
+
+
+def perceptron_of(policy: Any) -> Perceptron | str:
+    """Return the layers of a policy, or why there are none for kernels."""
+    found = getattr(policy, "as_perceptron", None)
+    return found() if found else f"{type(policy).__name__} does not say what its layers are, by as_perceptron()"
+
+
+def why_no_kernel(sizes: Sequence[int], activation: str) -> str | None:
+    """Return why kernels cannot take a network of some features, units and outputs; None: they can."""
+    n_features, *hidden, n_outputs = sizes
+    if activation not in ACTIVATIONS:
+        return f"its activation is {activation!r}, and kernels have {' and '.join(ACTIVATIONS)}"
+    if len(hidden) not in (1, 2):
+        return f"it has {len(hidden)} hidden layers, and kernels one or two"
+    if max(hidden) > WIDEST:
+        return f"a hidden layer has {max(hidden)} units, and in kernels at most {WIDEST}"
+    if max(n_features, n_outputs) > MOST_INPUTS:
+        return f"it has {n_features} features and {n_outputs} outputs, and in kernels at most {MOST_INPUTS} each"
+    return None
 
 
 def tiled(places: Indices, zero: int) -> Indices:

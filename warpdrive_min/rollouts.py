@@ -27,7 +27,7 @@ from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Con
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require, whole
 from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, ROLLOUT_THREADS, CUDAFunctionManager
-from warpdrive_min.perceptron import Layout, Packed, Perceptron
+from warpdrive_min.perceptron import Layout, Packed, Perceptron, perceptron_of, why_no_kernel
 from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
 
@@ -190,7 +190,7 @@ class Rollouts:
             ConfigError: As `bound_policy`.
         """
         self._check_policy(policy)
-        perceptron = _perceptron_of(policy)
+        perceptron = perceptron_of(policy)
         kernel = self._kernel_of(perceptron, is_tf32=_takes_tf32(perceptron))
         return RolloutMode("stepwise", kernel) if isinstance(kernel, str) else RolloutMode("fused")
 
@@ -216,7 +216,7 @@ class Rollouts:
         given = {name: _zeros(n_steps, name, array) for name, array in arrays.items() if keeps_all}
         if keeps_all:
             given[Constants.OBSERVATIONS] = seen[1:]
-        perceptron = _perceptron_of(policy)
+        perceptron = perceptron_of(policy)
         kernel = self._kernel_of(perceptron, keeps_all=keeps_all, is_tf32=_takes_tf32(perceptron))
         if isinstance(kernel, str):
             act = self._act_stepwise(n_steps, policy, given, said, sampler)
@@ -260,7 +260,7 @@ class Rollouts:
             ConfigError: As `bound_policy`.
         """
         self._check_policy(policy)
-        acting = _perceptron_of(policy)
+        acting = perceptron_of(policy)
         if isinstance(acting, Perceptron):
             acting = replace(acting, value=())
         kernel = self._kernel_of(acting, keeps_all=True, records=True, is_tf32=is_tf32)
@@ -301,8 +301,8 @@ class Rollouts:
             return "it forbids choices"
         if isinstance(perceptron, str):
             return perceptron
-        if perceptron.obstacle:
-            return perceptron.obstacle
+        if reason := why_no_kernel(perceptron.sizes, perceptron.activation):
+            return reason
         sizes = perceptron.constants(self._layout(perceptron))
         key = keeps_all, records, is_tf32, *sizes.items()
         if key not in self._of_policies:
@@ -540,12 +540,6 @@ def _check(n_steps: int, keep: Keep) -> None:
 def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
     """Return rows of steps of an array, ``(n_steps, *array.shape)``: zeros of its type, or of bool for a flag."""
     return array.new_zeros((n_steps, *array.shape), dtype=torch.bool if name in FLAGS else array.dtype)
-
-
-def _perceptron_of(policy: Policy) -> Perceptron | str:
-    """Return the layers of a policy, or why there are none for kernels."""
-    found = getattr(policy, "as_perceptron", None)
-    return found() if found else f"{type(policy).__name__} does not say what its layers are, by as_perceptron()"
 
 
 def _takes_tf32(policy: Perceptron | str) -> bool:

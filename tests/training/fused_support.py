@@ -13,10 +13,8 @@ import torch
 
 from tests.training.builders import need_interpreter
 from tests.training.models_support import in_torch
-from warpdrive_min.training.algorithms import actor_critic, keeping, optimiser
-from warpdrive_min.training.loop import arrays
-from warpdrive_min.training.paths import fused
-from warpdrive_min.training.paths.fused import cpu
+from warpdrive_min.training.paths import available
+from warpdrive_min.training.paths.facts import Facts, Layers
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -24,12 +22,17 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def fits(rule, n_features, hidden, n_outputs, precision="fp32") -> bool:
+    """Return whether a network keeps the rule of some kernels."""
+    facts = Facts(network=Layers(n_features, hidden, n_outputs), precision=precision)
+    return rule.why_not(facts) is None
+
+
 def interpret(monkeypatch) -> None:
     """Let training on a CPU go through Triton's kernels, which are interpreted; skips where they are compiled."""
     need_interpreter()
-    monkeypatch.setattr(cpu, "is_supported", lambda: False)
-    for module in (fused, actor_critic, arrays, keeping, optimiser):
-        monkeypatch.setattr(module, "is_supported", lambda device: True)
+    monkeypatch.setattr(available, "why_no_cpp", lambda: "needs a C++ compiler")
+    monkeypatch.setattr(available, "why_no_triton", lambda device: None)
 
 
 def rows(n_rows, n_columns, seed=2) -> torch.Tensor:

@@ -43,7 +43,7 @@ from warpdrive_min.training.loop.global_states import GlobalStates
 from warpdrive_min.training.loop.rollout import RolloutRecorder
 from warpdrive_min.training.models.central import CentralisedCritic, create_centralised_critic
 from warpdrive_min.training.models.normalisation import normalisers
-from warpdrive_min.training.paths.fused import missing
+from warpdrive_min.training.paths.available import missing
 from warpdrive_min.training.record.trained import load_policies
 
 SPACE = ActionSpace((4,), 1)

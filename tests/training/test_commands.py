@@ -232,6 +232,7 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
             1,
             "train.iterations: means nothing with --auto-scale",
         ),
+        (["-e", "cartpole", "--auto-scale", "--explain"], 1, "train.explain: means nothing with --auto-scale"),
         (["-e", "cartpole", "--set", f"trainer.seed={'1' * 5_000}"], 1, "trainer.seed: must be a valid integer"),
         (["-e", "cartpole", "--set", f"trainer.seed={'[' * 20_000}"], 1, "trainer.seed: must be a valid integer"),
         (
@@ -251,6 +252,22 @@ def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypat
     assert result.exit_code == code, result.output
     assert message in result.output
     assert "Traceback" not in result.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("backend", "member"), [("cpu", ()), ("host", ()), ("cpu", ("--population", "2"))])
+def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
+    """Each part of each policy, and why no faster path, without training or writing anything."""
+    monkeypatch.setattr(Trainer, "iterate", lambda self: pytest.fail("it trains"))
+    values = settings({**TINY, "saving.basedir": str(tmp_path)})
+    result = run("train", "-e", "cartpole", "--backend", backend, *values, *member, "--explain")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "policy shared:"
+    assert {"  rollout: step by step", "  iteration: launch by launch"} <= set(lines)
+    reason = f"trainer.fused_rollout is null, and backend {backend!r} is none of a GPU"
+    assert lines[lines.index("  rollout: step by step") + 1] == f"    not one launch: {reason}"
+    assert all(line.startswith(("  ", "policy ")) for line in lines)
     assert not list(tmp_path.iterdir())
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tests.training.test_actor_critic import BOX, DISCRETE, E, F, N, T, make_algorithm, make_batch, make_model
 from warpdrive_min.training.models.fully_connected import create_actor_critic
+from warpdrive_min.training.paths import available
+from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import cpu
+from warpdrive_min.training.paths.table import choose
 
 
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["choices", "box"])
@@ -65,7 +70,7 @@ def test_blocks_add_up_to_what_one_would(monkeypatch):
     """Many blocks and tiles, each cut short, come to the gradient of torch."""
     batch = make_batch(BOX, make_model(BOX), n_envs=97)
     got = gradient_of(batch, BOX, 1, n_minibatches=2)
-    monkeypatch.setattr(cpu, "is_supported", lambda: False)
+    monkeypatch.setattr(available, "why_no_cpp", lambda: "needs a C++ compiler")
     torch.testing.assert_close(got, gradient_of(batch, BOX, 1, n_minibatches=2), rtol=1e-4, atol=1e-6)
 
 
@@ -73,8 +78,8 @@ def test_blocks_add_up_to_what_one_would(monkeypatch):
 def test_environments_that_do_not_count_are_left_out(kind, monkeypatch):
     """Weights of environments, as `neg_pos_env_ratio` gives them, lead to the weights of torch."""
     ends = []
-    for is_supported in (True, False):
-        monkeypatch.setattr(cpu, "is_supported", lambda is_supported=is_supported: is_supported)
+    for reason in (None, "needs a C++ compiler"):
+        monkeypatch.setattr(available, "why_no_cpp", lambda reason=reason: reason)
         model = make_model(DISCRETE, fc_dims=(8, 8))
         batch = make_batch(DISCRETE, make_model(DISCRETE))
         batch.successes[2, 1] = 1
@@ -100,16 +105,18 @@ def test_environments_that_do_not_count_are_left_out(kind, monkeypatch):
 )
 def test_other_networks_are_left_to_torch(network):
     """What the kernels do not know, or must not do, is no network to them."""
-    assert make_model(DISCRETE, **{"fc_dims": (8, 8), **network}).as_network() is None
+    model = make_model(DISCRETE, **{"fc_dims": (8, 8), **network})
+    assert not choose("acting", Facts(network=model.as_layers())).is_fast
 
 
 def test_bfloat16_and_other_models_are_left_to_torch(factory):
     """So are products in bfloat16, models on a GPU, and classes that may go another way."""
-    model, here = make_model(DISCRETE, fc_dims=(8, 8)), torch.device("cpu")
-    assert cpu.network_of(model, "fp32", here) is not None
-    assert cpu.network_of(model, "bf16", here) is None
-    assert cpu.network_of(model, "fp32", torch.device("cuda")) is None
+    model = make_model(DISCRETE, fc_dims=(8, 8))
+    facts = Facts(network=model.as_layers())
+    assert choose("acting", facts).is_fast
+    assert choose("acting", replace(facts, precision="bf16")).why == "no such kernel computes in bf16"
+    assert choose("acting", replace(facts, device="cuda")).why == "needs a CPU (got cuda)"
     factory.add("own", type("Own", (type(model),), {}))
     config = make_algorithm("A2C", make_batch(DISCRETE, model), model).config.model
     own = create_actor_critic(F, DISCRETE, config.model_copy(update={"type": "own", "fc_dims": (8, 8)}))
-    assert cpu.network_of(own, "fp32", here) is None
+    assert "Own may compute something else" in choose("acting", Facts(network=own.as_layers())).why

@@ -12,7 +12,7 @@ from tests.training.fused_support import DEVICE, interpret
 from tests.training.test_population import make_population
 from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.algorithms import actor_critic
-from warpdrive_min.training.paths import fused
+from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.fused import learning
 from warpdrive_min.training.paths.fused.rows import can_move, move, take
 from warpdrive_min.training.paths.triton import columns
@@ -114,20 +114,22 @@ def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):
 
 def test_kernels_that_must_be_need_a_gpu(tmp_path):
     """``fused: true`` is an error on a CPU that says what to do."""
-    with refused("run config policy.shared.model.fused", f"cpu; missing: {fused.missing() or 'none'}"):
+    with refused("run config policy.shared.model.fused", f"cpu; missing: {available.missing() or 'none'}"):
         trained("A2C", "host", tmp_path, fused=True)
 
 
 def test_what_is_missing_is_named(monkeypatch):
     """Without a C compiler Triton cannot launch: nothing is fused, and who asks is told."""
     monkeypatch.setenv("CC", "no-such-compiler")
-    fused.missing.cache_clear()
+    available.missing.cache_clear()
+    available.why_no_triton.cache_clear()
     try:
-        assert fused.missing() == "a C compiler"
-        assert not fused.is_supported(torch.device("cuda"))
+        assert available.missing() == "a C compiler"
+        assert "missing: a C compiler" in available.why_no_triton("cuda")
     finally:
         monkeypatch.undo()
-        fused.missing.cache_clear()
+        available.missing.cache_clear()
+        available.why_no_triton.cache_clear()
 
 
 @pytest.mark.gpu

@@ -22,9 +22,9 @@ from tests.training.builders import (
 )
 from tests.training.fused_support import DEVICE, interpret  # (before Triton is imported)
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.algorithms import keeping
 from warpdrive_min.training.models.fully_connected import Trunk
-from warpdrive_min.training.paths.fused import wide
+from warpdrive_min.training.paths import available
+from warpdrive_min.training.paths.fused import kept, wide
 from warpdrive_min.training.paths.fused.kept import KeptRows
 
 ON_DEVICE = DEVICE.type == "cuda"
@@ -119,9 +119,13 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
         ({"shared": {**LEARNS, **CENTRAL}}, {}, "it has a centralised critic"),
         ({"shared": {**LEARNS, "model": {**WIDE, "shared": False}}}, {}, "that actions and values share"),
         ({"shared": {**LEARNS, "model": {"fc_dims": [65]}}}, {}, "needs two hidden layers"),
-        ({"shared": {**LEARNS, "model": {**WIDE, "fused": False}}}, {}, "of its layers, model.fused is false"),
+        ({"shared": {**LEARNS, "model": {**WIDE, "fused": False}}}, {}, "model.fused is false"),
         ({"shared": {**LEARNS, "model": {"fc_dims": [8, 8]}}}, {}, "its network is narrow"),
-        ({"shared": {**LEARNS, "model": {"fc_dims": [8, 513]}}}, {}, "layers of its network cannot be kept in tf32"),
+        (
+            {"shared": {**LEARNS, "model": {"fc_dims": [8, 513]}}},
+            {},
+            "512 units over 128 features, and 128 outputs, in tf32 or bf16",
+        ),
         ({"shared": {**LEARNS, "to_train": False}}, {}, "it does not learn"),
     ],
 )
@@ -136,12 +140,12 @@ def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
 @pytest.mark.gpu
 def test_passes_that_would_fill_the_memory_are_not_kept(monkeypatch):
     """Half of the memory is the limit unless they are asked for."""
-    monkeypatch.setattr(keeping, "MOST_MEMORY", 1e-9)
+    monkeypatch.setattr(kept, "MOST_MEMORY", 1e-9)
     assert "trainer.kept_passes is null" in trainer_of(RULES["A2C"], "pycuda").keeping["shared"]
     assert trainer_of(RULES["A2C"], "pycuda", keeps=True).keeping["shared"] == ""
 
 
 def test_without_a_gpu_nothing_is_kept(monkeypatch):
     """The kernels need one."""
-    monkeypatch.setattr(keeping, "is_supported", lambda device: False)
+    monkeypatch.setattr(available, "why_no_triton", lambda device: "needs a GPU")
     assert "needs a GPU" in trainer_of(RULES["A2C"], HERE).keeping["shared"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.training.builders import need_interpreter
-from warpdrive_min.training.algorithms import optimiser as module
 from warpdrive_min.training.algorithms.optimiser import FlatAdam
+from warpdrive_min.training.paths import available
 
 MAX_NORM = 0.3
 ON_GPU = [pytest.param((way, "cuda"), marks=pytest.mark.gpu) for way in ("torch", "Triton")]
@@ -25,8 +25,9 @@ def device(request, monkeypatch):
     if way == "Triton" and here == "cpu":
         need_interpreter()
     if way != "C++":
-        monkeypatch.setattr(module.cpu, "is_supported", lambda: False)
-        monkeypatch.setattr(module, "is_supported", lambda device: way == "Triton")
+        reason = None if way == "Triton" else "needs a GPU"
+        monkeypatch.setattr(available, "why_no_cpp", lambda: "needs a C++ compiler")
+        monkeypatch.setattr(available, "why_no_triton", lambda device: reason)
     with torch.device(here) as found:
         yield found
 

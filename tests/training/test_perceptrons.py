@@ -7,19 +7,20 @@ import itertools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 import torch
 
-from tests.training.fused_support import DEVICE, errors, gradients, network, rows  # (skips without Triton)
-from warpdrive_min.errors import ConfigError
+from tests.training.fused_support import DEVICE, errors, fits, gradients, network, rows  # (skips without Triton)
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.config import precision as within
-from warpdrive_min.training.models.fully_connected import create_actor_critic
+from warpdrive_min.training.models.fully_connected import Trunk, create_actor_critic
 from warpdrive_min.training.models.members import Members
-from warpdrive_min.training.paths import fused
+from warpdrive_min.training.paths import available, table
+from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import narrow as narrow_module
 from warpdrive_min.training.paths.fused import wide as wide_module
 from warpdrive_min.training.paths.fused.narrow import narrow
@@ -125,14 +126,14 @@ def test_what_is_not_a_number_stays_in_its_row(kernel, n_features, activation):
 
 def test_kernels_have_limits():
     """Narrow up to 512 features and 64 units or outputs; wide where tiles hold the network, and never in fp32."""
-    assert narrow_module.fits(512, (64, 64), 64)
-    assert narrow_module.fits(512, (64, 64), 1)
+    assert fits(narrow_module.fits, 512, (64, 64), 64)
+    assert fits(narrow_module.fits, 512, (64, 64), 1)
     for sizes in ((513, (32, 32), 2), (512, (65, 32), 2), (4, (32, 65), 2), (4, (32, 32), 65)):
-        assert not narrow_module.fits(*sizes)
-    assert all(narrow_module.fits(n, hidden, m) for n, *hidden, m in NARROW_ON_GPU)
-    assert not wide_module.fits(129, (64, 64), 2, "tf32")
-    assert wide_module.fits(128, (512, 512), 128, "tf32")
-    assert not wide_module.fits(128, (512, 512), 128, "fp32")
+        assert not fits(narrow_module.fits, *sizes)
+    assert all(fits(narrow_module.fits, n, tuple(hidden), m) for n, *hidden, m in NARROW_ON_GPU)
+    assert not fits(wide_module.fits, 129, (64, 64), 2, "tf32")
+    assert fits(wide_module.fits, 128, (512, 512), 128, "tf32")
+    assert not fits(wide_module.fits, 128, (512, 512), 128, "fp32")
 
 
 @pytest.mark.parametrize(("name", "by_torch"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
@@ -207,8 +208,9 @@ def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors
 def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels):
     """Narrow networks are a launch for each trunk, with torch's numbers; others are torch's own products."""
     calls = []
-    monkeypatch.setattr(fused, "is_supported", lambda device: device.type == DEVICE.type)
-    monkeypatch.setattr(narrow_module, "narrow", lambda *given: calls.append(given) or narrow(*given))
+    monkeypatch.setattr(available, "why_no_triton", lambda device: None if device == DEVICE.type else "needs a GPU")
+    counted = replace(table.PATHS["network"][0], build=lambda *given: calls.append(given) or narrow(*given))
+    monkeypatch.setitem(table.PATHS, "network", (counted, *table.PATHS["network"][1:]))
     made = {}
     for is_fused in (None, False):
         torch.manual_seed(0)
@@ -270,18 +272,22 @@ def test_narrow_tanh_is_accurate_near_zero():
     ("changed", "message"),
     [
         ({"activation": "gelu"}, "knows the activations relu and tanh"),
-        ({"weights": network(4, 600, 600, 2)}, "must fit on the chip"),
-        ({"inputs": torch.zeros(5, 513), "weights": network(513, 8, 8, 2)}, "64 units over 512 features"),
-        ({"weights": network(4, 8, 8, 2)[:4]}, "needs two hidden layers"),
+        ({"fc_dims": (600, 600)}, "must fit on the chip"),
+        ({"n_features": 513}, "64 units over 512 features"),
+        ({"fc_dims": (8,)}, "needs two hidden layers"),
     ],
 )
-def test_what_cannot_be_fused_is_said_if_it_must_be(monkeypatch, changed, message):
-    """A forced kernel that there is not is an error with the reason; otherwise torch goes through the layers."""
-    monkeypatch.setattr(fused, "is_supported", lambda device: True)
-    call = {"inputs": torch.zeros(5, 4), "weights": network(4, 8, 8, 2), "activation": "relu", **changed}
-    assert fused.perceptron(**call, is_forced=False) is None
-    with pytest.raises(ConfigError, match=message):
-        fused.perceptron(**call, is_forced=True)
+def test_what_cannot_be_fused_is_said(monkeypatch, changed, message):
+    """Torch goes through the layers that no kernel takes, for a reason."""
+    monkeypatch.setattr(available, "why_no_triton", lambda device: None)
+    sizes = {"n_features": 4, "fc_dims": (8, 8), "activation": "relu", **changed}
+    trunk = Trunk(sizes.pop("n_features"), ModelConfig(**sizes))
+    choice = table.choose("network", Facts(network=trunk.layers(2)))
+    assert message in choice.why
+    assert choice.path is table.PATHS["network"][-1]
+    x = torch.zeros(5, trunk.layers(2).n_features)
+    head = torch.nn.Linear(trunk.width, 2)
+    assert torch.equal(trunk.under(x, head), head(trunk(x)))
 
 
 @pytest.mark.parametrize("product", ["tf32x3", "bf16x6"])

@@ -156,7 +156,8 @@ def alone(population, index, member) -> PolicyGroup:
     models = build.make_models("shared", policy, group.arrays.n_features, group.arrays.space)
     models["model"].load_state_dict(weights_of(group.models["model"].state_dict(), index))
     models["model"].to(backend.device)
-    arrays = SimpleNamespace(space=group.arrays.space, n_agents=1)
+    arrays = SimpleNamespace(space=group.arrays.space, n_agents=1, rewards=parts["rewards"][0])
+    arrays.mask = arrays.own_columns = arrays.last_observations = None
     single = PolicyGroup("shared", policy, arrays, models, RolloutBuffer(**parts))
     seed = build.derived_seed(member.seed, build.ALGORITHM_SEED, 0, 0)
     single.algorithm = build.algorithm_class(config.replace(population=PopulationConfig()), "shared")(

@@ -115,7 +115,7 @@ def test_first_layers_that_are_small_see_the_row_of_each_agent():
     few = make_run(("tag_gridworld", {**TAG, "num_taggers": 3}, {"shared": RULES["A2C"]}), "host")
     many = make_run(("tag_gridworld", TAG, {"shared": RULES["A2C"]}), "host")
     assert many.sharing == ""
-    assert few.sharing == "trainer.shared_observations is null, and the first layer is small"
+    assert few.sharing.startswith("trainer.shared_observations is null, and the first layer is small (got")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -38,6 +38,7 @@ from warpdrive_min.stopping import NOTHING, RANK_SIGNALS, SIGNALS, Stopped, hand
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.progress import ProgressLine
+from warpdrive_min.training.paths.table import explain as explained
 from warpdrive_min.training.record.certificate import Certifier
 from warpdrive_min.training.record.trained import find_checkpoint
 from warpdrive_min.training.run_folder import reserve, runs_of
@@ -87,6 +88,10 @@ def train(
     certify: Annotated[
         bool, typer.Option("--certify", help="Write certificate.json, from which `verify` replays the run.")
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Print which path each part takes, and why not a faster one; trains nothing."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the folder of the run.")] = False,
 ) -> None:
     """Train the policies of a run config; Ctrl-C stops after the iteration, and saves.
@@ -103,7 +108,7 @@ def train(
         chosen = backend or (run.trainer.env_backend if is_chosen else first_available(made, "train"))
         run = _with(run, {"trainer.env_backend": chosen})
         rule, do = "a run of one process is certified, which trains", "leave --certify out"
-        is_one = run.trainer.num_gpus == 1 and not is_rank() and not auto_scale
+        is_one = run.trainer.num_gpus == 1 and not is_rank() and not (auto_scale or explain)
         require(is_one or not certify, "train.certify", rule, do=do)
 
         def make_wrapper(num_envs: int) -> EnvWrapper:
@@ -111,7 +116,11 @@ def train(
             return EnvWrapper(fresh, num_envs=num_envs, env_backend=chosen, auto_reset=True, exact=run.trainer.exact)
 
         size = run.population.size
-        if auto_scale:
+        kind = Trainer if size is None else PopulationTrainer
+        if explain:
+            require(not auto_scale, "train.explain", "means nothing with --auto-scale", do="leave one of them out")
+            _explain(kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False))
+        elif auto_scale:
             for option, value in (("results-dir", results_dir), ("iterations", iterations)):
                 rule = "means nothing with --auto-scale, which trains nothing"
                 require(value is None, f"train.{option}", rule, value, "leave it out")
@@ -130,7 +139,6 @@ def train(
         else:
             with joined(chosen):
                 wrapper = make_wrapper(run.trainer.num_envs * (size or 1))
-                kind = Trainer if size is None else PopulationTrainer
                 trainer = kind(wrapper, run, folder=plan.folder, verbose=False)
                 on_stop_say(partial(_saved, trainer.folder, plan))
                 try:
@@ -340,6 +348,14 @@ def _say_certificate(certifier: Certifier) -> None:
     n_tensors = len(certificate.points[-1].tensors)
     say(f"certificate: {certifier.path}, {n_tensors} tensors after iterations {at}")
     say(f"  verify:   {PROGRAM} verify {shlex.quote(str(certifier.path))}")
+
+
+def _explain(trainer: Trainer) -> None:
+    for policy, choices in trainer.choices.items():
+        say(f"policy {policy}:")
+        for line in explained(choices):
+            say(f"  {line}")
+    trainer.graceful_close()
 
 
 # ------------------------------------------------------------------ how many environments

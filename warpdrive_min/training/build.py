@@ -41,8 +41,8 @@ from warpdrive_min.training.models.fully_connected import (
 from warpdrive_min.training.models.gru import create_recurrent, is_recurrent
 from warpdrive_min.training.models.members import Members
 from warpdrive_min.training.models.normalisation import normalisers
+from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.exact.exact import Exact
-from warpdrive_min.training.paths.fused import is_supported, missing
 
 ALGORITHMS: Final[dict[str | None, dict[str, str]]] = {
     None: {
@@ -157,9 +157,9 @@ def make_groups(
                 model.to(device)
             for part, network in policy.models.items():
                 place = f"run config {network.PLACE.replace('policy', f'policy.{name}')}"
-                rule, got = "needs a GPU, Triton and a C compiler", f"{device.type}; missing: {missing() or 'none'}"
-                do = "leave the key out, or set it to false"
-                require(not network.fused or is_supported(device), f"{place}.fused", rule, got, do)
+                has_kernels = not network.fused or available.why_no_triton(device.type) is None
+                rule, got = f"needs {available.NEEDS_TRITON}", available.found(device.type)
+                require(has_kernels, f"{place}.fused", rule, got, "leave the key out, or set it to false")
                 is_fine = not network.normalize_observations or normalisers(models[part])
                 rule, do = f"model {network.type!r} must have a Normaliser for it", "give it one, or leave the key out"
                 require(is_fine, f"{place}.normalize_observations", rule, True, do)

@@ -14,30 +14,27 @@ import torch
 
 from warpdrive_min import forks
 from warpdrive_min.backends.base import Launch
-from warpdrive_min.constants import TERMINATED, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import WarpDriveError, known, require, whole
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build
-from warpdrive_min.training.algorithms.keeping import keep_passes
 from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
-from warpdrive_min.training.loop import evaluation
-from warpdrive_min.training.loop.arrays import AgentArrays, Agents, PolicyMap, SharedLayout
+from warpdrive_min.training.loop import choices, evaluation
+from warpdrive_min.training.loop.arrays import Agents, PolicyMap, SharedLayout
 from warpdrive_min.training.loop.global_states import give_global_states
 from warpdrive_min.training.loop.metrics import Row
 from warpdrive_min.training.loop.policies import (
     PolicyGroup,
     action_samplers,
-    steps_into_buffer,
 )
 from warpdrive_min.training.loop.progress import ProgressLine
 from warpdrive_min.training.loop.rollout import RolloutBuffer, RolloutRecorder
 from warpdrive_min.training.loop.rollout_check import RolloutCheck
-from warpdrive_min.training.loop.sharing import shared_arrays
 from warpdrive_min.training.paths.captured import Captured
+from warpdrive_min.training.paths.table import Choice
 from warpdrive_min.training.run import Run
 
 log = logging.getLogger(__name__)
@@ -238,11 +235,11 @@ class Trainer(Run):
         arrays = self.layout.arrays(wrapper, self.policy_map)
         self.groups: dict[str, PolicyGroup] = build.make_groups(config, arrays, self.seed, device)
         """The policies, by name."""
+        groups = list(self.groups.values())
         if config.trainer.exact:
-            groups = list(self.groups.values())
             seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
             make_exact(groups, backend, seeds)
-        self.sharing = self._share_observations(arrays)
+        self.sharing = choices.share_observations(config.trainer, wrapper, groups, arrays)
         """Why rollouts keep the observations of each agent; empty: they keep one row for all of an environment."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
         self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
@@ -281,73 +278,24 @@ class Trainer(Run):
         )
         """Checks what the environments gave."""
         self._is_first_rollout = True
-        direct = steps_into_buffer(wrapper, list(self.groups.values()))
+        direct = choices.steps_into_buffer(config.trainer, wrapper, groups)
         self.step_into: Sequence[Launch] = direct or [wrapper.step] * self.n_steps
         """Steps of the environments, one for each of a rollout."""
-        for group in self.groups.values():
+        for group in groups:
             group.is_direct = direct is not None
-        self.rollout_at_once: Launch | str = self._rollout_at_once()
+        recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
+        self.rollout_at_once: Launch | str = choices.rollout_at_once(
+            config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
+        )
         """Plays a whole rollout in one launch; or why it is played step by step."""
-        what, rule = "run config trainer.fused_rollout", "a rollout cannot be one launch"
-        do = "leave the key out, or set it to false"
-        is_fine = callable(self.rollout_at_once) or not config.trainer.fused_rollout
-        require(is_fine, what, f"{rule}: {self.rollout_at_once}", True, do)
         if not callable(self.rollout_at_once):
             log.info("rollouts are played step by step: %s", self.rollout_at_once)
-        self.keeping = keep_passes(config, self.groups, is_at_once=callable(self.rollout_at_once))
+        self.keeping = choices.keep_passes(config.trainer, groups, is_at_once=callable(self.rollout_at_once))
         """Why learning makes a forward pass of its own, by policy; empty: it goes back from what acting computed."""
-        as_graph = backend.captures_graphs and config.trainer.mode != "eager" and not wrapper.debug
+        choices.note_networks(config.trainer, groups)
+        as_graph = choices.captures_graphs(config.trainer, wrapper, groups)
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
-
-    def _share_observations(self, arrays: dict[str, AgentArrays]) -> str:
-        """Replace the arrays of the policy by those of one row an environment; returns why not, empty if so."""
-        (name, group), *others = self.groups.items()
-        shared = shared_arrays(self.config, self.wrapper, group, 1 + len(others))
-        if isinstance(shared, str):
-            what, rule = "run config trainer.shared_observations", f"observations cannot be shared: {shared}"
-            do = "leave the key out, or set it to false"
-            require(not self.config.trainer.shared_observations, what, rule, True, do)
-            return shared
-        arrays[name] = group.arrays = shared
-        return ""
-
-    def _rollout_at_once(self) -> Launch | str:
-        """Return what plays a rollout in one launch, or why there is none."""
-        wanted, (group, *others) = self.config.trainer.fused_rollout, self.groups.values()
-        recorder = self.recorders[group.arrays.suffix]
-        of_all = recorder.of_all_steps()
-        if wanted is False:
-            return "trainer.fused_rollout is false"
-        if wanted is None and not (self.wrapper.backend.captures_graphs or group.exact):
-            return f"trainer.fused_rollout is null, and backend {self.wrapper.env_backend!r} is none of a GPU"
-        obstacles = {
-            "several policies act": others,
-            "its rollouts keep one row of observations for all agents": not self.sharing,
-            "a centralised critic sees each step": self.global_states is not None,
-            "trainer.precision is bf16, in which no kernel acts": self.config.trainer.precision == "bf16",
-            "sampler.params.use_argmax is true": self.exploration["greedy"],
-            "its environments do not write observations where it learns from them": not group.is_direct,
-            "it does not learn from the rollout": group.buffer is None,
-            "its actions are those of a Box": group.arrays.space.is_continuous,
-            "it is recurrent": group.memory is not None,
-            "it is of a population": group.members,
-            "the ends of episodes are not told as its kernel does": of_all is None,
-        }
-        if obstacle := next((reason for reason, holds in obstacles.items() if holds), ""):
-            return obstacle
-        buffer = group.buffer
-        assert buffer is not None
-        assert of_all is not None
-        rows = {
-            Constants.ACTIONS: buffer.actions,
-            "log_probs": buffer.log_probs,
-            Constants.REWARDS: recorder.rewards,
-            TERMINATED: recorder.terminated,
-            TRUNCATED: recorder.truncated,
-        }
-        rollouts, is_tf32 = self.wrapper.prepared_rollouts(), self.config.trainer.precision == "tf32"
-        return rollouts.bound_collection(group.acting, self.sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)
 
     # -------------------------------------------------------------- looking at what was learned
 
@@ -364,6 +312,11 @@ class Trainer(Run):
         return evaluation.evaluate(
             self.wrapper, self.acting_models, self.policy_map, self.layout, n_episodes, greedy, seed
         )
+
+    @property
+    def choices(self) -> dict[str, dict[str, Choice]]:
+        """Path of each part of the run, and why no faster one, by policy."""
+        return {name: group.choices for name, group in self.groups.items()}
 
     @property
     def acting_models(self) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import torch
 
 from warpdrive_min.backends.base import Backend
+from warpdrive_min.perceptron import perceptron_of
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.optimiser import ExactAdam, FlatAdam
 from warpdrive_min.training.algorithms.returns import ReturnScan, RewardScale
@@ -18,12 +19,12 @@ from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import TrainerConfig, precision
 from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.loop.rollout import RolloutBuffer
-from warpdrive_min.training.paths.exact import learning as exact_learning
 from warpdrive_min.training.paths.exact.exact import Exact
-from warpdrive_min.training.paths.fused import cpu, is_supported, learning
+from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import loss as fused_loss
 from warpdrive_min.training.paths.fused.loss import N_TERMS, Learning, LossRule, Minibatch
 from warpdrive_min.training.paths.fused.rows import take
+from warpdrive_min.training.paths.table import LOSS_KERNEL, Update
 from warpdrive_min.training.paths.triton.columns import split
 from warpdrive_min.training.ranks import average
 
@@ -84,12 +85,6 @@ class ActorCriticAlgorithm:
         """Members of a population that learn no more, (members,) bool; None of an ordinary run."""
         self._exact: Exact | None = group.exact
         """Kernels with one order of operations; None: those of torch and Triton."""
-        self._has_kernels = (
-            not self._exact and getattr(config.model, "fused", None) is not False and is_supported(device)
-        )
-        """Kernels in Triton may do what torch would."""
-        self._is_fused = self._has_kernels and not self.shape
-        """The loss is a kernel, or the whole of a minibatch is."""
         keys = ("lr", "vf_loss_coeff", "entropy_coeff")
         self.scheduled = {name: torch.zeros(self.shape, device=device, dtype=torch.float32) for name in keys}
         """Numbers that may change with time; written before each update."""
@@ -134,14 +129,35 @@ class ActorCriticAlgorithm:
         is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
         self._values_come_first = not (is_once and is_plain)
         """Advantages need all values before the first step; else the pass that learns gives them too."""
-        self._on_cpu = cpu.network_of(self.model, trainer.precision, device) if self.critic is None else None
-        self._evaluation = None if self._on_cpu is None else cpu.Evaluation(self._on_cpu, of_value=True)
-        self._learning = self._in_one_pass(buffer) if self.critic is None else None
+        facts = group.facts(trainer, leaves_out=self._ratio > 0, n_other_parameters=self._other_parameters())
+        group.choices["Adam"] = self.optimiser.choice
+        self._gathers = group.choose("minibatch rows", facts).is_fast
+        """Rows are gathered by a kernel."""
+        evaluate = group.choose("acting", facts).path.build if self.critic is None else None
+        self._evaluation = None if evaluate is None else evaluate(self.model.as_network(), of_value=True)
+        """Evaluates values on a CPU; None: the model does."""
+        learning = group.choose("learning", facts)
+        self._is_fused = learning.path is LOSS_KERNEL
+        """The loss is a kernel."""
+        self._learning = self._in_one_pass(buffer, facts, learning.path.build)
         """The loss and its gradients in one kernel; None: torch goes through the model."""
 
-    def _in_one_pass(self, buffer: RolloutBuffer) -> Learning | None:
+    def _other_parameters(self) -> int:
+        """Return how many numbers are learned beside those of the layers, and of a Box their scale."""
+        layers = perceptron_of(self.model)
+        if isinstance(layers, str) or self.shape:
+            return 0
+        known = [*layers.parameters, *([self.model.log_std] if self._space.is_continuous else [])]
+        return self.optimiser.vector.numel() - sum(map(torch.numel, known))
+
+    def _in_one_pass(
+        self, buffer: RolloutBuffer, facts: Facts, build: Callable[[Update], Learning] | None
+    ) -> Learning | None:
         config, comes_first = self.config, self._values_come_first
         is_plain = type(self).normalise is ActorCriticAlgorithm.normalise
+        self._normalises_otherwise = config.normalize_advantage
+        if build is None:
+            return None
         arrays: dict[str, Tensor | None] = {
             "observations": buffer.observations,
             "actions": buffer.actions,
@@ -154,28 +170,22 @@ class ActorCriticAlgorithm:
         self._values_of_rows = None if comes_first else self.values[:-1]
         """Values of the rollout's rows, which the pass that learns gives."""
         n_rows = self._n_rows // self.n_minibatches // math.prod(self.shape)
-        found: tuple[Any, ...] = (
-            self.optimiser.vector.detach(),
-            self.optimiser.gradient,
-            self._space,
-            arrays,
-            self._rule,
+        update = Update(
+            model=self.model,
+            parameters=self.optimiser.vector.detach(),
+            gradient=self.optimiser.gradient,
+            space=self._space,
+            rollout=arrays,
+            rule=self._rule,
+            n_rows=n_rows,
+            at_once=self._rows_at_once(n_rows),
+            normalises=config.normalize_advantage,
+            facts=facts,
+            exact=self._exact,
         )
-        if self._exact is not None:
-            self._normalises_otherwise = config.normalize_advantage
-            layers = exact_learning.network_of(self.model, self._space, self.optimiser.vector)
-            if layers is None or self._ratio > 0:
-                return None
-            at_once = self._rows_at_once(n_rows)
-            return exact_learning.ExactLearning(self._exact, self.model, layers, *found, n_rows=n_rows, at_once=at_once)
-        given: dict[str, Any] = {"n_rows": n_rows, "own_columns": buffer.own_columns}
-        if self._on_cpu is not None:
-            self._normalises_otherwise = config.normalize_advantage and not is_plain
-            return cpu.Learning(self._on_cpu, *found, normalises=config.normalize_advantage, **given)
-        if network := learning.network_of(self.model, buffer.own_columns) if self._has_kernels else None:
-            self._normalises_otherwise = config.normalize_advantage
-            return learning.Learning(network, *found, precision=self._precision, **given)
-        return None
+        found = build(update)
+        self._normalises_otherwise = config.normalize_advantage and not (found.normalises and is_plain)
+        return found
 
     # -------------------------------------------------------------- what a rule of learning says
 
@@ -188,6 +198,11 @@ class ActorCriticAlgorithm:
     def n_minibatches(self) -> int:
         """Steps of the optimiser in each."""
         return 1
+
+    @property
+    def n_updates(self) -> int:
+        """Steps of the optimiser in an update."""
+        return self.n_epochs * self.n_minibatches
 
     def make_optimiser(self, parameters: Iterable[torch.nn.Parameter], group: PolicyGroup) -> FlatAdam:
         """Return the optimiser of the parameters."""
@@ -381,7 +396,7 @@ class ActorCriticAlgorithm:
         flat = array.flatten(0, 1)
         if isinstance(rows, slice):
             return flat[rows]
-        return take(flat, rows) if self._has_kernels else flat.index_select(0, rows)
+        return take(flat, rows) if self._gathers else flat.index_select(0, rows)
 
     # -------------------------------------------------------------- loss
 

@@ -93,6 +93,7 @@ class DDPG:
             make(model.parameters(), lr, max_norm, config.adam_eps)
             for model, lr in zip((self.actor, self.critic), self.scheduled.values(), strict=True)
         )
+        group.choices["Adam"] = self.actor_optimiser.choice
         self.target_actor = Target(self.actor, self.actor_optimiser)
         self.target_critic = Target(self.critic, self.critic_optimiser)
         self.metrics = {name: torch.zeros((), device=self._device, dtype=torch.float32) for name in METRICS}

@@ -9,7 +9,8 @@ import torch
 
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.training.paths.exact.exact import Exact
-from warpdrive_min.training.paths.fused import adam, cpu, is_supported
+from warpdrive_min.training.paths.facts import Facts
+from warpdrive_min.training.paths.table import choose
 from warpdrive_min.training.ranks import average
 
 Tensor = torch.Tensor
@@ -71,11 +72,12 @@ class FlatAdam:
     def _kernel(self, tensors: Tensors) -> Launch | None:
         """Return a step by kernels of ours, of tensors by the kernels' names; None: there are none."""
         vector, lr, eps = tensors["parameters"], self._lr, self._eps
-        max_norm = 0.0 if self._max_norm is None else self._max_norm
-        if vector.device.type == "cpu" and cpu.is_supported() and not self._has_members:
-            return cpu.adam(**tensors, n=vector.numel(), max_norm=max_norm, eps=eps)
-        if is_supported(vector.device):
-            return adam.adam(**tensors, max_norm=max_norm, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
+        self.choice = choose("Adam", Facts(device=vector.device.type, is_population=self._has_members))
+        """Path that the steps take."""
+        if (build := self.choice.path.build) is not None:
+            max_norm = 0.0 if self._max_norm is None else self._max_norm
+            step: Launch = build(**tensors, max_norm=max_norm, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
+            return step
         if not self._has_members:
             self._adam = torch.optim.Adam([self.vector], lr=lr, eps=eps, fused=True, capturable=vector.is_cuda)
             self._adam.state[self.vector] = self._moments
@@ -168,6 +170,7 @@ class ExactAdam(FlatAdam):
 
     def _kernel(self, tensors: Tensors) -> Launch:
         exact, max_norm, n = self._exact, self._max_norm or 0.0, tensors["parameters"].numel()
+        self.choice = choose("Adam", Facts(device=tensors["parameters"].device.type, is_exact=True))
         squares = torch.empty_like(tensors["gradient"])
 
         def take_step() -> None:

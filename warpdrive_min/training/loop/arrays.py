@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,16 @@ import torch
 
 from warpdrive_min.constants import FINAL_OBSERVATIONS, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import agent_sets
 from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.sampler import by_type
 from warpdrive_min.spaces import category_counts
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.paths.fused import is_supported
+from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.fused.rows import can_move, move
+
+if TYPE_CHECKING:
+    from warpdrive_min.env_wrapper import EnvWrapper
 
 Agents = Sequence[Hashable]
 PolicyMap = Mapping[str, Agents]
@@ -114,7 +116,7 @@ class AgentArrays:
         """Copy the agents' rows of an array (n_envs, agents of the array, ...) into ``out``; enqueues."""
         if self.rows is None:
             out.copy_(array)
-        elif is_supported(array.device) and can_move(out, array):
+        elif available.why_no_triton(array.device.type) is None and can_move(out, array):
             move(out, array, self.rows, is_placing=False)
         elif array.dtype == out.dtype and out.is_contiguous():
             torch.index_select(array, 1, self.rows, out=out)
@@ -125,7 +127,7 @@ class AgentArrays:
         """Write the agents' values into their rows of an array, of which ``axis`` counts agents; enqueues."""
         if self.rows is None:
             into.copy_(values)
-        elif axis == 1 and is_supported(into.device) and can_move(values, into):
+        elif axis == 1 and available.why_no_triton(into.device.type) is None and can_move(values, into):
             move(values, into, self.rows, is_placing=True)
         else:
             into.index_copy_(axis, self.rows, values)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from warpdrive_min.errors import require
-from warpdrive_min.training.loop.arrays import AgentArrays
 
 if TYPE_CHECKING:
+    from warpdrive_min.training.loop.arrays import AgentArrays
     from warpdrive_min.training.loop.policies import PolicyGroup
     from warpdrive_min.training.loop.rollout import RolloutRecorder
 

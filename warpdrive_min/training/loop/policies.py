@@ -9,20 +9,24 @@ from typing import Any, Final, Protocol
 import torch
 
 from warpdrive_min.backends.base import Launch
-from warpdrive_min.constants import FINAL_OBSERVATIONS, Constants
+from warpdrive_min.constants import Constants
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import known, require
 from warpdrive_min.sampler import CUDASampler
-from warpdrive_min.training.config import Member, PolicyConfig, present
+from warpdrive_min.training.config import Member, PolicyConfig, TrainerConfig, present
 from warpdrive_min.training.loop.arrays import AgentArrays
 from warpdrive_min.training.loop.rollout import Observation, RolloutBuffer, empty_observation
+from warpdrive_min.training.models.fully_connected import layers_of
 from warpdrive_min.training.models.gru import Memory, Recurrent
 from warpdrive_min.training.models.members import Members, by_member
 from warpdrive_min.training.models.normalisation import Moments, normalisers
-from warpdrive_min.training.paths.fused import cpu
+from warpdrive_min.training.paths.facts import Facts
+from warpdrive_min.training.paths.table import Choice, choose
 
 Tensors = dict[str, torch.Tensor]
 _UNKNOWN: Final = object()
+ON_POLICY: Final = ("A2C", "PPO")
+"""Algorithms that learn from the rollout as it was played."""
 
 
 class Algorithm(Protocol):
@@ -77,6 +81,8 @@ class PolicyGroup:
     """Agents of a population, whose networks are `Members`; none of an ordinary run."""
     stopped: torch.Tensor | None = field(default=None, repr=False)
     """Members that learn no more, (members,) bool; None of an ordinary run."""
+    choices: dict[str, Choice] = field(default_factory=dict, repr=False)
+    """Paths that parts of the run take, as `paths.table.PATHS` names them."""
     exact: Any = None
     """Kernels with one order of operations (`Exact`), by which the policy acts and learns; None: others."""
     _seen: Observation | None = field(default=None, repr=False)
@@ -113,6 +119,42 @@ class PolicyGroup:
             return values[0]
         return torch.tensor(values, device=self.arrays.rewards.device, dtype=torch.float32)
 
+    def facts(self, trainer: TrainerConfig | None = None, **more: Any) -> Facts:
+        """Return the facts from which the policy's paths are chosen.
+
+        Args:
+            trainer: Settings of the run; None: it only acts.
+            more: Facts that a part of the run knows.
+        """
+        config, arrays, device = self.config, self.arrays, self.arrays.rewards.device
+        wishes: dict[str, Any] = {"precision": present(device)}
+        if trainer is not None:
+            names = ("precision", "fused_rollout", "shared_observations", "kept_passes")
+            wishes = {name: getattr(trainer, name) for name in names} | {"is_compat": trainer.compat is not None}
+        given = {
+            "device": device.type,
+            **wishes,
+            "is_exact": self.exact is not None,
+            "fused": getattr(config.model, "fused", None),
+            "network": layers_of(self.acting),
+            "is_box": arrays.space.is_continuous,
+            "n_types": arrays.space.n_types,
+            "is_masked": arrays.mask is not None,
+            "is_recurrent": self.memory is not None,
+            "is_population": isinstance(self.acting, Members),
+            "has_critic": "critic" in self.models and not self.is_noisy,
+            "own_columns": arrays.own_columns,
+            "tells_ends": bool(arrays.last_observations),
+            "learns": config.to_train,
+            "is_on_policy": config.algorithm in ON_POLICY,
+        }
+        return Facts(**{**given, **more})
+
+    def choose(self, part: str, facts: Facts) -> Choice:
+        """Choose the path of a part, and remember it."""
+        self.choices[part] = choice = choose(part, facts)
+        return choice
+
     @property
     def is_noisy(self) -> bool:
         """The head is a mean that noise is added to, as DDPG explores; it has no scale of its own."""
@@ -146,8 +188,8 @@ class PolicyGroup:
             return self.memory.act(observations)
         seen = observations if self.buffer is None else self.buffer.seen(observations)
         if self._evaluation is _UNKNOWN:
-            network = cpu.network_of(self.acting, present(observations.device), observations.device)
-            self._evaluation = None if network is None else cpu.Evaluation(network)
+            build = self.choose("acting", self.facts()).path.build
+            self._evaluation = None if build is None else build(self.acting.as_network())
         if self._evaluation is None:
             head: torch.Tensor = self.acting.act(seen)
             return head
@@ -370,23 +412,3 @@ def action_samplers(
     for group in groups:
         by_array.setdefault(group.arrays.suffix, []).append(group)
     return [ActionSampler(wrapper, sampler, sharing, clips=clips) for sharing in by_array.values()]
-
-
-def steps_into_buffer(wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> list[Launch] | None:
-    """Return steps that write observations straight into their rows of the buffer; None: they must be copied.
-
-    That can be where the one policy sees the array of observations whole, as it is.
-    """
-    (arrays, buffer), data = (groups[0].arrays, groups[0].buffer), wrapper.cuda_data_manager
-    if len(groups) > 1 or buffer is None or not data.is_data_on_device(Constants.OBSERVATIONS):
-        return None
-    whole = data.tensor(Constants.OBSERVATIONS)
-    is_whole = arrays.rows is None and arrays.mask is None and len(arrays.observations) == 1
-    if not (is_whole and arrays.observations[0] is whole and whole.dtype == torch.float32 and whole.dim() == 3):
-        return None
-    given: dict[str, Any] = {}
-    if arrays.own_columns is not None:
-        given = {"of_one_row": True, FINAL_OBSERVATIONS: arrays.last_observations[0]}
-    steps = [wrapper.bound_step(observations=row, **given) for row in buffer.observations[1:]]
-    bound = [step for step in steps if step is not None]
-    return bound if len(bound) == len(steps) else None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from warpdrive_min.backends.base import Argument, Launch
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TERMINATED, TRUNCATED
-from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import earliest_truncation
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.loop.arrays import AgentArrays, flat_entries
-from warpdrive_min.training.paths.fused.kept import KeptPasses
 from warpdrive_min.training.paths.fused.shared import SharedRows
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Argument, Launch
+    from warpdrive_min.env_wrapper import EnvWrapper
+    from warpdrive_min.training.paths.fused.kept import KeptPasses
 
 FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
 """Accumulators of the episodes that have ended."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, TIMESTEP, Constants
-from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.training.loop.metrics import SKIPPED_STEPS, fetch
 
 if TYPE_CHECKING:
+    from warpdrive_min.env_wrapper import EnvWrapper
     from warpdrive_min.training.loop.policies import PolicyGroup
     from warpdrive_min.training.loop.rollout import RolloutRecorder
 

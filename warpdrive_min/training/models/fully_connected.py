@@ -23,17 +23,21 @@ from torch import nn
 
 from warpdrive_min.errors import ConfigError, known, require
 from warpdrive_min.memory import require_room
-from warpdrive_min.perceptron import ACTIVATIONS as KERNEL_ACTIVATIONS
 from warpdrive_min.perceptron import Perceptron
-from warpdrive_min.training.actions import ActionSpace
+from warpdrive_min.training.config import present
+from warpdrive_min.training.defaults import DEVICES
 from warpdrive_min.training.models.normalisation import Normaliser
-from warpdrive_min.training.paths.fused import perceptron
-from warpdrive_min.training.paths.fused.cpu import Network
+from warpdrive_min.training.paths.facts import Facts, Layers
+from warpdrive_min.training.paths.fused.activations import in_kernels
 from warpdrive_min.training.paths.fused.kept import KeptRows, StepRows
-from warpdrive_min.training.paths.fused.shared import SharedRows
+from warpdrive_min.training.paths.fused.narrow import narrow
+from warpdrive_min.training.paths.fused.network import Network
+from warpdrive_min.training.paths.fused.shared import SharedRows, perceptron
+from warpdrive_min.training.paths.table import choose
 from warpdrive_min.training.paths.triton.columns import split
 
 if TYPE_CHECKING:
+    from warpdrive_min.training.actions import ActionSpace
     from warpdrive_min.training.config import ModelConfig
 
 Tensor = torch.Tensor
@@ -312,13 +316,17 @@ class FullyConnected(ActorCritic):
         """It gives values, and has not let go of what only they need."""
         return "vf_head" in self._modules
 
-    def as_network(self) -> Network | None:
-        """Return the layers for the kernels of a CPU; None: they have others, or are not to be fused."""
+    def as_layers(self) -> Layers | str:
+        """Return the sizes of the layers, or say why the layers alone do not say what is computed."""
+        found = self.as_perceptron()
+        if isinstance(found, str):
+            return found
+        return self.fc.layers(self.policy_head.out_features)._replace(is_shared=found.is_shared)
+
+    def as_network(self) -> Network:
+        """Return two hidden layers for kernels of learning and acting."""
         layers, head = self.as_perceptron(), self.policy_head
-        if isinstance(layers, str) or layers.activation not in KERNEL_ACTIVATIONS or len(layers.policy) != 6:
-            return None
-        if self.fc.exact is not None:
-            return None
+        assert isinstance(layers, Perceptron), layers
         value, is_tanh = layers.value or layers.policy, layers.activation == "tanh"
         return Network(layers.policy, value, is_tanh, head.is_continuous, *head.bounds, self.log_std)
 
@@ -336,6 +344,19 @@ class FullyConnected(ActorCritic):
     def drop_value(self) -> None:
         """Let go of the value head, and of its trunk where it has one of its own."""
         del self.value_fc, self.vf_head
+
+
+def trunks_and_heads(model: nn.Module) -> tuple[list[Trunk], list[nn.Linear]]:
+    """Return the hidden layers of a model, and the linear layers on top of them."""
+    trunks = [module for module in model.modules() if isinstance(module, Trunk)]
+    inside = {module for trunk in trunks for module in trunk.modules()}
+    return trunks, [each for each in model.modules() if isinstance(each, nn.Linear) and each not in inside]
+
+
+def layers_of(model: Any) -> Layers | str:
+    """Return the sizes of a model's layers, or why they are not known."""
+    found: Callable[[], Layers | str] | None = getattr(model, "as_layers", None)
+    return found() if found else f"{type(model).__name__} does not say what its layers are"
 
 
 # ------------------------------------------------------------------ DDPG
@@ -455,13 +476,19 @@ class Trunk(nn.Sequential):
         layers = [nn.Sequential(nn.Linear(before, after), act()) for before, after in sizes]
         first = {"normaliser": Normaliser(n_observed or n_inputs)} if config.normalize_observations else {}
         super().__init__(OrderedDict({**first, **{str(i): layer for i, layer in enumerate(layers)}}))
-        self.width = config.fc_dims[-1]
+        self._n_inputs, self._units, self.width = n_inputs, tuple(config.fc_dims), config.fc_dims[-1]
         self.activation = config.activation
         """Name of what comes after each layer."""
         self.fused = config.fused
         """Be one kernel, as `ModelConfig.fused` has it."""
         self.exact: ExactLayers | None = None
         """Kernels with one order of operations, which compute all layers; None: others do."""
+        self._kernels: dict[tuple[Any, ...], Callable[..., Tensor] | None] = {}
+        """Kernels chosen so far; None: torch."""
+
+    def layers(self, n_outputs: int) -> Layers:
+        """Return the sizes of the layers under some outputs."""
+        return Layers(self._n_inputs, self._units, n_outputs, self.activation)
 
     @property
     def obstacle(self) -> str:
@@ -487,26 +514,47 @@ class Trunk(nn.Sequential):
         if isinstance(inputs, StepRows | KeptRows):
             return inputs.under([*self.parameters(), weight, bias], self.activation)
         if isinstance(inputs, SharedRows):
-            fused = inputs.under([*self.parameters(), weight, bias], self.activation)
-            return nn.functional.linear(self._of_shared(inputs), weight, bias) if fused is None else fused
+            return self._on_shared(inputs, weight, bias)
         if self.exact is not None:
             return self.exact.perceptron(inputs, [*self.parameters(), weight, bias], self.activation)
-        if self.fused is not False:
-            weights = [*self.parameters(), weight, bias]
-            seen = self.normaliser(inputs) if "normaliser" in self._modules else inputs
-            fused = perceptron(seen, weights, self.activation, is_forced=bool(self.fused and inputs.is_cuda))
-            if fused is not None:
-                return fused
-        return nn.functional.linear(self(inputs), weight, bias)
+        kernel = self._kernel(inputs.device, self.layers(len(bias)))
+        if kernel is None:
+            return nn.functional.linear(self(inputs), weight, bias)
+        seen = self.normaliser(inputs) if "normaliser" in self._modules else inputs
+        precision, rows = present(seen.device), seen.reshape(-1, seen.shape[-1]).float()
+        name = in_kernels(self.activation, precision, seen.device)
+        outputs = kernel(rows, (*self.parameters(), weight, bias), name, precision)
+        return outputs.view(*seen.shape[:-1], len(bias))
 
-    def _of_shared(self, inputs: SharedRows) -> Tensor:
-        """Return the last hidden layer of all agents, ``(..., n_agents, width)``."""
-        (weight, bias, *_), (first, *others) = self.parameters(), self.children()
+    def _kernel(self, device: torch.device, layers: Layers) -> Callable[..., Tensor] | None:
+        """Return the kernel that computes all layers, in the present precision; None: torch does.
+
+        Raises:
+            ConfigError: There must be one, and is none.
+        """
+        if device.type not in DEVICES:
+            return None
+        precision = present(device)
+        key = device.type, precision, layers, self.fused
+        if key not in self._kernels:
+            choice = choose("network", Facts(device=device.type, precision=precision, fused=self.fused, network=layers))
+            rule, do = choice.why, "leave the key out, or set it to false"
+            require(not (self.fused and device.type == "cuda" and rule), "model.fused", rule, do=do)
+            self._kernels[key] = choice.path.build
+        return self._kernels[key]
+
+    def _on_shared(self, inputs: SharedRows, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return the outputs of all agents, ``(..., n_agents, n_outputs)``."""
+        device, layers = inputs.rows.device, self.layers(len(bias))._replace(n_features=0)  # torch multiplies them
+        if not torch.is_grad_enabled() and self._kernel(device, layers) is narrow:
+            precision, weights = present(device), [*self.parameters(), weight, bias]
+            return perceptron(inputs, weights, in_kernels(self.activation, precision, device), precision)
+        (first_weight, first_bias, *_), (first, *others) = self.parameters(), self.children()
         _, act = first.children()
-        hidden: Tensor = act(inputs.first_layer(weight, bias))
+        hidden: Tensor = act(inputs.first_layer(first_weight, first_bias))
         for layer in others:
             hidden = layer(hidden)
-        return hidden
+        return nn.functional.linear(hidden, weight, bias)
 
 
 def initialise(model: nn.Module, method: str | None) -> None:

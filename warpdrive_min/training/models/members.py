@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from warpdrive_min.training.models.fully_connected import Trunk
+from warpdrive_min.training.models.fully_connected import layers_of, trunks_and_heads
+from warpdrive_min.training.paths.facts import Facts, Layers, first_reason, two_layers
 from warpdrive_min.training.paths.fused import narrow
-from warpdrive_min.training.paths.fused.cpu import Network
+from warpdrive_min.training.paths.fused.network import Network
 
 Tensor = torch.Tensor
 
@@ -43,15 +44,11 @@ class Members(nn.Module):
         self.n_members = len(networks)
         parameters, buffers = stack_module_state(list(networks))
         self.members = networks[0]
-        trunks = [module for module in self.members.modules() if isinstance(module, Trunk)]
-        heads = [module for module in self.members.modules() if isinstance(module, nn.Linear)]
-        inside = [module for trunk in trunks for module in trunk.modules()]
-        n_outputs = sum(head.out_features for head in heads if head not in inside)
+        trunks, heads = trunks_and_heads(self.members)
+        n_outputs = sum(head.out_features for head in heads)
         for trunk in trunks:
-            layers = [module for module in trunk.modules() if isinstance(module, nn.Linear)]
-            sizes = [layer.out_features for layer in layers]
             # Of the kernels only those of narrow networks take several sets of weights
-            if len(sizes) != 2 or not narrow.fits(layers[0].in_features, (sizes[0], sizes[1]), n_outputs):
+            if first_reason((two_layers, narrow.fits), Facts(network=trunk.layers(n_outputs))) is not None:
                 trunk.fused = False
         stacked = parameters | buffers
         for name, tensor in [*self.members.named_parameters(), *self.members.named_buffers()]:
@@ -63,12 +60,14 @@ class Members(nn.Module):
         """Logarithm of the standard deviation of continuous actions, (n_members, n_types); None of discrete ones."""
         return getattr(self.members, "log_std", None)
 
-    def as_first_network(self) -> Network | None:
-        """Return the layers of the first member for kernels that know where the others' are; None: there are none."""
-        of_members: Any = getattr(self.members, "as_network", None)
-        network: Network | None = of_members and of_members()
-        if network is None:
-            return None
+    def as_layers(self) -> Layers | str:
+        """Return the sizes of a member's layers, or why they are not known."""
+        return layers_of(self.members)
+
+    def as_first_network(self) -> Network:
+        """Return two hidden layers of the first member, for kernels that know where the others' are."""
+        members: Any = self.members
+        network: Network = members.as_network()
         first = {id(layer): layer[0] for layer in (*network.policy, *network.value)}
         policy, value = ([first[id(layer)] for layer in layers] for layers in (network.policy, network.value))
         return network._replace(policy=policy, value=value)

@@ -17,17 +17,13 @@ from warpdrive_min.backends.base import Argument, Backend, Constant
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import KERNELS, CUDAFunctionManager
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.paths.exact.layers import THREADS, Layers, order
+from warpdrive_min.training.paths.exact.layers import THREADS, Layers, order, parts_of
 from warpdrive_min.training.paths.fused.loss import EPSILON, GivenGradients, LossRule, Minibatch
 
 Tensor = torch.Tensor
 
 ACTIVATIONS: Final = {"none": 0, "relu": 1, "tanh": 2}
 """Numbers that the kernels have for them."""
-ROWS_OF_A_PART: Final = 64
-"""Rows that are added up one after the other, at least; the sums of such parts are added then."""
-MOST_PARTS: Final = 1024
-"""Parts of a sum over rows."""
 
 
 class Exact:
@@ -327,12 +323,6 @@ class Exact:
         if key not in self._managers:
             self._managers[key] = self._load(source, constants)
         return self._managers[key]
-
-
-def parts_of(n_rows: int) -> tuple[int, int]:
-    """Return the parts of a sum over rows, and the rows of each but the last."""
-    of_a_part = max(ROWS_OF_A_PART, -(-n_rows // MOST_PARTS))
-    return -(-n_rows // of_a_part), of_a_part
 
 
 class _Perceptron(torch.autograd.Function):

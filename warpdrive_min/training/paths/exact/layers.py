@@ -24,6 +24,10 @@ LANES: Final = 16
 """Numbers that rows of weights are padded to a multiple of on a CPU."""
 WIDEST: Final = 128
 """Most units of a layer."""
+ROWS_OF_A_PART: Final = 64
+"""Rows that are added up one after the other, at least; the sums of such parts are added then."""
+MOST_PARTS: Final = 1024
+"""Parts of a sum over rows."""
 
 
 @dataclass(frozen=True)
@@ -98,3 +102,9 @@ def _for_cpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
         return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % LANES)], constant_values=zero)
 
     return [filled(weights.T), filled(biases), filled(weights)]
+
+
+def parts_of(n_rows: int) -> tuple[int, int]:
+    """Return the parts of a sum over rows, and the rows of each but the last."""
+    of_a_part = max(ROWS_OF_A_PART, -(-n_rows // MOST_PARTS))
+    return -(-n_rows // of_a_part), of_a_part

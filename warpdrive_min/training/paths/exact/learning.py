@@ -8,18 +8,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
-from warpdrive_min.backends.base import Argument
-from warpdrive_min.perceptron import Packed, Perceptron
-from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.paths.exact.exact import Exact, parts_of
-from warpdrive_min.training.paths.exact.layers import THREADS, Indices, Layers, order
-from warpdrive_min.training.paths.fused.cpu import offset_of
+from warpdrive_min.perceptron import Packed, Perceptron, why_no_kernel
+from warpdrive_min.training.paths.exact.layers import SHARED_BYTES, THREADS, WIDEST, Indices, Layers, order, parts_of
+from warpdrive_min.training.paths.facts import Facts, rule
 from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.paths.fused.network import offset_of
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Argument
+    from warpdrive_min.training.actions import ActionSpace
+    from warpdrive_min.training.paths.exact.exact import Exact
 
 Tensor = torch.Tensor
 
@@ -27,22 +30,21 @@ FROM_VALUES, OF_ROWS, OF_ITEMS = 0, 1, 2
 """Advantages: what values are short of returns by; of the rollout's rows; of the minibatch's."""
 
 
-def network_of(model: Any, space: ActionSpace, parameters: Tensor) -> Perceptron | None:
-    """Return the layers of a model whose gradients the kernels find; None: they cannot.
-
-    Args:
-        model: Whose parameters have become views of ``parameters``.
-        space: Of its actions.
-        parameters: All of them, (n,) float32.
-    """
-    found = model.as_perceptron() if hasattr(model, "as_perceptron") else "it does not say what its layers are"
-    if not isinstance(found, Perceptron) or found.obstacle or not found.value:
+@rule(f"one or two layers of up to {WIDEST} units; on a GPU {SHARED_BYTES // 1024} KiB hold them and a tile of rows")
+def fits(facts: Facts) -> str | None:
+    """Return why the kernels cannot take a network."""
+    if isinstance(facts.network, str):
+        return facts.network
+    layers, n_sums, on_gpu = facts.network, N_TERMS + facts.n_types, facts.device == "cuda"
+    below, n_outputs = (layers.n_features, *layers.hidden), layers.n_outputs
+    if reason := why_no_kernel((*below, n_outputs), layers.activation):
+        return reason
+    if facts.n_other_parameters:
+        return f"learns its layers, and of a Box the spread, alone (got {facts.n_other_parameters} more numbers)"
+    networks = [n_outputs + 1] if layers.is_shared else [1, n_outputs]
+    if all(Layers((*below, n)).fits(on_gpu=on_gpu, sums=n_sums) for n in networks):
         return None
-    others = [model.log_std] if space.is_continuous else []
-    if sum(each.numel() for each in (*found.parameters, *others)) != parameters.numel():
-        return None
-    n_sums = N_TERMS + space.n_types
-    return found if all(each.sizes.fits(on_gpu=parameters.is_cuda, sums=n_sums) for each in _passes(found)) else None
+    return f"has one or two layers of up to {WIDEST} units, on a GPU in {SHARED_BYTES // 1024} KiB (got {layers})"
 
 
 class ExactLearning:
@@ -51,7 +53,7 @@ class ExactLearning:
     Args:
         exact: Kernels of the backend.
         model: Whose parameters have become views of ``parameters``.
-        network: Its layers, as `network_of` gives them.
+        network: Its layers.
         parameters: All of its parameters, (n,) float32.
         gradient: Gets the gradient, (n,).
         space: Of the actions.
@@ -60,6 +62,8 @@ class ExactLearning:
         n_rows: Rows of a minibatch.
         at_once: Rows that go through the network together; gradients of more are added up.
     """
+
+    normalises: ClassVar[bool] = False
 
     def __init__(
         self,

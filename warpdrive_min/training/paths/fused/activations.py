@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from warpdrive_min.training.config import Precision
+if TYPE_CHECKING:
+    from warpdrive_min.training.config import Precision
 
 
 def in_kernels(activation: str, precision: Precision, device: torch.device) -> str:

@@ -6,10 +6,9 @@ So a network is evaluated in one kernel, and a minibatch's loss and gradients ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 import torch
 
@@ -17,8 +16,8 @@ from warpdrive_min.backends import get
 from warpdrive_min.backends.base import Argument, Kernel, Launch
 from warpdrive_min.function_manager import LaunchShape
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.config import Precision
 from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.paths.fused.network import SIZES, Network, offset_of
 from warpdrive_min.training.paths.fused.shared import SharedRows
 
 Tensor = torch.Tensor
@@ -34,43 +33,6 @@ WIDTH: Final = 16
 """Numbers to a multiple of which rows of matrices are padded: whole vectors of every processor."""
 NONE: Final = -1
 """Column from which agents mark themselves where each has a row of its own."""
-SIZES: Final = ("n_features", "n_first", "n_second", "n_outputs")
-
-
-class Network(NamedTuple):
-    """A policy and its value, two hidden layers each, which they may share."""
-
-    policy: Sequence[Tensor]
-    """Weights and biases of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
-    value: Sequence[Tensor]
-    """The same, whose first four are the policy's where hidden layers are shared; all of them without a value."""
-    is_tanh: bool
-    """Activation after each hidden layer; else relu."""
-    is_box: bool
-    """The head is ``scale * tanh(outputs) + offset``, the mean of a Gaussian; else logits."""
-    scale: float
-    offset: float
-    log_std: Tensor | None
-    """Logarithm of a Gaussian's deviation, (n_types,); None of logits."""
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Return the features, the units of both hidden layers, and the outputs, by the kernels' names."""
-        w1, _, w2, _, w3, _ = self.policy
-        return dict(zip(SIZES, (w1.shape[1], len(w1), len(w2), len(w3)), strict=True))
-
-
-def network_of(model: Any, precision: Precision, device: torch.device) -> Network | None:
-    """Return the layers of a model that the kernels can do on a device; None: they cannot."""
-    is_known = device.type == "cpu" and precision != "bf16" and hasattr(model, "as_network") and is_supported()
-    network: Network | None = model.as_network() if is_known else None
-    return network
-
-
-@cache
-def is_supported() -> bool:
-    """Return whether there is a C++ compiler to build the kernels with."""
-    return get("host").availability().available
 
 
 @cache
@@ -92,11 +54,6 @@ def _blocks_of(n_rows: int, rows_of_block: int = BLOCK_ROWS) -> int:
 
 def _padded(size: int) -> int:
     return -(-size // WIDTH) * WIDTH
-
-
-def offset_of(part: Tensor, parameters: Tensor) -> int:
-    """Return where among all parameters a view of some begins."""
-    return (part.data_ptr() - parameters.data_ptr()) // parameters.element_size()
 
 
 # ------------------------------------------------------------------ evaluate
@@ -147,6 +104,8 @@ class Learning:
         n_rows: Rows of a minibatch.
         own_columns: As `AgentArrays.own_columns`, of observations that have one row for all agents.
     """
+
+    normalises: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -246,6 +205,6 @@ class Learning:
 # ------------------------------------------------------------------ Adam
 
 
-def adam(**given: Argument) -> Launch:
+def adam(*, parameters: Tensor, **given: Any) -> Launch:
     """Return what takes a step of `FlatAdam`, whose tensors and numbers these are, by the kernel's names."""
-    return _prepare("adam", 1, dict(given))
+    return _prepare("adam", 1, {"parameters": parameters, "n": parameters.numel(), **given})

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from warpdrive_min.training.config import Precision
+from warpdrive_min.training.paths.facts import Facts, rule, where
 from warpdrive_min.training.paths.fused import wide
 from warpdrive_min.training.paths.fused.activations import in_kernels
-from warpdrive_min.training.paths.fused.narrow import Weights
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.config import Precision
+    from warpdrive_min.training.paths.fused.narrow import Weights
 
 Tensor = torch.Tensor
+
+MOST_MEMORY: Final = 0.5
+"""Share of a GPU's memory that kept passes and their observations take, unless ``trainer.kept_passes`` is true."""
+
+in_fp32 = where("`fp32`", lambda facts: facts.precision == "fp32", "torch keeps passes in fp32 (got {facts.precision})")
+
+
+@rule(f"at most {MOST_MEMORY:.0%} of the GPU's memory, with the observations, or `trainer.kept_passes: true`")
+def have_room(facts: Facts) -> str | None:
+    """Return why the passes of a rollout would take too much memory."""
+    if facts.kept_passes is not None or facts.gpu_bytes is None:
+        return None
+    layers, is_wide = facts.layers, wide.fits.why_not(facts) is None
+    sizes = layers.n_features, layers.hidden[0], layers.hidden[1]
+    of_layers = wide.bytes_of_row(sizes, facts.precision) if is_wide else 4 * sum(layers.hidden)
+    n_bytes, most = facts.n_bytes + facts.n_rows * (4 * layers.n_columns + of_layers), MOST_MEMORY * facts.gpu_bytes
+    if n_bytes <= most:
+        return None
+    much = f"{n_bytes / 1e9:.1f} GB with the observations, more than {most / 1e9:.1f}"
+    return f"trainer.kept_passes is null, and they take {much}"
 
 
 class KeptPasses(ABC):
@@ -192,3 +215,16 @@ class _WayBack(torch.autograd.Function):
 def _six(weights: Sequence[Tensor]) -> Weights:
     w1, b1, w2, b2, w3, b3 = weights
     return w1, b1, w2, b2, w3, b3
+
+
+def by_kernels(observations: Tensor, facts: Facts) -> KernelPasses:
+    """Keep passes by kernels, of observations (n_steps, n_envs, n_agents, n_features)."""
+    layers, (n_steps, n_envs, n_agents, _) = facts.layers, observations.shape
+    sizes = layers.n_features, layers.hidden[0], layers.hidden[1]
+    return KernelPasses((n_steps, n_envs, n_agents), sizes, layers.n_columns, facts.precision, observations.device)
+
+
+def by_torch(observations: Tensor, facts: Facts) -> TorchPasses:
+    """Keep passes by torch, of observations (n_steps, n_envs, n_agents, n_features)."""
+    layers = facts.layers
+    return TorchPasses(observations, (layers.hidden[0], layers.hidden[1]), layers.n_columns)

@@ -9,17 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
-from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.config import Precision
+from warpdrive_min.training.paths.facts import Facts, Layers, rule
 from warpdrive_min.training.paths.fused import narrow, shared
 from warpdrive_min.training.paths.fused.activations import in_kernels
-from warpdrive_min.training.paths.fused.cpu import Network, offset_of
 from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
+from warpdrive_min.training.paths.fused.network import Network, offset_of
 from warpdrive_min.training.paths.fused.rows import take
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.actions import ActionSpace
+    from warpdrive_min.training.config import Precision
 
 Tensor = torch.Tensor
 
@@ -32,27 +35,31 @@ COLUMNS: Final = 32
 """Numbers of the gradient that a program adds up."""
 
 
-def network_of(model: Any, own_columns: int | None = None) -> Network | None:
-    """Return the layers of a model, of members the first's, that the kernels can do; None: they cannot."""
-    layers = getattr(model, "as_network", None) or getattr(model, "as_first_network", None)
-    network: Network | None = layers() if layers else None
-    if network is None or not _is_narrow(network):
+@rule(f"up to {narrow.WIDEST} units and {narrow.WIDEST - 1} logits")
+def is_narrow(facts: Facts) -> str | None:
+    """Return why hidden layers are not narrow, or outputs no logits."""
+    layers = facts.layers
+    if facts.is_box:
+        return "its actions are those of a Box"
+    if max(*layers.hidden, layers.n_outputs + 1) > narrow.WIDEST:
+        return f"has up to {narrow.WIDEST} units and {narrow.WIDEST - 1} logits (got {layers})"
+    return None
+
+
+@rule(
+    f"features times units at most {narrow.MOST_RESIDENT:,}, both rounded up to powers of two, "
+    "unless agents share a row of observations"
+)
+def first_layer_stays(facts: Facts) -> str | None:
+    """Return why the weights of the first layer do not stay on the chip."""
+    if facts.own_columns is not None or first_layer_is_small(facts.layers):
         return None
-    return network if own_columns is not None or first_layer_stays(network) else None
+    return f"the first layer has at most {narrow.MOST_RESIDENT:,} weights, padded (got {facts.layers})"
 
 
-def _is_narrow(network: Network) -> bool:
-    """Return whether hidden layers are narrow, and outputs are logits."""
-    sizes = network.sizes
-    widest = max(sizes["n_first"], sizes["n_second"], sizes["n_outputs"] + 1)
-    return not network.is_box and widest <= narrow.WIDEST
-
-
-def first_layer_stays(network: Network) -> bool:
+def first_layer_is_small(layers: Layers) -> bool:
     """Return whether the weights of the first layer stay on the chip."""
-    sizes = network.sizes
-    n_padded = narrow.block_of(sizes["n_features"]) * narrow.block_of(sizes["n_first"])
-    return n_padded <= narrow.MOST_RESIDENT
+    return narrow.block_of(layers.n_features) * narrow.block_of(layers.hidden[0]) <= narrow.MOST_RESIDENT
 
 
 class Learning:
@@ -61,7 +68,7 @@ class Learning:
     Those of a population's members at once, if parameters have an axis of members.
 
     Args:
-        network: Its parameters have become views of ``parameters``, as `network_of` gives it; of members the first's.
+        network: Its parameters have become views of ``parameters``; of members the first's.
         parameters: All of them, (n,) float32, or (members, n).
         gradient: Gets the gradient, of that shape.
         space: Of the actions.
@@ -71,6 +78,8 @@ class Learning:
         n_rows: Rows of a minibatch, of one member.
         own_columns: As `AgentArrays.own_columns`, of observations that have one row for all agents.
     """
+
+    normalises: ClassVar[bool] = False
 
     def __init__(
         self,

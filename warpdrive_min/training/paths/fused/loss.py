@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -58,6 +58,8 @@ and no advantages, which are then what values are short of returns by, as a cons
 class Learning(Protocol):
     """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout, in one pass over their rows."""
 
+    normalises: ClassVar[bool]
+    """It shifts and scales the advantages of a minibatch itself, if asked to when it is made."""
     terms: Tensor
     """Means of the loss's terms: policy, value, entropy, approximate KL and the share of clipped rows, (5,)."""
 

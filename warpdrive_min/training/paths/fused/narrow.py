@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from warpdrive_min.training.config import Precision
+from warpdrive_min.training.paths.facts import Facts, rule
 from warpdrive_min.training.paths.triton.sizes import power_of_two
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.config import Precision
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """``(w1, b1, w2, b2, w3, b3)`` of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`.
@@ -67,9 +70,14 @@ FIRST_LAYER: Final[dict[Precision, Tile]] = {
 """Tiles of the gradient of their first weights."""
 
 
-def fits(n_features: int, hidden: tuple[int, int], n_outputs: int) -> bool:
-    """Return whether there are kernels for a network."""
-    return max(*hidden, n_outputs) <= WIDEST and n_features <= MOST_FEATURES
+@rule(f"up to {WIDEST} units over {MOST_FEATURES} features, and {WIDEST} outputs")
+def fits(facts: Facts) -> str | None:
+    """Return why a network's layers do not fit on the chip."""
+    layers = facts.layers
+    if max(*layers.hidden, layers.n_columns) <= WIDEST and layers.n_features <= MOST_FEATURES:
+        return None
+    rule = f"layers must fit on the chip: up to {WIDEST} units over {MOST_FEATURES} features, and {WIDEST} outputs"
+    return f"{rule} (got {layers})"
 
 
 def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:

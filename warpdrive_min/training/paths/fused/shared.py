@@ -7,13 +7,14 @@ what it makes of the row in which nobody is marked, and the agent's own column o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from warpdrive_min.training.config import Precision, present
 from warpdrive_min.training.paths.fused import narrow
-from warpdrive_min.training.paths.fused.activations import in_kernels
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.config import Precision
 
 Tensor = torch.Tensor
 
@@ -45,21 +46,18 @@ class SharedRows(NamedTuple):
         """Return what a layer makes of all agents' rows, (..., n_agents, n_units)."""
         return self.sums(weight, bias) + self.table(weight)
 
-    def under(self, weights: Sequence[Tensor], activation: str) -> Tensor | None:
-        """Return the outputs of a perceptron in two kernels, (..., n_agents, n_outputs); None: there is none for it.
 
-        Args:
-            weights: Of each layer, (outputs, inputs) and (outputs,), float32.
-            activation: After each hidden layer.
-        """
-        is_fit = len(weights) == 6 and narrow.fits(0, (len(weights[0]), len(weights[2])), len(weights[4]))
-        if torch.is_grad_enabled() or not (is_fit and self.rows.is_cuda):
-            return None
-        w1, b1, *others = weights
-        precision = present(self.rows.device)
-        return outputs(
-            self, self.sums(w1, b1), (w1, *others), in_kernels(activation, precision, self.rows.device), precision
-        )
+def perceptron(seen: SharedRows, weights: Sequence[Tensor], activation: str, precision: Precision) -> Tensor:
+    """Return the outputs of a perceptron in two kernels, (..., n_agents, n_outputs); has no gradients, enqueues.
+
+    Args:
+        seen: What it sees.
+        weights: Of each layer, (outputs, inputs) and (outputs,), float32.
+        activation: As `activations.in_kernels` names it.
+        precision: Of products.
+    """
+    w1, b1, *others = weights
+    return outputs(seen, seen.sums(w1, b1), (w1, *others), activation, precision)
 
 
 def outputs(seen: SharedRows, sums: Tensor, weights: Sequence[Tensor], activation: str, precision: Precision) -> Tensor:

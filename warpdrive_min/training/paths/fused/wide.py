@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from warpdrive_min.training.config import Precision
-from warpdrive_min.training.paths.fused.narrow import Weights
+from warpdrive_min.training.paths.facts import Facts, rule
 from warpdrive_min.training.paths.triton.sizes import power_of_two
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.config import Precision
+    from warpdrive_min.training.paths.fused.narrow import Weights
 
 Sizes = tuple[int, int, int]
 """Numbers of features, and of units of both hidden layers."""
@@ -65,10 +68,27 @@ PLANS: Final[dict[Precision, tuple[TileSizes, TileSizes]]] = {
 at run time: same seed, same bits. None for fp32: three products of TF32 take longer than cuBLAS's one."""
 
 
-def fits(n_features: int, hidden: tuple[int, int], n_outputs: int, precision: Precision) -> bool:
-    """Return whether a network's tiles stay on the chip."""
-    is_small = n_features <= MOST_FEATURES and max(hidden) <= MOST_UNITS and n_outputs <= MOST_OUTPUTS
-    return is_small and precision in PLANS
+@rule(
+    f"up to {MOST_UNITS} units over {MOST_FEATURES} features, and {MOST_OUTPUTS} outputs, in "
+    + " or ".join(f"`{name}`" for name in PLANS)
+)
+def fits(facts: Facts) -> str | None:
+    """Return why a network's tiles do not stay on the chip."""
+    layers = facts.layers
+    is_small = layers.n_features <= MOST_FEATURES and max(layers.hidden) <= MOST_UNITS
+    if is_small and layers.n_columns <= MOST_OUTPUTS and facts.precision in PLANS:
+        return None
+    known = " or ".join(PLANS)
+    rule = f"up to {MOST_UNITS} units over {MOST_FEATURES} features, and {MOST_OUTPUTS} outputs, in {known}"
+    return f"{rule} (got {layers}, in {facts.precision})"
+
+
+@rule("rows of kept layers that lie one after the other: up to 256 units in `tf32`")
+def keeps_by_row(facts: Facts) -> str | None:
+    """Return why the layers of rows that follow each other do not lie in one piece."""
+    if not _plan(facts.precision, *facts.layers.hidden).by_column:
+        return None
+    return f"layers of its network cannot be kept in {facts.precision} (got {facts.layers})"
 
 
 class Layers(NamedTuple):
@@ -227,11 +247,6 @@ def most_padding(sizes: Sizes, precision: Precision) -> int:
     """Return a number of rows that `n_padded` never adds."""
     plan = _plan(precision, *sizes[1:])
     return _most_rows(plan) * plan.n_parts
-
-
-def keeps_by_row(sizes: Sizes, precision: Precision) -> bool:
-    """Tell whether the layers of rows that follow each other lie in one piece."""
-    return not _plan(precision, *sizes[1:]).by_column
 
 
 def bytes_of_row(sizes: Sizes, precision: Precision) -> int:

@@ -1,0 +1,221 @@
+"""Paths of a run: what each of them needs, which one is chosen, and what says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.training.builders import A2C, CLASSIC, RUNS, make_run
+from warpdrive_min.training.paths import available, page
+from warpdrive_min.training.paths.facts import Facts, Layers
+from warpdrive_min.training.paths.fused import cpu
+from warpdrive_min.training.paths.table import PATHS, choose
+
+ROOT = Path(__file__).parents[2]
+NARROW = Layers(4, (64, 64), 2, "tanh", is_shared=True)
+WIDE = NARROW._replace(hidden=(256, 256))
+ON_GPU = Facts(device="cuda", backend="pycuda", network=NARROW, has_graphs=True, is_bound=True, is_direct=True)
+LARGE = Layers(401, (32, 16), 6, is_shared=True)
+TRITON = {"is_exact": True}, {"device": "cpu"}
+FUSED = {"fused": False}, *TRITON
+LAYERS = {"network": "its layers are not known"}
+NEEDS = {
+    ("network", 0): (ON_GPU, [*FUSED, LAYERS, {"network": WIDE}]),
+    ("network", 1): (
+        replace(ON_GPU, precision="bf16", network=WIDE),
+        [*FUSED, {"is_population": True}, LAYERS, {"precision": "fp32"}],
+    ),
+    ("network", 2): (Facts(is_exact=True), [{"is_exact": False}]),
+    ("acting", 0): (
+        Facts(network=WIDE),
+        [{"device": "cuda"}, {"precision": "bf16"}, {"is_exact": True}, {"is_population": True}, LAYERS],
+    ),
+    ("learning", 0): (
+        ON_GPU,
+        [{"has_critic": True}, *TRITON, LAYERS, {"is_box": True}, {"network": LARGE}],
+    ),
+    ("learning", 1): (
+        Facts(network=WIDE),
+        [
+            {"has_critic": True},
+            {"device": "cuda"},
+            {"precision": "bf16"},
+            {"is_exact": True},
+            {"is_population": True},
+            {"network": WIDE._replace(hidden=(4,))},
+        ],
+    ),
+    ("learning", 2): (
+        Facts(is_exact=True, network=NARROW),
+        [{"is_exact": False}, {"has_critic": True}, {"leaves_out": True}, {"n_other_parameters": 2}],
+    ),
+    ("learning", 3): (ON_GPU, [*FUSED, {"is_population": True}]),
+    ("learning", 4): (Facts(is_exact=True), [{"is_exact": False}]),
+    ("minibatch rows", 0): (ON_GPU, [*FUSED]),
+    ("Adam", 0): (ON_GPU, [*TRITON]),
+    ("Adam", 1): (Facts(), [{"is_exact": True}, {"device": "cuda"}, {"is_population": True}]),
+    ("Adam", 2): (Facts(is_exact=True), [{"is_exact": False}]),
+    ("forward passes", 0): (
+        replace(ON_GPU, precision="tf32", network=WIDE, n_rows=10**6, gpu_bytes=10**10),
+        [
+            {"learns": False},
+            {"is_on_policy": False},
+            {"kept_passes": False},
+            {"device": "cpu"},
+            {"n_updates": 2},
+            {"is_recurrent": True},
+            {"is_at_once": True},
+            {"has_critic": True},
+            {"is_population": True},
+            {"is_exact": True},
+            {"own_columns": 0},
+            {"network": WIDE._replace(hidden=(256,))},
+            {"network": WIDE._replace(is_shared=False)},
+            {"network": NARROW},
+            {"network": WIDE._replace(n_features=129)},
+            {"network": WIDE._replace(hidden=(512, 512))},
+            {"gpu_bytes": 10**9},
+        ],
+    ),
+    ("observations", 0): (
+        Facts(network=LARGE, own_columns=3),
+        [
+            {"shared_observations": False},
+            {"n_policies": 2},
+            {"own_columns": None},
+            {"observes": "it sees not all agents"},
+            {"is_masked": True},
+            {"tells_ends": False},
+            {"learns": False},
+            {"is_on_policy": False},
+            {"is_compat": True},
+            {"has_critic": True},
+            {"is_population": True},
+            {"is_exact": True},
+            LAYERS,
+            {"network": NARROW},
+        ],
+    ),
+    ("steps", 0): (
+        ON_GPU,
+        [
+            {"n_policies": 2},
+            {"learns": False},
+            {"observes": "it sees not all"},
+            {"is_masked": True},
+            {"is_bound": False},
+        ],
+    ),
+    ("rollout", 0): (
+        ON_GPU,
+        [
+            {"fused_rollout": False},
+            {"has_graphs": False},
+            {"n_policies": 2},
+            {"own_columns": 3},
+            {"precision": "bf16"},
+            {"is_greedy": True},
+            {"learns": False},
+            {"is_direct": False},
+            {"is_box": True},
+            {"is_recurrent": True},
+            {"is_population": True},
+            {"tells_ends": False},
+            {"rollout_kernel": "it has no kernel with a policy"},
+        ],
+    ),
+    ("iteration", 0): (ON_GPU, [{"has_graphs": False}, {"is_eager": True}, {"is_debug": True}]),
+}
+"""Facts that allow a path, and a change for each of its rules, in order, that breaks it."""
+KEPT_BY_TORCH = (
+    replace(NEEDS["forward passes", 0][0], precision="fp32"),
+    [
+        *NEEDS["forward passes", 0][1][:14],
+        {"precision": "bf16"},
+        {"gpu_bytes": 10**9},
+    ],
+)
+NEEDS["forward passes", 1] = KEPT_BY_TORCH
+
+
+@pytest.fixture(autouse=True)
+def _all_installed(monkeypatch):
+    """Let nothing be missing but the device."""
+    reasons = {"cuda": None, "cpu": "needs a GPU"}
+    monkeypatch.setattr(available, "why_no_triton", reasons.__getitem__)
+    monkeypatch.setattr(available, "why_no_cpp", lambda: None)
+
+
+def test_every_path_has_rules_but_the_last():
+    """So something can always be chosen, and each rule of a faster path is tried below."""
+    assert set(NEEDS) == {(part, index) for part, paths in PATHS.items() for index in range(len(paths) - 1)}
+    for part, paths in PATHS.items():
+        assert all(path.rules for path in paths[:-1]), part
+        assert not paths[-1].rules, part
+        assert len({path.name for path in paths}) == len(paths), part
+
+
+@pytest.mark.parametrize(("part", "index"), NEEDS)
+def test_each_rule_of_a_path_can_refuse_it(part, index):
+    """Facts that keep all rules give it; each change breaks one rule, whose reason is a line."""
+    path, (facts, changes) = PATHS[part][index], NEEDS[part, index]
+    assert path.why_not(facts) is None
+    assert len(changes) == len(path.rules)
+    for rule, change in zip(path.rules, changes, strict=True):
+        reason = rule.why_not(replace(facts, **change))
+        assert reason, (rule.needs, change)
+        assert "\n" not in reason
+        refused = choose(part, replace(facts, **change)).refused
+        assert path.name not in refused or refused[path.name]
+        assert path.why_not(replace(facts, **change)), change
+
+
+def test_choice_has_the_reasons_of_faster_paths_alone():
+    """The first path without a reason is taken."""
+    wide = choose("network", replace(ON_GPU, network=WIDE, precision="tf32"))
+    assert wide.path is PATHS["network"][1]
+    assert list(wide.refused) == ["kernel for narrow networks"]
+    assert "(got 4 features, 256 and 256 units, 3 outputs)" in wide.refused["kernel for narrow networks"]
+    assert wide.why == ""
+    torch = choose("network", replace(ON_GPU, network=WIDE))
+    assert torch.path is PATHS["network"][-1]
+    assert list(torch.refused) == [path.name for path in PATHS["network"][:-1]]
+    assert torch.why.count("; ") == 2
+    assert choose("network", Facts(fused=False)).why == "model.fused is false; trainer.exact is false"
+
+
+@pytest.mark.parametrize("name", ["A2C", "DDPG", "two policies"])
+def test_run_remembers_what_each_part_takes(name):
+    """Of each policy; parts that only some policies have are left out."""
+    trainer = make_run(RUNS[name], "cpu")
+    assert trainer.choices.keys() == trainer.groups.keys()
+    for policy, choices in trainer.choices.items():
+        assert {"observations", "steps", "rollout", "acting", "forward passes", "Adam", "iteration"} <= choices.keys()
+        assert ("learning" in choices) == (name != "DDPG"), policy
+        names = [part for part in choices if part.startswith("network")]
+        assert names == (["network of actor", "network of critic"] if name == "DDPG" else ["network"])
+
+
+def test_run_takes_what_it_remembers():
+    """Its learning and its acting are those that the table builds."""
+    model = {"fc_dims": [8, 8]}
+    one, other = (
+        make_run(("cartpole", CLASSIC, {"shared": {**A2C, "model": {**model, "fused": fused}}}), "cpu")
+        for fused in (None, False)
+    )
+    assert one.choices["shared"]["learning"].path.name == "one pass, in C++"
+    assert isinstance(one.groups["shared"].algorithm._learning, cpu.Learning)
+    assert other.choices["shared"]["learning"].path is PATHS["learning"][-1]
+    assert other.choices["shared"]["learning"].refused["one pass, in C++"] == "model.fused is false"
+    assert other.groups["shared"].algorithm._learning is None
+
+
+def test_page_has_the_current_tables():
+    """Another one is written by `python -m warpdrive_min.training.paths.page docs/training-speed.md`."""
+    text = (ROOT / "docs" / "training-speed.md").read_text()
+    assert page.with_tables(text) == text
+    named = {part for found in page.PLACE.finditer(text) for part in found[2].split(", ")}
+    assert named == set(PATHS)
+    assert page.with_tables(text.replace("| all others |", "| stale |")) == text

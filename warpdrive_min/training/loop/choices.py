@@ -1,0 +1,218 @@
+"""Paths that the policies of a run take together: which rows are kept, and how steps and rollouts are launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from warpdrive_min.backends.base import Argument, Launch
+from warpdrive_min.constants import FINAL_OBSERVATIONS, TERMINATED, TRUNCATED, Constants
+from warpdrive_min.env_wrapper import EnvWrapper
+from warpdrive_min.environment import Environment
+from warpdrive_min.errors import require
+from warpdrive_min.sampler import CUDASampler
+from warpdrive_min.training.config import TrainerConfig
+from warpdrive_min.training.loop.arrays import AgentArrays
+from warpdrive_min.training.loop.policies import PolicyGroup
+from warpdrive_min.training.loop.rollout import RolloutRecorder
+from warpdrive_min.training.models.fully_connected import trunks_and_heads
+from warpdrive_min.training.paths.facts import Facts
+from warpdrive_min.training.paths.table import Choice, choose
+
+
+def _facts(trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup], **more: Any) -> Facts:
+    """Return the facts of the first policy, with those of the run."""
+    given = {
+        "backend": wrapper.env_backend,
+        "has_graphs": wrapper.backend.captures_graphs,
+        "is_debug": wrapper.debug,
+        "is_eager": trainer.mode == "eager",
+        "n_policies": len(groups),
+        "observes": why_not_whole(wrapper, groups[0].arrays),
+    }
+    return groups[0].facts(trainer, **{**given, **more})
+
+
+def _choose(part: str, groups: Sequence[PolicyGroup], facts: Facts) -> Choice:
+    """Choose the path of a part that all policies take together."""
+    choice = choose(part, facts)
+    for group in groups:
+        group.choices[part] = choice
+    return choice
+
+
+def _reason(trainer: TrainerConfig, key: str, rule: str, choice: Choice) -> str:
+    """Return why no fast path is taken; raise a `ConfigError` if a setting wants one."""
+    what, do = f"run config trainer.{key}", "leave the key out, or set it to false"
+    require(choice.is_fast or not getattr(trainer, key), what, f"{rule}: {choice.why}", True, do)
+    return choice.why
+
+
+def why_not_whole(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
+    """Return why a policy does not see the array of observations whole, as it is; empty: it does."""
+    data = wrapper.cuda_data_manager
+    if not data.is_data_on_device(Constants.OBSERVATIONS):
+        return f"environment {wrapper.name!r} has no array 'observations'"
+    whole = data.tensor(Constants.OBSERVATIONS)
+    if arrays.rows is not None or len(arrays.observations) > 1 or arrays.observations[0] is not whole:
+        return "it sees not all agents, or other arrays"
+    if whole.dtype != torch.float32 or whole.dim() != 3:
+        return f"observations are not float32 by environment and agent (got {whole.dtype} of {tuple(whole.shape)})"
+    return ""
+
+
+def share_observations(
+    trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup], arrays: dict[str, AgentArrays]
+) -> str:
+    """Let rollouts keep one row of observations for all agents where that can be; returns why not, empty if so.
+
+    Args:
+        trainer: Settings of the run.
+        wrapper: Started wrapper.
+        groups: The policies, of which the only one gets other arrays.
+        arrays: Those of all policies, by name.
+
+    Raises:
+        ConfigError: They must be shared, and cannot be.
+    """
+    (group, *_), own_columns = groups, wrapper.env.own_columns if isinstance(wrapper.env, Environment) else None
+    choice = _choose("observations", groups, _facts(trainer, wrapper, groups, own_columns=own_columns))
+    reason = _reason(trainer, "shared_observations", "observations cannot be shared", choice)
+    if reason:
+        return reason
+    last = group.arrays.last_observations[0][:, :1]
+    row = torch.zeros_like(last)
+    if wrapper.bound_step(of_one_row=True, **{Constants.OBSERVATIONS: row, FINAL_OBSERVATIONS: row}) is not None:
+        last = row  # else it is picked out of the rows of all
+    group.arrays = replace(group.arrays, own_columns=own_columns, last_observations=(last,))
+    arrays[group.name] = group.arrays
+    return ""
+
+
+def steps_into_buffer(
+    trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup]
+) -> list[Launch] | None:
+    """Return steps that write observations straight into their rows of the buffer; None: they must be copied."""
+    group, facts, given = groups[0], _facts(trainer, wrapper, groups), dict[str, Any]()
+    if not _choose("steps", groups, facts).is_fast:
+        return None
+    arrays, buffer = group.arrays, group.buffer
+    assert buffer is not None
+    if arrays.own_columns is not None:
+        given = {"of_one_row": True, FINAL_OBSERVATIONS: arrays.last_observations[0]}
+    steps = [wrapper.bound_step(observations=row, **given) for row in buffer.observations[1:]]
+    bound = [step for step in steps if step is not None]
+    if len(bound) == len(steps):
+        return bound
+    _choose("steps", groups, replace(facts, is_bound=False))
+    return None
+
+
+def rollout_at_once(
+    trainer: TrainerConfig,
+    wrapper: EnvWrapper,
+    groups: Sequence[PolicyGroup],
+    recorder: RolloutRecorder,
+    sampler: CUDASampler,
+    *,
+    greedy: bool,
+) -> Launch | str:
+    """Return what plays a rollout in one launch, or why there is none.
+
+    Raises:
+        ConfigError: It must be one launch, and cannot be.
+    """
+    group, of_all = groups[0], recorder.of_all_steps()
+    more = {"is_greedy": greedy, "is_direct": group.is_direct, "tells_ends": of_all is not None}
+    facts = _facts(trainer, wrapper, groups, **more)
+    choice = _choose("rollout", groups, facts)
+    if choice.is_fast:
+        assert of_all is not None
+        launch = _bound_rollout(trainer, wrapper, group, recorder, sampler, of_all)
+        if not isinstance(launch, str):
+            return launch
+        choice = _choose("rollout", groups, replace(facts, rollout_kernel=launch))
+    return _reason(trainer, "fused_rollout", "a rollout cannot be one launch", choice)
+
+
+def _bound_rollout(
+    trainer: TrainerConfig,
+    wrapper: EnvWrapper,
+    group: PolicyGroup,
+    recorder: RolloutRecorder,
+    sampler: CUDASampler,
+    of_all: Mapping[str, Argument],
+) -> Launch | str:
+    buffer, is_tf32 = group.buffer, trainer.precision == "tf32"
+    assert buffer is not None
+    rows = {
+        Constants.ACTIONS: buffer.actions,
+        "log_probs": buffer.log_probs,
+        Constants.REWARDS: recorder.rewards,
+        TERMINATED: recorder.terminated,
+        TRUNCATED: recorder.truncated,
+    }
+    rollouts = wrapper.prepared_rollouts()
+    return rollouts.bound_collection(group.acting, sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)
+
+
+def keep_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_at_once: bool) -> dict[str, str]:
+    """Let rollouts keep the forward passes of policies where that can be; returns why not, by policy, empty if so.
+
+    Args:
+        trainer: Settings of the run.
+        groups: Policies with their algorithms.
+        is_at_once: Rollouts are played in one launch.
+
+    Raises:
+        ConfigError: They must be kept, and cannot be.
+        torch.cuda.OutOfMemoryError: They do not fit.
+    """
+    reasons, n_bytes = dict[str, str](), 0
+    for group in groups:
+        buffer, more = group.buffer, dict[str, Any]()
+        if buffer is not None:
+            device = buffer.rewards.device
+            on_gpu = device.type == "cuda"
+            more = {
+                "n_updates": getattr(group.algorithm, "n_updates", 1),
+                "n_rows": buffer.rewards.numel(),
+                "n_bytes": n_bytes + buffer.observations.nbytes,
+                "gpu_bytes": torch.cuda.get_device_properties(device).total_memory if on_gpu else None,
+            }
+        facts = group.facts(trainer, is_at_once=is_at_once, **more)
+        choice = group.choose("forward passes", facts)
+        rule = f"passes of policy {group.name!r} cannot be kept"
+        reasons[group.name] = _reason(trainer, "kept_passes", rule, choice)
+        if buffer is not None and choice.path.build is not None:
+            buffer.passes = choice.path.build(buffer.observations[:-1], facts)
+            n_bytes = facts.n_bytes + buffer.passes.n_bytes
+    return reasons
+
+
+def note_networks(trainer: TrainerConfig, groups: Sequence[PolicyGroup]) -> None:
+    """Note the kernels of networks, which choose them when they are first asked."""
+    for group in groups:
+        facts = group.facts(trainer)
+        acting = group.choose("acting", facts)
+        if acting.is_fast and (learning := group.choices.get("learning")) and learning.path.build:
+            continue  # no pass goes through the model
+        for part, model in group.models.items():
+            trunks, heads = trunks_and_heads(model)
+            if not trunks:
+                continue
+            outputs = [head.out_features for head in heads]
+            layers = trunks[0].layers(sum(outputs) if len(trunks) == 1 else outputs[0])
+            if facts.own_columns is not None:
+                layers = layers._replace(n_features=0)
+            of_part = replace(facts, network=layers, fused=group.config.models[part].fused)
+            name = "network" if len(group.models) == 1 else f"network of {part}"
+            group.choices[name] = choose("network", of_part)
+
+
+def captures_graphs(trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> bool:
+    """Return whether each half of an iteration is a CUDA graph."""
+    return _choose("iteration", groups, _facts(trainer, wrapper, groups)).is_fast

@@ -1,0 +1,65 @@
+"""Compilers that the kernels of training need."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from warpdrive_min.backends import get
+from warpdrive_min.backends.cache import obstacle as obstacle_of_folder
+from warpdrive_min.training.paths.facts import Facts, rule
+
+NEEDS_TRITON: Final = "a GPU, Triton and a C compiler"
+
+
+@cache
+def why_no_triton(device: str) -> str | None:
+    """Return why kernels in Triton cannot be launched on a type of device; None: they can."""
+    if device == "cuda" and not missing():
+        return None
+    return f"needs {NEEDS_TRITON} (got {found(device)})"
+
+
+def found(device: str) -> str:
+    """Return what there is of what Triton needs."""
+    return f"{device}; missing: {missing() or 'none'}"
+
+
+@cache
+def missing() -> str:
+    """Return what is not installed of what Triton needs; "" if all is."""
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    wanted = {
+        "Triton": importlib.util.find_spec("triton") is not None,
+        "a C compiler": any(map(shutil.which, compilers)),
+    }
+    if all(wanted.values()):
+        # Triton's own default, which would fail at the first launch; without a home there is no error here
+        home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+        folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+        name = f"a cache folder that can be written ({folder}; $TRITON_CACHE_DIR or $HOME)"
+        wanted[name] = obstacle_of_folder(folder) is None
+    return " and ".join(name for name, is_there in wanted.items() if not is_there)
+
+
+@cache
+def why_no_cpp() -> str | None:
+    """Return why kernels in C++ cannot be built; None: they can."""
+    host = get("host").availability()
+    return None if host.available else f"needs a C++ compiler (got none: {host.reason})"
+
+
+@rule(NEEDS_TRITON)
+def triton(facts: Facts) -> str | None:
+    """Return why there are no kernels in Triton."""
+    return why_no_triton(facts.device)
+
+
+@rule("a CPU and a C++ compiler")
+def cpp(facts: Facts) -> str | None:
+    """Return why there are no kernels in C++."""
+    return why_no_cpp() if facts.device == "cpu" else f"needs a CPU (got {facts.device})"
