@@ -33,7 +33,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """`pytest -m nightly`: the tests that are too slow for each change, such as two hundred kills."""
+    """`pytest -m nightly`: the tests that are too slow for each change, such as three hundred kills."""
     install(session, "dev")
     session.run("pytest", "-m", "nightly", "-n", "auto", "--dist", "worksteal", *session.posargs)
 

@@ -146,24 +146,20 @@ def test_binary_is_for_pycuda(tmp_path):
 
 @on_every_backend
 def test_bind_looks_up_every_parameter(backend):
-    """Arrays, scalars and meta information are found by the parameters' names; given arguments go before them."""
-    data, functions = filled(backend)
-    functions.bind("fill", data)()
-    assert data.pull_data_from_device("target").tolist() == WANT
-    functions.bind("fill", data, scale=0.0, offset=torch.full((1,), -7, dtype=torch.int32, device=data.device))()
-    assert data.pull_data_from_device("target").tolist() == [[0, 0.5, 1], [1.5, 2, 2.5]]
+    """Arrays, scalars and meta information are found by the parameters' names; given arguments go before them.
 
-
-@on_every_backend
-def test_bound_launch_is_repeatable_and_sees_new_values(backend):
-    """Arguments are converted once; what torch writes meanwhile is seen."""
+    Arguments are converted once; what torch writes meanwhile is seen.
+    """
     data, functions = filled(backend)
     launch = functions.bind("fill", data)
     launch()
+    assert data.pull_data_from_device("target").tolist() == WANT
     data.tensor("offset").fill_(0)
     data.tensor("target").zero_()
     launch()
     assert data.pull_data_from_device("target").tolist() == [[0, 0.5, 1], [1.5, 2, 2.5]]
+    functions.bind("fill", data, scale=0.0, offset=torch.full((1,), 7, dtype=torch.int32, device=data.device))()
+    assert data.pull_data_from_device("target").tolist() == WANT
 
 
 @on_every_backend
@@ -176,13 +172,15 @@ def test_bind_takes_shared_constants(backend):
 
 
 @on_every_backend
-def test_bind_names_the_parameter_that_is_missing(backend):
-    """A parameter without data raises, with the names there are."""
+def test_bind_checks_its_arguments(backend):
+    """A parameter without data raises, with the names there are; an array elsewhere would be read as an address."""
     data, functions = filled(backend, offset=None)
     with pytest.raises(
         BindingError, match=r"kernel 'fill', parameter 'offset': there is no data of this name; known .*target"
     ):
         functions.bind("fill", data)
+    with pytest.raises(BindingError, match=r"parameter 'offset': must be on \S+ .got meta"):
+        functions.bind("fill", data, offset=torch.zeros(1, dtype=torch.int32, device="meta"))
 
 
 @pytest.mark.parametrize("backend", [each for each in OTHER_BACKENDS if each.values[0] != "numba"])
@@ -193,37 +191,29 @@ def test_bind_checks_sizes(backend):
         functions.bind("fill", data)
 
 
-@on_every_backend
-def test_bind_checks_the_device(backend):
-    """An array elsewhere would be read as an address here."""
-    data, functions = filled(backend)
-    with pytest.raises(BindingError, match=r"parameter 'offset': must be on \S+ .got meta"):
-        functions.bind("fill", data, offset=torch.zeros(1, dtype=torch.int32, device="meta"))
-
-
 # ------------------------------------------------------------------ explicit arguments
 
 
 @on_every_backend
-def test_function_takes_arguments_in_order(backend):
-    """Without a shape, the launch has the one that fits the kernel."""
-    data, functions = filled(backend)
-    feed = CUDAFunctionFeed(data)
-    functions.get_function("fill")(*feed(["target", "offset", "scale", ("n_envs", "meta")]))
-    assert data.pull_data_from_device("target").tolist() == WANT
+def test_function_takes_arguments_in_each_form(backend):
+    """In order ``f(*args)`` has the shape that fits; ``f(*args, block=, grid=)`` and ``f[grid, block](*args)`` say it.
 
-
-@on_every_backend
-def test_function_takes_both_of_warpdrives_forms(backend):
-    """``f(*args, block=, grid=)`` and ``f[grid, block](*args)`` launch with that shape."""
+    After `bound_to` a call without arguments finds them by name; before it, it says what is missing.
+    """
     data, functions = filled(backend)
-    function, shape = functions.get_function("fill"), functions.shape
+    function, threads = functions.get_function("fill"), functions.shape.threads
     arguments = CUDAFunctionFeed(data)(["target", "offset", "scale", ("n_envs", "m")])
-    function(*arguments, block=(shape.threads, 1, 1), grid=(1, 1))
-    assert data.pull_data_from_device("target").tolist() == WANT
-    data.tensor("target").zero_()
-    function[1, shape.threads](*arguments)
-    assert data.pull_data_from_device("target").tolist() == WANT
+    with pytest.raises(BindingError, match="'fill': has no data manager to bind by name; pass the arguments"):
+        function()
+    for call in (
+        lambda: function(*arguments),
+        lambda: function(*arguments, block=(threads, 1, 1), grid=(1, 1)),
+        lambda: function[1, threads](*arguments),
+        lambda: function.bound_to(data)(),
+    ):
+        data.tensor("target").zero_()
+        call()
+        assert data.pull_data_from_device("target").tolist() == WANT
 
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] != "numba"])
@@ -249,18 +239,6 @@ def test_function_checks_explicit_arguments(backend):
     data, functions = filled(backend)
     with pytest.raises(BindingError, match=r"parameter 'target': is declared float32 .got int32"):
         functions.get_function("fill")(data.tensor("offset"), data.tensor("offset"), 0.5, 2)
-
-
-@on_every_backend
-def test_function_without_arguments_binds_by_name(backend):
-    """After `bound_to` a call without arguments finds them; before it, it says what is missing."""
-    data, functions = filled(backend)
-    function = functions.get_function("fill")
-    with pytest.raises(BindingError, match="'fill': has no data manager to bind by name; pass the arguments"):
-        function()
-    bound = function.bound_to(data)
-    bound()
-    assert data.pull_data_from_device("target").tolist() == WANT
 
 
 # ------------------------------------------------------------------ the feed
