@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -22,8 +22,10 @@ from warpdrive_min.backends.base import (
     Source,
     in_order,
 )
-from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, TypeMismatch, known, require, whole
+
+if TYPE_CHECKING:
+    from warpdrive_min.data_manager import CUDADataManager
 
 KERNELS: Final = Path(__file__).parent / "kernels"
 

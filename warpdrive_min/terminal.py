@@ -14,8 +14,7 @@ import typer
 from rich.console import ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
-from warpdrive_min.errors import WriteError
-from warpdrive_min.text import printable
+from warpdrive_min.errors import WriteError, printable
 
 
 class OutputError(OSError):

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from warpdrive_min.text import shortened
+from warpdrive_min.errors import shortened
 
 DEEPEST: Final = 32
 """Deepest nesting of a value in a file."""

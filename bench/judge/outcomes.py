@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 from xml.etree import ElementTree
 
-from warpdrive_min.text import one_line, printable
+from warpdrive_min.errors import one_line, printable
 
 from ..core.errors import Code
 from ..show import render

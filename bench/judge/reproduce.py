@@ -14,10 +14,9 @@ import typer
 
 from warpdrive_min.checkout import GitError, git
 from warpdrive_min.commands import verify
-from warpdrive_min.errors import WarpDriveError
+from warpdrive_min.errors import WarpDriveError, one_line
 from warpdrive_min.files import require_writable
 from warpdrive_min.terminal import echo
-from warpdrive_min.text import one_line
 from warpdrive_min.training.record.certificate import Certificate
 
 from ..core import machine

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from warpdrive_min.text import in_lines
+from warpdrive_min.errors import in_lines
 
 from ..core.point import Metric
 from ..core.record import Record

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from warpdrive_min.text import one_line
+from warpdrive_min.errors import one_line
 
 from ..core.point import ORACLE, PLAIN, Metric, shared_axes
 from ..core.record import Record, are_on_two_cards

@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from PIL import Image
 
+from warpdrive_min.errors import one_line
 from warpdrive_min.files import require_writable, write_atomically
 from warpdrive_min.terminal import echo
-from warpdrive_min.text import one_line
 
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import slug

@@ -13,8 +13,8 @@ from rich import box
 from rich import table as rich_table
 from rich.text import Text
 
+from warpdrive_min.errors import one_line, printable
 from warpdrive_min.terminal import Console
-from warpdrive_min.text import one_line, printable
 
 from .columns import Table
 

@@ -26,7 +26,7 @@ from tests.compat.builders import policy, settings
 from tests.compat.written_models import Gated
 from tests.support import TAG_CONFIGS
 from warpdrive_min.errors import ConfigError, DataError
-from warpdrive_min.training.models import fully_connected as models
+from warpdrive_min.training.models import parts
 from warpdrive_min.training.scale import autoscale
 from warpdrive_min.training.trainer import Trainer
 
@@ -155,7 +155,7 @@ def test_factory_knows_the_built_in_models():
 @pytest.fixture
 def gated(monkeypatch):
     """The user's model under its name, for one test."""
-    for factory in (ModelFactory, models.ModelFactory):
+    for factory in (ModelFactory, parts.ModelFactory):
         monkeypatch.setattr(factory, "_classes", dict(factory._classes))
     ModelFactory.add("gated", "tests.compat.written_models", "Gated")
 

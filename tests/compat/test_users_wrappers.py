@@ -30,7 +30,7 @@ from tests.compat.written_models import Gated
 from warpdrive_min.compat import scaling
 from warpdrive_min.compat.environments import CartPole
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.models import fully_connected as models
+from warpdrive_min.training.models import parts
 
 WRAPPERS = {
     "warpdrive's": lambda env, n_envs, backend: EnvWrapper(
@@ -227,7 +227,7 @@ def test_copy_of_a_model_is_in_the_same_environment(monkeypatch, tmp_path):
 
     monkeypatch.setattr("tests.compat.written_models.Gated", Holding)
     monkeypatch.setattr(ModelFactory, "_classes", dict(ModelFactory._classes))
-    monkeypatch.setattr(models.ModelFactory, "_classes", dict(models.ModelFactory._classes))
+    monkeypatch.setattr(parts.ModelFactory, "_classes", dict(parts.ModelFactory._classes))
     ModelFactory.add("holding", "tests.compat.written_models", "Gated")
     env = CartPole(5)
     env.lock = threading.Lock()

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import pytest
 from rich.table import Table
 
-from warpdrive_min.errors import CheckpointError
+from warpdrive_min.errors import CheckpointError, in_lines, one_line, printable
 from warpdrive_min.terminal import Console, echo
-from warpdrive_min.text import in_lines, one_line, printable
 
 HOSTILE = {
     "title of the window": ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),

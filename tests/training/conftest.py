@@ -11,7 +11,7 @@ import torch
 from tests.training import builders
 from warpdrive_min.backends.base import Kernel
 from warpdrive_min.backends.numba_cuda import NumbaBackend
-from warpdrive_min.training.models.fully_connected import ModelFactory
+from warpdrive_min.training.models.parts import ModelFactory
 
 
 @pytest.fixture(autouse=True)

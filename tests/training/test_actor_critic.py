@@ -25,7 +25,8 @@ from warpdrive_min.training.algorithms.actor_critic import A2C, PPO
 from warpdrive_min.training.algorithms.shuffle import Shuffle
 from warpdrive_min.training.config import ModelConfig, PolicyConfig
 from warpdrive_min.training.loop.rollout import RolloutBuffer
-from warpdrive_min.training.models.fully_connected import create_actor_critic, trunks_and_heads
+from warpdrive_min.training.models.fully_connected import create_actor_critic
+from warpdrive_min.training.models.parts import trunks_and_heads
 from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.table import PATHS
 

@@ -10,10 +10,11 @@ import torch
 from tests.training.fused_support import DEVICE, network  # (skips without Triton)
 from tests.training.models_support import in_torch
 from warpdrive_min.training.actions import ActionSpace
-from warpdrive_min.training.paths.fused import learning, narrow, shared
+from warpdrive_min.training.paths.fused import learning, shared
 from warpdrive_min.training.paths.fused.cpu import Network
 from warpdrive_min.training.paths.fused.loss import LossRule
 from warpdrive_min.training.paths.fused.shared import SharedRows
+from warpdrive_min.training.paths.triton import sizes
 
 ENTROPY = 0.01
 OWN, MORE = 2, 3
@@ -156,7 +157,7 @@ def test_outputs_are_those_of_the_row_of_each_agent(n_agents, precision, within,
 def test_networks_of_members_have_the_gradients_of_each_alone(has_one_trunk, monkeypatch):
     """Each sees a minibatch of its own, by coefficients and a clip of its own, also where several programs share it."""
     n_members, n_rows, normal = 3, 200, normals(0)
-    monkeypatch.setattr(narrow, "n_programs", lambda *given: 2)
+    monkeypatch.setattr(sizes, "n_programs", lambda *given: 2)
     shape = (n_members * n_rows, 1, 1)
     rollout = rollout_of(normal, shape, normal(*shape, 5), 4)
     layers, vector = made(normal, (5, 16, 32, 4), has_one_trunk=has_one_trunk)

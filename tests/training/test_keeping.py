@@ -22,7 +22,7 @@ from tests.training.builders import (
 )
 from tests.training.fused_support import DEVICE, interpret  # (before Triton is imported)
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.models.fully_connected import Trunk
+from warpdrive_min.training.models.parts import Trunk
 from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.fused import kept, wide
 from warpdrive_min.training.paths.fused.kept import KeptRows

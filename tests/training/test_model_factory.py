@@ -17,11 +17,11 @@ from warpdrive_min.training.models.fully_connected import (
     FullyConnected,
     FullyConnectedActionValueCritic,
     FullyConnectedActor,
-    ModelFactory,
     create_actor,
     create_actor_critic,
     create_critic,
 )
+from warpdrive_min.training.models.parts import ModelFactory
 
 
 class Own(Bare):

@@ -17,14 +17,16 @@ from tests.training.fused_support import DEVICE, errors, fits, gradients, networ
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig
 from warpdrive_min.training.config import precision as within
-from warpdrive_min.training.models.fully_connected import Trunk, create_actor_critic
+from warpdrive_min.training.models.fully_connected import create_actor_critic
 from warpdrive_min.training.models.members import Members
+from warpdrive_min.training.models.parts import Trunk
 from warpdrive_min.training.paths import available, table
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.fused import narrow as narrow_module
 from warpdrive_min.training.paths.fused import wide as wide_module
 from warpdrive_min.training.paths.fused.narrow import narrow
 from warpdrive_min.training.paths.fused.wide import wide
+from warpdrive_min.training.paths.triton import sizes
 
 KERNELS = {"narrow": narrow, "wide": wide}
 BOUNDS = {"fp32": 2e-6, "tf32": 3e-3, "bf16": 3e-2}
@@ -195,7 +197,7 @@ def test_networks_side_by_side_are_those_one_by_one(n_features, n_outputs):
 @pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), (401, 7)])
 def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors):
     """Several programs, each with several blocks of rows, come to the gradients of all rows; streamed layers too."""
-    monkeypatch.setattr(narrow_module, "_processors", lambda device: n_processors)
+    monkeypatch.setattr(sizes, "_processors", lambda device: n_processors)
     tile = narrow_module.FIRST_LAYER["fp32"]
     n_parts = narrow_module._n_programs(
         torch.empty(700, 0), tile.rows, tile.n_programs / -(-n_features // tile.features)

@@ -42,7 +42,8 @@ from warpdrive_min.training import build
 from warpdrive_min.training.config import PopulationConfig, RunConfig
 from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.loop.rollout import RolloutBuffer
-from warpdrive_min.training.models.members import by_member, weights_of
+from warpdrive_min.training.models.members import weights_of
+from warpdrive_min.training.models.parts import by_member
 from warpdrive_min.training.record.trained import load_policies, load_population
 from warpdrive_min.training.scale.population import MEMBERS_FILE, PopulationTrainer
 

@@ -40,11 +40,10 @@ from warpdrive_min.backends.cuda_source import (
     write,
 )
 from warpdrive_min.constants import FINAL_OBSERVATIONS
-from warpdrive_min.errors import CompileError, DiskFullError, require
+from warpdrive_min.errors import CompileError, DiskFullError, require, shortened
 from warpdrive_min.files import own_folder, said_full
 from warpdrive_min.lazy import LazyModule
 from warpdrive_min.processes import run
-from warpdrive_min.text import shortened
 
 ANSWER_S = 20.0
 """Longest time for a compiler to tell its version, s."""

@@ -33,10 +33,9 @@ from warpdrive_min.backends.base import (
     Symbol,
 )
 from warpdrive_min.backends.cache import cached
-from warpdrive_min.errors import BindingError, CompileError, ConfigError, KernelError, WriteError, require
+from warpdrive_min.errors import BindingError, CompileError, ConfigError, KernelError, WriteError, require, shortened
 from warpdrive_min.files import UNFINISHED, own_folder
 from warpdrive_min.lazy import LazyModule
-from warpdrive_min.text import shortened
 
 if TYPE_CHECKING:
     import numpy as np

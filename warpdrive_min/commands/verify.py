@@ -22,9 +22,8 @@ from warpdrive_min.commands.environments import (
     say,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import BackendUnavailable, CertificateError, WarpDriveError
+from warpdrive_min.errors import BackendUnavailable, CertificateError, WarpDriveError, one_line
 from warpdrive_min.terminal import echo
-from warpdrive_min.text import one_line
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.record.certificate import (
     Certificate,

@@ -34,6 +34,7 @@ from warpdrive_min.training.config import (
 from warpdrive_min.training.loop.arrays import AgentArrays, flat_entries, get_flattened_obs_size
 from warpdrive_min.training.loop.rollout import empty_observation
 from warpdrive_min.training.models import fully_connected as models
+from warpdrive_min.training.models import parts
 
 Tensor = torch.Tensor
 Policies = Mapping[str, Sequence[Hashable]]
@@ -270,7 +271,7 @@ BUILT_IN: Final[dict[str, type[_BuiltIn]]] = {
 # ------------------------------------------------------------------ by name
 
 
-class ModelFactory(models.ModelFactory):
+class ModelFactory(parts.ModelFactory):
     """Models that are built as WarpDrive builds them, by the name that a run config gives as ``model.type``."""
 
     _classes: ClassVar[dict[str, Callable[..., nn.Module] | str]] = dict(BUILT_IN)
@@ -293,7 +294,7 @@ class ModelFactory(models.ModelFactory):
         """
         super().add(model_name, model_path, object_name)
         made = type(f"Trained_{model_name}", (_Trained,), {"build": staticmethod(cls.create(model_name))})
-        models.ModelFactory.add(model_name, made)
+        parts.ModelFactory.add(model_name, made)
 
 
 # ------------------------------------------------------------------ in training
@@ -380,7 +381,7 @@ class _Trained(nn.Module):
         self.model = self.build(policy=policy, **of_model, **what.arguments)
         self._shared = [weakref.ref(each) for each in (what.env, getattr(what.env, "given", what.env), what.env.env)]
         """Environments that the user's model may hold, and that its copies, DDPG's targets, hold too."""
-        models.initialise(self.model, config.init_method)
+        parts.initialise(self.model, config.init_method)
         self._is_continuous = space.is_continuous
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Trained:

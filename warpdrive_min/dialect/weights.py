@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from warpdrive_min.errors import DataError, known, require
-from warpdrive_min.training.models.fully_connected import ActorCritic, Adapted, PolicyHead
+from warpdrive_min.training.models.fully_connected import ActorCritic, Adapted
 from warpdrive_min.training.models.normalisation import normalisers
+from warpdrive_min.training.models.parts import PolicyHead
 
 
 def load_warpdrive_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:

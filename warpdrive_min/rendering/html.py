@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from warpdrive_min.errors import printable
 from warpdrive_min.rendering.scene import GROUND, OUTLINES, PALETTE, TINT, Layer, Scene
-from warpdrive_min.text import printable
 
 TEMPLATE: Final = Path(__file__).with_name("player.html")
 DIGITS: Final = 4

@@ -31,16 +31,11 @@ from warpdrive_min.training.loop.global_states import n_state_features
 from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.models.central import create_centralised_critic
 from warpdrive_min.training.models.exact_weights import initialise
-from warpdrive_min.training.models.fully_connected import (
-    PolicyHead,
-    Trunk,
-    create_actor,
-    create_actor_critic,
-    create_critic,
-)
+from warpdrive_min.training.models.fully_connected import create_actor, create_actor_critic, create_critic
 from warpdrive_min.training.models.gru import create_recurrent, is_recurrent
 from warpdrive_min.training.models.members import Members
 from warpdrive_min.training.models.normalisation import normalisers
+from warpdrive_min.training.models.parts import PolicyHead, Trunk
 from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.exact.exact import Exact
 

@@ -11,8 +11,8 @@ from warpdrive_min.backends.base import Argument, Backend, Launch
 from warpdrive_min.errors import DataError, require
 from warpdrive_min.function_manager import CUDAFunctionManager, core_sources
 from warpdrive_min.training.loop.rollout import RolloutBuffer
-from warpdrive_min.training.models.members import by_member
 from warpdrive_min.training.models.normalisation import LARGEST, Moments, RunningMoments
+from warpdrive_min.training.models.parts import by_member
 
 Key = tuple[tuple[int, torch.Size] | None, ...]
 

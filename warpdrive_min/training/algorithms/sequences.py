@@ -16,7 +16,8 @@ from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCritic
 from warpdrive_min.training.config import ModelConfig, TrainerConfig, divisors_around
 from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.loop.rollout import RolloutBuffer
-from warpdrive_min.training.models.gru import Recurrent, steps_together
+from warpdrive_min.training.models.gru import steps_together
+from warpdrive_min.training.models.parts import Recurrent
 
 Tensor = torch.Tensor
 

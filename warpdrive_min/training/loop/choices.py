@@ -18,7 +18,7 @@ from warpdrive_min.training.config import TrainerConfig
 from warpdrive_min.training.loop.arrays import AgentArrays
 from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.loop.rollout import RolloutRecorder
-from warpdrive_min.training.models.fully_connected import trunks_and_heads
+from warpdrive_min.training.models.parts import trunks_and_heads
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.table import Choice, choose
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from warpdrive_min.backends.base import Launch
 from warpdrive_min.constants import Constants
-from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import known, require
-from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.config import Member, PolicyConfig, TrainerConfig, present
-from warpdrive_min.training.loop.arrays import AgentArrays
 from warpdrive_min.training.loop.rollout import Observation, RolloutBuffer, empty_observation
-from warpdrive_min.training.models.fully_connected import layers_of
-from warpdrive_min.training.models.gru import Memory, Recurrent
-from warpdrive_min.training.models.members import Members, by_member
 from warpdrive_min.training.models.normalisation import Moments, normalisers
+from warpdrive_min.training.models.parts import Memory, Recurrent, by_member, layers_of, n_members_of
 from warpdrive_min.training.paths.facts import Facts
 from warpdrive_min.training.paths.table import Choice, choose
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Launch
+    from warpdrive_min.env_wrapper import EnvWrapper
+    from warpdrive_min.sampler import CUDASampler
+    from warpdrive_min.training.loop.arrays import AgentArrays
 
 Tensors = dict[str, torch.Tensor]
 _UNKNOWN: Final = object()
@@ -141,7 +141,7 @@ class PolicyGroup:
             "n_types": arrays.space.n_types,
             "is_masked": arrays.mask is not None,
             "is_recurrent": self.memory is not None,
-            "is_population": isinstance(self.acting, Members),
+            "is_population": n_members_of(self.acting) > 0,
             "has_critic": "critic" in self.models and not self.is_noisy,
             "own_columns": arrays.own_columns,
             "tells_ends": bool(arrays.last_observations),
@@ -309,7 +309,7 @@ class ActionSampler:
         spaces = {group.name: group.arrays.space for group in groups}
         require(len(set(spaces.values())) == 1, who, "must have one action space", spaces, do)
         self.groups = tuple(groups)
-        self._n_members = groups[0].acting.n_members if isinstance(groups[0].acting, Members) else 0
+        self._n_members = n_members_of(groups[0].acting)
         self._scales: torch.Tensor | None = None
         """Logarithms of the scales of a population's members, (members, n_types); None of others, and of choices."""
         self.space = first.space

@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from warpdrive_min.errors import DataError, known, require
+from warpdrive_min.errors import DataError, known, one_line, require
 from warpdrive_min.files import room_for, write_atomically
 from warpdrive_min.packages import optional_package
-from warpdrive_min.text import one_line
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.metrics import Row
 

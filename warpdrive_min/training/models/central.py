@@ -14,13 +14,7 @@ import torch
 from torch import nn
 
 from warpdrive_min.errors import require
-from warpdrive_min.training.models.fully_connected import (
-    ModelFactory,
-    Trunk,
-    check_shape,
-    initialise,
-    probe,
-)
+from warpdrive_min.training.models.parts import ModelFactory, Trunk, check_shape, initialise, probe
 
 if TYPE_CHECKING:
     from warpdrive_min.training.config import ModelConfig

@@ -15,46 +15,18 @@ from torch import nn
 from warpdrive_min.errors import require
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, divisors_around
-from warpdrive_min.training.models.fully_connected import (
+from warpdrive_min.training.models.parts import (
     ModelFactory,
     PolicyHead,
-    Stochastic,
+    Recurrent,
     Trunk,
     check_shape,
     initialise,
+    over,
     probe,
 )
 
 Tensor = torch.Tensor
-
-
-class Recurrent(Stochastic):
-    """Base of recurrent models for A2C and PPO; a subclass gives `state_size`, `unroll`, `head` and `value`."""
-
-    state_size: int
-    """Numbers of a state."""
-
-    def unroll(self, observations: Tensor, state: Tensor, begins: Tensor | None = None) -> Tensor:
-        """Return the state after each step of some sequences, ``(n, n_steps, ..., state_size)``.
-
-        Args:
-            observations: ``(n, n_steps, ..., n_features)``.
-            state: Before the first step, ``(n, ..., state_size)``.
-            begins: Steps with which an episode begins, ``(n, n_steps)`` bool: their state before is zero. None: none.
-        """
-        raise NotImplementedError
-
-    def head(self, states: Tensor) -> Tensor:
-        """Return the head that follows from states, ``(..., n_outputs)``."""
-        raise NotImplementedError
-
-    def value(self, states: Tensor) -> Tensor:
-        """Return the value that follows from states, ``(...)``."""
-        raise NotImplementedError
-
-    def step(self, observations: Tensor, state: Tensor) -> Tensor:
-        """Return the state after one step from ``state`` ``(n, ..., state_size)``, in the same shape."""
-        return self.unroll(observations[:, None], state)[:, 0]
 
 
 class GRU(Recurrent):
@@ -200,33 +172,3 @@ def steps_together(config: ModelConfig, n_steps: int, who: str) -> int:
     below, _ = divisors_around(n_steps, length)
     require(n_steps % length == 0, f"{who}.model.sequence_length", rule, length, f"take {below}, or leave it out")
     return length
-
-
-def over(mask: Tensor, state: Tensor) -> Tensor:
-    """Return a mask of the first axis of states, broadcast to their shape."""
-    return mask.view(-1, *[1] * (state.dim() - 1))
-
-
-class Memory:
-    """Memory of a recurrent policy: the state of each agent of some environments, carried from step to step.
-
-    Args:
-        model: The model.
-        timestep: Steps of the episodes that run, (n_envs,), 0 where one begins.
-        n_agents: Agents of the policy.
-    """
-
-    def __init__(self, model: Recurrent, timestep: Tensor, n_agents: int) -> None:
-        self._model, self._timestep = model, timestep
-        rows = (len(timestep), n_agents)
-        self.state = torch.zeros(*rows, model.state_size, device=timestep.device, dtype=torch.float32)
-        """Before the next step, (n_envs, n_agents, state_size)."""
-
-    def forget(self) -> None:
-        """Zero the state where an episode begins, in place; enqueues."""
-        self.state.masked_fill_(over(self._timestep == 0, self.state), 0.0)
-
-    def act(self, observations: Tensor) -> Tensor:
-        """Return the head for what the agents see, (n_envs, n_agents, n_outputs), and go a step on; enqueues."""
-        self.state.copy_(self._model.step(observations, self.state))
-        return self._model.head(self.state)

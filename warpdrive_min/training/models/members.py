@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from warpdrive_min.training.models.fully_connected import layers_of, trunks_and_heads
+from warpdrive_min.training.models.parts import by_member, layers_of, trunks_and_heads
 from warpdrive_min.training.paths.facts import Facts, Layers, first_reason, two_layers
 from warpdrive_min.training.paths.fused import narrow
 from warpdrive_min.training.paths.fused.network import Network
@@ -21,12 +21,6 @@ BEST: Final = "best/"
 BEST_RETURNS: Final = "population/best_return"
 """Name of their mean returns, (members,)."""
 PREFIX: Final = "members."
-
-
-def by_member(array: Tensor, n_members: int, axis: int = 1) -> Tensor:
-    """Return an array whose ``axis`` counts environments, blocks of a member each, as ``(n_members, ...)``; a view."""
-    view: Tensor = array.unflatten(axis, (n_members, -1)).movedim(axis, 0)
-    return view
 
 
 class Members(nn.Module):

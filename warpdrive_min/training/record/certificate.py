@@ -23,9 +23,8 @@ import warpdrive_min
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.host import processor
 from warpdrive_min.checkout import GitError, commit_of_code
-from warpdrive_min.errors import CertificateError, require
+from warpdrive_min.errors import CertificateError, one_line, require
 from warpdrive_min.files import write_atomically
-from warpdrive_min.text import one_line
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop.checkpoint import listed
 from warpdrive_min.training.loop.metrics import EPISODIC_RETURN, Row

@@ -14,7 +14,7 @@ import torch
 from warpdrive_min.training.algorithms import losses
 from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCriticAlgorithm, Rows, Within
 from warpdrive_min.training.loop.rollout import RolloutBuffer
-from warpdrive_min.training.models.members import by_member
+from warpdrive_min.training.models.parts import by_member
 
 Tensor = torch.Tensor
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from warpdrive_min.backends.base import Argument, Backend, Constant
 from warpdrive_min.errors import require
 from warpdrive_min.function_manager import KERNELS, CUDAFunctionManager
-from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.paths.exact.layers import THREADS, Layers, order, parts_of
 from warpdrive_min.training.paths.fused.loss import EPSILON, GivenGradients, LossRule, Minibatch
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Argument, Backend, Constant
+    from warpdrive_min.training.actions import ActionSpace
 
 Tensor = torch.Tensor
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from warpdrive_min.backends.base import Launch
 from warpdrive_min.training.paths.triton.sizes import power_of_two
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Launch
 
 Tensor = torch.Tensor
 

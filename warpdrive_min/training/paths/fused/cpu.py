@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
 from warpdrive_min.backends import get
-from warpdrive_min.backends.base import Argument, Kernel, Launch
 from warpdrive_min.function_manager import LaunchShape
-from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
 from warpdrive_min.training.paths.fused.network import SIZES, Network, offset_of
 from warpdrive_min.training.paths.fused.shared import SharedRows
+
+if TYPE_CHECKING:
+    from warpdrive_min.backends.base import Argument, Kernel, Launch
+    from warpdrive_min.training.actions import ActionSpace
 
 Tensor = torch.Tensor
 

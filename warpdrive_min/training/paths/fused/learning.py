@@ -19,6 +19,8 @@ from warpdrive_min.training.paths.fused.activations import in_kernels
 from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutArrays
 from warpdrive_min.training.paths.fused.network import Network, offset_of
 from warpdrive_min.training.paths.fused.rows import take
+from warpdrive_min.training.paths.triton import sizes as triton_sizes
+from warpdrive_min.training.paths.triton.sizes import PRODUCTS, block_of
 
 if TYPE_CHECKING:
     from warpdrive_min.training.actions import ActionSpace
@@ -59,7 +61,7 @@ def first_layer_stays(facts: Facts) -> str | None:
 
 def first_layer_is_small(layers: Layers) -> bool:
     """Return whether the weights of the first layer stay on the chip."""
-    return narrow.block_of(layers.n_features) * narrow.block_of(layers.hidden[0]) <= narrow.MOST_RESIDENT
+    return block_of(layers.n_features) * block_of(layers.hidden[0]) <= narrow.MOST_RESIDENT
 
 
 class Learning:
@@ -109,7 +111,7 @@ class Learning:
         heads.append((*network.policy, None, None))  # after the value, which its advantages may be of
         if network.policy[0] is network.value[0]:
             heads = [(*network.policy, *network.value[4:])]
-        n_programs = narrow.n_programs(n_items, ROWS, PROGRAMS_PER_PROCESSOR, device, self._n_networks)
+        n_programs = triton_sizes.n_programs(n_items, ROWS, PROGRAMS_PER_PROCESSOR, device, self._n_networks)
         first_layers: list[_SharedLayer | None] = [None for _ in heads]
         if own_columns is not None:
             n_programs = shared.n_programs(n_agents, n_rows, PROGRAMS_PER_PROCESSOR, device)
@@ -142,9 +144,9 @@ class Learning:
             "F": sizes["n_features"],
             "H1": sizes["n_first"],
             "H2": sizes["n_second"],
-            "BLOCK_F": narrow.block_of(sizes["n_features"]),
-            "BLOCK_H1": narrow.block_of(sizes["n_first"]),
-            "BLOCK_H2": narrow.block_of(sizes["n_second"]),
+            "BLOCK_F": block_of(sizes["n_features"]),
+            "BLOCK_H1": block_of(sizes["n_first"]),
+            "BLOCK_H2": block_of(sizes["n_second"]),
             "N_AGENTS": n_agents,
             "OWN_COLUMNS": own_columns,
             "SIZES": space.categories,
@@ -154,7 +156,7 @@ class Learning:
             "VALUE_CLIP": rule.value_clip,
             "ROWS": ROWS if own_columns is None else shared.ROWS,
             "ACTIVATION": activation,
-            "PRODUCT": narrow.PRODUCTS[precision],
+            "PRODUCT": PRODUCTS[precision],
             "num_warps": WARPS,
         }
 
@@ -235,7 +237,7 @@ class _Pass:
         has_policy, self.has_value = layers[4] is not None, layers[6] is not None
         self.arguments["N_TYPES"] = space.n_types if has_policy else 0
         self.arguments["N_OUTPUTS"] = space.n_outputs if has_policy else 0
-        self.arguments["BLOCK_O"] = narrow.block_of(self.arguments["N_OUTPUTS"] + self.has_value)
+        self.arguments["BLOCK_O"] = block_of(self.arguments["N_OUTPUTS"] + self.has_value)
         in_order = (0, 1, 2, 3, 4, 6, 5, 7) if first_layer is None else (1, 2, 3, 4, 6, 5, 7)
         parts = [part for part in (layers[k] for k in in_order) if part is not None]
         ranges = [torch.arange(part.numel(), device="cpu") + offset_of(part, parameters) for part in parts]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.paths.triton.columns import joined
 from warpdrive_min.training.paths.triton.sizes import power_of_two
+
+if TYPE_CHECKING:
+    from warpdrive_min.training.actions import ActionSpace
 
 Tensor = torch.Tensor
 Evaluated = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]

@@ -7,14 +7,13 @@ their weights has a kernel of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from warpdrive_min.training.paths.facts import Facts, rule
-from warpdrive_min.training.paths.triton.sizes import power_of_two
+from warpdrive_min.training.paths.triton.sizes import PRODUCTS, block_of, n_programs
 
 if TYPE_CHECKING:
     from warpdrive_min.training.config import Precision
@@ -52,10 +51,6 @@ SMALL: Final = 6_144
 WARPS: Final = 4
 PROGRAMS_PER_PROCESSOR: Final = 2
 """Programs of the kernel of gradients, each of which keeps sums of its own."""
-PRODUCTS: Final[dict[Precision, str]] = {"fp32": "bf16x6", "tf32": "tf32", "bf16": "bf16"}
-"""Kind of product by precision, where layers are resident. Six products of bfloat16, "bf16x6", have the errors of
-float32; so have three of TF32, "tf32x3", whose operands take more of the chip.
-"""
 FORWARD: Final[dict[Precision, Tile]] = {
     "fp32": Tile(64, 32, 4, 3, 3, "tf32x3"),
     "tf32": Tile(64, 32, 4, 3, 4, "tf32"),
@@ -239,19 +234,3 @@ def _n_networks(x: torch.Tensor) -> int:
 
 def _n_programs(x: torch.Tensor, rows_of_block: int, per_processor: float) -> int:
     return n_programs(x.shape[-2], rows_of_block, per_processor, x.device, _n_networks(x))
-
-
-def n_programs(n_rows: int, rows_of_block: int, per_processor: float, device: torch.device, n_networks: int = 1) -> int:
-    """Return how many programs share the blocks of the rows of a network."""
-    at_once = int(per_processor * _processors(device))
-    return max(1, min(-(-n_rows // rows_of_block), -(-at_once // n_networks)))
-
-
-def block_of(size: int) -> int:
-    """Return the size of a block that holds a size; matrix units take 16 at least."""
-    return power_of_two(size, 16)
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

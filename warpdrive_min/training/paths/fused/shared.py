@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from warpdrive_min.training.paths.fused import narrow
+from warpdrive_min.training.paths.triton import sizes
+from warpdrive_min.training.paths.triton.sizes import PRODUCTS, block_of
 
 if TYPE_CHECKING:
     from warpdrive_min.training.config import Precision
@@ -84,14 +85,14 @@ def outputs(seen: SharedRows, sums: Tensor, weights: Sequence[Tensor], activatio
         H1=len(w1),
         H2=len(w2),
         O=n_outputs,
-        BLOCK_H1=narrow.block_of(len(w1)),
-        BLOCK_H2=narrow.block_of(len(w2)),
-        BLOCK_O=narrow.block_of(n_outputs),
+        BLOCK_H1=block_of(len(w1)),
+        BLOCK_H2=block_of(len(w2)),
+        BLOCK_O=block_of(n_outputs),
         N_AGENTS=seen.n_agents,
         OWN_COLUMNS=seen.own_columns,
         ROWS=ROWS,
         ACTIVATION=activation,
-        PRODUCT=narrow.PRODUCTS[precision],
+        PRODUCT=PRODUCTS[precision],
         num_warps=WARPS,
     )
     return out
@@ -105,5 +106,5 @@ def n_blocks(n_agents: int) -> int:
 def n_programs(n_agents: int, n_envs: int, per_processor: int, device: torch.device) -> int:
     """Return how many programs share the environments, each with one block of agents of every so many-th."""
     blocks = n_blocks(n_agents)
-    at_once = narrow.n_programs(n_envs * blocks * ROWS, ROWS, per_processor, device)
+    at_once = sizes.n_programs(n_envs * blocks * ROWS, ROWS, per_processor, device)
     return -(-at_once // blocks) * blocks

@@ -11,7 +11,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpdrive_min.training.paths.triton.activation_kernels import activate
 from warpdrive_min.training.paths.triton.loss_kernels import (
     categorical,
     clipped_error,
@@ -19,8 +18,10 @@ from warpdrive_min.training.paths.triton.loss_kernels import (
     first_choice,
     surrogate,
 )
-from warpdrive_min.training.paths.triton.narrow_kernels import (
+from warpdrive_min.training.paths.triton.shared_kernels import own_weights
+from warpdrive_min.training.paths.triton.tiles import (
     across,
+    activate,
     chained,
     fold,
     matrix,
@@ -31,7 +32,6 @@ from warpdrive_min.training.paths.triton.narrow_kernels import (
     unfold,
     vector,
 )
-from warpdrive_min.training.paths.triton.shared_kernels import own_weights
 
 
 @triton.jit

@@ -5,8 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpdrive_min.training.paths.triton.activation_kernels import activate
-from warpdrive_min.training.paths.triton.narrow_kernels import chained, matrix, vector
+from warpdrive_min.training.paths.triton.tiles import activate, chained, matrix, vector
 
 
 @triton.jit

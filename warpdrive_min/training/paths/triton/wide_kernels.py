@@ -12,8 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpdrive_min.training.paths.triton.activation_kernels import activate, derivative
-from warpdrive_min.training.paths.triton.narrow_kernels import exchanged
+from warpdrive_min.training.paths.triton.tiles import activate, derivative, exchanged
 
 
 @triton.jit
