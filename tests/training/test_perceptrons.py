@@ -26,7 +26,7 @@ from warpdrive_min.training.paths.fused import narrow as narrow_module
 from warpdrive_min.training.paths.fused import wide as wide_module
 from warpdrive_min.training.paths.fused.narrow import narrow
 from warpdrive_min.training.paths.fused.wide import wide
-from warpdrive_min.training.paths.triton import sizes
+from warpdrive_min.training.paths.triton import sizes as triton_sizes
 
 KERNELS = {"narrow": narrow, "wide": wide}
 BOUNDS = {"fp32": 2e-6, "tf32": 3e-3, "bf16": 3e-2}
@@ -197,7 +197,7 @@ def test_networks_side_by_side_are_those_one_by_one(n_features, n_outputs):
 @pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), (401, 7)])
 def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors):
     """Several programs, each with several blocks of rows, come to the gradients of all rows; streamed layers too."""
-    monkeypatch.setattr(sizes, "_processors", lambda device: n_processors)
+    monkeypatch.setattr(triton_sizes, "_processors", lambda device: n_processors)
     tile = narrow_module.FIRST_LAYER["fp32"]
     n_parts = narrow_module._n_programs(
         torch.empty(700, 0), tile.rows, tile.n_programs / -(-n_features // tile.features)
