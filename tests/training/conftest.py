@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from tests.training import builders
-from warpdrive_min.backends.base import Kernel
-from warpdrive_min.backends.numba_cuda import NumbaBackend
 from warpdrive_min.training.models.parts import ModelFactory
 
 
@@ -20,25 +18,6 @@ def _closed_trainers():
     yield
     while builders.MADE:
         builders.MADE.pop().graceful_close()
-
-
-COMPILED: dict[str, dict[str, Kernel]] = {}
-"""Numba's kernels of this process, by source and constants."""
-
-
-@pytest.fixture(autouse=True)
-def _kernels_once(monkeypatch):
-    """Compile Numba's kernels of a source with the same constants for the first test that asks for them."""
-    compile_it = NumbaBackend.compile
-
-    def compile_once(self, source, constants):
-        self.enter()
-        key = repr((source, sorted(constants.items())))
-        if key not in COMPILED:
-            COMPILED[key] = compile_it(self, source, constants)
-        return dict(COMPILED[key])
-
-    monkeypatch.setattr(NumbaBackend, "compile", compile_once)
 
 
 @pytest.fixture(autouse=True)
