@@ -229,6 +229,21 @@ def test_kernel_reaches_every_agent_once(backend, n_agents, n_envs):
         np.testing.assert_array_equal(data.pull_data_from_device("target"), want)
 
 
+@on_every_backend
+def test_launch_keeps_its_number_of_blocks(backend):
+    """Also where the kernel is prepared once more, for fewer environments: the simulator has one shape a kernel."""
+    data, functions = managers(backend, 3, 43)
+    push(data, "target", np.zeros((43, 3), np.float32))
+    push(data, "offset", [7])
+    push(data, "scale", 0.5)
+    functions.load(FILL)
+    launch, kernel = functions.bind("fill", data), functions.kernel("fill")
+    few = {"target": torch.zeros(1, 3, device=BACKENDS[backend].device), "n_envs": 1}
+    kernel.prepare([few.get(each.name, data.find(each.name)) for each in kernel.parameters], 1, functions.shape.threads)
+    launch()
+    np.testing.assert_array_equal(data.pull_data_from_device("target"), 0.5 * np.arange(129).reshape(43, 3) + 7)
+
+
 @needs_host
 @pytest.mark.parametrize(
     ("c_type", "value"),

@@ -122,8 +122,8 @@ class NumbaKernel:
         if simulated():
             views = [argument.numpy() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
             packed = self._signature.pack(views)
-            configured = self._kernel[blocks, threads]
-            return lambda: configured(*packed)
+            # The simulator keeps one launch shape for each kernel: set it at each launch.
+            return lambda: self._kernel[blocks, threads](*packed)
         from numba import cuda  # noqa: PLC0415  (optional)
         from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
 
