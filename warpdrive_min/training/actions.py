@@ -1,4 +1,4 @@
-"""The actions of a policy's agents, as models, losses and samplers see them."""
+"""Action spaces of policies, as models, losses and samplers use them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from warpdrive_min.spaces import action_bounds, category_counts
 
 @dataclass(frozen=True, slots=True)
 class ActionSpace:
-    """Discrete actions of one type or several, or continuous ones between bounds.
+    """Discrete actions of one or several types, or bounded continuous ones.
 
     Raises:
-        ConfigError: Neither or both of them, their number is not `n_types`, a type without a choice, or a lower bound
-            that is not below the upper one.
+        ConfigError: Categories and bounds are both given or both missing, or their number is not `n_types`. Or a type
+            has no choice, or a lower bound is not below the upper one.
     """
 
     categories: tuple[int, ...]
-    """Choices of each type; none: continuous."""
+    """Number of choices of each type; empty: continuous."""
     n_types: int
-    """Numbers that make up one action."""
+    """Number of values in one action."""
     low: tuple[float, ...] = ()
-    """Least value of each continuous type; may be infinite."""
+    """Lower bound of each continuous type; may be infinite."""
     high: tuple[float, ...] = ()
-    """Largest value of each continuous type; may be infinite."""
+    """Upper bound of each continuous type; may be infinite."""
 
     def __post_init__(self) -> None:
         sizes = {len(values) for values in ((self.categories,) if self.categories else (self.low, self.high))}
@@ -41,25 +41,25 @@ class ActionSpace:
 
     @property
     def is_continuous(self) -> bool:
-        """The actions are those of a box."""
+        """True if the actions are continuous (a Box)."""
         return not self.categories
 
     @property
     def dtype(self) -> type[np.int32] | type[np.float32]:
-        """Type of the actions in arrays."""
+        """Element type of action arrays."""
         return np.float32 if self.is_continuous else np.int32
 
     @property
     def n_outputs(self) -> int:
-        """Width of an actor's head: a logit for each choice of each type, or the mean of each continuous type."""
+        """Width of the actor's head: logits of all choices, or one mean per type."""
         return sum(self.categories) or self.n_types
 
     @classmethod
     def of(cls, space: Any) -> ActionSpace:
-        """Read a space, Gymnasium's or ours; a box of any shape is flattened.
+        """Read a Gymnasium space or one of ours; a Box of any shape is flattened.
 
         Raises:
-            ConfigError: It is no Discrete, MultiDiscrete or Box, or its bounds are in the wrong order.
+            ConfigError: The space is no Discrete, MultiDiscrete or Box, or its bounds are in the wrong order.
         """
         if not hasattr(space, "low"):
             categories = category_counts(space)

@@ -1,4 +1,4 @@
-"""From a run config to policies that act and learn: models, algorithms, and the numbers that change with time."""
+"""Models, algorithms and schedules of policies, built from a run config."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ RECURRENT: Final[dict[str, str]] = {
     "A2C": "warpdrive_min.training.algorithms.sequences:RecurrentA2C",
     "PPO": "warpdrive_min.training.algorithms.sequences:RecurrentPPO",
 }
-"""Those of policies whose model is recurrent."""
+"""Algorithms for recurrent models, by name: module and class."""
 OF_POPULATIONS: Final[dict[str, str]] = {
     "A2C": "warpdrive_min.training.scale.population_algorithms:PopulationA2C",
     "PPO": "warpdrive_min.training.scale.population_algorithms:PopulationPPO",
 }
-"""Those of populations."""
+"""Algorithms for populations, by name: module and class."""
 WARPDRIVE_WEIGHTS: Final = "warpdrive_min.dialect.weights:load_warpdrive_state_dict"
-"""Loader of WarpDrive's files: module and function."""
+"""Loader of WarpDrive's weight files: module and function."""
 
 MODEL_SEED, SAMPLER_SEED, RESET_SEED, ALGORITHM_SEED, BEST_SEED = range(5)
-"""Uses of a run's seed; see `derived_seed`."""
+"""Purposes of seeds derived from a run's seed; see `derived_seed`."""
 
 
 def derived_seed(seed: int, *words: int) -> int:
-    """Return a seed of 63 bits for one of several uses of a run's seed."""
+    """Return a 63-bit seed for one purpose, derived from a run's seed."""
     return int(np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -78,7 +78,7 @@ def algorithm_class(config: RunConfig, policy: str) -> Any:
     """Return the class of a policy's algorithm; see `Algorithm`.
 
     Raises:
-        ConfigError: The policy's model is recurrent, and WarpDrive's rule is to hold.
+        ConfigError: The policy's model is recurrent, and the config asks for WarpDrive's rule or a population.
     """
     model, compat = config.policy[policy].model, config.trainer.compat
     if isinstance(model, ModelConfig) and is_recurrent(model.type):
@@ -93,10 +93,10 @@ def algorithm_class(config: RunConfig, policy: str) -> Any:
 
 
 def require_fit(config: RunConfig, wrapper: EnvWrapper, policies: Collection[str], *, has_members: bool) -> None:
-    """Make sure that a run config fits a wrapper, its policies and its trainer.
+    """Check that a run config fits its wrapper, policies and trainer.
 
     Raises:
-        ConfigError: It does not.
+        ConfigError: It does not fit.
     """
     trainer, backend = config.trainer, wrapper.env_backend
     rule = f"environment {wrapper.name!r} has no kernels for backend {backend!r}"
@@ -119,7 +119,9 @@ def require_fit(config: RunConfig, wrapper: EnvWrapper, policies: Collection[str
 def make_groups(
     config: RunConfig, arrays: Mapping[str, AgentArrays], seed: int, device: torch.device
 ) -> dict[str, PolicyGroup]:
-    """Build the models of all policies; the same seed gives the same weights on every device.
+    """Build the models of all policies.
+
+    The same seed gives the same weights on every device.
 
     Raises:
         ConfigError: An algorithm does not fit the actions, or a model cannot be built.
@@ -137,7 +139,7 @@ def make_groups(
         return made
 
     def network_of(member: Member, *given: Any) -> torch.nn.Module:
-        with own_draws(derived_seed(member.seed, MODEL_SEED)):  # as of a run with its seed
+        with own_draws(derived_seed(member.seed, MODEL_SEED)):  # as in a run with this seed
             return networks(*given)["model"]
 
     with own_defaults(), own_draws(derived_seed(seed, MODEL_SEED)):
@@ -165,7 +167,7 @@ def make_groups(
 
 
 def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionSpace) -> dict[str, torch.nn.Module]:
-    """Build the networks of one policy that see no more than an agent does, by their part.
+    """Build a policy's networks by part, except a centralised critic.
 
     Raises:
         ConfigError: The algorithm does not fit the actions, or a model cannot be built.
@@ -188,11 +190,13 @@ def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionS
 
 
 def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:
-    """Fill a model from a checkpoint, of which it takes the tensors below ``prefix``, or from WarpDrive's state_dict.
+    """Fill a model from a checkpoint or from WarpDrive's state_dict.
+
+    From a checkpoint it takes the tensors whose names start with ``prefix``.
 
     Raises:
-        CheckpointError: It has no such tensors, or of other shapes, or is no file of weights.
-        DataError: A state_dict has no such tensors, or of other shapes.
+        CheckpointError: Tensors are missing or have other shapes, or the file holds no weights.
+        DataError: Tensors of a state_dict are missing or have other shapes.
     """
     if Path(file).is_file():
         what, rule = f"weights {file}", "must be a state_dict of tensors alone"
@@ -200,7 +204,7 @@ def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:
         try:
             with warnings.catch_warnings(action="ignore"):
                 state = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # whatever it raises of a file that it did not write
+        except Exception as error:  # torch.load raises many types for foreign files
             raise CheckpointError.of(what, rule, type(error).__name__, do) from error
         is_one = isinstance(state, Mapping) and all(
             isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
@@ -213,10 +217,10 @@ def load_weights(model: torch.nn.Module, file: str, prefix: str) -> None:
 
 
 def noise_schedules(config: RunConfig) -> dict[str, Schedule]:
-    """Return the numbers of the noise of DDPG; of Gaussian noise nothing stays from step to step.
+    """Return the schedules of DDPG's noise; damping 1 makes it Gaussian.
 
     Raises:
-        ConfigError: Its policies explore by different noises.
+        ConfigError: Policies of DDPG use different types of noise.
     """
     kinds = {name: policy.noise for name, policy in config.policy.items() if policy.algorithm == "DDPG"}
     rule = "all policies of DDPG must explore by the same noise, of which sampler.params has the numbers"
@@ -225,19 +229,19 @@ def noise_schedules(config: RunConfig) -> dict[str, Schedule]:
 
 
 class ScheduledTensors:
-    """Numbers that change with training time: tensors which the host writes between iterations, by entry."""
+    """Tensors that the host updates from schedules between iterations."""
 
     def __init__(self) -> None:
         self._schedules: list[tuple[list[ParamScheduler], torch.Tensor]] = []
         self._written: dict[int, list[float]] = {}
 
     def add(self, schedules: Sequence[Schedule], tensor: torch.Tensor) -> None:
-        """Have each entry of a vector follow a schedule, or a 0-d tensor the only one."""
+        """Let each entry of a vector, or a 0-d tensor, follow its schedule."""
         made = {repr(schedule): ParamScheduler(schedule) for schedule in schedules}
         self._schedules.append(([made[repr(schedule)] for schedule in schedules], tensor))
 
     def write(self, now: int) -> None:
-        """Write the numbers of a timestep, those that have changed; enqueues."""
+        """Write the values at timestep ``now`` that have changed; enqueues."""
         for schedules, tensor in self._schedules:
             of_each = {schedule: schedule.get_param_value(now) for schedule in dict.fromkeys(schedules)}
             values = [of_each[schedule] for schedule in schedules]
@@ -253,17 +257,19 @@ class ScheduledTensors:
                 self._written[id(tensor)] = values
 
     def values(self, tensor: torch.Tensor) -> list[float]:
-        """Return the numbers that were written last."""
+        """Return the values written last."""
         return self._written[id(tensor)]
 
 
 def make_exact(groups: Sequence[PolicyGroup], backend: Backend, seeds: Sequence[int]) -> None:
-    """Let policies act and learn by kernels with one order, from weights that no library's digits decide.
+    """Switch policies to exact kernels and exact initial weights.
+
+    The kernels have one order of operations. The weights do not depend on the rounding of a library.
 
     Args:
-        groups: Policies with their models, before anything holds on to their parameters.
+        groups: Policies with their models, before anything references their parameters.
         backend: `host` or `pycuda`.
-        seeds: Seed of the weights of each.
+        seeds: Weight seed of each policy.
 
     Raises:
         ConfigError: The backend runs another language than CUDA C.
