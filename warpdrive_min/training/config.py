@@ -1,6 +1,6 @@
-"""Run configs: training, its policies and what is kept of a run, as `run_config.yaml` says it.
+"""Run configs: training, policies, sampling and saving, as in `run_config.yaml`.
 
-Key by key in `docs/run_config.md`. Time in schedules is counted in steps of all environments together.
+`docs/run_config.md` lists every key. Schedules count the env steps of all environments together.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ Sink = Literal["jsonl", "csv", "tensorboard", "wandb"]
 OFF: Final = -1
 """Value of `TrainerConfig.neg_pos_env_ratio` that turns it off."""
 MAX_UNITS, MAX_LAYERS = 2**16, 100
-"""Largest layer of a network, and most layers."""
+"""Maximum units of a layer, and maximum number of layers."""
 MAX_STEPS: Final = 1_000_000
-"""Most steps of an optimiser in an iteration, each a launch."""
+"""Maximum optimiser steps in an iteration; each is a launch."""
 MAX_FILE: Final = 2**22
-"""Longest file of a run config, bytes."""
+"""Maximum size of a run config file, bytes."""
 MAX_NODES: Final = 1_000_000
-"""Most values of a run config."""
+"""Maximum number of values in a run config."""
 NAME: Final = re.compile(r"\w[\w.-]*")
-"""Name of a policy; files and metrics are named after it."""
+"""Pattern of policy names; files and metrics use them."""
 EXPONENT: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)[eE][-+]?\d+\Z")
-"""Number with an exponent, in YAML."""
+"""Pattern of YAML numbers with an exponent."""
 INSTALL: Final = 'pip install "warpdrive-min[train]"'
 
 # ------------------------------------------------------------------ schedules
 
 Points = Sequence[Sequence[float]]
-"""``[timestep, value]`` in the order of time; lists, as YAML and JSON have them."""
+"""``[timestep, value]`` pairs in order of time; lists, as in YAML and JSON."""
 SCHEDULE_RULE: Final = "must be a number, or a list of [timestep, value] in the order of time"
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is an integer or float, of Python's or NumPy's, and finite; true and false are none."""
+    """Return True for a finite Python or NumPy number; booleans do not count."""
     is_real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     try:
         return is_real and math.isfinite(value)
@@ -84,7 +84,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_schedule(value: Any) -> bool:
-    """Tell whether a value is a finite number, or a list of ``[timestep, value]`` in the order of time."""
+    """Return True for a finite number or a list of ``[timestep, value]`` in order."""
     if not isinstance(value, list):
         return is_number(value)
     are_points = all(isinstance(point, list) and len(point) == 2 and all(map(is_number, point)) for point in value)
@@ -92,7 +92,9 @@ def is_schedule(value: Any) -> bool:
 
 
 class ParamScheduler:
-    """Number by timestep: linear between the points of its schedule, constant before and after them.
+    """Value by timestep: linear between a schedule's points, constant outside.
+
+    Two points at one timestep form a step.
 
     Two points at one timestep are a step.
 
@@ -106,7 +108,7 @@ class ParamScheduler:
         self.schedule = schedule
         self.type = "piecewise_linear" if isinstance(schedule, Sequence) else "constant"
         self._times, self.values = zip(*points, strict=True)
-        """`values`: those of the points, between which all others lie."""
+        """`values`: values of the points; all other values lie between them."""
 
     def get_param_value(self, timestep: int) -> float:
         """Return the value at a timestep.
@@ -130,7 +132,7 @@ def _schedule(given: Any, low: float = -math.inf, high: float = math.inf) -> Any
 
 
 Schedule = Annotated[float | Points, PlainValidator(_schedule)]
-"""Constant, or points between which the value is linear."""
+"""Constant, or points with linear interpolation."""
 NonNegativeSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0))]
 UnitSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0, high=1))]
 
@@ -138,7 +140,7 @@ UnitSchedule = Annotated[float | Points, PlainValidator(partial(_schedule, low=0
 
 
 def present(device: torch.device) -> Precision:
-    """Return the precision that holds now."""
+    """Return the current precision of matrix products on a device."""
     if torch.is_autocast_enabled(device.type):
         return "bf16"
     return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
@@ -146,17 +148,17 @@ def present(device: torch.device) -> Precision:
 
 @contextlib.contextmanager
 def precision(name: Precision, device: torch.device) -> Iterator[None]:
-    """Multiply matrices in a precision within the block; what is captured there keeps it.
+    """Set the precision of matrix products within the block.
 
-    Weights, moments, losses and returns are float32 always.
+    Captured graphs keep it. Weights, moments, losses and returns are always float32.
     """
     before = torch.get_float32_matmul_precision()
-    if name == present(device) != "bf16":  # as every step of a rollout finds it on a CPU
+    if name == present(device) != "bf16":  # the usual case on a CPU, at every env step
         yield
         return
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     try:
-        # No cache of cast weights: a captured graph must cast them anew in each replay.
+        # No cache of cast weights: a captured graph must cast them in each replay.
         with torch.autocast(device.type, torch.bfloat16, enabled=name == "bf16", cache_enabled=False):
             yield
     finally:
@@ -178,7 +180,7 @@ def _inside(name: str) -> str:
 
 
 InnerFolder = Annotated[Name, AfterValidator(_inside)]
-"""Relative path that stays inside its parent; checkpoints and certificates come from others."""
+"""Relative path inside its parent; a config may come from someone else's file."""
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -188,54 +190,55 @@ class _Section(Config):
     @field_validator("*", mode="wrap")
     @classmethod
     def _keep_integer(cls, given: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        """Keep an integer where a float belongs, so that a saved run config says what was given."""
+        """Keep an integer given for a float, so that a saved config matches its input."""
         value = handler(given)
         return given if isinstance(given, int) and isinstance(value, float) else value
 
 
 class TrainerConfig(_Section):
-    """Settings of the trainer, for all policies together; counts of environments and steps are those of one GPU."""
+    """Trainer settings of all policies; environments and env steps count per GPU."""
 
     PLACE: ClassVar[str] = "trainer"
 
     num_gpus: Annotated[PositiveInt, Field(le=1024)] = 1
-    """Processes that train together, each with environments of its own on a GPU of its own."""
+    """Number of GPUs, with one process and separate environments each."""
     num_envs: PositiveInt = 10
-    """Environments."""
+    """Number of environments."""
     num_episodes: Count = 10_000
-    """Episodes of full length, over all environments, after which training ends."""
+    """Full-length episodes, over all environments, after which training ends."""
     train_batch_size: PositiveInt = 10_000
-    """Steps, over all environments, from which a policy learns at a time; a multiple of ``num_envs``."""
+    """Env steps per batch, over all environments; a multiple of ``num_envs``."""
     env_backend: str = "pycuda"
     """Backend of the environments."""
     seed: Seed | None = None
-    """Seed of starts, actions, weights and minibatches; None: from the clock."""
+    """Seed of resets, actions, weights and minibatches; None: from the clock."""
     n_step: Annotated[PositiveInt, Field(le=10_000)] = 1
-    """Rewards, steps, that DDPG sums before it asks the critic."""
+    """Number of rewards that DDPG sums before it uses the critic's value."""
     neg_pos_env_ratio: float = OFF
-    """Environments without a success that A2C and PPO learn from, for each one with; -1: all."""
+    """Unsuccessful environments per successful one in A2C and PPO batches; -1: all."""
     evaluator: bool = False
-    """Play greedy episodes in environments of their own whenever metrics are logged."""
+    """Play greedy episodes in separate environments whenever metrics are logged."""
     precision: Precision = "fp32"
-    """Precision of products of matrices; weights and losses are float32 always."""
+    """Precision of matrix products; weights and losses are always float32."""
     exact: bool = False
-    """Train to the same bits on `host` and `pycuda`, by kernels with one order of operations."""
+    """Train bit-identically on `host` and `pycuda`, with one order of operations."""
     mode: Mode = "auto"
-    """Replay the iteration as a CUDA graph, or launch kernel by kernel; "auto": a graph where the backend can."""
+    """Run as CUDA graphs or kernel by kernel; "auto": graphs if supported."""
     fused_rollout: bool | None = None
-    """Act, step and record a whole rollout in one launch; None: on a GPU and in exact runs, where that can be."""
+    """Run each rollout in one launch; None: on a GPU or in exact runs, if possible."""
     shared_observations: bool | None = None
-    """Keep, and learn from, the one row of observations that agents of an environment share, where they do so but for
-    who is oneself; None: where the first layer is large."""
+    """Store one observation row per environment and learn from it.
+    Agents must share the row, except for columns that mark each agent. None: if the first layer is large."""
     kept_passes: bool | None = None
-    """Keep what acting computes for learning, which then makes no forward pass of its own, where a rollout is learned
-    from once by a wide network; None: where that takes no more than half of the GPU's memory."""
+    """Keep the forward passes of acting, so that learning repeats none.
+    For rollouts from which a wide network learns once. None: if they take at most half of the GPU's memory."""
     stop_return: float | dict[str, float] | None = None
-    """Mean return at which training stops, of the latest episodes, enough for one in each environment; None: never."""
+    """Mean return at which training stops; None: never.
+    The mean is over the latest episodes, enough for one in each environment."""
     compat: Literal["warpdrive"] | None = None
-    """Learn by WarpDrive's rule: its returns, to which a time limit is an end, and one update for each batch."""
+    """Use WarpDrive's rule: its returns, time limits as ends, one update per batch."""
     max_rows: PositiveInt | None = 2**20
-    """Rows (step, environment, agent) that go through a model at a time; gradients add up. None: all."""
+    """Rows (step, env, agent) per forward pass; gradients add up. None: all."""
 
     def _check(self) -> None:
         self._require("env_backend", self.env_backend in BACKENDS, f"must be one of {', '.join(BACKENDS)}")
@@ -259,31 +262,31 @@ class ModelConfig(_Section):
     activation: Activation = "relu"
     """Activation after each hidden layer."""
     hidden_size: Units = 64
-    """Numbers that a "gru" remembers of each agent."""
+    """Size of the state of a "gru" for each agent."""
     sequence_length: PositiveInt | None = None
-    """Steps through which the gradient of a "gru" goes back, a divisor of a rollout's; None: all of a rollout."""
+    """Backpropagation steps of a "gru", a divisor of the rollout's; None: all."""
     shared: bool = True
-    """Actions and value come from the same hidden layers; False: each has its own."""
+    """Share hidden layers between policy and value; False: separate layers."""
     init_method: InitMethod | None = None
-    """Start of the weights; None: torch's."""
+    """Initialisation of the weights; None: torch's."""
     normalize_observations: bool = False
-    """Shift and scale each feature that the network sees by its mean and standard deviation in training so far."""
+    """Standardise each observed feature by its mean and std in training so far."""
     output_w: float = 1.0
-    """Factor of continuous actions, which are ``output_w * tanh(head) + output_b``."""
+    """Factor of continuous actions: ``output_w * tanh(head) + output_b``."""
     output_b: float = 0.0
     """Centre of continuous actions, in their unit."""
     log_std_init: Annotated[float, Field(ge=-50, le=50)] = 0.0
-    """Logarithm of the spread of continuous actions at the start; of A2C and PPO."""
+    """Initial log standard deviation of continuous actions, for A2C and PPO."""
     learn_log_std: bool = True
-    """Learn that spread; False: it stays."""
+    """Learn this standard deviation; False: it is constant."""
     fused: bool | None = None
-    """Go through all layers in one kernel, which needs a GPU and Triton; None: where that can be."""
+    """Run all layers in one kernel, which needs a GPU and Triton; None: if possible."""
     model_ckpt_filepath: str = ""
-    """Checkpoint to take weights from at the start, or WarpDrive's file of them; "": none."""
+    """Checkpoint or WarpDrive file with initial weights; "": none."""
 
 
 class ActorModelConfig(ModelConfig):
-    """Network of DDPG that acts."""
+    """Actor network of DDPG."""
 
     PLACE: ClassVar[str] = "policy.model.actor"
 
@@ -292,7 +295,7 @@ class ActorModelConfig(ModelConfig):
 
 
 class CriticModelConfig(ModelConfig):
-    """Network of DDPG that values observations with actions."""
+    """Critic network of DDPG, which values observations with actions."""
 
     PLACE: ClassVar[str] = "policy.model.critic"
 
@@ -301,7 +304,7 @@ class CriticModelConfig(ModelConfig):
 
 
 class ActorCriticFiles(_Section):
-    """Checkpoints, or WarpDrive's files, to take the weights of DDPG from at the start; "": none."""
+    """Checkpoints or WarpDrive files with DDPG's initial weights; "": none."""
 
     PLACE: ClassVar[str] = "policy.model.model_ckpt_filepath"
 
@@ -317,11 +320,11 @@ class ActorCriticConfig(_Section):
     PLACE: ClassVar[str] = "policy.model"
 
     actor: ActorModelConfig = ActorModelConfig()
-    """Network that acts."""
+    """Actor network."""
     critic: CriticModelConfig = CriticModelConfig()
-    """Network that values observations with actions."""
+    """Critic network, which values observations with actions."""
     model_ckpt_filepath: ActorCriticFiles = ActorCriticFiles()
-    """Files to take weights from at the start."""
+    """Files with initial weights."""
 
     def _check(self) -> None:
         for key, network in (("actor", self.actor), ("critic", self.critic)):
@@ -355,58 +358,58 @@ class PolicyConfig(_Section):
     PLACE: ClassVar[str] = "policy"
 
     to_train: bool = False
-    """Learn; False: only act."""
+    """Train the policy; False: it only acts."""
     algorithm: Algorithm = "A2C"
-    """Algorithm by which it learns."""
+    """Learning algorithm."""
     vf_loss_coeff: NonNegativeSchedule = 0.01
-    """Weight of the squared error of the value in the loss."""
+    """Weight of the squared value error in the loss."""
     entropy_coeff: NonNegativeSchedule = 0.05
     """Weight of the entropy in the loss."""
     clip_grad_norm: bool = True
-    """Shorten gradients longer than ``max_grad_norm``."""
+    """Clip gradients longer than ``max_grad_norm``."""
     max_grad_norm: PositiveFloat = 0.5
-    """Norm of the whole gradient."""
+    """Maximum norm of the whole gradient."""
     normalize_advantage: bool = False
-    """Shift and scale the advantages of a batch to mean 0, standard deviation 1."""
+    """Standardise the advantages of a batch to mean 0 and standard deviation 1."""
     normalize_return: bool = False
-    """Shift and scale the returns likewise."""
+    """Standardise the returns of a batch in the same way."""
     normalize_rewards: bool = False
-    """Divide rewards that A2C and PPO learn from by the standard deviation of discounted returns in training so far."""
+    """Divide A2C's and PPO's rewards by the running std of discounted returns."""
     clip_param: PositiveShare = 0.2
-    """Distance to which PPO lets the probability of an action change in ratio before its gradient stops."""
+    """Distance of PPO's probability ratio from 1 at which its gradient stops."""
     gamma: UnitFloat = 0.98
-    """Weight of the next step's reward, relative to that of this one."""
+    """Discount factor: weight of the next step's reward relative to this one's."""
     lr: NonNegativeSchedule | LearningRates = 1e-4
     """Learning rate of Adam; DDPG may have one for each network."""
     tau: PositiveShare | None = None
-    """Share of the online networks that DDPG's targets take over with each update; DDPG needs it."""
+    """Share of the online weights that DDPG's targets take per update; DDPG needs it."""
     gae_lambda: UnitFloat | None = None
-    """Decay of temporal differences in the advantage; None: 1 (returns alone) for A2C, 0.95 for PPO."""
+    """Lambda of generalised advantages; None: 1 (returns only) in A2C, 0.95 in PPO."""
     n_epochs: Annotated[PositiveInt, Field(le=1_000)] = 4
-    """Times that PPO goes through a batch."""
+    """Passes of PPO over a batch."""
     n_minibatches: PositiveInt = 4
-    """Parts that PPO cuts a batch into, an update each; divides ``train_batch_size``."""
+    """Minibatches of a PPO batch, one update each; divides ``train_batch_size``."""
     value_clip: PositiveFloat | None = None
-    """Distance to which PPO lets a value move before its gradient stops; None: any way."""
+    """Change of a value at which PPO's gradient for it stops; None: no limit."""
     target_kl: PositiveFloat | None = None
-    """Divergence from the policy that played, nats, at 1.5 times which PPO leaves a batch; None: never."""
+    """KL from the acting policy, nats; PPO leaves a batch at 1.5 times it; None: no."""
     adam_eps: PositiveShare = 1e-8
-    """Added to the root of Adam's second moment."""
+    """Term added to the root of Adam's second moment."""
     buffer_size: PositiveInt = 1_000_000
-    """Transitions that DDPG remembers, of environments and agents; a rollout must fit."""
+    """Agent transitions in DDPG's replay buffer; a rollout must fit."""
     batch_size: PositiveInt = 256
-    """Transitions of an update of DDPG."""
+    """Transitions per update of DDPG."""
     updates_per_iteration: Annotated[PositiveInt, Field(le=MAX_STEPS)] = 1
-    """Updates of DDPG after each rollout."""
+    """DDPG updates after each rollout."""
     learning_starts: NonNegativeInt = 0
-    """Transitions that DDPG remembers before its first update."""
+    """Transitions in DDPG's replay buffer before its first update."""
     noise: Literal["ou", "gaussian"] = "ou"
-    """Exploration of DDPG: by an Ornstein-Uhlenbeck process, or by independent draws."""
+    """Exploration noise of DDPG: Ornstein-Uhlenbeck or independent Gaussian."""
     model: ModelConfig | ActorCriticConfig = Field(default_factory=lambda given: _model_config(given)())
-    """Network; of DDPG both, an `ActorCriticConfig`."""
+    """Network; for DDPG an `ActorCriticConfig` with both networks."""
     centralised_critic: CentralisedCriticConfig | None = None
-    """Network of its own that gives the values of A2C and PPO, from the observations of all agents of the environment,
-    and ``{}`` for that with its defaults; None: the value follows from an agent's own observations, in ``model``."""
+    """Separate network for the values of A2C and PPO; ``{}``: its defaults.
+    It sees the observations of all agents in an environment. None: ``model`` values an agent's own observations."""
 
     @field_validator("lr", mode="before")
     @classmethod
@@ -437,14 +440,14 @@ class PolicyConfig(_Section):
 
     @property
     def models(self) -> dict[str, ModelConfig]:
-        """Networks by their part: ``model``, and a centralised ``critic``; of DDPG ``actor`` and ``critic``."""
+        """Networks by part: ``model`` and ``critic``, or DDPG's ``actor`` and ``critic``."""
         if isinstance(self.model, ModelConfig):
             return {"model": self.model} | ({"critic": self.centralised_critic} if self.centralised_critic else {})
         return {"actor": self.model.actor, "critic": self.model.critic}
 
     @property
     def weight_files(self) -> dict[str, str]:
-        """Files to take weights from at the start, by the part of the networks that have such a place."""
+        """Files with initial weights, by part of the networks that have one."""
         if isinstance(self.model, ModelConfig):
             files = {part: network.model_ckpt_filepath for part, network in self.models.items()}
         else:
@@ -454,7 +457,7 @@ class PolicyConfig(_Section):
     def schedule(self, key: str) -> Schedule:
         """Return a schedule by its key: ``lr``, ``vf_loss_coeff``, ``entropy_coeff``.
 
-        Learning rates of DDPG are ``lr/actor`` and ``lr/critic``, both of them ``lr`` where it is one.
+        DDPG has ``lr/actor`` and ``lr/critic``; both are ``lr`` if it is one schedule.
         """
         name, _, part = key.partition("/")
         given = getattr(self, name)
@@ -462,27 +465,27 @@ class PolicyConfig(_Section):
 
 
 class SamplerParams(_Section):
-    """Noise around continuous actions of DDPG: ``noise = (1 - damping) * noise + stddev * normal``."""
+    """Noise on DDPG's actions: ``noise = (1 - damping) * noise + stddev * normal``."""
 
     PLACE: ClassVar[str] = "sampler.params"
 
     damping: UnitSchedule = 0.15
-    """Share of the noise that a step takes away; of Ornstein-Uhlenbeck noise."""
+    """Share of Ornstein-Uhlenbeck noise that a step removes."""
     stddev: NonNegativeSchedule = 0.2
-    """Spread of what a step adds, before ``scale``."""
+    """Standard deviation of the noise that a step adds, before ``scale``."""
     scale: NonNegativeSchedule = 1.0
-    """Factor of the noise in the action, in the unit of the action; 0: none."""
+    """Factor of the noise, in the unit of the action; 0: no noise."""
     use_argmax: bool = False
-    """Take the likeliest action, or the mean, of every policy while it trains."""
+    """Take the likeliest action or the mean in training, for every policy."""
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """Numbers of the noise, by the keyword of the draw."""
+        """Noise parameters, by keyword of the draw."""
         return {"damping": self.damping, "stddev": self.stddev, "scale": self.scale}
 
 
 class SamplerConfig(_Section):
-    """Settings of the draws of actions in training."""
+    """Settings of action sampling in training."""
 
     PLACE: ClassVar[str] = "sampler"
 
@@ -491,24 +494,24 @@ class SamplerConfig(_Section):
 
 
 class SavingConfig(_Section):
-    """Parts of a run that are kept, where and how often."""
+    """Settings of saving: parts of a run, folder and frequency."""
 
     PLACE: ClassVar[str] = "saving"
 
     metrics_log_freq: Count = 100
-    """Iterations from one line of metrics to the next."""
+    """Iterations between lines of metrics."""
     model_params_save_freq: Count = 1_000
-    """Iterations from one checkpoint to the next."""
+    """Iterations between checkpoints."""
     basedir: Name = "/tmp"
     """Folder of all runs."""
     name: InnerFolder = "default"
-    """Folder in it, of runs of one kind."""
+    """Folder in ``basedir``, for runs of one kind."""
     tag: InnerFolder = "experiment"
-    """Folder in that, of runs of one purpose."""
+    """Folder in ``name``, for runs of one purpose."""
     keep_last: Count = 3
-    """Checkpoints that are kept, the latest ones."""
+    """Number of latest checkpoints to keep."""
     keep_best: bool = True
-    """Keep also the best checkpoint, by greedy episodes played when it is saved; where one policy learns."""
+    """Also keep the best checkpoint by greedy episodes, if one policy learns."""
     sinks: Annotated[tuple[Sink, ...], AS_TUPLE] = ("jsonl",)
     """Sinks of metrics."""
 
@@ -521,52 +524,52 @@ class Member:
     """One agent of a population."""
 
     seed: int
-    """Seed of its weights and of the order of its minibatches."""
+    """Seed of its weights and minibatch order."""
     setting: Mapping[str, Any]
-    """Values of the table by key of the policy, which go before the policy's own."""
+    """Settings of the table by policy key, which override the policy's own."""
 
 
 Wanted = list[tuple[str, Any, tuple[Any, ...]]]
-"""Settings: key, value and the values that are allowed."""
+"""Settings: key, value and allowed values."""
 
 
 class PopulationConfig(_Section):
-    """Agents that are trained side by side and independently: every setting of a table from every seed.
+    """Independent agents trained together, one per setting of a table and seed.
 
-    The lists but `seeds` are the columns of the table, with an entry for each setting.
+    All lists except `seeds` are columns of the table, with an entry for each setting.
     """
 
     PLACE: ClassVar[str] = "population"
 
     size: Annotated[PositiveInt, Field(le=2**16)] | None = None
-    """Agents, a multiple of the settings; each has environments, batches and steps as the run config says of one.
-    None: an ordinary run."""
+    """Number of agents, a multiple of the settings; None: an ordinary run.
+    Each agent has the environments, batches and steps that the run config states for one."""
     seeds: Annotated[tuple[Seed, ...], AS_TUPLE] = ()
-    """Seeds of weights and minibatches, ``size / settings`` of them; none: those from ``trainer.seed`` on."""
+    """``size / settings`` weight and minibatch seeds; empty: from ``trainer.seed`` on."""
     lr: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
-    """Column of learning rates, schedules; empty: that of the policy, as of the other columns."""
+    """Column of learning-rate schedules; each empty column uses the policy's value."""
     vf_loss_coeff: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
-    """Column of weights of the value's error, schedules."""
+    """Column of schedules of the value error's weight."""
     entropy_coeff: Annotated[tuple[NonNegativeSchedule, ...], AS_TUPLE] = ()
-    """Column of weights of the entropy, schedules."""
+    """Column of schedules of the entropy's weight."""
     clip_param: Annotated[tuple[PositiveShare, ...], AS_TUPLE] = ()
-    """Column of distances at which PPO clips."""
+    """Column of PPO's clip distances."""
     max_grad_norm: Annotated[tuple[PositiveFloat, ...], AS_TUPLE] = ()
-    """Column of norms to which gradients are shortened."""
+    """Column of maximum gradient norms."""
 
     @property
     def columns(self) -> dict[str, tuple[Any, ...]]:
-        """Columns of the table that are given, by key of the policy."""
+        """Columns of the table that are not empty, by policy key."""
         columns = {key: getattr(self, key) for key in type(self).model_fields if key not in ("size", "seeds")}
         return {key: column for key, column in columns.items() if column}
 
     @property
     def n_settings(self) -> int:
-        """Settings of the table; 1 where there is none."""
+        """Number of settings in the table; 1 without a table."""
         return max([1, *map(len, self.columns.values())])
 
     def members(self, first_seed: int) -> list[Member]:
-        """Return the agents, those of one setting side by side; ``first_seed`` counts where no seeds are given."""
+        """Return the agents by setting; default seeds count from ``first_seed``."""
         assert self.size is not None, "a population has a size"
         seeds = self.seeds or range(first_seed, first_seed + self.size // self.n_settings)
         columns = self.columns
@@ -589,31 +592,31 @@ class PopulationConfig(_Section):
 
 
 class RunConfig(_Section):
-    """A run: the environment, the trainer, the policies, how actions are drawn and what is saved."""
+    """A run: environment, trainer, policies, sampling and saving."""
 
     OF_OTHERS: ClassVar[Sequence[str]] = ("env",)
 
     name: str = ""
-    """Name of the environment, by which the command line finds it; "": it is given otherwise."""
+    """Name by which the command line finds the environment; "": passed otherwise."""
     env: Annotated[dict[str, Any], NULL_IS_EMPTY] = Field(default_factory=dict)
     """Keyword arguments of the environment."""
     trainer: TrainerConfig = TrainerConfig()
     """Settings that all policies share."""
     policy: Annotated[dict[str, PolicyConfig], NULL_IS_EMPTY] = Field(default_factory=dict)
-    """The policies by name, at least one."""
+    """Policies by name, at least one."""
     sampler: SamplerConfig = SamplerConfig()
-    """Draws of actions."""
+    """Action sampling."""
     saving: SavingConfig = SavingConfig()
-    """Parts that are kept."""
+    """Saved parts of the run."""
     population: PopulationConfig = PopulationConfig()
-    """Agents that are trained side by side."""
+    """Agents that are trained together."""
 
     @classmethod
     def of(cls, config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
-        """Return a config itself, or what `from_dict` makes of a mapping and `load` of a path.
+        """Return a config unchanged, or build it from a mapping or a path.
 
         Raises:
-            ConfigError: As those.
+            ConfigError: As of `from_dict` and `load`.
         """
         if isinstance(config, RunConfig):
             return config
@@ -621,10 +624,10 @@ class RunConfig(_Section):
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> RunConfig:
-        """Return the config that a mapping says, as YAML or JSON has it; the mapping is copied and left as it is.
+        """Build a config from a copy of a mapping with the values of YAML or JSON.
 
         Raises:
-            ConfigError: A key is unknown, a value is of the wrong type, or a rule is broken; says where.
+            ConfigError: A key is unknown, a value has the wrong type, or a rule is broken; names the place.
         """
         is_mapping = isinstance(mapping, Mapping)
         require(is_mapping, "run config", f"must be a mapping with keys {known(cls.model_fields)}", mapping)
@@ -632,18 +635,18 @@ class RunConfig(_Section):
 
     @classmethod
     def load(cls, path: str | Path) -> RunConfig:
-        """Return the config of a YAML file, in which 1e-3 is a number.
+        """Read the config of a YAML file, in which 1e-3 is a number.
 
         Raises:
-            ConfigError: The file is missing or no YAML, PyYAML is not installed, or as `from_dict`.
+            ConfigError: The file is missing or not YAML, PyYAML is not installed, or as `from_dict`.
         """
         return cls.from_dict(_read_yaml(path))
 
     def n_iterations(self, episode_length: int) -> int:
-        """Return how many batches all episodes make together, of ``episode_length`` steps each; a rest is not played.
+        """Return the number of full batches in all episodes; a remainder is dropped.
 
         Raises:
-            ConfigError: They do not fill one batch.
+            ConfigError: The episodes do not fill one batch.
         """
         size, n_steps = self.trainer.train_batch_size, self.trainer.num_episodes * episode_length
         if n_steps < size:
@@ -672,7 +675,7 @@ class RunConfig(_Section):
             self._check_exact()
 
     def _check_exact(self) -> None:
-        """Check that all of a run has kernels with one order of operations."""
+        """Check that all parts of a run have kernels with one order of operations."""
         trainer = self.trainer
         wanted: Wanted = [
             ("trainer.num_gpus", trainer.num_gpus, (1,)),
@@ -694,7 +697,7 @@ class RunConfig(_Section):
         _require_all(wanted, "with trainer.exact", "change it, or leave exact out")
 
     def _check_population(self) -> None:
-        """Check that agents can be trained side by side: by A2C or PPO, one policy each, by batched products alone."""
+        """Check the limits of populations: A2C or PPO, one policy, batched products."""
         trainer = self.trainer
         where, rule = "with population.size", "must be one policy that learns, {} population.size"
         learners = [name for name, policy in self.policy.items() if policy.to_train]
@@ -721,7 +724,7 @@ class RunConfig(_Section):
             require(has_clip, f"{place}.algorithm", rule, policy.algorithm, do)
 
     def _check_batch(self, name: str, policy: PolicyConfig) -> None:
-        """Check what a policy does with a batch against what all share."""
+        """Check a policy's use of a batch against the shared settings."""
         if self.trainer.compat is not None and policy.centralised_critic is not None:
             rule = f"must be null with policy.{name}.centralised_critic, which WarpDrive has not"
             raise ConfigError.of("trainer.compat", rule, self.trainer.compat, "leave one of them out")
@@ -741,26 +744,26 @@ class RunConfig(_Section):
 
 
 def divisors_around(number: int, near: int) -> tuple[int, int]:
-    """Return the divisors of a number that are next to another one, at most and at least as large as that."""
+    """Return the largest divisor <= ``near`` and the smallest one >= ``near``."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    all_of_them = [*small, *(number // n for n in small)]
-    return max(n for n in all_of_them if n <= near), min((n for n in all_of_them if n >= near), default=number)
+    divisors = [*small, *(number // n for n in small)]
+    return max(n for n in divisors if n <= near), min((n for n in divisors if n >= near), default=number)
 
 
 def _read_yaml(path: str | Path) -> Any:
-    """Return what a YAML file says.
+    """Return the content of a YAML file.
 
     Raises:
-        ConfigError: It cannot be read, is no YAML, or is too long or nested too deeply.
+        ConfigError: The file cannot be read, is not YAML, or is too long or nested too deeply.
     """
     yaml = optional_package("yaml", "run config", INSTALL, "pyyaml")
-    # PyYAML reads YAML 1.1, where a number with an exponent needs a point and the exponent's sign.
+    # PyYAML reads YAML 1.1, where a number with an exponent needs a point and a signed exponent.
     loader: Any = type("Loader", (yaml.SafeLoader,), {})
     loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_FILE + 1)
-    except (OSError, ValueError) as error:  # the latter: a path with a null byte
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise ConfigError.of("run config", "must be a file that can be read", error, "give its path") from error
     what, do = "run config", "correct it there"
     require(len(content) <= MAX_FILE, what, f"{path} must have at most {MAX_FILE:,} bytes", "more")
@@ -777,15 +780,15 @@ def _read_yaml(path: str | Path) -> Any:
         raise ConfigError.of(what, rule, do=do) from error
     except ConfigError:
         raise
-    except Exception as error:  # of malformed scalars PyYAML raises any kind
+    except Exception as error:  # PyYAML raises many types for malformed scalars
         raise ConfigError.of(what, f"{path} must be YAML", error, do) from error
 
 
 def _extent(node: Any, known_extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
-    """Return the depth and the size of a node of YAML, in which an alias counts as what it stands for.
+    """Return depth and size of a YAML node; an alias counts as its target.
 
     Raises:
-        RecursionError: It is nested too deeply, or contains itself.
+        RecursionError: The node is nested too deeply, or contains itself.
     """
     if id(node) not in known_extents:
         below = [node.value] if isinstance(node.value, str) else node.value
@@ -802,7 +805,7 @@ def _extent(node: Any, known_extents: dict[int, tuple[int, int]], depth: int = 0
 
 
 def _require_unique_keys(root: Any, path: str | Path) -> None:
-    """Raise `ConfigError` if a mapping in a YAML file repeats a key; PyYAML would take the last value."""
+    """Raise `ConfigError` for a repeated YAML key; PyYAML would take its last value."""
     nodes, visited = [root], set[int]()
     while nodes:
         node = nodes.pop()
@@ -820,11 +823,11 @@ def _require_unique_keys(root: Any, path: str | Path) -> None:
 
 
 def _require_all(wanted: Wanted, where: str, do: str) -> None:
-    """Raise `ConfigError` at the first setting, named by its key, that has another value than those allowed."""
+    """Raise `ConfigError` at the first setting whose value is not allowed."""
     for key, value, allowed in wanted:
         require(value in allowed, key, f"must be {' or '.join(map(json.dumps, allowed))} {where}", value, do)
 
 
 def _model_config(policy: Mapping[str, Any]) -> type[ModelConfig | ActorCriticConfig]:
-    """Return the kind of the network, which follows from the algorithm."""
+    """Return the class of a policy's network config, by its algorithm."""
     return ActorCriticConfig if policy.get("algorithm") == "DDPG" else ModelConfig

@@ -1,4 +1,4 @@
-"""Defaults of torch and NumPy with which a trainer computes, whatever the caller has set."""
+"""Defaults of torch and NumPy that trainers use, whatever the caller has set."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class _Errors(TypedDict):
 
 
 ERRORS: Final[_Errors] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
-"""NumPy's answers to floating-point errors, as it has them by default."""
+"""NumPy's default responses to floating-point errors."""
 DEVICES: Final = ("cpu", "cuda")
 
 
 @contextlib.contextmanager
 def own_defaults() -> Iterator[None]:
-    """Compute with the defaults of torch and NumPy within the block; the caller's are back after it.
+    """Use torch's and NumPy's defaults in the block, then restore the caller's.
 
-    Those are dtype, device, deterministic algorithms, gradients, inference mode, autocast, precision of products, and
-    NumPy's answers to floating-point errors. The number of threads stays.
+    These are dtype, device, deterministic algorithms, gradients, inference mode, autocast, precision of matrix
+    products, and NumPy's responses to floating-point errors. The number of threads stays.
     """
     with contextlib.ExitStack() as stack:
         if (dtype := torch.get_default_dtype()) != torch.float32:
@@ -58,9 +58,9 @@ def own_defaults() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_draws(seed: int) -> Iterator[None]:
-    """Draw from torch's numbers on the CPU by a seed within the block; the caller's go on after it.
+    """Seed torch's CPU generator in the block, then restore it.
 
-    Unlike `torch.manual_seed` it leaves the numbers of GPUs alone.
+    Unlike `torch.manual_seed` it leaves the generators of GPUs alone.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
