@@ -1,6 +1,6 @@
-"""Training with Lightning: its trainer drives ours, with its callbacks, loggers, checkpoints and progress bar.
+"""Training with Lightning's trainer, callbacks, loggers and checkpoints.
 
-Needs the package `lightning` or `pytorch_lightning`; of the two that which the program has imported before this module.
+Needs the package `lightning` or `pytorch_lightning`; the one that the program has imported first has priority.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from warpdrive_min.training.trainer import Trainer
 
 PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
 STATE: Final = "warpdrive_min"
-"""Entry of Lightning's checkpoints that holds the run."""
+"""Entry of the run in Lightning's checkpoints."""
 PRECISION: Final = "32-true"
-"""Lightning's precision, which leaves the types of numbers to the run config."""
+"""Lightning's precision; the run config sets the actual number types."""
 
 
 def package() -> Any:
-    """Return the package of Lightning, whose classes do not go together with those of its other name.
+    """Return Lightning's package; classes of its two names do not mix.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: Lightning is not installed.
     """
     for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ModuleNotFoundError):
@@ -42,18 +42,18 @@ def package() -> Any:
 LIGHTNING: Any = package()
 
 
-class WarpDriveModule(LIGHTNING.LightningModule):  # type: ignore[misc]  # of a package that is a variable
-    """A run as Lightning's trainer takes it; the policies learn exactly what ``run.train()`` would teach them.
+class WarpDriveModule(LIGHTNING.LightningModule):  # type: ignore[misc]  # the package is a variable
+    """Run under Lightning's trainer; policies learn exactly as in ``run.train()``.
 
-    A step of Lightning's is an iteration, and ``saving.metrics_log_freq`` of them are an epoch. At its end the row of
-    metrics is logged under the names that the run gives them, such as ``<policy>/mean_episodic_return``, for
-    callbacks to monitor. Training ends with the run config, or earlier if Lightning's trainer says so. Lightning's
-    checkpoints hold all that the run goes on from. The run writes to its own sinks too, but no checkpoints of its own.
+    A step of Lightning is one iteration, and ``saving.metrics_log_freq`` iterations are an epoch. After each epoch the
+    run's metrics are logged under their names in the run, such as ``<policy>/mean_episodic_return``, for callbacks to
+    monitor. Training ends with the run config, or earlier if Lightning's trainer stops. Lightning's checkpoints hold
+    the full state to resume from. The run also writes to its own sinks, but saves no checkpoints of its own.
 
     The run stays on the device of its environments: Lightning has no tensor of it to move.
 
     Args:
-        run: Trains the policies.
+        run: Trainer of the policies.
     """
 
     def __init__(self, run: Trainer) -> None:
@@ -62,23 +62,23 @@ class WarpDriveModule(LIGHTNING.LightningModule):  # type: ignore[misc]  # of a 
         self.automatic_optimization = False
 
     def setup(self, stage: str) -> None:
-        """Check that Lightning leaves alone what is the run's.
+        """Check that Lightning's settings do not conflict with the run.
 
         Raises:
-            ConfigError: It would train in several processes, on another GPU or in another precision.
+            ConfigError: Lightning would train in several processes, on another GPU or in another precision.
         """
         n_processes = max(self.trainer.world_size, self.run.world.size)
         do = "give Trainer(devices=1), or train on several GPUs with warpdrive_min.training.trainer.Trainer"
         require(n_processes == 1, "lightning", "must train in one process", n_processes, do)
         own, chosen = self.run.wrapper.cuda_data_manager.device, self.trainer.strategy.root_device
-        is_own = not (own.type == chosen.type == "cuda") or own == chosen  # Lightning makes its own the current one
+        is_own = not (own.type == chosen.type == "cuda") or own == chosen  # Lightning makes its GPU the current one
         rule = f"must be on the GPU of the run's environments, {own}"
         require(is_own, "lightning", rule, chosen, f"give Trainer(devices=[{own.index}])")
         given, do = self.trainer.precision, "leave it out, and name the precision in the run config, trainer.precision"
         require(given == PRECISION, "lightning", f"Trainer(precision=...) must be {PRECISION!r}", given, do)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return what Lightning counts steps by."""
+        """Return the optimiser whose steps Lightning counts."""
         return Iterating(self.run)
 
     def train_dataloader(self) -> Any:
@@ -86,11 +86,11 @@ class WarpDriveModule(LIGHTNING.LightningModule):  # type: ignore[misc]  # of a 
         return Iterations(self.run)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
-        """Do one iteration; enqueues, but for the captures of the first ones."""
+        """Run one iteration; enqueues, except for the captures of the first ones."""
         self.optimizers().step()
 
     def on_train_epoch_end(self) -> None:
-        """Log a row of metrics, and stop where the run config does; synchronises.
+        """Log a row of metrics, and stop if the run is finished; synchronises.
 
         Raises:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
@@ -100,11 +100,11 @@ class WarpDriveModule(LIGHTNING.LightningModule):  # type: ignore[misc]  # of a 
         self.trainer.should_stop |= self.run.is_finished
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Put all that the run goes on from into a checkpoint of Lightning's; synchronises."""
+        """Add the run's full state to a checkpoint of Lightning; synchronises."""
         checkpoint[STATE] = pack(self.run)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from a checkpoint of Lightning's, exactly as if training had not stopped there; synchronises.
+        """Resume exactly from a checkpoint of Lightning; synchronises.
 
         Raises:
             CheckpointError: It has no run, or one of another release, environment, size or model.
@@ -113,10 +113,12 @@ class WarpDriveModule(LIGHTNING.LightningModule):  # type: ignore[misc]  # of a 
 
 
 class Iterating(torch.optim.Optimizer):
-    """Steps by whole iterations of a run. Lightning counts its steps, and so checkpoints, by those of an optimiser.
+    """Optimiser whose steps are iterations of a run.
+
+    Lightning counts optimiser steps, and times its checkpoints by them.
 
     Args:
-        run: To train.
+        run: Run to train.
     """
 
     def __init__(self, run: Trainer) -> None:
@@ -124,40 +126,40 @@ class Iterating(torch.optim.Optimizer):
         super().__init__([parameter for model in models for parameter in model.parameters()], {})
         self._run = run
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # there is no one loss
-        """Do one iteration, after the closure, in which Lightning calls its hooks."""
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # no single loss
+        """Run one iteration after the closure, in which Lightning calls its hooks."""
         if closure is not None:
             closure()
         self._run.iterate()
 
 
 class Iterations:
-    """The numbers of a run's iterations from where it is to its end; Lightning takes an epoch of them at a time.
+    """Remaining iteration numbers of a run; Lightning takes one epoch at a time.
 
     Args:
-        run: To train.
+        run: Run to train.
     """
 
     def __init__(self, run: Trainer) -> None:
         self._run = run
 
     def __len__(self) -> int:
-        """Return the iterations of an epoch; the last one may have fewer."""
+        """Return the iterations of an epoch; the last epoch may have fewer."""
         return self._run.config.saving.metrics_log_freq
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self._run.iteration, self._run.n_iterations))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the run is: Lightning asks for it to know that it can go on within an epoch."""
+        """Return the run's position, which lets Lightning resume within an epoch."""
         return {"iteration": self._run.iteration}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Leave the run where it is: it was restored before."""
+        """Do nothing: the run has been restored before."""
 
 
 def pack(run: Trainer) -> dict[str, Any]:
-    """Return all that a run goes on from, copied to the CPU, in plain containers; synchronises."""
+    """Return a run's full state on the CPU, in plain containers; synchronises."""
     state = run.sound_state()
     assert state is not None, "the run is the only one"
     tensors, header = state
@@ -166,7 +168,7 @@ def pack(run: Trainer) -> dict[str, Any]:
 
 
 def unpack(run: Trainer, found: dict[str, Any]) -> None:
-    """Go on from what `pack` put into a checkpoint; synchronises.
+    """Resume a run from a checkpoint that `pack` has filled; synchronises.
 
     Raises:
         CheckpointError: It has no run, or one of another release, environment, size or model.

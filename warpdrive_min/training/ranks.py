@@ -1,4 +1,4 @@
-"""Collective operations of the processes that train together, one GPU each."""
+"""Collective operations of processes that train together, one GPU each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The ranks of a run; alone it is one.
+    """Ranks of a run; a single process is one rank.
 
     All ranks call its methods, in the same order.
     """
@@ -27,10 +27,10 @@ class World:
 
     @classmethod
     def of(cls, size: int | None = None, rank: int | None = None) -> World:
-        """Return the world of the open process group; without one, the first rank of one.
+        """Return the world of the open process group, or a world of one rank.
 
         Raises:
-            ConfigError: ``size`` or ``rank`` is given and not that of the process group.
+            ConfigError: ``size`` or ``rank`` is given and differs from the process group's.
         """
         is_open = distributed.is_available() and distributed.is_initialized()
         world = cls(distributed.get_rank(), distributed.get_world_size()) if is_open else cls()
@@ -42,11 +42,11 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """This rank logs and saves."""
+        """True on the rank that logs and saves."""
         return self.rank == 0
 
     def agreed(self, value: Value) -> Value:
-        """Return the first rank's value; synchronises."""
+        """Return the first rank's value on all ranks; synchronises."""
         if self.size == 1:
             return value
         box = [value]
@@ -54,7 +54,7 @@ class World:
         return box[0]
 
     def summed(self, numbers: Mapping[str, torch.Tensor]) -> Tensors:
-        """Return the sums over ranks of 0-d tensors, by one all-reduce; enqueues."""
+        """Return the sums of 0-d tensors over ranks, by one all-reduce; enqueues."""
         if self.size == 1 or not numbers:
             return dict(numbers)
         total = torch.stack(list(numbers.values()))
@@ -62,14 +62,14 @@ class World:
         return dict(zip(numbers, total.unbind(), strict=True))
 
     def averaged(self, numbers: Mapping[str, torch.Tensor]) -> Tensors:
-        """Return the means over ranks of 0-d tensors, by one all-reduce; enqueues."""
+        """Return the means of 0-d tensors over ranks, by one all-reduce; enqueues."""
         total = self.summed(numbers)
         return total if self.size == 1 else {name: value / self.size for name, value in total.items()}
 
     def gathered(self, own: Mapping[str, torch.Tensor]) -> Tensors | None:
-        """Return each tensor of all ranks side by side, (size, ...), on the first rank; None on the others.
+        """Return tensors of all ranks as (size, ...) on the first rank, else None.
 
-        Synchronises. What several ranks sent is on the CPU: a GPU need not have room for all of it.
+        Synchronises. With several ranks the results are on the CPU: a GPU may lack the memory for all of them.
         """
         if self.size == 1:
             return {name: tensor[None] for name, tensor in own.items()}
@@ -77,14 +77,16 @@ class World:
         for name, tensor in own.items():
             sent = tensor.contiguous()
             received = sent.new_empty(self.size, *sent.shape) if self.is_first else None
-            # As bytes, because neither NCCL nor Gloo knows all types of numbers.
+            # As bytes: neither NCCL nor Gloo supports all number types.
             distributed.gather(as_bytes(sent), None if received is None else list(map(as_bytes, received)), dst=0)
             if received is not None:
                 together[name] = received.cpu()
         return together if self.is_first else None
 
     def check_equal(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Make sure that tensors are the same on all ranks to the bit, by one all-gather; synchronises.
+        """Check by one all-gather that tensors are bit-identical on all ranks.
+
+        Synchronises.
 
         Raises:
             TrainingError: They are not; names the ranks and tensors. All ranks raise it.
@@ -106,13 +108,13 @@ class World:
             )
 
     def wait(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks call this."""
         if self.size > 1:
             distributed.barrier()
 
 
 def average(tensor: torch.Tensor) -> torch.Tensor:
-    """Average a tensor over the ranks in place, by one all-reduce, and return it; enqueues, and can be captured."""
+    """Average a tensor over ranks in place and return it; enqueues, capturable."""
     if distributed.is_available() and distributed.is_initialized() and (size := distributed.get_world_size()) > 1:
         distributed.all_reduce(tensor)
         tensor.div_(size)
@@ -120,9 +122,10 @@ def average(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def checksum(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a number, 0-d int64, that another value of one entry changes, and two that are swapped; enqueues.
+    """Return a checksum, 0-d int64; enqueues.
 
-    It is the sum of the tensor's words, each times an odd number of its own, modulo 2^64.
+    Another value of one entry changes it, and so does a swap of two entries. It is the sum of the tensor's words, each
+    times an odd number of its own, modulo 2^64.
     """
     kind = torch.int32 if tensor.element_size() % 4 == 0 else torch.uint8
     words = as_bytes(tensor.detach().contiguous()).view(kind)
@@ -130,5 +133,5 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor as a vector of its bytes, uint8; a view."""
+    """Return a view of a contiguous tensor's bytes, a uint8 vector."""
     return tensor.reshape(-1).view(torch.uint8)
