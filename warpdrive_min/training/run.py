@@ -1,4 +1,4 @@
-"""A run: the rows that it logs, the state that it goes on from, and the checkpoints that hold it."""
+"""Metrics, state and checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Rows, state and checkpoints of a run; `Trainer` adds what an iteration is.
+    """Metrics, state and checkpoints of a run; `Trainer` adds the iteration.
 
     Args:
         config: Run config.
@@ -43,28 +43,28 @@ class Run:
     """
 
     has_members: ClassVar[bool] = False
-    """Trains a population."""
+    """True if it trains a population."""
     adds_to_folders: ClassVar[bool] = False
-    """Writes beside the checkpoints of an earlier run, as WarpDrive does."""
+    """True if it may share a folder with an earlier run, as in WarpDrive."""
 
     groups: dict[str, PolicyGroup]
-    """The policies, by name."""
+    """Policies by name."""
     recorders: dict[str, RolloutRecorder]
-    """Recorders of the rewards, by the suffix of their array's name."""
+    """Recorders of rewards, by the suffix of their array's name."""
     action_samplers: list[ActionSampler]
     schedules: ScheduledTensors
     check: RolloutCheck
-    """Checks what the environments gave."""
+    """Checks of the environments' outputs."""
     _collect: Captured
     _update: Captured
     _is_first_rollout: bool
 
     def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, Score]:
-        """Play whole episodes in environments of their own and return each policy's score; synchronises."""
+        """Return each policy's score in separate whole episodes; synchronises."""
         raise NotImplementedError
 
     def _greedy_scores(self) -> dict[str, Score]:
-        """Return the scores of the same greedy episodes for every checkpoint."""
+        """Return scores in greedy episodes that are the same for every checkpoint."""
         raise NotImplementedError
 
     def __init__(
@@ -78,40 +78,40 @@ class Run:
         self.config, self.wrapper, self.policy_map, self.layout = config, env_wrapper, policies, layout
         self.world, trainer = World.of(), config.trainer
         self.iteration = 0
-        """Iterations done."""
+        """Number of finished iterations."""
         self.env_steps = 0
-        """Steps done, of all environments of all ranks together."""
+        """Env steps done, over the environments of all ranks."""
         self.seed = self.world.agreed(trainer.seed if trainer.seed is not None else time.time_ns() % 2**31)
         self.best_return: float | None = None
-        """Mean return of the best checkpoint, as it was saved; None: there is none."""
+        """Mean return of the best checkpoint when it was saved; None if absent."""
         self._recent = metrics.RecentReturns(trainer.num_envs * env_wrapper.episode_length * self.world.size)
         self.recent_return: dict[str, float | None] = {}
-        """Mean return by policy, over the latest rows in which all environments had time for a whole episode."""
+        """Mean return by policy, over rows that span an episode in each environment."""
         self.has_reached_return = False
-        """Training has stopped because its policies reached ``trainer.stop_return``."""
+        """True if training stopped because policies reached ``trainer.stop_return``."""
         self._files = RunFolder(config, folder, self.world, is_shared=self.adds_to_folders)
         self._has_begun = False
 
     def _start_clock(self) -> None:
         self._started = time.perf_counter()
-        """Time at which the run began, if it had never been stopped."""
+        """Start time of the run, as if it had never been stopped."""
         self._last_log = (self._started, 0)
 
     @property
     def folder(self) -> Path:
-        """Folder of the run's settings, metrics and checkpoints; one without a name is made when it is asked for."""
+        """Folder of settings, metrics and checkpoints; created on access if unnamed."""
         return self._files.path
 
     @property
     def steps_per_iteration(self) -> int:
-        """Steps of all environments of all ranks together."""
+        """Env steps of an iteration, over the environments of all ranks."""
         return self.config.trainer.train_batch_size * self.world.size
 
     # -------------------------------------------------------------- rows
 
     @own_defaults()
     def log_metrics(self) -> Row:
-        """Copy the metrics since the last call to the host, once, and write them where they go; synchronises.
+        """Log the metrics since the last call, by one copy to the host; synchronises.
 
         Raises:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
@@ -141,7 +141,7 @@ class Run:
         return self._write_row(row)
 
     def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
-        """Make sure that training can go on with what `metrics.read` returned."""
+        """Check that training can continue with the numbers of `metrics.read`."""
         for name, means in episodes.items():
             if means["episodes"]:
                 metrics.check_return(name, means[EPISODIC_RETURN], f" at iteration {self.iteration:,}")
@@ -153,19 +153,19 @@ class Run:
         return {name: score.mean_return for name, score in self.evaluate().items()}
 
     def _reaches(self, least: Mapping[str, float]) -> bool:
-        """Tell whether policies are as good as is wanted of them, by name."""
+        """Return True if all named policies reach their target returns."""
         returns = [(self.recent_return[name], wanted) for name, wanted in least.items()]
         return bool(returns) and all(got is not None and got >= wanted for got, wanted in returns)
 
     def _write_row(self, row: Row) -> Row:
-        """Write a row where it goes, and return it."""
+        """Write a row to the sinks, and return it."""
         if self.world.is_first:
             for sink in self._open_sinks():
                 sink.write(row)
         return row
 
     def _clear_statistics(self) -> None:
-        """Forget the episodes that have ended, and the draws that were impossible; enqueues."""
+        """Reset the statistics of ended episodes and impossible draws; enqueues."""
         for recorder in self.recorders.values():
             recorder.clear_statistics()
         for actions in self.action_samplers:
@@ -173,7 +173,7 @@ class Run:
                 actions.impossible.zero_()
 
     def _rates(self) -> dict[str, float]:
-        """Return speed and times since the last call; waits for the device."""
+        """Return speed and times since the last call; synchronises."""
         now, (before, logged) = time.perf_counter(), self._last_log
         self._last_log = (now, self.iteration)
         n_members = self.config.population.size or 1
@@ -184,7 +184,7 @@ class Run:
         }
 
     def _scheduled(self, policy: str) -> dict[str, Any]:
-        """Return the scheduled numbers of a policy, as they are now; of a population arrays (members,)."""
+        """Return a policy's scheduled values now; (members,) for a population."""
         group = self.groups[policy]
         scheduled = {} if group.algorithm is None else group.algorithm.scheduled
         values = {key: self.schedules.values(tensor) for key, tensor in scheduled.items()}
@@ -198,13 +198,13 @@ class Run:
         self._has_begun = False
 
     def _require_sound(self, *, is_first: bool = False) -> None:
-        """Make sure that the environments gave what training can go on from; synchronises.
+        """Check the outputs of the environments; synchronises.
 
         Raises:
-            TrainingError: A number is not finite, or they broke their contract.
+            TrainingError: A number is not finite, or the environments broke their contract.
         """
         if is_first or self.check.is_suspect():
-            if not self.has_members:  # of whom one may fail alone
+            if not self.has_members:  # one member may fail alone
                 self.check.require_finite(self.iteration)
             self.check.require_contract()
 
@@ -212,7 +212,9 @@ class Run:
 
     @own_defaults()
     def save_checkpoint(self) -> Path | None:
-        """Write all of the run's state; returns where, on the first rank; synchronises.
+        """Save the run's state and return its path on the first rank; synchronises.
+
+        If one policy learns, greedy episodes decide whether it is the best so far.
 
         Where one policy learns, greedy episodes tell whether it is the best one yet.
 
@@ -229,12 +231,12 @@ class Run:
         return checkpoint.save(self._files.checkpoints, *state, saving.keep_last, is_best)
 
     def _is_best(self) -> bool:
-        """Play greedy episodes and tell whether no checkpoint before was better; false where several policies learn.
+        """Play greedy episodes; return True if no earlier checkpoint was better.
 
-        Returns of training would tell of the policies before this one, and of drawn actions.
+        False if several policies learn. Returns of training would be those of earlier policies and of sampled actions.
         """
         if not self.config.saving.keep_best or len(self._learners) != 1:
-            return False  # the returns of several may be opposed: one number cannot say which are better
+            return False  # returns of several may conflict: no number ranks their checkpoints
         mean_return = self._greedy_scores()[self._learners[0]].mean_return if self.world.is_first else math.nan
         mean_return = self.world.agreed(mean_return)
         if not math.isfinite(mean_return) or (self.best_return is not None and mean_return < self.best_return):
@@ -247,9 +249,9 @@ class Run:
         return [name for name, group in self.groups.items() if group.algorithm is not None]
 
     def state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
-        """Return all that the run goes on from, on the first rank: live tensors by name, and what they are of.
+        """Return the run's live tensors and their header on the first rank, else None.
 
-        With several ranks it synchronises, and copies what each has of its own.
+        With several ranks it synchronises, and copies the tensors that each rank owns.
         """
         own = self.world.gathered(self._own_state())
         if own is None:
@@ -266,7 +268,7 @@ class Run:
         return self._shared_state() | own, header
 
     def sound_state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
-        """Return `state`, which is to be saved; synchronises.
+        """Return `state` after the checks before saving; synchronises.
 
         Raises:
             TrainingError: A number of the environments or the policies is not finite.
@@ -274,20 +276,20 @@ class Run:
         if not self._is_first_rollout:
             self._require_sound()
         state = self.state()
-        if state is not None and not self.has_members:  # of whom one may have failed
+        if state is not None and not self.has_members:  # one member may have failed
             require_finite_state(state[0])
         return state
 
     @own_defaults()
     def load_checkpoint(self, path: str | Path | None = None, *, weights_only: bool = False) -> None:
-        """Go on from a checkpoint, exactly as if training had not stopped there; synchronises.
+        """Resume exactly from a checkpoint; synchronises.
 
         Args:
-            path: Path of a checkpoint, or of a folder of them, whose latest counts; None: of this run's own folder.
-            weights_only: Take the models and nothing else, into whatever run this is.
+            path: Checkpoint, or a folder whose latest one counts; None: this run's own folder.
+            weights_only: Load only the models, into any run.
 
         Raises:
-            CheckpointError: It is damaged, or is of another environment, other sizes or other models.
+            CheckpointError: It is damaged, or has another environment, other sizes or other models.
         """
         found = self.world.agreed(checkpoint.find(path or self._files.checkpoints))
         saved, header = checkpoint.load(found)
@@ -302,22 +304,22 @@ class Run:
         own_folder = self._files.checkpoints
         is_own = found.resolve().parent == own_folder.resolve()
         self._files.holds_run = had_folder or is_own
-        # Those that are gone back behind would count as the latest.
+        # Later ones would count as the latest checkpoint.
         if self.world.is_first and is_own:
             self._files.lock()
             checkpoint.discard_after(own_folder, header.iteration)
 
     @own_defaults()
     def load_state(self, saved: Mapping[str, torch.Tensor], header: checkpoint.Header, found: str | Path) -> None:
-        """Go on from what `state` returned, exactly as if training had not stopped there; synchronises.
+        """Resume exactly from the result of `state`; synchronises.
 
         Args:
             saved: Tensors by name, on any device.
-            header: Run that they are of.
-            found: Place where they were, for errors.
+            header: Header of the tensors' run.
+            found: Origin of the tensors, for errors.
 
         Raises:
-            CheckpointError: They are of another environment, other sizes or other models; then nothing has changed.
+            CheckpointError: Environment, sizes or models differ; then nothing has changed.
         """
         here = self._environment()
         differing = {key: (there, here.get(key)) for key, there in header.environment.items() if there != here.get(key)}
@@ -341,18 +343,18 @@ class Run:
         for recorder in self.recorders.values():
             recorder.faults.zero_()
         self._files.resumed_from, self.has_reached_return = self.iteration, False
-        self._files.holds_run = True  # of a state that came otherwise than as a checkpoint
+        self._files.holds_run = True  # also for a state from outside the folder
         self._recent.restart(self.env_steps)
-        self._close_sinks()  # opened again, they drop the rows that will come again
+        self._close_sinks()  # reopened, they drop the rows that will be repeated
         now = time.perf_counter()
         self._started, self._last_log = now - header.seconds, (now, self.iteration)
 
     def _shared_state(self) -> Tensors:
-        """Return what is the same on all ranks, live: weights, and the optimisers' moments."""
+        """Return live tensors equal on all ranks: weights and optimiser moments."""
         return {name: tensor for group in self.groups.values() for name, tensor in group.state().items()}
 
     def _own_state(self) -> Tensors:
-        """Return what each rank has of its own, live: environments, statistics, what the algorithms remember."""
+        """Return live tensors of this rank: environments, statistics, policies' memory."""
         data = self.wrapper.cuda_data_manager
         names = [name for name in data.array_names() if not data.attribute(name, "scratch")]
         state = {f"env/{name}": data.tensor(name) for name in names}

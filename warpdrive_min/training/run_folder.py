@@ -1,4 +1,4 @@
-"""A run's folder: its name, its lock, its settings and the sinks of its rows."""
+"""Folder of a run: name, lock, settings and metric sinks."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from warpdrive_min.training.loop import checkpoint, sinks
 from warpdrive_min.training.ranks import World
 
 RUN_CONFIG: Final = "run_config.json"
-"""File of a run's folder with its settings."""
+"""Settings file in a run's folder."""
 ENDING_S: Final = 5.0
-"""Longest wait for another process to leave the run's folder, s: one that was killed may still be ending."""
+"""Timeout for the lock of a run's folder, s; a killed process may still exit."""
 
 
 class RunFolder:
-    """Folder of a run's settings, metrics and checkpoints, which is locked before anything is written there.
+    """Folder of a run's settings, metrics and checkpoints; locked before writing.
 
     Args:
-        config: Of the run.
+        config: Run config.
         name: Name of the folder in ``basedir/name/tag``; None: the time.
         world: Ranks of the run, which agree on the folder.
-        is_shared: The run may write beside the checkpoints of an earlier one.
+        is_shared: The run may write next to the checkpoints of an earlier one.
     """
 
     def __init__(self, config: RunConfig, name: str | Path | None, world: World, *, is_shared: bool = False) -> None:
         self._config, self._name, self._world, self._is_shared = config, name, world, is_shared
         self.holds_run = False
-        """It holds this run, which has written there, or goes on from there."""
+        """True if the folder holds this run: it wrote there or resumes from there."""
         self.resumed_from: int | None = None
-        """Iteration of the checkpoint that the run goes on from; None: it is new."""
+        """Iteration of the checkpoint that the run resumes from; None: a new run."""
         self._lock: Hold | None = None
         self._sinks: list[sinks.Sink] | None = None
 
     @functools.cached_property
     def path(self) -> Path:
-        """The folder; one without a name is made when it is asked for."""
+        """Path of the folder; created on access if it has no name."""
         runs = runs_of(self._config)
         if self._name is not None and str(self._name):
             return runs / str(self._name)
@@ -56,7 +56,7 @@ class RunFolder:
         return self.path / checkpoint.FOLDER
 
     def lock(self) -> None:
-        """Make and lock the folder, unless that is done.
+        """Create and lock the folder, unless that is done.
 
         Raises:
             ConfigError: Another process writes to it, or it holds another run.
@@ -79,7 +79,7 @@ class RunFolder:
         self._lock, self.holds_run = lock, True
 
     def open_sinks(self, seed: int) -> list[sinks.Sink]:
-        """Open the sinks of the run config and write the settings, unless that is done.
+        """Open the sinks and write the settings, unless that is done.
 
         Raises:
             ConfigError: As of `lock` and `sinks.open_sinks`.
@@ -99,7 +99,7 @@ class RunFolder:
         self._sinks = None
 
     def close(self) -> None:
-        """Close the sinks, unlock the folder, and remove it if nothing was written there."""
+        """Close the sinks, unlock the folder, and remove it if nothing was written."""
         self.close_sinks()
         self._lock = None
         if self._world.is_first and "path" in vars(self):
@@ -107,15 +107,15 @@ class RunFolder:
 
 
 def runs_of(config: RunConfig) -> Path:
-    """Return the folder that holds those of a run config's runs."""
+    """Return the folder that holds a run config's runs."""
     return Path(config.saving.basedir, config.saving.name, config.saving.tag)
 
 
 def reserve(runs: Path) -> Path:
-    """Make and return a run's folder, named after the time in seconds or the next number that is free.
+    """Create a run's folder, named by the time in seconds or the next free number.
 
     Raises:
-        ConfigError: It cannot be made.
+        ConfigError: It cannot be created.
     """
     with _folder_can_be_made(runs):
         return new_folder(runs, map(str, itertools.count(int(time.time()))))

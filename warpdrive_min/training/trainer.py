@@ -1,4 +1,4 @@
-"""The trainer: collects, updates, logs and saves, again and again."""
+"""Trainer: collects rollouts, updates policies, logs and saves."""
 
 from __future__ import annotations
 
@@ -42,30 +42,29 @@ log = logging.getLogger(__name__)
 WARPDRIVE_ARGUMENTS: Final = "warpdrive_min.dialect.layout:trainer_arguments"
 """Function that returns our arguments for WarpDrive's keywords."""
 BEST_EPISODES: Final = 100
-"""Episodes that a checkpoint is judged by, at most; fewer where there are fewer environments."""
+"""Maximum episodes to judge a checkpoint by; fewer with fewer environments."""
 EPISODE_STATES: Final = "warpdrive_min.dialect.episodes:episode_states"
 
 
 class Trainer(Run):
-    """Trains the policies of a run config on the copies of a wrapper, on the wrapper's backend.
+    """Trainer of a run config's policies, on a wrapper's environments and backend.
 
-    An iteration is a rollout of ``train_batch_size / num_envs`` steps and an update of every policy that is to be
-    trained. On a GPU each of the two is one CUDA graph; the host waits for the device only where it logs or saves.
+    An iteration is a rollout of ``train_batch_size / num_envs`` steps and an update of every policy to train. On
+    a GPU each half is one CUDA graph; the host waits for the device only to log or save.
 
     Args:
-        env_wrapper: On a backend whose kernels the environment has.
-        config: Run config: the object, what it is made of, or the path of its YAML file.
-        policies: Agents of each policy, every agent once; None: all agents to the one policy.
-        layout: Layout of the agents in the wrapper's arrays; None: of each role, where the environment has roles, or of
-            all.
+        env_wrapper: Wrapper on a backend whose kernels the environment has.
+        config: Run config: the object, a mapping, or the path of a YAML file.
+        policies: Agents of each policy, every agent once; None: as of `policy_map`.
+        layout: Layout of the agents in the wrapper's arrays; None: one set for each role, or for all agents.
         folder: Name of the run's folder in ``basedir/name/tag``; None: the time.
-        verbose: Show progress.
-        warpdrive: WarpDrive's keywords, which 0.2 takes no more: ``policy_tag_to_agent_id_map``,
+        verbose: Print progress.
+        warpdrive: WarpDrive's keywords, which 0.2 removes: ``policy_tag_to_agent_id_map``,
             ``create_separate_placeholders_for_each_policy``, ``obs_dim_corresponding_to_num_agents``, ``num_devices``,
             ``device_id``, ``results_dir``.
 
     Raises:
-        ConfigError: The config breaks a rule, or does not fit the environment or the policies, or is of a population.
+        ConfigError: The config breaks a rule, does not fit the environment or the policies, or is of a population.
         BackendUnavailable: The environment has no kernels for the backend.
     """
 
@@ -102,9 +101,9 @@ class Trainer(Run):
         """Steps of a rollout."""
         self._start_environments()
         self._build()
-        self.schedules.write(self.steps_per_iteration)  # so that `collect` and `update` by hand learn, too
+        self.schedules.write(self.steps_per_iteration)  # for direct calls of `collect` and `update`
         if self.world.size > 1:
-            self.folder  # noqa: B018  (the ranks agree on it, and all are here)
+            self.folder  # noqa: B018  (all ranks must agree on it here)
         self._verbose = verbose and self.world.is_first
         self._start_clock()
 
@@ -112,11 +111,11 @@ class Trainer(Run):
 
     @own_defaults()
     def train(self, n_iterations: int | None = None) -> Row:
-        """Train to the end of the run config, or for some iterations; returns the last row of metrics.
+        """Train to the end of the run config or for some iterations; return the last row.
 
         Raises:
-            TrainingError: A loss or a gradient is not finite, which names the policy and the iteration; or the
-                environment gave a number that is not, or broke its contract. Nothing of that is saved.
+            TrainingError: A loss or a gradient is not finite; names the policy and the iteration. Or the environment
+                gave a non-finite number or broke its contract. Nothing of that is saved.
         """
         n_iterations = self.n_iterations if n_iterations is None else whole("n_iterations", n_iterations, 0, 2**63 - 1)
         last = min(self.n_iterations, self.iteration + n_iterations)
@@ -126,14 +125,14 @@ class Trainer(Run):
             while self.iteration < last and not self.has_reached_return:
                 self.iterate()
                 if self.is_due(self.config.saving.metrics_log_freq) or self.iteration == 1:
-                    row = self.log_metrics()  # the host waits here, and where it saves
+                    row = self.log_metrics()  # the host waits only here and to save
                     progress.update(row)
                 if self.is_due(self.config.saving.model_params_save_freq):
                     self.save_checkpoint()
         return row
 
     def _begin(self) -> None:
-        """Open the sinks where ranks train together: all of them raise the error that the first one gets."""
+        """Open the sinks on the first rank; all ranks raise the error that it gets."""
         if self.world.size == 1 or self._has_begun:
             return
         error: Exception | None = None
@@ -148,8 +147,8 @@ class Trainer(Run):
 
     @own_defaults()
     def iterate(self) -> None:
-        """Collect a rollout, update every policy; enqueues. Each half is one CUDA graph from its second run on."""
-        forks.threads()  # 1 in a process that was forked from the one that made this
+        """Run a rollout and an update, each a CUDA graph from its second run; enqueues."""
+        forks.threads()  # 1 in a fork of the process that built this
         self.schedules.write(self.env_steps + self.steps_per_iteration)
         is_first = self._is_first_rollout
         self._is_first_rollout = False
@@ -158,13 +157,13 @@ class Trainer(Run):
         self._update()
         self.iteration += 1
         self.env_steps += self.steps_per_iteration
-        if is_first or self.wrapper.backend.device.type == "cpu":  # where nothing waits
+        if is_first or self.wrapper.backend.device.type == "cpu":  # where a check costs no wait
             self._require_sound(is_first=is_first)
 
     @own_defaults()
     @torch.no_grad()
     def collect(self) -> None:
-        """Play T steps of all environments into the rollout buffers; no branch on what is on the device."""
+        """Collect T steps into the rollout buffers; no branch depends on device values."""
         for recorder in self.recorders.values():
             recorder.begin()
         if callable(self.rollout_at_once):
@@ -177,7 +176,7 @@ class Trainer(Run):
             self.global_states.end_rollout()
 
     def _play_steps(self) -> None:
-        """Play the steps of a rollout one by one."""
+        """Play a rollout step by step."""
         for t in range(self.n_steps):
             if self.global_states is not None:
                 self.global_states.keep(t)
@@ -186,8 +185,8 @@ class Trainer(Run):
                 for group in self.groups.values():
                     group.act(t)
             for actions in self.action_samplers:
-                actions.sample(t, **self.exploration)  # kept as drawn, then clipped
-            # Step: environments write the next row of observations themselves where one policy sees them whole
+                actions.sample(t, **self.exploration)  # stored as drawn, then clipped
+            # Step: environments write the next row of observations directly if one policy sees them all
             self.step_into[t]()
             # Record: rewards, terminations, truncations, last observations of truncated episodes
             for recorder in self.recorders.values():
@@ -197,7 +196,7 @@ class Trainer(Run):
 
     @own_defaults()
     def update(self) -> None:
-        """Compute returns, take the optimiser's steps and note what was seen, for each policy that learns."""
+        """Compute returns, update weights and merge moments, for each learning policy."""
         for group in self.groups.values():
             if group.buffer is not None and group.algorithm is not None:
                 group.algorithm.compute_returns(group.buffer)
@@ -206,22 +205,22 @@ class Trainer(Run):
 
     @property
     def capture_s(self) -> float:
-        """Time that the capture of the graphs took, s; 0 where there is none."""
+        """Time of capturing the graphs, s; 0 without graphs."""
         return self._collect.capture_s + self._update.capture_s
 
     @property
     def is_finished(self) -> bool:
-        """The run config wants no further iteration."""
+        """True if the run config needs no further iteration."""
         return self.iteration >= self.n_iterations or self.has_reached_return
 
     def is_due(self, every: int) -> bool:
-        """Tell whether something is done after this iteration; always after the last one."""
+        """Return True if ``every`` divides the iteration, or if it is the last one."""
         return self.iteration % every == 0 or self.is_finished
 
     # -------------------------------------------------------------- construction
 
     def _start_environments(self) -> None:
-        """Start all copies, and push what an environment leaves to the trainer."""
+        """Reset all environments, and push the arrays that they leave to the trainer."""
         if self.wrapper.reset_on_host:
             self.wrapper.reset()
         self.layout.push(self.wrapper, self.policy_map)
@@ -229,18 +228,18 @@ class Trainer(Run):
         self.wrapper.reset()
 
     def _build(self) -> None:
-        """Make what an iteration runs on: policies, samplers, recorders, buffers and algorithms."""
+        """Create policies, samplers, recorders, buffers and algorithms."""
         wrapper, config = self.wrapper, self.config
         backend, device = wrapper.backend, wrapper.cuda_data_manager.device
         arrays = self.layout.arrays(wrapper, self.policy_map)
         self.groups: dict[str, PolicyGroup] = build.make_groups(config, arrays, self.seed, device)
-        """The policies, by name."""
+        """Policies by name."""
         groups = list(self.groups.values())
         if config.trainer.exact:
             seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
             make_exact(groups, backend, seeds)
         self.sharing = choices.share_observations(config.trainer, wrapper, groups, arrays)
-        """Why rollouts keep the observations of each agent; empty: they keep one row for all of an environment."""
+        """Reason for one observation row per agent; empty: one row per environment."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
         self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
         algorithms = {name: build.algorithm_class(config, name) for name in self.groups}
@@ -250,7 +249,7 @@ class Trainer(Run):
             each.suffix: RolloutRecorder(wrapper, self.n_steps, each)
             for each in {each.suffix: each for each in arrays.values()}.values()
         }
-        """Recorders of the rewards, by the suffix of their array's name."""
+        """Recorders of rewards, by the suffix of their array's name."""
         for suffix, recorder in self.recorders.items():
             if recorder.loses_truncations:
                 missing = f"has no array final_observations{suffix}: an episode that is truncated counts as over"
@@ -268,7 +267,7 @@ class Trainer(Run):
                 for key, tensor in algorithm.scheduled.items():
                     self.schedules.add(group.settings(key), tensor)
         self.global_states = give_global_states(list(self.groups.values()), self.recorders)
-        """Gathers what centralised critics see; None where that needs no gathering."""
+        """Global states to gather for centralised critics; None if not needed."""
         self.exploration: dict[str, Any] = {"greedy": config.sampler.params.use_argmax}
         for key, schedule in build.noise_schedules(config).items():
             self.exploration[key] = torch.zeros((), device=device, dtype=torch.float32)
@@ -276,38 +275,38 @@ class Trainer(Run):
         self.check = RolloutCheck(
             wrapper, list(self.groups.values()), self.recorders, has_cuts=config.trainer.compat is None
         )
-        """Checks what the environments gave."""
+        """Checks of the environments' outputs."""
         self._is_first_rollout = True
         direct = choices.steps_into_buffer(config.trainer, wrapper, groups)
         self.step_into: Sequence[Launch] = direct or [wrapper.step] * self.n_steps
-        """Steps of the environments, one for each of a rollout."""
+        """Step of the environments, for each step of a rollout."""
         for group in groups:
             group.is_direct = direct is not None
         recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
         self.rollout_at_once: Launch | str = choices.rollout_at_once(
             config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
         )
-        """Plays a whole rollout in one launch; or why it is played step by step."""
+        """Launch of a whole rollout, or the reason for playing it step by step."""
         if not callable(self.rollout_at_once):
             log.info("rollouts are played step by step: %s", self.rollout_at_once)
         self.keeping = choices.keep_passes(config.trainer, groups, is_at_once=callable(self.rollout_at_once))
-        """Why learning makes a forward pass of its own, by policy; empty: it goes back from what acting computed."""
+        """Reason why learning repeats the forward pass, by policy; empty: it does not."""
         choices.note_networks(config.trainer, groups)
         as_graph = choices.captures_graphs(config.trainer, wrapper, groups)
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
 
-    # -------------------------------------------------------------- looking at what was learned
+    # -------------------------------------------------------------- evaluation
 
     def evaluate(self, n_episodes: int = 100, *, greedy: bool = True, seed: int = 0) -> dict[str, evaluation.Score]:
-        """Play whole episodes in environments of their own and return each policy's score; synchronises.
+        """Return each policy's score in separate whole episodes; synchronises.
 
-        Of a population it is each member's score, by its number.
+        For a population it is each member's score, by number.
 
         Args:
-            n_episodes: One in each of as many environments; of a population for each member.
+            n_episodes: Number of episodes, one per environment; for each member of a population.
             greedy: Take the likeliest choice, or the mean; False: draw, without the noise of DDPG.
-            seed: Seed of starts and draws.
+            seed: Seed of resets and draws.
         """
         return evaluation.evaluate(
             self.wrapper, self.acting_models, self.policy_map, self.layout, n_episodes, greedy, seed
@@ -320,18 +319,18 @@ class Trainer(Run):
 
     @property
     def acting_models(self) -> dict[str, Any]:
-        """Network of each policy that acts."""
+        """Acting network of each policy."""
         return {name: group.acting for name, group in self.groups.items()}
 
     def _greedy_scores(self) -> dict[str, evaluation.Score]:
-        """Return the scores of the same greedy episodes for every checkpoint."""
+        """Return scores in greedy episodes that are the same for every checkpoint."""
         seed = build.derived_seed(self.seed, build.BEST_SEED)
         return self.evaluate(min(self.config.trainer.num_envs, BEST_EPISODES), seed=seed)
 
     def fetch_episode_states(self, list_of_states: Sequence[str], *arguments: Any, **named: Any) -> Any:
-        """Play one episode in environments of its own and return its states, in WarpDrive's form; goes with 0.2.
+        """Return an episode's states in WarpDrive's form; 0.2 removes this.
 
-        Arguments as of `warpdrive_min.dialect.episodes.episode_states`.
+        Plays in separate environments. Arguments as of `warpdrive_min.dialect.episodes.episode_states`.
         """
         warnings.warn(
             "Trainer.fetch_episode_states: goes with 0.2; use warpdrive_min.dialect.episodes.episode_states, or record "
@@ -344,7 +343,7 @@ class Trainer(Run):
         )
 
     def graceful_close(self) -> None:
-        """Close the files of metrics and let go of what was captured."""
+        """Close the metric files and release the captured graphs."""
         self._close_sinks()
         self._files.close()
         self._collect.forget()
@@ -354,10 +353,10 @@ class Trainer(Run):
 def policy_map(
     config: RunConfig, wrapper: EnvWrapper, given: Mapping[str, Agents] | None = None
 ) -> dict[str, list[Any]]:
-    """Return the agents of each policy: as given, or all to the one policy, or those of a role to the policy named so.
+    """Return the agents of each policy: given, all, or those of the role named so.
 
     Raises:
-        ConfigError: Nothing is given, and the run config has several policies that are not named after such roles.
+        ConfigError: None are given, and one of several policies is not named after a role.
     """
     if given is not None:
         in_order = dict.fromkeys([*(policy for policy in config.policy if policy in given), *given])
