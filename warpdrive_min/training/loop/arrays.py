@@ -1,4 +1,4 @@
-"""Arrays of agents: what each policy's agents observe, where their actions go, and what they are paid."""
+"""Arrays of agents: observations, actions and rewards of each policy."""
 
 from __future__ import annotations
 
@@ -38,58 +38,58 @@ LAYOUTS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentArrays:
-    """The agents of one policy in the arrays of a wrapper, each (n_envs, agents of the array, ...)."""
+    """Arrays of one policy's agents, each (n_envs, agents of the array, ...)."""
 
     policy: str
     agents: tuple[Hashable, ...]
-    """In the order of the policy's list."""
+    """Agents in the order of the policy's list."""
     suffix: str
-    """End of the arrays' names: "", or ``_<role>`` of agents whose role has arrays of its own."""
+    """Suffix of the arrays' names: "", or ``_<role>`` if roles have own arrays."""
     rows: torch.Tensor | None
-    """Places of the agents in the arrays, (n_agents,) int64; None: all, in order."""
+    """Indices of the agents in the arrays, (n_agents,) int64; None: all, in order."""
     space: ActionSpace
     n_features: int
-    """Entries of an observation, flattened; an action mask is none."""
+    """Entries of a flattened observation, without an action mask."""
     observations: tuple[torch.Tensor, ...] = field(repr=False)
-    """Parts of the observations, whose entries lie side by side; one for each key of a Dict."""
+    """Observation parts, with entries side by side; one for each key of a Dict."""
     mask: torch.Tensor | None = field(repr=False)
     """Action masks, (n_envs, agents of the array, choices) int32; 0 forbids."""
     last_observations: tuple[torch.Tensor, ...] = field(repr=False)
-    """Parts of the last observations of episodes that end; none where nothing tells of them."""
+    """Parts of episodes' last observations; empty if the environment has none."""
     actions: torch.Tensor = field(repr=False)
     rewards: torch.Tensor = field(repr=False)
     timestep: torch.Tensor = field(repr=False)
-    """Steps done in the episode, (n_envs,) int32: 0 where one begins."""
+    """Steps done in the episode, (n_envs,) int32; 0 at its start."""
     keys: tuple[Hashable, ...] = ("",)
-    """Keys of a Dict in the order of `observations`; "" of what is none."""
+    """Keys of a Dict in the order of `observations`; "" without a Dict."""
     own_columns: int | None = None
-    """First of the columns in which agents mark themselves, where a rollout keeps the one row of observations that is
-    otherwise that of all agents of an environment; None: it keeps the row of each agent."""
+    """First column in which agents mark themselves; None: rollouts keep all rows.
+    Otherwise they have one observation row per environment, which agents share except for these columns."""
 
     @property
     def n_agents(self) -> int:
-        """Agents of the policy."""
+        """Number of agents of the policy."""
         return len(self.agents)
 
     @property
     def n_rows(self) -> int:
-        """Rows of an environment's observations that a rollout keeps."""
+        """Observation rows per environment in a rollout."""
         return self.n_agents if self.own_columns is None else 1
 
     def names_of_features(self, name: str) -> list[str]:
-        """Return the array that each entry of an observation lies in, where ``name`` is that of the first part."""
+        """Return the array name of each observation entry; ``name`` is their base name."""
         names = part_names(name + self.suffix, [key for key in self.keys if key]).values()
         widths = [flat_entries(part).shape[2] for part in self.observations]
         return [name for name, width in zip(names, widths, strict=True) for _ in range(width)]
 
     def restore(self, kept: torch.Tensor) -> None:
-        """Write the last observations that a rollout kept, (n_envs, n_rows, n_features), as a whole; enqueues."""
+        """Restore the last observations (n_envs, n_rows, n_features); enqueues."""
         self.observations[0].copy_(kept)
         if self.own_columns is not None:
             self._marks(self.observations[0]).diagonal(dim1=1, dim2=2).fill_(1.0)
 
     def unmark(self, rows: torch.Tensor) -> None:
-        """Let nobody be marked in rows (..., n_features) that are to be kept for all agents; enqueues."""
+        """Clear the agents' marks in rows (..., n_features) for common use; enqueues."""
         if self.own_columns is not None:
             self._marks(rows).zero_()
 
@@ -98,7 +98,7 @@ class AgentArrays:
         return rows[..., self.own_columns : self.own_columns + self.n_agents]
 
     def observe(self, out: torch.Tensor, mask: torch.Tensor | None = None) -> None:
-        """Copy what the agents see into ``out`` (n_envs, n_rows, n_features), and their masks; enqueues."""
+        """Copy observations to ``out`` (n_envs, n_rows, n_features), and masks; enqueues."""
         if self.own_columns is not None:
             out.copy_(self.observations[0][:, :1])
             self.unmark(out)
@@ -113,7 +113,7 @@ class AgentArrays:
             self.pick(self.mask, mask)
 
     def pick(self, array: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy the agents' rows of an array (n_envs, agents of the array, ...) into ``out``; enqueues."""
+        """Copy the agents' rows of ``array`` (n_envs, agents, ...) to ``out``; enqueues."""
         if self.rows is None:
             out.copy_(array)
         elif available.why_no_triton(array.device.type) is None and can_move(out, array):
@@ -124,7 +124,7 @@ class AgentArrays:
             out.copy_(array.index_select(1, self.rows))
 
     def place(self, values: torch.Tensor, into: torch.Tensor, axis: int = 1) -> None:
-        """Write the agents' values into their rows of an array, of which ``axis`` counts agents; enqueues."""
+        """Write the agents' values to their rows along ``axis`` of an array; enqueues."""
         if self.rows is None:
             into.copy_(values)
         elif axis == 1 and available.why_no_triton(into.device.type) is None and can_move(values, into):
@@ -134,17 +134,17 @@ class AgentArrays:
 
 
 class SharedLayout:
-    """The agents of each role in a set of arrays, or without roles all of them, on the axis after that of environments.
+    """Layout with one set of arrays for each role, or one for all agents.
 
-    Another layout is a subclass that says which agents share arrays, and where their axis is.
+    The agents' axis follows the axis of environments. A subclass may change which agents share arrays, and their axis.
     """
 
     saved: tuple[bool, str] = (False, "first")
-    """Entry of a checkpoint's header: policies have arrays of their own, and the agents' axis."""
+    """Entry of a checkpoint's header: True for arrays per policy; the agents' axis."""
 
     @classmethod
     def from_saved(cls, saved: Sequence[Any]) -> SharedLayout:
-        """Return the layout whose entry of a checkpoint's header this is."""
+        """Return the layout for an entry of a checkpoint's header."""
         return cls()
 
     def sets(self, env: Any, policies: PolicyMap) -> Mapping[str, Agents]:
@@ -152,15 +152,15 @@ class SharedLayout:
         return agent_sets(env)
 
     def stacked(self, rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Return what single agents observe as an array of all."""
+        """Stack observations of single agents into one array."""
         return np.stack(rows)
 
     def by_agent(self, array: torch.Tensor, n_agents: int) -> torch.Tensor:
-        """Return the view (n_envs, n_agents, ...) of an array of observations."""
+        """View an array of observations as (n_envs, n_agents, ...)."""
         return array
 
     def push(self, wrapper: EnvWrapper, policies: PolicyMap) -> None:
-        """Push the arrays of `feed` that the environment has left out; synchronises.
+        """Push the arrays of `feed` that the environment lacks; synchronises.
 
         Raises:
             ConfigError: As of `feed`, or the environment pushed an array of another shape.
@@ -168,7 +168,7 @@ class SharedLayout:
         push_missing(wrapper, self.feed(wrapper, policies))
 
     def feed(self, wrapper: EnvWrapper, policies: PolicyMap) -> DataFeed:
-        """Return the arrays that a step reads and writes for a trainer, of each set with its suffix, n agents.
+        """Return the arrays of an env step, with the suffix of each set of n agents.
 
         | array | shape |
         |---|---|
@@ -192,7 +192,7 @@ class SharedLayout:
 
     def _add_step_arrays(self, feed: DataFeed, wrapper: EnvWrapper, suffix: str, agents: Agents) -> None:
         n_envs = wrapper.n_envs
-        # The observations of the very reset that gave the copies their state; a core wrapper does not keep them.
+        # Observations of the reset that set the environments' state; a core wrapper does not store them.
         observations = getattr(wrapper, "first_observations", None) or wrapper.obs_at_reset()
         first = observations[agents[0]]
         keys = list(first) if isinstance(first, Mapping) else []
@@ -249,16 +249,16 @@ class SharedLayout:
         return by_policy
 
     def _observed(self, wrapper: EnvWrapper, name: str, agent: Hashable, n_agents: int) -> dict[Hashable, torch.Tensor]:
-        """Return the arrays of observations by their keys, "" where there is no Dict."""
+        """Return arrays of observations by their keys; "" without a Dict."""
         names = part_names(name, list(getattr(wrapper.env.observation_space[agent], "spaces", {})))
         return {key: self.by_agent(_tensor(wrapper, each), n_agents) for key, each in names.items()}
 
     def _last_observations(
         self, wrapper: EnvWrapper, suffix: str, keys: Sequence[Hashable], n_agents: int
     ) -> tuple[torch.Tensor, ...]:
-        """Return the arrays of what the agents see last when an episode ends, or none if one is missing.
+        """Return arrays of episodes' last observations; empty if one is missing.
 
-        A step that restarts by itself has put that aside; otherwise it is still there.
+        A step with automatic reset stores them separately; otherwise the arrays of observations still hold them.
         """
         data = wrapper.cuda_data_manager
         name = (FINAL_OBSERVATIONS if wrapper.auto_reset else Constants.OBSERVATIONS) + suffix
@@ -270,23 +270,23 @@ class SharedLayout:
 
 
 def part_names(name: str, keys: Sequence[Hashable]) -> dict[Hashable, str]:
-    """Return the names of an array's parts by the keys of a Dict; of what is no Dict its own name, by ""."""
+    """Return names of an array's parts by Dict key; its own name by "" without one."""
     return {key: f"{name}_{key}" for key in keys} or {"": name}
 
 
 def saved_layout(saved: Sequence[Any]) -> SharedLayout:
-    """Return the layout that a checkpoint's header names, as `SharedLayout.saved` of the core's."""
+    """Return the core layout or WarpDrive's, by its entry in a checkpoint's header."""
     layout: type[SharedLayout] = resolve_name(LAYOUTS["shared" if tuple(saved) == SharedLayout.saved else "warpdrive"])
     return layout.from_saved(saved)
 
 
 def flat_entries(array: torch.Tensor) -> torch.Tensor:
-    """Return observations (n_envs, n_agents, ...) as (n_envs, n_agents, n_entries)."""
+    """Flatten observations (n_envs, n_agents, ...) to (n_envs, n_agents, n_entries)."""
     return array.flatten(2) if array.dim() > 2 else array[..., None]
 
 
 def get_flattened_obs_size(observation_space: Any) -> int:
-    """Return the number of values in an observation; in a dict the action mask does not count."""
+    """Return the number of values in an observation, without a Dict's action mask."""
     if isinstance(observation_space, Mapping) or hasattr(observation_space, "spaces"):
         spaces = getattr(observation_space, "spaces", observation_space)
         return sum(math.prod(space.shape) for key, space in spaces.items() if key != Constants.ACTION_MASK)
@@ -297,12 +297,12 @@ def get_flattened_obs_size(observation_space: Any) -> int:
 
 
 def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
-    """Push the entries that are not on the device; those that are must have the shapes of the feed. Synchronises.
+    """Push missing entries; existing ones must match their shapes. Synchronises.
 
     Actions of one type may lack the axis of types.
 
     Raises:
-        ConfigError: One has another shape.
+        ConfigError: An existing entry has another shape.
     """
     data, missing = wrapper.cuda_data_manager, DataFeed()
     for name, entry in feed.items():
@@ -318,7 +318,7 @@ def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
 
 
 def action_arrays(suffix: str, n_types: int) -> dict[str, int]:
-    """Return the number of types of each action array: of all types, and where there are several, of each."""
+    """Return the width of each action array: for all types, and each of several."""
     parts = {f"{Constants.ACTIONS}_{index}{suffix}": 1 for index in range(n_types)} if n_types > 1 else {}
     return {Constants.ACTIONS + suffix: n_types, **parts}
 
@@ -334,7 +334,7 @@ def _tensor(wrapper: EnvWrapper, name: str) -> torch.Tensor:
 
 
 def check_policies(policies: PolicyMap, agents: Agents) -> None:
-    """Raise `ConfigError` unless every agent is in one policy and in no other."""
+    """Raise `ConfigError` unless every agent is in exactly one policy."""
     mapped = [agent for members in policies.values() for agent in members]
     is_each_once = len(mapped) == len(agents) and set(mapped) == set(agents)
     require(is_each_once, "policies", f"must hold each of the agents {list(agents)} once", mapped)
@@ -351,7 +351,7 @@ def _require_one_space(wrapper: EnvWrapper, agents: Agents) -> None:
 
 
 def _form(space: Any) -> tuple[Any, ...]:
-    """Return what two spaces must have in common for one array to hold both."""
+    """Return the properties that two spaces in one array must have in common."""
     if isinstance(space, Mapping) or hasattr(space, "spaces"):
         return tuple((key, _form(each)) for key, each in getattr(space, "spaces", space).items())
     if hasattr(space, "low"):

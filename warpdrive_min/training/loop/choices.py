@@ -1,4 +1,4 @@
-"""Paths that the policies of a run take together: which rows are kept, and how steps and rollouts are launched."""
+"""Paths that all policies of a run share: stored rows, steps and rollouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from warpdrive_min.training.paths.table import Choice, choose
 
 
 def _facts(trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup], **more: Any) -> Facts:
-    """Return the facts of the first policy, with those of the run."""
+    """Return the facts of the first policy and of the run."""
     given = {
         "backend": wrapper.env_backend,
         "has_graphs": wrapper.backend.captures_graphs,
@@ -37,7 +37,7 @@ def _facts(trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyG
 
 
 def _choose(part: str, groups: Sequence[PolicyGroup], facts: Facts) -> Choice:
-    """Choose the path of a part that all policies take together."""
+    """Choose one path of a part for all policies."""
     choice = choose(part, facts)
     for group in groups:
         group.choices[part] = choice
@@ -45,14 +45,14 @@ def _choose(part: str, groups: Sequence[PolicyGroup], facts: Facts) -> Choice:
 
 
 def _reason(trainer: TrainerConfig, key: str, rule: str, choice: Choice) -> str:
-    """Return why no fast path is taken; raise a `ConfigError` if a setting wants one."""
+    """Return why no fast path is taken; raise `ConfigError` if a setting wants one."""
     what, do = f"run config trainer.{key}", "leave the key out, or set it to false"
     require(choice.is_fast or not getattr(trainer, key), what, f"{rule}: {choice.why}", True, do)
     return choice.why
 
 
 def why_not_whole(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
-    """Return why a policy does not see the array of observations whole, as it is; empty: it does."""
+    """Return why a policy cannot use the observation array directly; "" if it can."""
     data = wrapper.cuda_data_manager
     if not data.is_data_on_device(Constants.OBSERVATIONS):
         return f"environment {wrapper.name!r} has no array 'observations'"
@@ -67,16 +67,16 @@ def why_not_whole(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
 def share_observations(
     trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup], arrays: dict[str, AgentArrays]
 ) -> str:
-    """Let rollouts keep one row of observations for all agents where that can be; returns why not, empty if so.
+    """Share one observation row among agents if possible; return why not, or "".
 
     Args:
         trainer: Settings of the run.
         wrapper: Started wrapper.
-        groups: The policies, of which the only one gets other arrays.
-        arrays: Those of all policies, by name.
+        groups: Policies; a single one gets the new arrays.
+        arrays: Arrays of all policies, by name.
 
     Raises:
-        ConfigError: They must be shared, and cannot be.
+        ConfigError: The config requires sharing, which is impossible.
     """
     (group, *_), own_columns = groups, wrapper.env.own_columns if isinstance(wrapper.env, Environment) else None
     choice = _choose("observations", groups, _facts(trainer, wrapper, groups, own_columns=own_columns))
@@ -86,7 +86,7 @@ def share_observations(
     last = group.arrays.last_observations[0][:, :1]
     row = torch.zeros_like(last)
     if wrapper.bound_step(of_one_row=True, **{Constants.OBSERVATIONS: row, FINAL_OBSERVATIONS: row}) is not None:
-        last = row  # else it is picked out of the rows of all
+        last = row  # otherwise copied from all agents' rows
     group.arrays = replace(group.arrays, own_columns=own_columns, last_observations=(last,))
     arrays[group.name] = group.arrays
     return ""
@@ -95,7 +95,7 @@ def share_observations(
 def steps_into_buffer(
     trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup]
 ) -> list[Launch] | None:
-    """Return steps that write observations straight into their rows of the buffer; None: they must be copied."""
+    """Return steps that write observations into the buffer; None: copy them."""
     group, facts, given = groups[0], _facts(trainer, wrapper, groups), dict[str, Any]()
     if not _choose("steps", groups, facts).is_fast:
         return None
@@ -120,10 +120,10 @@ def rollout_at_once(
     *,
     greedy: bool,
 ) -> Launch | str:
-    """Return what plays a rollout in one launch, or why there is none.
+    """Return a launch of a whole rollout, or the reason why there is no such launch.
 
     Raises:
-        ConfigError: It must be one launch, and cannot be.
+        ConfigError: The config requires one launch, which is impossible.
     """
     group, of_all = groups[0], recorder.of_all_steps()
     more = {"is_greedy": greedy, "is_direct": group.is_direct, "tells_ends": of_all is not None}
@@ -160,7 +160,7 @@ def _bound_rollout(
 
 
 def keep_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_at_once: bool) -> dict[str, str]:
-    """Let rollouts keep the forward passes of policies where that can be; returns why not, by policy, empty if so.
+    """Store forward passes for learning if possible; return why not, or "", by policy.
 
     Args:
         trainer: Settings of the run.
@@ -168,7 +168,7 @@ def keep_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_at_
         is_at_once: Rollouts are played in one launch.
 
     Raises:
-        ConfigError: They must be kept, and cannot be.
+        ConfigError: The config requires storing them, which is impossible.
         torch.cuda.OutOfMemoryError: They do not fit.
     """
     reasons, n_bytes = dict[str, str](), 0
@@ -194,12 +194,12 @@ def keep_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_at_
 
 
 def note_networks(trainer: TrainerConfig, groups: Sequence[PolicyGroup]) -> None:
-    """Note the kernels of networks, which choose them when they are first asked."""
+    """Record the kernels that networks will choose at their first call."""
     for group in groups:
         facts = group.facts(trainer)
         acting = group.choose("acting", facts)
         if acting.is_fast and (learning := group.choices.get("learning")) and learning.path.build:
-            continue  # no pass goes through the model
+            continue  # the model itself never runs
         for part, model in group.models.items():
             trunks, heads = trunks_and_heads(model)
             if not trunks:
@@ -214,5 +214,5 @@ def note_networks(trainer: TrainerConfig, groups: Sequence[PolicyGroup]) -> None
 
 
 def captures_graphs(trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> bool:
-    """Return whether each half of an iteration is a CUDA graph."""
+    """Return True if each half of an iteration is a CUDA graph."""
     return _choose("iteration", groups, _facts(trainer, wrapper, groups)).is_fast
