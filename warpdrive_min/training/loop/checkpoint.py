@@ -1,11 +1,11 @@
-"""Checkpoints: all tensors and settings of a run in one folder, which is there whole or not at all.
+"""Checkpoints: tensors and settings of a run in one folder, written atomically.
 
 A folder of checkpoints has one writer. It holds ``checkpoint_<iteration>/`` of the last iterations and ``best/``, each
-with two files. What a killed writer leaves behind has a name that starts with a dot:
+with two files. A killed writer leaves names that start with a dot:
 
-* ``.unfinished-NAME``: not yet whole; the next `save` removes it.
-* ``.replaced-NAME``: whole; stands for NAME while that is missing, between the two renames that replace it.
-* ``.removed-NAME``: on its way out; the next `save` removes it.
+* ``.unfinished-NAME``: incomplete; the next `save` removes it.
+* ``.replaced-NAME``: complete; stands for NAME while that is missing, between the two renames that replace it.
+* ``.removed-NAME``: partly removed; the next `save` removes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator, with_config
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
-from typing_extensions import TypedDict  # that of typing is enough from Python 3.12 on
+from typing_extensions import TypedDict  # typing's is enough from Python 3.12
 
 from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
 from warpdrive_min.errors import CheckpointError, known, require, whole
@@ -40,26 +40,26 @@ from warpdrive_min.training.config import RunConfig
 log = logging.getLogger(__name__)
 
 SCHEMA: Final = 1
-"""Raised when a field of `Header` or the name of a tensor changes its meaning or goes."""
+"""Schema version: grows if a header field or tensor name changes or disappears."""
 TENSORS: Final = "state.safetensors"
 HEADER: Final = "state.json"
 HASH: Final = "header_sha256"
-"""Field of the header's file: the SHA-256 of all others but that of the tensors."""
+"""Header field with the SHA-256 of all others except the tensors' hash."""
 MAX_HEADER: Final = 2**26
-"""Longest header, bytes."""
+"""Maximum size of a header, bytes."""
 BEST: Final = "best"
 FOLDER: Final = "checkpoints"
-"""Folder of a run that holds its checkpoints."""
+"""Folder of checkpoints in a run's folder."""
 NAME: Final = re.compile(r"checkpoint_(\d{9,})")
 MAX_LISTED: Final = 5
-"""Names that an error lists, at most."""
+"""Maximum number of names in an error."""
 
 UNFINISHED, REPLACED, REMOVED = ".unfinished-", ".replaced-", ".removed-"
 PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 
 
 MAX_COUNT: Final = 2**53
-"""Largest counter of a checkpoint that is read; a run that resumes must be able to count on."""
+"""Maximum counter of a checkpoint, so that a resumed run can still count."""
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
@@ -69,7 +69,7 @@ STRICT: Final = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 @with_config(STRICT)
 class TrainedIn(TypedDict):
-    """Environment of a checkpoint: its name, its sizes, and the agents of each policy."""
+    """Environment of a checkpoint: name, sizes and the agents of each policy."""
 
     name: Annotated[str, Field(min_length=1)]
     n_envs: Size
@@ -83,32 +83,32 @@ class TrainedIn(TypedDict):
 
 @pydantic_dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Header:
-    """All of a checkpoint but its tensors, as plain JSON.
+    """Header of a checkpoint: everything but the tensors, as plain JSON.
 
     Raises:
         ValidationError: A field has another type, or breaks a rule.
     """
 
     iteration: Count
-    """Iterations done."""
+    """Number of finished iterations."""
     env_steps: Count
-    """Steps done, of all environments together."""
+    """Env steps done, over all environments."""
     seconds: NonNegativeFloat
-    """Time spent on training, s."""
+    """Training time, s."""
     run_config: dict[str, Any]
     environment: TrainedIn
     """Name and sizes."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     best_return: float | None
-    """Mean return of the best checkpoint up to now, finite; None: there is none."""
+    """Mean return of the best checkpoint so far, finite; None if absent."""
     versions: dict[str, str] = field(default_factory=lambda: _versions())
-    """Versions of Python and the packages that wrote it."""
+    """Versions of Python and the packages that wrote the checkpoint."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    """When, in UTC."""
+    """Time of creation, UTC."""
 
     @property
     def config(self) -> RunConfig:
-        """Run config, with the defaults of keys that its release did not have."""
+        """Run config, with defaults for keys that its release did not have."""
         return RunConfig.from_dict(self.run_config)
 
     @field_validator("run_config")
@@ -126,17 +126,17 @@ class Header:
 
 
 def read_header(what: str | Path, fields: Mapping[str, Any]) -> Header:
-    """Make a header of fields that were saved.
+    """Build a header from saved fields.
 
     Raises:
-        CheckpointError: One is missing, unknown, or breaks a rule.
+        CheckpointError: A field is missing, unknown, or breaks a rule.
     """
     try:
         header = Header(**fields)
     except ValidationError as error:
         faults = error.errors(include_url=False)
         got: object = listed([f"{'.'.join(map(str, each['loc'])) or 'header'}: {each['msg']}" for each in faults])
-    except TypeError as error:  # a name that is no string
+    except TypeError as error:  # a field name that is not a string
         got = error
     else:
         for name, count in (("iteration", header.iteration), ("env_steps", header.env_steps)):
@@ -151,18 +151,18 @@ def save(
 ) -> Path:
     """Write a checkpoint and return its path; synchronises.
 
-    A process that is killed meanwhile leaves either the old state of the folder or the new one.
+    A process killed during the call leaves either the old state of the folder or the new one.
 
     Args:
-        folder: Of the checkpoints of one run; made if missing.
-        tensors: By name, ``section/name``; on any device, views and shared storage included.
-        header: What else is to be known.
-        keep_last: Checkpoints of this and earlier iterations that stay; ``best`` is not counted.
+        folder: Folder of one run's checkpoints; created if missing.
+        tensors: Tensors by name, ``section/name``, on any device; views and shared storage are allowed.
+        header: All other data of the run.
+        keep_last: Number of checkpoints to keep of this and earlier iterations, without ``best``.
         is_best: Replace ``best`` too.
 
     Raises:
         ConfigError: ``keep_last`` is below 1, or safetensors is not installed.
-        DiskFullError: There is no room for it; the checkpoints that are there stay.
+        DiskFullError: The disk is full; existing checkpoints stay.
     """
     whole("checkpoint.keep_last", keep_last, high=2**63 - 1)
     folder = Path(folder)
@@ -172,7 +172,7 @@ def save(
         unfinished = _unfinished(target)
         _write(unfinished, tensors, header)
         if is_best:
-            # First: were it killed between the two, a run that resumes would know of a best return that `best` has not.
+            # First, so that no kill leaves a checkpoint with a best return that `best` lacks.
             unfinished_best = _unfinished(folder / BEST)
             for file in (TENSORS, HEADER):
                 shutil.copy(unfinished / file, unfinished_best / file)
@@ -185,10 +185,10 @@ def save(
 
 
 def load(path: str | Path) -> tuple[dict[str, Tensor], Header]:
-    """Return the tensors, on the CPU, and the header of what `find` finds.
+    """Load the checkpoint that `find` returns: tensors on the CPU, and the header.
 
     Raises:
-        CheckpointError: There is no checkpoint, it is damaged, or another schema wrote it.
+        CheckpointError: It is missing or damaged, or has another schema.
         ConfigError: safetensors is not installed.
     """
     checkpoint = find(path)
@@ -196,16 +196,16 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], Header]:
     load_file = _safetensors().load_file
     try:
         tensors: dict[str, Tensor] = load_file(checkpoint / TENSORS)
-    except Exception as error:  # whatever it raises of a file that it did not write
+    except Exception as error:  # safetensors raises many types for foreign files
         raise _damaged(checkpoint / TENSORS, "must be a file of safetensors", error) from error
     return tensors, header
 
 
 def find(path: str | Path) -> Path:
-    """Return the checkpoint that a path means: its own, or else the latest of the folder.
+    """Return the checkpoint at a path, or the latest one in the folder there.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: There is no checkpoint.
     """
     path = _standing(Path(path))
     found = path if (path / HEADER).exists() or (path / TENSORS).exists() else latest(path)
@@ -217,12 +217,12 @@ def find(path: str | Path) -> Path:
 
 
 def latest(folder: str | Path) -> Path | None:
-    """Return the whole checkpoint of the highest iteration; None: the folder holds none.
+    """Return the latest intact checkpoint in a folder; None if it holds none.
 
-    Damaged ones are passed over with a warning in the log. ``best`` is not looked at.
+    Damaged ones are skipped with a warning in the log. ``best`` is ignored.
 
     Raises:
-        CheckpointError: All are damaged, or another schema wrote the one that is to be returned.
+        CheckpointError: All are damaged, or the one to return has another schema.
     """
     damages = []
     for _, path in reversed(_checkpoints(Path(folder))):
@@ -239,22 +239,22 @@ def latest(folder: str | Path) -> Path | None:
 
 
 def best(folder: str | Path) -> Path | None:
-    """Return the best checkpoint of a folder, whole or not; None: the folder has none."""
+    """Return the best checkpoint of a folder, unverified; None if absent."""
     path = _standing(Path(folder, BEST))
     return path if path.exists() else None
 
 
 def next_step(run: Path, folder: str = FOLDER, resume: str = "go on from the last checkpoint, which stays") -> str:
-    """Return how to repeat a run that ended early: ``resume``, unless it has no checkpoint."""
+    """Return advice after an early end: ``resume``, if the run has a checkpoint."""
     if _checkpoints(run / folder):
         return resume
     return f"start again after removing {run}, or in another folder, as it has no checkpoint"
 
 
 def discard_after(folder: str | Path, iteration: int) -> None:
-    """Remove the checkpoints of later iterations: a run that goes on from ``iteration`` writes its own.
+    """Remove checkpoints of later iterations, which a resumed run writes again.
 
-    ``best`` stays, whichever iteration it is of.
+    ``best`` stays, whatever its iteration.
     """
     for number, path in _checkpoints(Path(folder)):
         if number > iteration:
@@ -263,15 +263,15 @@ def discard_after(folder: str | Path, iteration: int) -> None:
 
 @torch.no_grad()
 def restore(live: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str | Path) -> None:
-    """Copy the tensors of a checkpoint into those of a run, in place; synchronises.
+    """Copy a checkpoint's tensors into those of a run, in place; synchronises.
 
     Args:
-        live: What the run reads and writes, by name.
-        saved: What `load` returned.
-        path: Of the checkpoint, for errors.
+        live: Tensors of the run, by name.
+        saved: Tensors that `load` returned.
+        path: Path of the checkpoint, for errors.
 
     Raises:
-        CheckpointError: A name is missing or too many, or a shape or dtype differs; then nothing is copied.
+        CheckpointError: A name is missing or unknown, or a shape or dtype differs; then nothing is copied.
     """
     misfits = [
         f"{name} is {_kind(saved[name])} there and {_kind(live[name])} here"
@@ -299,7 +299,7 @@ def restore(live: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str |
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, by the rest of their names."""
+    """Return the tensors whose names start with a prefix, by the remaining names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
@@ -308,7 +308,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """List the first `MAX_LISTED` names, and say how many more there are."""
+    """List the first `MAX_LISTED` names, and the number of others."""
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ", ".join(names[:MAX_LISTED]) + more
 
@@ -317,7 +317,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _write(folder: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
-    # Copies, because safetensors refuses storage that two names share, and on a GPU a copy is needed anyway.
+    # Copies, because safetensors refuses shared storage; tensors of a GPU need one anyway.
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     _safetensors().save_file(copies, folder / TENSORS)
     fields = {"schema": SCHEMA, **asdict(header), "sha256": _hash(folder / TENSORS)}
@@ -328,15 +328,15 @@ def _write(folder: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
     )
     require(len(text) <= MAX_HEADER, "checkpoint", rule, len(text), do)
     (folder / HEADER).write_text(text)
-    shutil.copymode(folder / HEADER, folder / TENSORS)  # safetensors lets nobody else read it
+    shutil.copymode(folder / HEADER, folder / TENSORS)  # safetensors makes it private
 
 
 class _DamagedError(CheckpointError):
-    """A file of a checkpoint is missing, cut or altered."""
+    """Error: a file of a checkpoint is missing, truncated or altered."""
 
 
 def _verified(path: Path) -> Header:
-    """Return the header once both files are found whole."""
+    """Return the header after verifying both files."""
     header_file, tensor_file = path / HEADER, path / TENSORS
     for file in (header_file, tensor_file):
         if not file.is_file():
@@ -367,7 +367,7 @@ def _damaged(what: str | Path, rule: str, got: object = ...) -> _DamagedError:
 
 
 def check_schema(what: str | Path, schema: object, header: Mapping[str, Any]) -> None:
-    """Raise `CheckpointError` unless this release reads checkpoints of a schema, whose header says who wrote it."""
+    """Raise `CheckpointError` unless this release can read a header's schema."""
     do = f"use the release that wrote it: {header.get('versions', 'unknown')}"
     require(schema == SCHEMA, str(what), f"schema must be {SCHEMA}", schema, do, CheckpointError)
 
@@ -378,7 +378,7 @@ def _hash(path: Path) -> str:
 
 
 def _hash_of(fields: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the fields of a header, whatever their order, without that of the tensors."""
+    """Return the SHA-256 of header fields in any order, except the tensors' hash."""
     as_read = json.loads(json.dumps({name: value for name, value in fields.items() if name != "sha256"}))
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
@@ -388,28 +388,28 @@ def _safetensors() -> Any:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a checkpoint depends on, if installed."""
+    """Return the versions of Python and of installed packages in `PACKAGES`."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"  # a checkout that is run in place
+            found[package] = "not installed"  # run from a checkout
     return found
 
 
-# ------------------------------------------------------------------ folders that appear, change and go in one rename
+# ------------------------------------------------------------------ atomic changes of folders
 
 
 def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return the iteration and path of each checkpoint of a folder, by iteration."""
+    """Return iteration and path of each checkpoint in a folder, by iteration."""
     names = {path.name.removeprefix(REPLACED) for path in folder.iterdir()} if folder.is_dir() else set()
     numbered = [(int(match[1]), folder / match[0]) for name in names if (match := NAME.fullmatch(name))]
     return [(iteration, _standing(path)) for iteration, path in sorted(numbered)]
 
 
 def _standing(path: Path) -> Path:
-    """Return the path, or what stands for it since a writer was killed while replacing it."""
+    """Return the path, or its replaced version if a killed writer left that."""
     aside = path.with_name(REPLACED + path.name)
     return aside if aside.exists() and not path.exists() else path
 
@@ -421,7 +421,7 @@ def _unfinished(target: Path) -> Path:
 
 
 def _put(unfinished: Path, target: Path) -> None:
-    """Give a folder its name once all of it is on the disk."""
+    """Rename a folder to its final name, after writing all of it to disk."""
     for path in (*unfinished.iterdir(), unfinished):
         _sync(path)
     aside = target.with_name(REPLACED + target.name)
@@ -435,24 +435,24 @@ def _put(unfinished: Path, target: Path) -> None:
 
 def _remove(path: Path) -> None:
     gone = path.with_name(REMOVED + path.name)
-    path.rename(gone)  # at once, so that a kill leaves no half checkpoint under its name
+    path.rename(gone)  # atomic, so that a kill leaves no partial checkpoint
     shutil.rmtree(gone)
 
 
 @contextlib.contextmanager
 def _tidied(folder: Path) -> Iterator[None]:
-    """Finish what a killed writer began, and take back what this one began if it cannot end it."""
+    """Clean up after a killed writer; undo the block's changes if it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     _tidy(folder)
     try:
         yield
-    except (Exception, SystemExit, KeyboardInterrupt):  # the latter two: a signal has stopped it
+    except (Exception, SystemExit, KeyboardInterrupt):  # signals raise the latter two
         _tidy(folder)
         raise
 
 
 def _tidy(folder: Path) -> None:
-    """Finish what a killed writer began."""
+    """Finish the work of a killed writer."""
     for path in [*folder.glob(f"{UNFINISHED}*"), *folder.glob(f"{REMOVED}*")]:
         shutil.rmtree(path)
     for aside in folder.glob(f"{REPLACED}*"):
@@ -464,7 +464,7 @@ def _tidy(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
+    """Wait until a file, or a folder's list of names, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
