@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes of trained policies beside training, which is not disturbed."""
+"""Evaluation of policies in whole episodes, without disturbing training."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ from warpdrive_min.training.models.members import Members
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Returns of a policy in some whole episodes."""
+    """Returns of a policy in whole episodes."""
 
     mean_return: float
-    """Rewards of an episode, summed over the policy's agents; the mean over episodes."""
+    """Mean episode return, summed over the policy's agents."""
     standard_error: float
-    """Standard error of mean_return."""
+    """Standard error of `mean_return`."""
     mean_agent_return: float
-    """Rewards of an episode of one agent; the mean over agents and episodes."""
+    """Mean episode return of one agent."""
     mean_steps: float
-    """Steps of an episode; the mean."""
+    """Mean steps of an episode."""
     n_episodes: int
 
 
 class EvaluationEnvs:
-    """Environments in which given models act: fresh ones, or the wrapper's own where it cannot make others.
+    """Environments for given models: new ones, or the wrapper's if it cannot repeat.
 
-    In a ``with`` statement, and by `close`, its own go back to where they were; until then nothing else plays them.
+    `close`, or the end of a ``with`` statement, restores the wrapper's own environments. Until then nothing else may
+    step them.
 
     Args:
-        wrapper: Wrapper of the environment and the backend that they have.
+        wrapper: Wrapper with the same environment and backend.
         models: Model of each policy; offers ``act``.
         policies: Agents of each policy.
         layout: Layout of the agents in the arrays; None: `SharedLayout`.
-        n_envs: Environments; of the wrapper's own those that there are, which play by turns.
-        seed: Seed of starts and draws.
+        n_envs: Number of environments; if the wrapper's own are fewer, they play several rounds.
+        seed: Seed of resets and draws.
     """
 
     def __init__(
@@ -74,16 +75,16 @@ class EvaluationEnvs:
         sampler = CUDASampler(self.wrapper.cuda_function_manager)
         sampler.init_random(self._seed)
         self.groups: dict[str, PolicyGroup] = {}
-        """The policies, by name."""
+        """Policies by name."""
         for name, arrays in layout.arrays(self.wrapper, policies).items():
-            # A model of continuous actions without a scale of its own gives the action itself.
+            # A continuous model without `log_std` outputs the action itself.
             is_actor = arrays.space.is_continuous and not hasattr(models[name], "log_std")
             network = {"actor" if is_actor else "model": models[name]}
             self.groups[name] = PolicyGroup(name, PolicyConfig(), arrays, network)
         self.action_samplers = action_samplers(self.wrapper, sampler, list(self.groups.values()))
 
     def close(self) -> None:
-        """Give back the wrapper's own environments; enqueues."""
+        """Restore the wrapper's own environments; enqueues."""
         if self._lent is not None:
             self._lent.give_back()
 
@@ -104,13 +105,13 @@ class EvaluationEnvs:
         """Play one whole episode in each environment; enqueues.
 
         Returns:
-            Rewards summed over the episode by policy, (n_envs, n_agents), and its steps, (n_envs,) float32.
+            Episode returns by policy, (n_envs, n_agents), and episode lengths, (n_envs,) float32.
         """
-        turns = [self._play(greedy)]
-        while (n_played := len(turns) * self.wrapper.n_envs) < self._n_envs and self._lent is not None:
+        rounds = [self._play(greedy)]
+        while (n_played := len(rounds) * self.wrapper.n_envs) < self._n_envs and self._lent is not None:
             self._lent.start(self._seed + n_played)
-            turns.append(self._play(greedy))
-        returns, steps = zip(*turns, strict=True)
+            rounds.append(self._play(greedy))
+        returns, steps = zip(*rounds, strict=True)
         total = {name: torch.cat([each[name] for each in returns])[: self._n_envs] for name in self.groups}
         return total, torch.cat(steps)[: self._n_envs]
 
@@ -129,7 +130,7 @@ class EvaluationEnvs:
             steps += playing
             for name, group in self.groups.items():
                 group.arrays.pick(group.arrays.rewards, rewards[name])
-                # Chosen, not multiplied: what an environment pays after the end may be no number.
+                # `where`, not a product: rewards after the end may be NaN.
                 returns[name] += torch.where(playing[:, None] > 0, rewards[name], 0.0)
             playing = playing * (data.tensor(DONE) == 0)
         return returns, steps
@@ -145,23 +146,23 @@ def evaluate(
     greedy: bool = True,
     seed: int = 0,
 ) -> dict[str, Score]:
-    """Play one whole episode in each of some environments and return the policies' scores; synchronises.
+    """Play whole episodes, one per environment, and return scores; synchronises.
 
-    Of a population, whose one model is `Members`, the scores of its members by their number. They play all at once,
-    each from other starts.
+    For a population, whose one model is `Members`, the scores are by member number. Members play at the same time, each
+    from different starts.
 
     Args:
-        wrapper: Wrapper of the environment and the backend that count.
+        wrapper: Wrapper with the environment and backend to evaluate on.
         models: Model of each policy.
         policies: Agents of each policy.
         layout: As of `EvaluationEnvs`.
-        n_episodes: Episodes, of a population those of one member.
+        n_episodes: Number of episodes; for each member of a population.
         greedy: Take the likeliest choice, or the mean.
-        seed: Seed of starts and draws.
+        seed: Seed of resets and draws.
 
     Raises:
-        ConfigError: ``n_episodes`` is below 1; or of a population the wrapper cannot make environments like its own.
-        TrainingError: A return is not finite; not of a population.
+        ConfigError: ``n_episodes`` is below 1, or a population's wrapper cannot create environments like its own.
+        TrainingError: A return is not finite; not for a population.
     """
     n_episodes = whole("evaluate.n_episodes", n_episodes)
     n_members = next((model.n_members for model in models.values() if isinstance(model, Members)), None)

@@ -1,4 +1,4 @@
-"""Global states of environments, which centralised critics value.
+"""Global states of environments: inputs of centralised critics.
 
 A *global state* holds the observations of all agents of an environment, in the order of the arrays.
 """
@@ -27,20 +27,19 @@ def n_state_features(arrays: Iterable[AgentArrays]) -> int:
 
 
 def give_global_states(groups: Sequence[PolicyGroup], recorders: Mapping[str, RolloutRecorder]) -> GlobalStates | None:
-    """Put global states into the buffers of the policies with a centralised critic.
+    """Put global states into the buffers of policies with a centralised critic.
 
-    Those of a policy that has the environment to itself are its own observations, and a view of them. Several policies
-    share one array.
+    A policy alone in its environment uses a view of its own observations. Several policies share one array.
 
     Args:
         groups: All policies, with their buffers.
-        recorders: By the suffix of their arrays.
+        recorders: Recorders by the suffix of their arrays.
 
     Returns:
-        What must be told of each step to gather that array; None: there is none.
+        Gatherer of that array, to call at each step; None if not needed.
 
     Raises:
-        torch.cuda.OutOfMemoryError: It does not fit.
+        torch.cuda.OutOfMemoryError: The array does not fit.
     """
     buffers = [group.buffer for group in groups if group.buffer is not None and group.config.centralised_critic]
     if not buffers:
@@ -58,14 +57,14 @@ def give_global_states(groups: Sequence[PolicyGroup], recorders: Mapping[str, Ro
 
 
 class GlobalStates:
-    """Gathers the global states of a rollout, in static buffers that every rollout overwrites.
+    """Global states of a rollout, in static buffers that every rollout overwrites.
 
     Args:
         arrays: Arrays of each policy.
-        recorders: By the suffix of their arrays.
+        recorders: Recorders by the suffix of their arrays.
 
     Raises:
-        ConfigError: Some arrays tell what agents see last in an episode, and others do not.
+        ConfigError: Some arrays have last observations of episodes, and others do not.
     """
 
     def __init__(self, arrays: Iterable[AgentArrays], recorders: Mapping[str, RolloutRecorder]) -> None:
@@ -74,7 +73,7 @@ class GlobalStates:
         shapes = [(len(each.rewards[0]), each.n_features) for each in sets]
         widths = [n_agents * n_features for n_agents, n_features in shapes]
         self.states = torch.zeros(n_steps + 1, n_envs, sum(widths), device=sets[0].rewards.device, dtype=torch.float32)
-        """(n_steps + 1, n_envs, n_features) float32: before each step, and after all."""
+        """(n_steps + 1, n_envs, n_features) float32: before each step, and after the last."""
         parts = zip(sets, self.states.split(widths, -1), shapes, strict=True)
         self._parts = [(each, states.unflatten(-1, shape)) for each, states, shape in parts]
         last = {each.suffix: recorders[each.suffix].truncated_observations for each in sets}
@@ -88,17 +87,17 @@ class GlobalStates:
             self.truncated = self._last[0] if len(sets) == 1 else torch.cat(self._last, -1)
 
     def keep(self, t: int) -> None:
-        """Keep what all agents see before step ``t`` of a rollout; enqueues."""
+        """Store the observations of all agents before step ``t``; enqueues."""
         for arrays, states in self._parts:
             arrays.observe(states[t])
 
     def end_rollout(self) -> None:
-        """Keep what all agents see after the last step, and saw last of truncated episodes; enqueues."""
+        """Store observations after the last step, and of truncated episodes; enqueues."""
         self.keep(-1)
         if self.truncated is not None and len(self._last) > 1:
             torch.cat(self._last, -1, out=self.truncated)
 
 
 def _by_set(arrays: Iterable[AgentArrays]) -> list[AgentArrays]:
-    """Return the agents of each set of arrays, all of them, from those of each policy."""
+    """Return arrays with all agents, one for each set of arrays."""
     return list({each.suffix: replace(each, rows=None, mask=None) for each in arrays}.values())
