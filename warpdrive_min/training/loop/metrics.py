@@ -1,4 +1,4 @@
-"""Metrics of a run: numbers read from the device in one copy, checked, and made into rows.
+"""Metrics of a run: read in one copy, checked, and arranged in rows.
 
 A row is ``{"iteration": ..., "env_steps": ..., "seconds": ..., "steps_per_s": ..., "<policy>/<metric>": ...}``.
 """
@@ -24,36 +24,37 @@ if TYPE_CHECKING:
 Row = Mapping[str, float | int]
 
 STEPS_PER_S: Final = "steps_per_s"
-"""Steps of all environments together since the last row, 1/s."""
+"""Env steps per second since the last row, over all environments."""
 EPISODIC_RETURN: Final = "mean_episodic_return"
-"""Mean over episodes since the last row of the rewards of a policy's agents, summed; NaN: no episode ended."""
+"""Mean return since the last row, summed over agents; NaN: no episode ended."""
 GRADIENT_NORM: Final = "gradient_norm"
-"""Norm of a policy's gradient before it is clipped; DDPG has one of each network, with its name after this."""
+"""Gradient norm of a policy before clipping; DDPG appends each network's name."""
 SKIPPED_STEPS: Final = "n_skipped_steps"
-"""Metric of a policy: steps of its optimisers that were not taken since the gradient was not finite."""
+"""Optimiser steps of a policy that were skipped for non-finite gradients."""
 IMPOSSIBLE_ROWS: Final = "n_impossible_rows"
-"""Metric of a policy of choices: draws since the last row for which its mask or its numbers left no choice."""
+"""Discrete draws since the last row whose mask or logits left no choice."""
 ADVICE: Final = "lower lr or max_grad_norm, or scale down rewards and observations"
 NOT_SKIPPED: Final = "not be skipped"
 MAX_GRADIENT_NORM: Final = 1e8
-"""A longer gradient means that training diverges: the next numbers are not finite any more."""
+"""Gradient norm above which training diverges, with non-finite numbers next."""
 
 
 Numbers = dict[str, dict[str, Any]]
-"""Numbers by policy and name: floats, of a population float64 arrays (members,)."""
+"""Numbers by policy and name: floats, or float64 (members,) for a population."""
 
 
 def read(
     groups: Iterable[PolicyGroup], recorders: Mapping[str, RolloutRecorder], world: World
 ) -> tuple[Numbers, Numbers]:
-    """Read, in one copy, the metrics of the last updates and the means over episodes; synchronises.
+    """Read metrics of updates and means over episodes in one copy; synchronises.
 
-    Of several ranks these are means of metrics, and means over the episodes of all; NaN where none has ended.
+    With several ranks these are means of metrics over ranks, and means over the episodes of all ranks. A mean is NaN if
+    no episode ended.
 
     Args:
         groups: Policies; those that do not learn have no metrics.
-        recorders: Recorders of the rewards, by the suffix of their array's name.
-        world: The ranks, all of which must read.
+        recorders: Recorders of rewards, by the suffix of their array's name.
+        world: Ranks, all of which must call this.
     """
     groups = list(groups)
     updates: dict[str, Tensor] = {}
@@ -93,10 +94,10 @@ def read(
 
 
 def fetch(numbers: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Read tensors of one shape from the device in one copy, by their types; synchronises.
+    """Read tensors of one shape from the device in one copy; synchronises.
 
     Returns:
-        A float of each 0-d tensor, a float64 array of each other one.
+        A float for each 0-d tensor, a float64 array for each other one.
     """
 
     def kind(name: str) -> str:
@@ -111,30 +112,30 @@ def fetch(numbers: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 class RecentReturns:
-    """Mean returns over the latest rows that have a number of steps of all environments together.
+    """Mean returns over the latest rows that span a number of env steps.
 
-    With as many steps as all environments have in an episode of full length, long episodes count as well as short
-    ones, which end first.
+    With the env steps of one full-length episode in each environment, long episodes count as much as short ones, which
+    end first.
 
     Args:
-        n_steps: Steps.
+        n_steps: Env steps, over all environments.
     """
 
     def __init__(self, n_steps: int) -> None:
         self._n_steps = n_steps
         self.means: dict[str, Any] = {}
-        """Mean return by policy at the last row, of a population (members,); NaN where there is none."""
+        """Mean return by policy at the last row, (members,) for a population; or NaN."""
         self.restart(0)
 
     def restart(self, first_step: int) -> None:
-        """Forget all rows; ``first_step`` steps are done before the next one."""
+        """Drop all rows; ``first_step`` env steps precede the next one."""
         self._rows: list[Mapping[str, Any]] = []
         self._first_step = first_step
 
     def add(self, row: Mapping[str, Any], policies: Iterable[str]) -> dict[str, float | None]:
-        """Add a row, and return the mean return of each policy, of a population that of its members.
+        """Add a row; return each policy's mean return, over a population's members.
 
-        None: there are too few steps, or no episode ended.
+        None: too few env steps, or no episode ended.
         """
         self._rows.append(row)
         while len(self._rows) > 1 and row["env_steps"] - self._rows[0]["env_steps"] >= self._n_steps:
@@ -153,10 +154,10 @@ class RecentReturns:
 
 
 def faults(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return which numbers of an update training cannot go on with, by the rule they break and their name.
+    """Return masks of update metrics that stop training, by broken rule and name.
 
     Args:
-        metrics: As of `check_finite`; of a population arrays (members,).
+        metrics: As of `check_finite`; for a population arrays (members,).
     """
     norms = {name: number for name, number in metrics.items() if name.startswith(GRADIENT_NORM)}
     return {
@@ -173,18 +174,18 @@ def faults(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def check_finite(
     policy: str, metrics: Mapping[str, float], iteration: int, env_steps: int, last_iteration: int = 0
 ) -> None:
-    """Make sure that an update gave numbers that training can go on with.
+    """Check that training can continue with the numbers of an update.
 
     Args:
         policy: Name of the policy.
         metrics: Metrics of its algorithm, by name; not means over episodes, which are NaN if none ended.
-        iteration: Iterations done.
-        env_steps: Steps done, of all environments together.
-        last_iteration: Iterations done at the last check.
+        iteration: Number of finished iterations.
+        env_steps: Env steps done, over all environments.
+        last_iteration: Number of finished iterations at the last check.
 
     Raises:
-        TrainingError: One is not finite, or a gradient is longer than `MAX_GRADIENT_NORM`; names all of them. Or a
-            gradient was not finite since the last check, and its step was not taken.
+        TrainingError: A number is not finite, or a gradient is longer than `MAX_GRADIENT_NORM`; names all of them. Or a
+            step was skipped since the last check because its gradient was not finite.
     """
     for rule, are_wrong in faults(metrics).items():
         wrong = {name: metrics[name] for name, is_wrong in are_wrong.items() if is_wrong}
@@ -204,10 +205,10 @@ def check_finite(
 
 
 def check_return(policy: str, mean_return: float, when: str = "") -> None:
-    """Make sure that returns fit into float32, in which environments sum up the rewards of an episode.
+    """Check that a mean return is finite: environments sum rewards in float32.
 
     Raises:
-        TrainingError: They do not, though each reward may.
+        TrainingError: It is not, although each reward may be.
     """
     rule, do = f"the return of an episode must be finite{when}", "scale down the rewards"
     require(math.isfinite(mean_return), f"policy {policy!r}", rule, mean_return, do, TrainingError)
@@ -216,6 +217,6 @@ def check_return(policy: str, mean_return: float, when: str = "") -> None:
 def make_row(
     iteration: int, env_steps: int, seconds: float, metrics: Mapping[str, Mapping[str, Any]], **more: Any
 ) -> dict[str, Any]:
-    """Return the row of what `read` returned; ``more`` concerns the whole run, such as `STEPS_PER_S`."""
+    """Build a row from the result of `read`; ``more`` holds values of the whole run."""
     of_policies = {f"{policy}/{name}": value for policy, values in metrics.items() for name, value in values.items()}
     return {"iteration": iteration, "env_steps": env_steps, "seconds": seconds, **more, **of_policies}

@@ -1,4 +1,4 @@
-"""The line that tells how far a run is."""
+"""Progress line of a run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ A_CENTURY_S: Final = 100 * 365.25 * 24 * 3600
 
 
 class ProgressLine:
-    """Shows iterations, speed, each policy's mean return and the time left, within a ``with`` statement.
+    """Progress display: iterations, speed, each policy's mean return and time left.
 
-    In a terminal it is a bar that each `update` redraws; elsewhere, as in the log of a job, one line for each.
+    Use it in a ``with`` statement. In a terminal it is a bar that each `update` redraws; elsewhere, as in the log of a
+    job, each `update` prints a line.
 
     Args:
-        n_iterations: When the run is over.
-        start: Iterations done before: those of the checkpoint that the run goes on from.
-        verbose: False: nothing is shown.
-        console: Where; None: standard output.
-        clock: Gives seconds.
+        n_iterations: Iterations at the end of the run.
+        start: Iterations before: those of the checkpoint from which the run resumes.
+        verbose: False: print nothing.
+        console: Output; None: standard output.
+        clock: Clock, s.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class ProgressLine:
         self._bar.stop()
 
     def update(self, row: Row) -> None:
-        """Show a row of the log."""
+        """Display a row of metrics."""
         iteration = int(row["iteration"])
         parts = [f"{row[STEPS_PER_S]:,.0f} env-steps/s"] if STEPS_PER_S in row else []
         returns = [
@@ -79,7 +80,7 @@ class ProgressLine:
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _left(self, iteration: int) -> str:
-        """Return the time left if iterations go on as up to now, as h:mm:ss."""
+        """Return the time left at the mean speed so far, as h:mm:ss."""
         done = iteration - self._start
         if done <= 0:
             return "unknown time"

@@ -22,22 +22,22 @@ from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.metrics import Row
 
 JSONL, CSV = "metrics.jsonl", "metrics.csv"
-"""Files of rows in the folder of a run."""
+"""Files of metrics in the folder of a run."""
 
 
 class Sink(Protocol):
-    """Takes the rows of a run; making one checks all that it needs, and writes nothing."""
+    """Sink of a run's rows; its constructor checks all requirements, writes nothing."""
 
     def open(self) -> None:
-        """Open its files; the first `write` does it too."""
+        """Open its files; the first `write` also does this."""
         ...
 
     def write(self, row: Row) -> None:
-        """Add a row; a process that is killed later does not lose it."""
+        """Add a row, which survives a later kill of the process."""
         ...
 
     def close(self) -> None:
-        """Take no more."""
+        """Close the sink."""
         ...
 
 
@@ -48,15 +48,15 @@ def open_sinks(
     config: Mapping[str, Any],
     resume_iteration: int | None = None,
 ) -> list[Sink]:
-    """Open the named sinks of a run; where one is refused, no file has changed.
+    """Open the named sinks of a run; if one fails, no file has changed.
 
     Args:
         names: ``jsonl``, ``csv``, ``tensorboard``, ``wandb``.
-        folder: Folder of their files; made if missing.
-        run_name: Shown by Weights & Biases.
-        config: The run config, in plain values.
-        resume_iteration: Iteration of the checkpoint that the run goes on from: rows after it are dropped, for they
-            will come again. None: the run is new.
+        folder: Folder of their files; created if missing.
+        run_name: Name of the run in Weights & Biases.
+        config: Run config, in plain values.
+        resume_iteration: Iteration of the checkpoint from which the run resumes; later rows are dropped, because they
+            will be repeated. None: the run is new.
 
     Raises:
         ConfigError: A name is unknown, a package is missing, or a new run finds the file of another one.
@@ -77,15 +77,15 @@ def open_sinks(
         for sink in sinks:
             opened.callback(sink.close)
             sink.open()
-        opened.pop_all()  # all are open: they stay so
+        opened.pop_all()  # all are open
     return sinks
 
 
 def require_new(folder: Path) -> None:
-    """Make sure that a folder has no rows of another run.
+    """Check that a folder has no rows of another run.
 
     Raises:
-        ConfigError: It has.
+        ConfigError: It has some.
     """
     for name in (JSONL, CSV):
         _require_empty(folder / name)
@@ -98,7 +98,7 @@ def _require_empty(path: Path) -> None:
 
 
 class _RowFile(abc.ABC):
-    """A file with a row a line, below a header of some lines.
+    """File with one row per line, below a header of some lines.
 
     Args:
         path: The file.
@@ -115,12 +115,12 @@ class _RowFile(abc.ABC):
         self._opened: io.FileIO | None = None
 
     def open(self) -> None:
-        """Open the file; of a run that resumes, first drop the later rows."""
+        """Open the file; a resumed run first drops the later rows."""
         if self._opened is None:
             if self._kept is not None:
                 write_atomically(self._path, "".join(self._kept))
                 self._kept = None
-            # A line is one write: a kill cuts at most the last one
+            # One write per line: a kill truncates at most the last one
             self._opened = self._path.open("ab", buffering=0)
 
     def close(self) -> None:
@@ -136,22 +136,22 @@ class _RowFile(abc.ABC):
         return self._opened
 
     def append(self, line: str) -> None:
-        """Add a line, whole or not at all.
+        """Append a line, completely or not at all.
 
         Raises:
-            DiskFullError: There is no room for it.
+            DiskFullError: The disk is full.
         """
         left, end = memoryview(line.encode()), self._file.seek(0, os.SEEK_END)
         with room_for(self._path, len(left), f"make room and {checkpoint.next_step(self._path.parent)}"):
             try:
                 while left:
-                    left = left[self._file.write(left) :]  # less than all of it where the room ends
+                    left = left[self._file.write(left) :]  # a partial write if the disk is full
             except OSError:
                 self._file.truncate(end)
                 raise
 
     def _lines_until(self, iteration: int) -> list[str]:
-        """Return the lines without later iterations, and without a last line that a kill cut short.
+        """Return lines up to an iteration, without a last line truncated by a kill.
 
         Raises:
             DataError: Another line is not a row.
@@ -169,7 +169,7 @@ class _RowFile(abc.ABC):
         return kept
 
     def _lines(self) -> list[str]:
-        """Return the lines that end, with their ends; a kill may have cut the one that does not."""
+        """Return the complete lines, with their ends; a kill may truncate the last one."""
         if not self._path.exists():
             return []
         with self._path.open(encoding="utf-8", newline="") as file:
@@ -185,7 +185,7 @@ class _RowFile(abc.ABC):
 
 
 class JsonLines(_RowFile):
-    """A file with one JSON object a line; what is not finite is null; arguments as of `open_sinks`."""
+    """File with one JSON object per line; NaN and infinities are null."""
 
     def write(self, row: Row) -> None:
         """Append a line."""
@@ -197,12 +197,12 @@ class JsonLines(_RowFile):
 
 
 class Csv(_RowFile):
-    """A table with a column for each name that a row has had; the cells of rows without it are empty."""
+    """Table with a column for each name so far; missing cells are empty."""
 
     n_header: ClassVar[int] = 1
 
     def write(self, *added: Row) -> None:
-        """Append rows of the same names; if they have new columns, the file is written anew with them."""
+        """Append rows of the same names; rewrite the file if they have new columns."""
         self.open()
         columns = self._columns
         added = tuple({_csv_cell(name): value for name, value in row.items()} for row in added)
@@ -222,12 +222,12 @@ class Csv(_RowFile):
 
 
 class TensorBoard:
-    """Events for TensorBoard, over iterations.
+    """TensorBoard events, by iteration.
 
     Args:
         folder: Folder of the events.
-        config: Shown as text.
-        resume_iteration: As of `open_sinks`: TensorBoard hides what came after it.
+        config: Run config, logged as text.
+        resume_iteration: As of `open_sinks`: TensorBoard hides later events.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resume_iteration: int | None = None) -> None:
@@ -248,9 +248,9 @@ class TensorBoard:
         return writer
 
     def open(self) -> None:
-        """Open the file of events."""
+        """Open the event file."""
         with room_for(self._folder):
-            self._writer  # noqa: B018  (made when it is first asked for)
+            self._writer  # noqa: B018  (created on first access)
 
     def write(self, row: Row) -> None:
         """Add an event for each number."""
@@ -260,26 +260,26 @@ class TensorBoard:
             self._writer.flush()
 
     def close(self) -> None:
-        """Close the file of events."""
+        """Close the event file."""
         with room_for(self._folder):
             if "_writer" in vars(self):
                 self._writer.close()
 
 
 def _hide_tensorboard_threads(hook: Callable[[Any], Any], failed: Any) -> None:
-    """Report an error of a thread, unless `TensorBoard` raises it at its next call."""
+    """Report a thread's error, unless `TensorBoard` raises it at its next call."""
     if not type(failed.thread).__module__.startswith("tensorboard."):
         hook(failed)
 
 
 class WeightsAndBiases:
-    """A run at Weights & Biases, whose own environment variables say which project, and whether it is online.
+    """Run at Weights & Biases; its environment variables set project and mode.
 
     Args:
         folder: Folder of its files, and the run's id in ``wandb_id``.
-        run_name: Shown there.
-        config: The run config.
-        resume_iteration: As of `open_sinks`: the run of that id goes on; rows that it has already it ignores.
+        run_name: Name of the run there.
+        config: Run config.
+        resume_iteration: As of `open_sinks`: the run with that id continues, and ignores rows that it already has.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class WeightsAndBiases:
 
     def open(self) -> None:
         """Start or continue the run."""
-        self._run  # noqa: B018  (made when it is first asked for)
+        self._run  # noqa: B018  (created on first access)
 
     def write(self, row: Row) -> None:
         """Log the row as the step of its iteration."""
@@ -312,12 +312,12 @@ class WeightsAndBiases:
 
 
 def _widened(line: str, n_new: int) -> str:
-    """Return a line of a table with some empty cells more."""
+    """Return a line of a table with ``n_new`` empty cells added."""
     return line.removesuffix("\n") + "," * n_new + "\n"
 
 
 def _csv_cell(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula."""
+    """Return a text that no spreadsheet reads as a formula."""
     return f"'{one_line(text)}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else one_line(text)
 
 
