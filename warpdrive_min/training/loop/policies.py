@@ -1,4 +1,4 @@
-"""Policies at the arrays of a wrapper: each group of agents acts by its model, and one kernel draws for an array."""
+"""Policies on a wrapper's arrays: models act, one kernel draws for each array."""
 
 from __future__ import annotations
 
@@ -26,68 +26,69 @@ if TYPE_CHECKING:
 Tensors = dict[str, torch.Tensor]
 _UNKNOWN: Final = object()
 ON_POLICY: Final = ("A2C", "PPO")
-"""Algorithms that learn from the rollout as it was played."""
+"""On-policy algorithms: they learn from the rollout as it was played."""
 
 
 class Algorithm(Protocol):
-    """Makes one policy better.
+    """Learning algorithm of one policy.
 
-    It is built with ``(group, trainer_config, backend, seed)``, and its class says by ``clips_actions`` that continuous
-    actions are clipped to their space once they have been kept, and by ``has_replay`` that a replay buffer of
+    Its constructor takes ``(group, trainer_config, backend, seed)``. If its class attribute ``clips_actions`` is true,
+    continuous actions are clipped to their space after they are stored. If ``has_replay`` is true, a replay buffer of
     ``buffer_size`` transitions must hold a rollout.
     """
 
     scheduled: Tensors
-    """Numbers that the trainer writes before each update, 0-d, by the key of their schedule."""
+    """Numbers that the trainer writes before each update, 0-d, by schedule key."""
     metrics: Tensors
-    """Numbers of the last update, 0-d."""
+    """Metrics of the last update, 0-d."""
 
     def compute_returns(self, buffer: RolloutBuffer) -> None:
-        """Compute what the rollout is learned from; enqueues, and can be captured."""
+        """Compute the learning targets of a rollout; enqueues, capturable."""
         ...
 
     def update(self, buffer: RolloutBuffer) -> None:
-        """Take the optimiser's steps; enqueues, and can be captured."""
+        """Take the optimiser's steps; enqueues, capturable."""
         ...
 
     def state(self) -> Tensors:
-        """Return the live tensors from which learning goes on, the same on all ranks."""
+        """Return the live tensors to resume from, equal on all ranks."""
         ...
 
     def own_state(self) -> Tensors:
-        """Return those that each rank has its own of: what it remembers, and what counts its draws."""
+        """Return live tensors of this rank: its memory, and counters of its draws."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class PolicyGroup:
-    """The agents that share a policy."""
+    """Agents that share a policy."""
 
     name: str
     config: PolicyConfig
     arrays: AgentArrays
     models: dict[str, Any]
-    """Networks by their part: ``model``, or ``actor``, which offers ``act(observations) -> head``; and ``critic``."""
+    """Networks by part: ``model`` or ``actor``, and ``critic``.
+    The first offers ``act(observations) -> head``."""
     buffer: RolloutBuffer | None = None
     algorithm: Algorithm | None = None
-    """None: the policy acts and does not learn."""
+    """Learning algorithm; None: the policy only acts."""
     is_direct: bool = False
-    """The environments write observations into the buffer themselves."""
+    """True if the environments write observations into the buffer directly."""
     actions: ActionSampler = field(init=False, repr=False)
     """Sampler of the agents' array, which takes their head."""
     memory: Memory | None = field(init=False, repr=False)
-    """States that a recurrent model carries from step to step, also from one rollout to the next; None of others."""
+    """State of a recurrent model, kept across steps and rollouts; None for others."""
     members: Sequence[Member] = ()
-    """Agents of a population, whose networks are `Members`; none of an ordinary run."""
+    """Agents of a population, with `Members` networks; empty in an ordinary run."""
     stopped: torch.Tensor | None = field(default=None, repr=False)
-    """Members that learn no more, (members,) bool; None of an ordinary run."""
+    """Members that stopped learning, (members,) bool; None in an ordinary run."""
     choices: dict[str, Choice] = field(default_factory=dict, repr=False)
-    """Paths that parts of the run take, as `paths.table.PATHS` names them."""
+    """Chosen paths by part of the run, as in `paths.table.PATHS`."""
     exact: Any = None
-    """Kernels with one order of operations (`Exact`), by which the policy acts and learns; None: others."""
+    """Kernels with one order of operations (`Exact`); None: others."""
     _seen: Observation | None = field(default=None, repr=False)
     _evaluation: Any = field(default=_UNKNOWN, repr=False)
-    """Evaluates the head on a CPU; None: the model does. What it is shows when the policy acts first."""
+    """CPU evaluation of the head, chosen at the first action; None: the model."""
     _evaluated: torch.Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -99,21 +100,21 @@ class PolicyGroup:
 
     @property
     def agents(self) -> tuple[Hashable, ...]:
-        """Agents, in the order of the policy's list."""
+        """Agents in the order of the policy's list."""
         return self.arrays.agents
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a number that says something of the policy: 0-d, or ``(members,)`` of a population."""
+        """Shape of a number per policy: 0-d, or ``(members,)`` for a population."""
         return (len(self.members),) if self.members else ()
 
     def settings(self, key: str) -> list[Any]:
-        """Return what the config has by a key, a list of one; of a population what it has for each member."""
+        """Return config values by key: a list of one, or one for each member."""
         own = self.config.schedule(key)
         return [member.setting.get(key, own) for member in self.members] or [own]
 
     def setting(self, key: str) -> Any:
-        """Return what the config has by a key; (members,) float32 where the members of a population differ."""
+        """Return a config value by key; (members,) float32 if members differ."""
         values = self.settings(key)
         if len(set(values)) == 1:
             return values[0]
@@ -123,8 +124,8 @@ class PolicyGroup:
         """Return the facts from which the policy's paths are chosen.
 
         Args:
-            trainer: Settings of the run; None: it only acts.
-            more: Facts that a part of the run knows.
+            trainer: Settings of the run; None: the policy only acts.
+            more: Facts known to a part of the run.
         """
         config, arrays, device = self.config, self.arrays, self.arrays.rewards.device
         wishes: dict[str, Any] = {"precision": present(device)}
@@ -151,26 +152,26 @@ class PolicyGroup:
         return Facts(**{**given, **more})
 
     def choose(self, part: str, facts: Facts) -> Choice:
-        """Choose the path of a part, and remember it."""
+        """Choose the path of a part, and record it."""
         self.choices[part] = choice = choose(part, facts)
         return choice
 
     @property
     def is_noisy(self) -> bool:
-        """The head is a mean that noise is added to, as DDPG explores; it has no scale of its own."""
+        """True if the head is a mean to which noise is added, as in DDPG; it has no scale."""
         return "actor" in self.models
 
     @property
     def acting(self) -> Any:
-        """Network that acts."""
+        """Acting network."""
         return self.models[acting_part(self.models)]
 
     @torch.no_grad()
     def act(self, t: int = 0) -> None:
-        """Observe, and lay down the head from which actions are drawn; enqueues.
+        """Observe, and write the head from which actions are drawn; enqueues.
 
         Args:
-            t: Step of the rollout, whose observations the buffer keeps; without one they are overwritten.
+            t: Step of the rollout, and row of the buffer; without a buffer observations are overwritten.
         """
         observations, mask = self._place(t)
         if t == 0 or not self.is_direct:
@@ -180,7 +181,7 @@ class PolicyGroup:
         self.actions.put(self.arrays, self._head(t, observations), mask, log_std)
 
     def _head(self, t: int, observations: torch.Tensor) -> torch.Tensor:
-        """Return the head of a step's observations as they are kept; enqueues."""
+        """Return the head for a step's stored observations; enqueues."""
         if self.buffer is not None and self.buffer.passes is not None:
             of_step: torch.Tensor = self.acting(self.buffer.passes.step(t, observations))[0]
             return of_step
@@ -200,14 +201,14 @@ class PolicyGroup:
         return self._evaluated
 
     def keep(self, t: int) -> None:
-        """Keep the actions as drawn, and of choices and Gaussians how probable they were; enqueues."""
+        """Store drawn actions, and log-probabilities except for DDPG; enqueues."""
         if self.buffer is not None:
             self.arrays.pick(self.arrays.actions, self.buffer.actions[t])
             if not self.is_noisy:
                 self.arrays.pick(self.actions.log_prob, self.buffer.log_probs[t])
 
     def end_rollout(self) -> None:
-        """Keep what the agents see after the last step; enqueues."""
+        """Store the observations after the last step; enqueues."""
         if self.buffer is None:
             return
         if self.is_direct:
@@ -220,7 +221,7 @@ class PolicyGroup:
 
     @torch.no_grad()
     def take_moments(self, buffer: RolloutBuffer) -> None:
-        """Merge what was observed in a rollout into the moments of the models; enqueues."""
+        """Merge a rollout's observations into the moments of the models; enqueues."""
         of_observations: Moments | None = None
         for part, model in self.models.items():
             layers = normalisers(model)
@@ -232,20 +233,20 @@ class PolicyGroup:
                 layer.merge(moments, self.stopped)
 
     def _rows_seen(self, observations: torch.Tensor) -> torch.Tensor:
-        """Return observations (n_steps, n_envs, n_agents, F) as rows: (rows, F), or (rows, members, F)."""
+        """Reshape (n_steps, n_envs, n_agents, F) to (rows, F) or (rows, members, F)."""
         if not self.members:
             return observations.flatten(0, -2)
         return by_member(observations, len(self.members)).flatten(1, -2).transpose(0, 1)
 
     def _recall(self, t: int) -> None:
-        """Forget the episodes that are over, and keep the states before a step if learning begins there; enqueues."""
+        """Reset states of ended episodes; store states where learning begins; enqueues."""
         if self.memory is not None:
             self.memory.forget()
             if self.buffer is not None:
                 self.buffer.keep_state(t, self.memory.state)
 
     def _place(self, t: int) -> Observation:
-        """Return where the observations of a step go."""
+        """Return the storage for a step's observations."""
         if self.buffer is not None:
             return self.buffer.observation(t)
         if self._seen is None:
@@ -263,12 +264,12 @@ class PolicyGroup:
         }
 
     def state(self) -> Tensors:
-        """Return what is the same on all ranks: weights, and the optimisers' moments."""
+        """Return live tensors equal on all ranks: weights and optimiser moments."""
         learned = {} if self.algorithm is None else self.algorithm.state()
         return self.weights() | {f"policy/{self.name}/algorithm/{key}": value for key, value in learned.items()}
 
     def own_state(self) -> Tensors:
-        """Return what each rank has of its own: what the model remembers, and the algorithm remembers and counts."""
+        """Return live tensors of this rank: memories of model and algorithm, counters."""
         own = {} if self.algorithm is None else self.algorithm.own_state()
         if self.memory is not None:
             own = {**own, "memory": self.memory.state}
@@ -276,24 +277,24 @@ class PolicyGroup:
 
 
 def acting_part(models: Mapping[str, Any]) -> str:
-    """Return the part of a policy's networks that acts."""
+    """Return the part name of the acting network."""
     return "actor" if "actor" in models else "model"
 
 
 def is_weight(name: str) -> bool:
-    """Tell whether a tensor of a checkpoint belongs to a model."""
+    """Return True if a tensor of a checkpoint belongs to a model."""
     section, *rest = name.split("/")
     return section == "policy" and rest[1] not in ("algorithm", "own")
 
 
 class ActionSampler:
-    """Draws for all agents whose actions lie in one array: their policies' heads meet here.
+    """Sampler for all agents in one action array; combines their policies' heads.
 
     Args:
-        wrapper: With the array.
-        sampler: Gets it registered.
-        groups: The policies at it, all of one action space, which all explore by noise around a mean or none.
-        clips: Clip continuous actions to their space once they are kept.
+        wrapper: Wrapper with the array.
+        sampler: Sampler in which the array is registered.
+        groups: Policies of the array, with one action space; all of them or none explore by noise around a mean.
+        clips: Clip continuous actions to their space after storing them.
 
     Raises:
         ConfigError: The policies differ in their action spaces, or in how they explore.
@@ -311,7 +312,7 @@ class ActionSampler:
         self.groups = tuple(groups)
         self._n_members = n_members_of(groups[0].acting)
         self._scales: torch.Tensor | None = None
-        """Logarithms of the scales of a population's members, (members, n_types); None of others, and of choices."""
+        """Log standard deviations of a population's members, (members, n_types), or None."""
         self.space = first.space
         self._data, self._sampler, self._clips, self._is_noisy = wrapper.cuda_data_manager, sampler, clips, bool(noisy)
         self._name, self._actions = Constants.ACTIONS + first.suffix, first.actions
@@ -320,15 +321,15 @@ class ActionSampler:
         self._head = torch.zeros(n_envs, n_agents, self.space.n_outputs, device=device, dtype=torch.float32)
         self._centre = torch.zeros_like(self._head) if self._n_members and self.space.is_continuous else self._head
         self.log_prob = torch.zeros(n_envs, n_agents, device=device, dtype=torch.float32)
-        """Log-probability of what was drawn last, (n_envs, agents of the array)."""
+        """Log-probability of the last draw, (n_envs, agents of the array)."""
         self._log_std = torch.zeros(n_agents, n_types, device=device, dtype=torch.float32)
         is_masked = any(group.arrays.mask is not None for group in groups)
         self._mask = torch.ones(self._head.shape, dtype=torch.int32, device=device) if is_masked else None
         self._bounds = torch.tensor([self.space.low, self.space.high], device=device, dtype=torch.float32)
         self.impossible: torch.Tensor | None = None
-        """Counts of draws from rows that allow nothing, (n_envs, agents of the array) int32; None of a Box."""
+        """Counts of draws without an allowed choice, (n_envs, agents) int32; None: Box."""
         self._draws: dict[bool, Launch] = {}
-        """Draws of discrete actions, greedy or not, once they are prepared."""
+        """Prepared draws of discrete actions; True: greedy."""
         categories = self.space.categories
         sampler.register_actions(self._data, self._name, categories or n_types, is_deterministic=not categories)
         if categories:
@@ -343,9 +344,9 @@ class ActionSampler:
         mask: torch.Tensor | None = None,
         log_std: torch.Tensor | None = None,
     ) -> None:
-        """Lay down what a policy says of its agents: head (n_envs, n_agents, n_outputs), masks; enqueues.
+        """Write a policy's head (n_envs, n_agents, n_outputs) and masks; enqueues.
 
-        Of a population log_std is (members, n_types).
+        For a population log_std is (members, n_types).
         """
         arrays.place(head.float(), self._head)
         if mask is not None and self._mask is not None:
@@ -356,7 +357,7 @@ class ActionSampler:
             arrays.place(log_std.detach().expand(arrays.n_agents, -1), self._log_std, axis=0)
 
     def masked_head(self) -> torch.Tensor:
-        """Return the head with the least number for each choice that is forbidden; enqueues."""
+        """Return the head, with the lowest float for forbidden choices; enqueues."""
         if self._mask is None:
             return self._head
         return self._head.masked_fill(self._mask == 0, torch.finfo(self._head.dtype).min)
@@ -365,9 +366,9 @@ class ActionSampler:
         """Draw the actions of all agents into their array, with `log_prob`; enqueues.
 
         Args:
-            t: Step of the rollout in whose row the groups keep what was drawn; None: nothing is kept.
+            t: Step of the rollout, and row of the buffers for the draw; None: nothing is stored.
             greedy: Take the likeliest choice, or the mean.
-            noise: Numbers of the noise, see `CUDASampler.sample`; for those who explore by it.
+            noise: Noise parameters for policies that use it; see `CUDASampler.sample`.
         """
         if not self.space.is_continuous:
             if greedy not in self._draws:
@@ -386,7 +387,10 @@ class ActionSampler:
             torch.clamp(self._actions, self._bounds[0], self._bounds[1], out=self._actions)
 
     def _draw_gaussian(self, greedy: bool) -> None:
-        """Draw around the head; for a population around 0 with scale 1, shifted and scaled by each member's own."""
+        """Draw around the head.
+
+        For a population draws have mean 0 and scale 1; each member's head and scale then transform them.
+        """
         self._sampler.sample_gaussian(
             self._data, self._centre, self._log_std, self._name, use_argmax=greedy, log_prob=self.log_prob
         )

@@ -1,4 +1,4 @@
-"""A rollout on the device: what each policy saw and did, and rewards and ends of every step."""
+"""Rollouts on the device: observations, actions, rewards and episode ends."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from warpdrive_min.training.paths.fused.kept import KeptPasses
 
 FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
-"""Accumulators of the episodes that have ended."""
+"""Accumulators of ended episodes."""
 
 Observation = tuple[torch.Tensor, torch.Tensor | None]
-"""Observations (n_envs, n_agents, n_features) of one step, and its action masks."""
+"""Observations (n_envs, n_agents, n_features) and action masks of one step."""
 
 
 class RolloutRecorder:
-    """Rewards and ends of each step of a rollout, kept by one kernel a step, and sums over episodes.
+    """Recorder of rewards and ends of each step, with sums over episodes.
 
-    An environment without the arrays ``terminated`` and ``truncated`` tells only by ``_done_`` that it ended: every
-    end then counts as one by the dynamics, and as a success where it is 2.
+    One kernel records a step. An environment without the arrays ``terminated`` and ``truncated`` reports an end only by
+    ``_done_``. Each end is then a termination, and a success where it is 2.
 
     Args:
         wrapper: Started wrapper.
         n_steps: Steps of a rollout.
-        arrays: Arrays of any policy: rewards and last observations of all agents whose arrays they are.
+        arrays: Arrays of any policy; rewards and last observations are those of all agents in them.
 
     Raises:
         ConfigError: ``n_steps`` is not positive.
@@ -48,7 +48,7 @@ class RolloutRecorder:
         n_envs, n_agents = arrays.rewards.shape
         has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
         self.loses_truncations = has_flags and not arrays.last_observations
-        """Episodes are truncated, and nothing tells what was seen last of them."""
+        """True if episodes are truncated, but have no array of last observations."""
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=data.device)
@@ -62,15 +62,15 @@ class RolloutRecorder:
         self.successes = zeros(n_steps, n_envs)
         """(n_steps, n_envs) int32: the episode ended with a success."""
         self.n_truncated = zeros(n_envs)
-        """Episodes that the time limit ended in this rollout, (n_envs,) int32."""
+        """Number of truncated episodes in this rollout, (n_envs,) int32."""
         self.truncated_observations: torch.Tensor | None = None
-        """Last observations of these, (n_truncated, n_envs, n_rows, n_features) float32, those of an environment in
-        the order of time; None where nothing tells of time limits or of last observations."""
+        """Their last observations, (n_truncated, n_envs, n_rows, n_features) float32.
+        In order of time for each environment; None without time limits or last observations."""
         self.faults = zeros(n_envs, 2)
-        """Breaches of contract since training began, (n_envs, 2) int32: the most truncated episodes of a rollout for
-        which there was no room, and steps at which ``_done_`` contradicted the flags; 0: none."""
+        """Contract violations since training began, (n_envs, 2) int32; 0: none.
+        The most truncated episodes of a rollout without room, and steps at which ``_done_`` contradicted the flags."""
         n_kept = (n_steps - 1) // earliest_truncation(wrapper.env) + 1
-        observations = zeros(1, 1, dtype=torch.float32)  # stands in, as does what is kept: never touched
+        observations = zeros(1, 1, dtype=torch.float32)  # a placeholder, as is `kept`: never touched
         kept = zeros(1, 1, 1, dtype=torch.float32)
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
         if arrays.last_observations:
@@ -111,11 +111,11 @@ class RolloutRecorder:
     # -------------------------------------------------------------- a rollout
 
     def begin(self) -> None:
-        """Start a rollout: forget its truncated episodes; enqueues."""
+        """Start a rollout: reset its counts of truncated episodes; enqueues."""
         self.n_truncated.zero_()
 
     def record(self, step: int) -> None:
-        """Keep what the environments' last step did as row ``step`` of the rollout; enqueues.
+        """Record the environments' last step as row ``step`` of the rollout; enqueues.
 
         Call it after the step and before the next reset. The first call for a row prepares its launch.
 
@@ -130,7 +130,7 @@ class RolloutRecorder:
         self._launches[step]()
 
     def of_all_steps(self) -> dict[str, Argument] | None:
-        """Return what a kernel writes that records all steps; None: they need `record`.
+        """Return arguments of a kernel that records all steps; None: use `record`.
 
         Rows of rewards, of flags and of ``successes`` have no axis of steps.
         """
@@ -155,10 +155,10 @@ class RolloutRecorder:
     # -------------------------------------------------------------- statistics
 
     def statistics(self, *members: int) -> dict[str, torch.Tensor]:
-        """Return sums over all episodes that have ended since `clear_statistics`, on the device; enqueues.
+        """Return sums over episodes ended since `clear_statistics`; enqueues.
 
-        ``finished_return`` ``(n_agents,)`` float64, and the 0-d int64 ``finished_steps`` and ``finished_episodes``;
-        with the number of ``members`` of a population sums of each of them, on a first axis.
+        ``finished_return`` ``(n_agents,)`` float64, and the 0-d int64 ``finished_steps`` and ``finished_episodes``, on
+        the device. With the number of ``members`` of a population, sums of each member are on a first axis.
         """
         returns, steps, episodes = (self._sums[name].unflatten(0, (*members, -1)) for name in FINISHED)
         axis = len(members)
@@ -166,41 +166,42 @@ class RolloutRecorder:
         return dict(zip(FINISHED, sums, strict=True))
 
     def clear_statistics(self) -> None:
-        """Forget the episodes that have ended; those that run go on. Enqueues."""
+        """Reset the sums over ended episodes, not those of running ones; enqueues."""
         for name in FINISHED:
             self._sums[name].zero_()
 
     @property
     def paid(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rewards in the episodes that run, and in those that ended since `clear_statistics`, (n_envs, n_agents)."""
+        """Rewards of running episodes, and of ended ones in the sums, (n_envs, n_agents)."""
         return self._sums["running_return"], self._sums["finished_return"]
 
     @property
     def steps_of_episode(self) -> torch.Tensor:
-        """Steps done in the episodes that run, (n_envs,) int32."""
+        """Steps done in the running episodes, (n_envs,) int32."""
         return self._sums["running_steps"]
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the live accumulators, which go on over rollouts, by name."""
+        """Return the live accumulators by name, which continue across rollouts."""
         return dict(self._sums)
 
 
 @dataclass(slots=True, eq=False)
 class RolloutBuffer:
-    """One policy's view of a rollout of T steps in E environments, with N agents, whose observations are R rows.
+    """One policy's view of a rollout.
 
-    Static buffers that every rollout overwrites; float32 unless said otherwise.
+    T steps in E environments, with N agents, whose observations are R rows. Static buffers that every rollout
+    overwrites; float32 unless stated otherwise.
     """
 
     observations: torch.Tensor
-    """(T + 1, E, R, F): what each action was chosen from, and at last what came after all. R is N, or 1 where one row
-    is that of all agents (`AgentArrays.own_columns`)."""
+    """(T + 1, E, R, F): input of each action, and the observations after the last.
+    R is N, or 1 if all agents share a row (`AgentArrays.own_columns`)."""
     masks: torch.Tensor | None
     """(T + 1, E, N, A) int32; 0 forbids an action."""
     actions: torch.Tensor
-    """(T, E, N, J) int32; float32 of a Box, as drawn, before they are clipped to it."""
+    """(T, E, N, J) int32; float32 of a Box, as drawn, before clipping."""
     log_probs: torch.Tensor
-    """(T, E, N), of these actions when they were drawn."""
+    """(T, E, N): log-probabilities of these actions when they were drawn."""
     rewards: torch.Tensor
     """(T, E, N)."""
     terminated: torch.Tensor
@@ -210,23 +211,23 @@ class RolloutBuffer:
     successes: torch.Tensor
     """(T, E) int32: the episode ended before its time limit."""
     truncated_observations: torch.Tensor | None
-    """(C, E, R, F): last observations of truncated episodes, those of an environment in the order of time."""
+    """(C, E, R, F): last observations of truncated episodes, by env in order of time."""
     own_columns: int | None = None
     """As `AgentArrays.own_columns`."""
     recorder: RolloutRecorder | None = field(default=None, repr=False)
-    """Recorder of all agents, from which the policy's rows are picked; None: they are the buffer's own."""
+    """Recorder of all agents, to copy rows from; None: the buffer shares its arrays."""
     states: torch.Tensor | None = None
-    """(K + 1, E, N, S): what a recurrent model remembered before each K-th part of the rollout, and after all."""
+    """(K + 1, E, N, S): recurrent states before each of K parts, and after all."""
     global_states: torch.Tensor | None = None
-    """(T + 1, E, S): what a centralised critic sees; None where there is none."""
+    """(T + 1, E, S): input of a centralised critic, or None."""
     truncated_global_states: torch.Tensor | None = None
-    """(C, E, S): what it sees last of truncated episodes, as ``truncated_observations``."""
+    """(C, E, S): its last input in truncated episodes, as ``truncated_observations``."""
     passes: KeptPasses | None = field(default=None, repr=False)
-    """Forward passes of acting, from which learning goes back; None: it makes its own."""
+    """Forward passes of acting, reused by learning; None: learning repeats them."""
 
     @classmethod
     def of(cls, arrays: AgentArrays, recorder: RolloutRecorder) -> RolloutBuffer:
-        """Allocate the buffer of a policy; what a recorder keeps for all agents of an array is shared with it.
+        """Allocate a policy's buffer, sharing the recorder's arrays where possible.
 
         Raises:
             torch.cuda.OutOfMemoryError: It does not fit.
@@ -253,24 +254,24 @@ class RolloutBuffer:
         )
 
     def observation(self, step: int) -> Observation:
-        """Return where the observations and masks of a step are kept."""
+        """Return the storage for the observations and masks of a step."""
         return self.observations[step], None if self.masks is None else self.masks[step]
 
     def seen(self, kept: torch.Tensor) -> torch.Tensor | SharedRows:
-        """Return observations as they are kept, (..., R, F), as models take them."""
+        """Convert stored observations (..., R, F) to the input of models."""
         if self.own_columns is None:
             return kept
         return SharedRows(kept, self.rewards.shape[2], self.own_columns)
 
     def keep_state(self, step: int, state: torch.Tensor) -> None:
-        """Keep the state (E, N, S) before a step, where a part of the rollout begins; enqueues."""
+        """Store the state (E, N, S) before a step if a part begins there; enqueues."""
         if self.states is not None:
             part, rest = divmod(step * (len(self.states) - 1), len(self.actions))
             if rest == 0:
                 self.states[part].copy_(state)
 
     def take_rows(self, rows: torch.Tensor) -> None:
-        """Pick the policy's agents out of what the recorder keeps for all; enqueues."""
+        """Copy the policy's agents from the recorder's arrays; enqueues."""
         if self.recorder is None:
             return
         torch.index_select(self.recorder.rewards, 2, rows, out=self.rewards)
@@ -279,7 +280,7 @@ class RolloutBuffer:
 
 
 def empty_observation(arrays: AgentArrays, rows: tuple[int, ...]) -> Observation:
-    """Allocate observations (*rows, n_features), and masks that forbid nothing."""
+    """Allocate observations (*rows, n_features), and masks that allow everything."""
     device = arrays.rewards.device
     observations = torch.zeros(*rows, arrays.n_features, device=device, dtype=torch.float32)
     if arrays.mask is None:

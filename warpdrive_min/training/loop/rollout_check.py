@@ -1,4 +1,4 @@
-"""Checks of what environments gave in a rollout, before it reaches a checkpoint or is blamed on the policies."""
+"""Checks of the environments' outputs, before a checkpoint or a policy's error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ VALIDATE: Final = "python -m warpdrive_min validate checks the environment"
 
 
 class RolloutCheck:
-    """Finds numbers of environments that are not finite, and breaches of the contract that a trainer relies on.
+    """Checker of environments' outputs: finite numbers, and the trainer's contract.
 
     Args:
         wrapper: Started wrapper.
         groups: All policies.
-        recorders: By the suffix of their arrays.
-        has_cuts: What is seen last of truncated episodes is learned from.
+        recorders: Recorders by the suffix of their arrays.
+        has_cuts: Learning uses the last observations of truncated episodes.
     """
 
     def __init__(
@@ -45,7 +45,10 @@ class RolloutCheck:
         self._parts = [(group, recorders[group.arrays.suffix]) for group in groups]
 
     def is_suspect(self) -> bool:
-        """Tell whether `require_contract` or `broken` may find something, by few numbers; synchronises."""
+        """Return True if `require_contract` or `broken` may find errors; synchronises.
+
+        It reads only a few numbers.
+        """
         sums: dict[str, Tensor] = {}
         for index, (group, recorder) in enumerate(self._parts):
             parts = [each for each in group.arrays.observations if each.is_floating_point()]
@@ -53,7 +56,7 @@ class RolloutCheck:
             sums |= {f"{index} paid {part}": each.sum() for part, each in enumerate(recorder.paid)}
             if group.buffer is not None and recorder.truncated_observations is not None:
                 sums[f"{index} last"] = recorder.truncated_observations.sum()
-            if group.buffer is not None and group.is_noisy:  # which may learn from them only later
+            if group.buffer is not None and group.is_noisy:  # it may learn from them only later
                 sums[f"{index} kept"] = group.buffer.observations.sum()
             counts = [recorder.faults if self._has_cuts and group.buffer is not None else recorder.faults[:, 1]]
             if group.actions.impossible is not None:
@@ -62,18 +65,18 @@ class RolloutCheck:
                 counts.append((recorder.steps_of_episode != group.arrays.timestep).any())
             if group.algorithm is not None:
                 counts += [each for key, each in group.algorithm.metrics.items() if key.startswith(SKIPPED_STEPS)]
-            # Of the same type: else all numbers would be copied first
+            # Same dtype: otherwise all numbers would be copied first
             sums |= {f"{index} fault {kind}": each.sum(dtype=each.dtype) for kind, each in enumerate(counts)}
         read = fetch(sums)
-        # A sum is not finite where a number is not; one that overflows is looked at for nothing
+        # A non-finite number makes its sum non-finite; an overflow only costs a needless check
         return not all(number == 0 if "fault" in name else abs(number) < float("inf") for name, number in read.items())
 
     def require_contract(self) -> None:
-        """Make sure that environments have kept their contract since training began; synchronises.
+        """Check that environments kept their contract since training began; synchronises.
 
         Raises:
-            TrainingError: They truncate more episodes than their class says, their flags contradict each other, or
-                what tells a recurrent policy of a new episode does not count steps.
+            TrainingError: They truncate more episodes than their class states, or their flags contradict each other. Or
+                the array that shows a recurrent policy new episodes does not count steps.
         """
         for group, recorder in self._parts:
             lost, contradictions = recorder.faults.amax(0).tolist()
@@ -100,7 +103,7 @@ class RolloutCheck:
                     )
 
     def require_finite(self, iteration: int) -> None:
-        """Make sure that the environments gave finite numbers in the last rollout; synchronises.
+        """Check that environments' outputs in the last rollout are finite; synchronises.
 
         Raises:
             TrainingError: One is not; names array, environment, agent and step.
@@ -110,18 +113,18 @@ class RolloutCheck:
             raise found
 
     def broken(self, iteration: int, envs: slice = slice(None)) -> TrainingError | None:
-        """Return the error of the first number of some environments that is not finite, if there is one; synchronises.
+        """Return an error for the first non-finite number, or None; synchronises.
 
         Args:
-            iteration: Of the last rollout, from 1.
-            envs: The environments.
+            iteration: Iteration of the last rollout, from 1.
+            envs: Environments to check.
         """
         first_env = envs.start or 0
         found: list[tuple[int, str, str]] = []
         for group, recorder in self._parts:
             for array, name, steps in self._arrays(group, recorder):
                 part = array[:, envs]
-                if part.sum().isfinite():  # takes no memory, which a rollout may have filled
+                if part.sum().isfinite():  # allocates nothing: a rollout may have filled the memory
                     continue
                 for row, env, agent, feature in (~part.isfinite()).nonzero()[:1].tolist():
                     number = float(part[row, env, agent, feature])
@@ -137,9 +140,9 @@ class RolloutCheck:
         return TrainingError(f"{what} must be finite (got {got}, {when}); {VALIDATE}")
 
     def _arrays(self, group: PolicyGroup, recorder: RolloutRecorder) -> Iterator[tuple[Tensor, list[str], Tensor]]:
-        """Yield what environments gave, (rows, n_envs, n_agents, numbers), by the names of its arrays.
+        """Yield outputs (rows, n_envs, n_agents, numbers), names of arrays, and steps.
 
-        The last is the number of the step that led to each row in each environment, from 1 in this rollout.
+        Steps are the numbers of the steps that led to each row in each environment, from 1 in this rollout.
         """
         arrays, buffer = group.arrays, group.buffer
         n_steps, n_envs, _ = recorder.rewards.shape
@@ -165,9 +168,9 @@ class RolloutCheck:
 
     @contextlib.contextmanager
     def nothing_written(self) -> Iterator[None]:
-        """Put NaN where steps of the block must write what is seen, so that `broken` finds what they leave out.
+        """Put NaN where the block must write observations, so that `broken` finds gaps.
 
-        Last observations of environments in which no episode ends are put back; enqueues.
+        Last observations of environments in which no episode ends are restored; enqueues.
         """
         last: dict[int, Tensor] = {}
         for group, _ in self._parts:
@@ -184,7 +187,7 @@ class RolloutCheck:
 
 
 def require_finite_state(tensors: Mapping[str, Tensor]) -> None:
-    """Make sure that what policies go on from is finite; synchronises.
+    """Check that the policies' tensors to be saved are finite; synchronises.
 
     Raises:
         TrainingError: A tensor is not; names it.
