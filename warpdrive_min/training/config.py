@@ -96,8 +96,6 @@ class ParamScheduler:
 
     Two points at one timestep form a step.
 
-    Two points at one timestep are a step.
-
     Raises:
         ConfigError: The schedule is neither a number nor a list of ``[timestep, value]`` in the order of time.
     """

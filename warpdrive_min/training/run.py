@@ -216,8 +216,6 @@ class Run:
 
         If one policy learns, greedy episodes decide whether it is the best so far.
 
-        Where one policy learns, greedy episodes tell whether it is the best one yet.
-
         Raises:
             ConfigError: safetensors is not installed.
             TrainingError: A number of the environments or the policies is not finite.

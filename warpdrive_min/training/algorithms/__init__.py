@@ -1,1 +1,1 @@
-"""Algorithms: what a policy learns by, and the parts that they are made of."""
+"""Learning algorithms of policies, and their parts."""

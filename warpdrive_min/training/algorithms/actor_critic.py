@@ -1,4 +1,4 @@
-"""A2C and PPO: values, returns, advantages, and the way through a rollout's rows in minibatches."""
+"""A2C and PPO: values, returns, advantages and minibatches."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from warpdrive_min.training.ranks import average
 
 Tensor = torch.Tensor
 Rows = Tensor | slice
-"""Rows (step, environment) of a rollout: their numbers, or a slice of all in order."""
+"""Rows (step, environment) of a rollout: their indices, or a slice in order."""
 Within = slice | tuple[slice, slice]
-"""Place of a part among the rows of a minibatch."""
+"""Position of a part within the rows of a minibatch."""
 
 METRICS: Final = (
     "loss",
@@ -47,27 +47,27 @@ METRICS: Final = (
     "mean_discounted_return",
 )
 EVEN: Final = 16
-"""Parts have a multiple of so many rows: kernels then load several numbers at once."""
+"""Parts have a multiple of this many rows, for kernels with vector loads."""
 
 
 class ActorCriticAlgorithm:
-    """Actor-critic update: returns, minibatches, loss, step; a CUDA graph captures it whole.
+    """Actor-critic update: returns, minibatches, loss and steps, in one CUDA graph.
 
     Args:
-        group: Policy with its buffer, whose model offers ``model(observations) -> (head, value)`` and ``value``, or
-            ``act`` beside a critic that offers ``critic(global_states) -> value``, unless `evaluate` and
-            `compute_values` ask them otherwise.
+        group: Policy with its buffer. Its model offers ``model(observations) -> (head, value)`` and ``value``. Or it
+            offers ``act``, alongside a critic with ``critic(global_states) -> value``. Subclasses may override
+            `evaluate` and `compute_values` to use other methods.
         trainer: Settings that all policies share.
         backend: Backend of the environments.
-        seed: Seed of the order of minibatches; of a population the seeds of its members.
+        seed: Seed of the order of minibatches; for a population the seeds of its members.
     """
 
     clips_actions: ClassVar[bool] = True
     has_replay: ClassVar[bool] = False
     default_lambda: ClassVar[float]
-    """Lambda of generalised advantages, where the config names none."""
+    """Default lambda of generalised advantages."""
     is_clipped: ClassVar[bool]
-    """The policy's term is the clipped surrogate, and values may be clipped; else it is the policy gradient."""
+    """Use the clipped surrogate and optional value clipping; False: policy gradient."""
 
     def __init__(self, group: PolicyGroup, trainer: TrainerConfig, backend: Backend, seed: int | Sequence[int]) -> None:
         buffer, config = group.buffer, group.config
@@ -80,14 +80,14 @@ class ActorCriticAlgorithm:
         n_steps, n_envs, n_agents = buffer.rewards.shape
         device = buffer.rewards.device
         self.shape = group.shape
-        """Shape of the numbers of the policy: () or, of a population, (members,)."""
+        """Shape of the policy's numbers: () or, for a population, (members,)."""
         self.stopped = group.stopped
-        """Members of a population that learn no more, (members,) bool; None of an ordinary run."""
+        """Members that stopped learning, (members,) bool; None in an ordinary run."""
         self._exact: Exact | None = group.exact
-        """Kernels with one order of operations; None: those of torch and Triton."""
+        """Kernels with one order of operations; None: torch's and Triton's."""
         keys = ("lr", "vf_loss_coeff", "entropy_coeff")
         self.scheduled = {name: torch.zeros(self.shape, device=device, dtype=torch.float32) for name in keys}
-        """Numbers that may change with time; written before each update."""
+        """Numbers with a schedule, written before each update."""
         clip_param = group.setting("clip_param")
         self.optimiser = self.make_optimiser(
             itertools.chain(*(model.parameters() for model in group.models.values())), group
@@ -101,7 +101,7 @@ class ActorCriticAlgorithm:
         )
         self._numbers = torch.zeros(len(METRICS), *self.shape, device=device, dtype=torch.float32)
         self.metrics = dict(zip(METRICS, self._numbers, strict=True))
-        """Numbers of the last minibatch of the last update."""
+        """Metrics of the last minibatch of the last update."""
         self.metrics["gradient_norm"] = self.optimiser.norm
         self.metrics["n_skipped_steps"] = self.optimiser.n_skipped
         self.values = torch.zeros(n_steps + 1, n_envs, n_agents, device=device, dtype=torch.float32)
@@ -112,7 +112,7 @@ class ActorCriticAlgorithm:
             None if last is None else torch.zeros(*last.shape[:2], n_agents, device=device, dtype=torch.float32)
         )
         self.weights = torch.ones(n_steps, n_envs, 1, device=device, dtype=torch.float32) if self._ratio > 0 else None
-        """(n_steps, n_envs, 1): 0 where an environment does not count; None: all do."""
+        """(n_steps, n_envs, 1): 0 excludes an environment; None: all count."""
         self._scan = self.return_scan(backend, n_envs, n_agents)
         self._reward_scale = (
             RewardScale(backend, buffer, config.gamma, *self.shape, exact=group.exact)
@@ -128,22 +128,22 @@ class ActorCriticAlgorithm:
         is_once = self.n_epochs == self.n_minibatches == 1
         is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
         self._values_come_first = not (is_once and is_plain)
-        """Advantages need all values before the first step; else the pass that learns gives them too."""
+        """True if values come before the first step; else the learning pass gives them."""
         facts = group.facts(trainer, leaves_out=self._ratio > 0, n_other_parameters=self._other_parameters())
         group.choices["Adam"] = self.optimiser.choice
         self._gathers = group.choose("minibatch rows", facts).is_fast
-        """Rows are gathered by a kernel."""
+        """True if a kernel gathers rows."""
         evaluate = group.choose("acting", facts).path.build if self.critic is None else None
         self._evaluation = None if evaluate is None else evaluate(self.model.as_network(), of_value=True)
-        """Evaluates values on a CPU; None: the model does."""
+        """CPU evaluation of values; None: the model."""
         learning = group.choose("learning", facts)
         self._is_fused = learning.path is LOSS_KERNEL
-        """The loss is a kernel."""
+        """True if the loss is a kernel."""
         self._learning = self._in_one_pass(buffer, facts, learning.path.build)
-        """The loss and its gradients in one kernel; None: torch goes through the model."""
+        """Kernel for the loss and its gradients; None: torch differentiates the model."""
 
     def _other_parameters(self) -> int:
-        """Return how many numbers are learned beside those of the layers, and of a Box their scale."""
+        """Return the number of learned values outside the layers and a Box's scale."""
         layers = perceptron_of(self.model)
         if isinstance(layers, str) or self.shape:
             return 0
@@ -168,7 +168,7 @@ class ActorCriticAlgorithm:
             "advantages": self.advantages if comes_first else None,
         }
         self._values_of_rows = None if comes_first else self.values[:-1]
-        """Values of the rollout's rows, which the pass that learns gives."""
+        """Values of the rollout's rows, filled by the learning pass."""
         n_rows = self._n_rows // self.n_minibatches // math.prod(self.shape)
         update = Update(
             model=self.model,
@@ -187,25 +187,25 @@ class ActorCriticAlgorithm:
         self._normalises_otherwise = config.normalize_advantage and not (found.normalises and is_plain)
         return found
 
-    # -------------------------------------------------------------- what a rule of learning says
+    # -------------------------------------------------------------- overridable settings
 
     @property
     def n_epochs(self) -> int:
-        """Times that an update goes through the rollout."""
+        """Passes of an update over the rollout."""
         return 1
 
     @property
     def n_minibatches(self) -> int:
-        """Steps of the optimiser in each."""
+        """Minibatches of a pass, with one optimiser step each."""
         return 1
 
     @property
     def n_updates(self) -> int:
-        """Steps of the optimiser in an update."""
+        """Optimiser steps of an update."""
         return self.n_epochs * self.n_minibatches
 
     def make_optimiser(self, parameters: Iterable[torch.nn.Parameter], group: PolicyGroup) -> FlatAdam:
-        """Return the optimiser of the parameters."""
+        """Create the optimiser of the parameters."""
         config = self.config
         max_norm = group.setting("max_grad_norm") if config.clip_grad_norm else None
         if self._exact is not None:
@@ -213,23 +213,23 @@ class ActorCriticAlgorithm:
         return FlatAdam(parameters, self.scheduled["lr"], max_norm, config.adam_eps)
 
     def rows_together(self, n_steps: int) -> int:
-        """Return how many rows stay together when a rollout of ``n_steps`` is dealt to minibatches and parts."""
+        """Return the number of rows that stay together in minibatches and parts."""
         return 1
 
     def return_scan(self, backend: Backend, n_envs: int, n_agents: int) -> ReturnScan:
-        """Return what computes returns and advantages."""
+        """Create the scan for returns and advantages."""
         lam = self.default_lambda if self.config.gae_lambda is None else self.config.gae_lambda
         return ReturnScan(backend, n_envs, n_agents, self.config.gamma, lam)
 
     def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        """Shift and scale returns, or the advantages of a minibatch, to mean 0 and standard deviation 1."""
+        """Standardise returns, or a minibatch's advantages, to mean 0 and std 1."""
         return losses.normalise(values, weights) if self._exact is None else self._exact.normalise(values)
 
     # -------------------------------------------------------------- returns
 
     @torch.no_grad()
     def compute_returns(self, buffer: RolloutBuffer) -> None:
-        """Fill returns, and values and advantages where the steps need them; enqueues."""
+        """Fill returns; fill values and advantages if the steps need them; enqueues."""
         with precision(self._precision, self.returns.device):
             if self._negatives is not None and self.weights is not None:
                 self._choose_environments(buffer, self._negatives, self.weights)
@@ -249,11 +249,11 @@ class ActorCriticAlgorithm:
                 self.advantages.copy_(self.returns - self.values[:-1])
 
     def normalised_returns(self) -> Tensor:
-        """Return the returns of the rollout, shifted and scaled."""
+        """Return the standardised returns of the rollout."""
         return self.normalise(self.returns, self.weights)
 
     def compute_values(self, buffer: RolloutBuffer) -> None:
-        """Fill values, where the steps need them, after the rollout, and where time limits cut it; enqueues."""
+        """Fill values: of steps if needed, after the rollout, at time limits; enqueues."""
         if self._evaluation is not None:
             if self._values_come_first:
                 self._evaluation(buffer.seen(buffer.observations), self.values)
@@ -275,19 +275,19 @@ class ActorCriticAlgorithm:
             self._truncated_values.copy_(self._value(buffer, valued_last))
 
     def _value(self, buffer: RolloutBuffer, valued: Tensor) -> Tensor:
-        """Return the values of some of what `_valued` returns."""
+        """Return the values of some inputs that `_valued` returned."""
         values: Tensor = self.model.value(buffer.seen(valued)) if self.critic is None else self.critic(valued)
         return values
 
     def _valued(self, buffer: RolloutBuffer) -> tuple[Tensor, Tensor | None]:
-        """Return what values follow from: of each step and after all, and at the ends of truncated episodes."""
+        """Return inputs of values: for all steps, and for ends of truncated episodes."""
         if self.critic is None:
             return buffer.observations, buffer.truncated_observations
         assert buffer.global_states is not None, "`give_global_states` has put them there"
         return buffer.global_states, buffer.truncated_global_states
 
     def _choose_environments(self, buffer: RolloutBuffer, order: Shuffle, into: Tensor) -> None:
-        """Weigh environments: those with a success 1, and of the others ``neg_pos_env_ratio`` as many, at random."""
+        """Select successes and, at random, ``neg_pos_env_ratio`` times as many others."""
         is_positive = buffer.successes.any(0)
         n_positive = is_positive.sum()
         n_negative = (self._ratio * n_positive).floor()
@@ -301,7 +301,7 @@ class ActorCriticAlgorithm:
     # -------------------------------------------------------------- steps
 
     def update(self, buffer: RolloutBuffer) -> None:
-        """Take the optimiser's steps on the rollout; enqueues, does not synchronise."""
+        """Take the optimiser's steps on the rollout; enqueues."""
         with precision(self._precision, self.returns.device):
             stopped = self.stopped
             if stopped is None:
@@ -319,7 +319,7 @@ class ActorCriticAlgorithm:
         return self._shuffle.indices[k * size : (k + 1) * size]
 
     def _step(self, buffer: RolloutBuffer, rows: Rows, stopped: Tensor, *, is_last: bool) -> Tensor:
-        """Take one step of the optimiser; returns whether the policy has moved too far for further ones."""
+        """Take one optimiser step; return if the policy has moved too far for more."""
         if self._learning is not None and self.weights is None and not self._normalises_otherwise:
             n_counted = None
             self._learning.find(_numbers(rows), self._values_of_rows)
@@ -330,7 +330,7 @@ class ActorCriticAlgorithm:
             stopped = stopped | (average(sums[3]) > 1.5 * self.config.target_kl)
         skips = [stopped] if self.config.target_kl is not None or self.stopped is not None else []
         if self._negatives is not None and n_counted is not None:
-            # A minibatch in which no environment counts teaches nothing
+            # Skip minibatches in which no environment counts
             skips.append(average(n_counted) == 0)
         self.optimiser.apply(functools.reduce(torch.logical_or, skips) if skips else None)
         if is_last:
@@ -338,7 +338,7 @@ class ActorCriticAlgorithm:
         return stopped
 
     def _gradient(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Put the gradient of some rows into the optimiser's; returns the loss's terms, and how many rows count."""
+        """Write the gradient of some rows; return the loss's terms and the count of rows."""
         advantages = self._take(self.advantages, rows)
         weights = None if self.weights is None else self._take(self.weights, rows)
         if self.config.normalize_advantage:
@@ -361,7 +361,7 @@ class ActorCriticAlgorithm:
         return sums, n_counted
 
     def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the heads (rows, n_agents, n_outputs) and the values (rows, n_agents) of some rows."""
+        """Return heads (rows, n_agents, n_outputs) and values (rows, n_agents) of rows."""
         if buffer.passes is not None and isinstance(rows, slice):
             kept: tuple[Tensor, Tensor] = self.model(buffer.passes.rows(rows))
             return kept
@@ -372,14 +372,14 @@ class ActorCriticAlgorithm:
         return self.model.act(observations), self.central_value(buffer, rows)
 
     def central_value(self, buffer: RolloutBuffer, rows: Rows) -> Tensor:
-        """Return the values (rows, n_agents) that a centralised critic gives some rows."""
+        """Return values (rows, n_agents) of rows by a centralised critic."""
         states, _ = self._valued(buffer)
         assert self.critic is not None
         values: Tensor = self.critic(self._take(states[:-1], rows))
         return values
 
     def _parts(self, rows: Rows) -> Iterator[tuple[Rows, Within]]:
-        """Split rows into parts that are passed through the model at once: their rows, and where they lie within."""
+        """Split rows into parts for one pass each; yield their rows and positions."""
         n_rows = rows.stop if isinstance(rows, slice) else len(rows)
         at_once = self._rows_at_once(n_rows)
         for start in range(0, n_rows, at_once):
@@ -392,7 +392,7 @@ class ActorCriticAlgorithm:
         return (at_once // EVEN * EVEN or max(1, at_once)) * self._n_together
 
     def _take(self, array: Tensor, rows: Rows) -> Tensor:
-        """Return rows of an array (n_steps, n_envs, ...); slices are views."""
+        """Return rows of an array (n_steps, n_envs, ...); a slice gives a view."""
         flat = array.flatten(0, 1)
         if isinstance(rows, slice):
             return flat[rows]
@@ -410,8 +410,8 @@ class ActorCriticAlgorithm:
         weights: Tensor | None,
         total: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of some rows, and its parts: policy, value, entropy, KL and clipped rows."""
-        # The kernel picks rows by their numbers itself.
+        """Return the loss of rows, and its terms: policy, value, entropy, KL, clipping."""
+        # The kernel selects rows by index.
         picked = slice(None) if self._is_fused and not isinstance(rows, slice) else rows
         minibatch = Minibatch(
             masks=None if buffer.masks is None else self._take(buffer.masks[:-1], picked),
@@ -440,7 +440,7 @@ class ActorCriticAlgorithm:
             return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
 
     def _terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the terms of policy, value and entropy, and the log-ratio, one number a row and agent."""
+        """Return terms of policy, value and entropy, and log-ratios, by row and agent."""
         log_prob, entropy = losses.log_prob_and_entropy(self._space, head, rows.actions, rows.masks, self._log_std)
         log_ratio = log_prob - rows.log_probs
         assert rows.advantages is not None
@@ -453,7 +453,7 @@ class ActorCriticAlgorithm:
 
     @property
     def _log_std(self) -> Tensor | None:
-        """Logarithm of the Gaussian's standard deviation, which broadcasts to heads."""
+        """Log standard deviation of the Gaussian, which broadcasts to heads."""
         found: Tensor | None = getattr(self.model, "log_std", None)
         return found
 
@@ -461,7 +461,7 @@ class ActorCriticAlgorithm:
         return (term if weights is None else term * weights).sum()
 
     def _count(self, rows: Tensor, weights: Tensor | None) -> Tensor:
-        """Return how many of (rows, n_agents) count, 0-d."""
+        """Return the number of counted entries of (rows, n_agents), 0-d."""
         if weights is None:
             return torch.full((), float(rows.numel()), device=rows.device, dtype=torch.float32)
         return weights.sum() * rows.shape[1]
@@ -478,19 +478,19 @@ class ActorCriticAlgorithm:
         torch.stack((loss, *sums.unbind(), *self._figures()), out=self._numbers)
 
     def _figures(self) -> tuple[Tensor, ...]:
-        """Return explained variance, and the means of values, advantages and returns, of environments that count."""
+        """Return explained variance, and weighted mean value, advantage and return."""
         errors = self.returns - self.values[:-1] if self._values_come_first else self.advantages
         explained, error, returns = losses.fit(errors, self.returns, self.weights)
         advantages = losses.mean(self.advantages, self.weights) if self._values_come_first else error
         return explained, returns - error, advantages, returns
 
     def state(self) -> dict[str, Tensor]:
-        """Return the live tensors of the optimiser, and the moments by which rewards are scaled."""
+        """Return live tensors of the optimiser and the moments that scale rewards."""
         parts = {"optimiser": self.optimiser, "rewards": self._reward_scale}
         return {f"{part}/{name}": each for part, of in parts.items() if of for name, each in of.state().items()}
 
     def own_state(self) -> dict[str, Tensor]:
-        """Return the live counters of what is drawn, and the returns of episodes that go on."""
+        """Return live counters of draws, and the returns of running episodes."""
         drawn = {"shuffle": self._shuffle, "negatives": self._negatives}
         states = {name: each.state() for name, each in drawn.items() if each is not None}
         if self._reward_scale is not None:
@@ -499,12 +499,12 @@ class ActorCriticAlgorithm:
 
 
 class A2C(ActorCriticAlgorithm):
-    """Advantage actor-critic, one step on the whole rollout.
+    """Advantage actor-critic with one step on the whole rollout.
 
     Loss: ``-log pi(a) A + vf_loss_coeff (V - R)^2 - entropy_coeff H``, the mean over the rollout.
 
     Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning", algorithm S3, with all
-    environments in step.
+    environments synchronous.
     """
 
     is_clipped: ClassVar[bool] = False
@@ -512,12 +512,12 @@ class A2C(ActorCriticAlgorithm):
 
 
 class PPO(ActorCriticAlgorithm):
-    """Proximal policy optimisation, several epochs of minibatches on one rollout, with a clipped ratio.
+    """Proximal policy optimisation: epochs of minibatches with a clipped ratio.
 
     Loss: ``-min(r A, clip(r, 1 - clip_param, 1 + clip_param) A) + vf_loss_coeff (V - R)^2 - entropy_coeff H``.
-    ``r`` is the ratio of the action's probability now to that with which it was drawn. With ``value_clip`` the value
-    counts as moved at most so far from what it was, where that makes the error larger. With ``target_kl`` no further
-    step is taken in an update once the policy has moved by 1.5 times that.
+    ``r`` is the ratio of the action's probability now to its probability when drawn. With ``value_clip`` the value's
+    change counts up to that distance only, if this makes the error larger. With ``target_kl`` an update ends once the
+    policy has moved by 1.5 times that divergence.
 
     Source: Schulman et al. 2017, "Proximal policy optimization algorithms", eq. 7 and 9.
     """
@@ -527,15 +527,15 @@ class PPO(ActorCriticAlgorithm):
 
     @property
     def n_epochs(self) -> int:
-        """Times that an update goes through the rollout, as configured."""
+        """Passes of an update over the rollout, as configured."""
         return self.config.n_epochs
 
     @property
     def n_minibatches(self) -> int:
-        """Steps of the optimiser in each, as configured."""
+        """Minibatches of a pass, as configured."""
         return self.config.n_minibatches
 
 
 def _numbers(rows: Rows) -> Tensor | None:
-    """Return the numbers of rows; None: all of them in order."""
+    """Return the indices of rows; None: all of them in order."""
     return None if isinstance(rows, slice) else rows

@@ -1,4 +1,4 @@
-"""DDPG: an actor whose actions follow from what it sees, and a critic that tells it where better ones lie."""
+"""DDPG: an actor with deterministic actions, and a critic that guides it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ METRICS: Final = ("actor_loss", "critic_loss", "mean_q", "max_q", "n_skipped_ste
 
 
 class Target:
-    """A copy of a network that follows its weights slowly.
+    """Copy of a network that follows its weights slowly.
 
     Args:
-        model: To follow; its parameters lie in the optimiser's vector.
+        model: Network to follow; its parameters lie in the optimiser's vector.
         optimiser: Optimiser of the model.
     """
 
@@ -42,7 +42,7 @@ class Target:
         share_moments(self.model, model)
 
     def follow(self, share: Tensor, *, exact: bool = False) -> None:
-        """Take over a share, 0-d, of the weights as they are now; ``exact``: without contraction; enqueues."""
+        """Move to the current weights by ``share``; ``exact``: no contraction; enqueues."""
         if exact:
             self.vector.add_((self._followed - self.vector) * share)
         else:
@@ -50,11 +50,11 @@ class Target:
 
 
 class DDPG:
-    """Deep deterministic policy gradient: two networks that learn from transitions of n steps out of a replay buffer.
+    """Deep deterministic policy gradient, on n-step transitions from a replay buffer.
 
-    The critic's loss is the mean of ``(Q(s, a) - r - discount Q'(s', clip(mu'(s'))))^2``; then the actor's is that of
-    ``-Q(s, mu(s))`` with the new critic, whose weights it leaves alone; then the targets, with a prime, follow both.
-    It does the same whatever is on the device, so a CUDA graph captures it whole.
+    The critic's loss is the mean of ``(Q(s, a) - r - discount Q'(s', clip(mu'(s'))))^2``. Then the actor's loss is the
+    mean of ``-Q(s, mu(s))`` with the new critic, whose weights stay fixed. Then the targets, with a prime, follow both.
+    Control flow does not depend on device values, so a CUDA graph captures the whole update.
 
     Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learning", algorithm 1, with windows of
     n steps as in Barth-Maron et al. 2018, "Distributed distributional deterministic policy gradients".
@@ -97,17 +97,17 @@ class DDPG:
         self.target_actor = Target(self.actor, self.actor_optimiser)
         self.target_critic = Target(self.critic, self.critic_optimiser)
         self.metrics = {name: torch.zeros((), device=self._device, dtype=torch.float32) for name in METRICS}
-        """Numbers of the last step of the last update, 0-d; ``n_skipped_steps`` of all."""
+        """Metrics of the last optimiser step, 0-d; ``n_skipped_steps`` counts all steps."""
         self.metrics["gradient_norm_actor"] = self.actor_optimiser.norm
         self.metrics["gradient_norm_critic"] = self.critic_optimiser.norm
         self.make_memory(group, buffer, trainer, backend, seed)
 
-    # -------------------------------------------------------------- what a rule of learning says
+    # -------------------------------------------------------------- overridable settings
 
     def make_memory(
         self, group: PolicyGroup, buffer: RolloutBuffer, trainer: TrainerConfig, backend: Backend, seed: int
     ) -> None:
-        """Allocate what is remembered of rollouts."""
+        """Allocate the replay buffer."""
         config, space = self.config, group.arrays.space
         rule = "must be false for DDPG, whose critic predicts the returns as they are"
         what, do = f"policy.{self.policy}.normalize_return", "leave it out, or scale the rewards"
@@ -129,15 +129,15 @@ class DDPG:
         self.replay.add(buffer)
 
     def remembered(self) -> tuple[Tensor, Tensor]:
-        """Return how many transitions there are, and whether they are too few, 0-d each."""
+        """Return the number of transitions, and True if they are too few, 0-d each."""
         size = self.replay.size.squeeze()
         return size, size < self.config.learning_starts
 
     def learn(self, skip: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw transitions and take a step of the critic, then of the actor; none where ``skip`` (0-d bool) is true.
+        """Draw transitions; take a critic and an actor step unless ``skip`` (0-d bool).
 
         Returns:
-            Losses of the actor and the critic, 0-d, and what the critic said of the actions taken.
+            Losses of the actor and the critic, 0-d, and the critic's values of the drawn actions.
         """
         drawn = self.replay.sample()
         with torch.no_grad():
@@ -153,13 +153,13 @@ class DDPG:
         return actor_loss, critic_loss, q
 
     def own_state(self) -> dict[str, Tensor]:
-        """Return the live tensors of what is remembered and of what is drawn from it; each rank has its own."""
+        """Return live tensors of this rank: the replay buffer and its draws."""
         return {f"buffer/{name}": tensor for name, tensor in self.replay.state().items()}
 
     # -------------------------------------------------------------- steps
 
     def update(self, buffer: RolloutBuffer) -> None:
-        """Learn from what is remembered; enqueues, does not synchronise."""
+        """Learn from the replay buffer; enqueues."""
         with precision(self._precision, self._device):
             size, skip = self.remembered()
             share = torch.where(skip, 0.0, self._tau)
@@ -177,7 +177,7 @@ class DDPG:
             self.metrics[name].copy_(number)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the live tensors of the optimisers and the targets, the same on all ranks."""
+        """Return the live tensors of optimisers and targets, equal on all ranks."""
         optimisers = {"actor": self.actor_optimiser, "critic": self.critic_optimiser}
         return {
             **{f"{part}/{name}": tensor for part, each in optimisers.items() for name, tensor in each.state().items()},

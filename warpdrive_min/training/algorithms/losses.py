@@ -1,9 +1,9 @@
-"""Losses and figures of training: pure functions of tensors, differentiable, and fit for a CUDA graph.
+"""Losses and statistics of training, as pure functions for a CUDA graph.
 
-They take batches of any leading shape, mostly ``(n_steps, n_envs, n_agents)``, enqueue without synchronising, and check
-nothing. Those of policies and values return a term for each row, so that a batch can be passed through in parts; the
-loss is their mean. ``weights``, which broadcast to the batch, are 1 for rows that count and 0 for the others: those of
-``neg_pos_env_ratio`` are ``(1, n_envs, 1)``.
+They are differentiable and take batches of any leading shape, mostly ``(n_steps, n_envs, n_agents)``. They enqueue
+without synchronising, and check nothing. Losses of policies and values return a term for each row, so that a batch can
+pass in parts; the loss is their mean. ``weights`` broadcast to the batch: 1 for rows that count, 0 for the others.
+Those of ``neg_pos_env_ratio`` are ``(1, n_envs, 1)``.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def log_prob_and_entropy(
     mask: Tensor | None = None,
     log_std: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-probability (or density) of actions and the policy's entropy, both summed over types, ``(...)``.
+    """Return log-probabilities of actions, and the policy's entropy, ``(...)``.
 
-    A type whose every choice is forbidden has no say: log-probability 0 and entropy 0, as in the sampler. Computed in
-    float32 where the head has fewer bits.
+    Both are sums over types; continuous actions have densities. A type without an allowed choice has log-probability 0
+    and entropy 0, as in the sampler. Heads with fewer bits than float32 are converted to float32.
 
     Args:
         space: Space of the actions.
         head: Finite logits of all types side by side, or the mean of a Gaussian, ``(..., n_outputs)``.
-        actions: ``(..., n_types)``; int32, or floats as they were drawn, before they were clipped.
+        actions: ``(..., n_types)``; int32, or floats as drawn, before clipping.
         mask: As ``head``, int32; 0 forbids a choice, 1 allows it. Of discrete actions only.
         log_std: Logarithm of the Gaussian's standard deviation, ``(n_types,)``. Of continuous actions only.
 
@@ -67,7 +67,7 @@ def log_prob_and_entropy(
 
 def _categorical(logits: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     if mask is not None:
-        # Not -inf, whose product with a probability of 0 and whose gradient would be NaN.
+        # Not -inf: its product with a probability of 0 and its gradient would be NaN.
         logits = logits.masked_fill(mask == 0, torch.finfo(logits.dtype).min)
     log_probs = logits.log_softmax(-1)
     log_prob = log_probs.gather(-1, action).squeeze(-1)
@@ -86,17 +86,19 @@ def _gaussian(mean: Tensor, actions: Tensor, log_std: Tensor) -> tuple[Tensor, T
 
 
 def policy_gradient_loss(log_prob: Tensor, advantages: Tensor) -> Tensor:
-    """Return the terms of A2C's loss, ``-log_prob * advantage``; advantages are constants."""
+    """Return A2C's loss terms, ``-log_prob * advantage``; advantages are constant."""
     return -log_prob * advantages
 
 
 def clipped_surrogate_loss(log_ratio: Tensor, advantages: Tensor, clip_param: float | Tensor) -> Tensor:
-    """Return the terms of PPO's loss, ``-min(r * A, clip(r, 1 - clip_param, 1 + clip_param) * A)``.
+    """Return the terms of PPO's loss.
+
+    They are ``-min(r * A, clip(r, 1 - clip_param, 1 + clip_param) * A)``.
 
     Args:
-        log_ratio: Log-probability now less that with which the action was drawn, a constant; its exponential is r.
+        log_ratio: Current log-probability minus the constant one of the draw; its exponential is r.
         advantages: Constants.
-        clip_param: Distance from 1 beyond which a ratio gains nothing more; a tensor broadcasts to the batch.
+        clip_param: Distance of r from 1 beyond which the loss gains nothing; a tensor broadcasts to the batch.
 
     Source: Schulman et al. 2017, "Proximal policy optimization algorithms", eq. 7.
     """
@@ -106,10 +108,10 @@ def clipped_surrogate_loss(log_ratio: Tensor, advantages: Tensor, clip_param: fl
 
 
 def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None, clip: float | None = None) -> Tensor:
-    """Return the squared errors of the values, without a factor of a half, as in WarpDrive.
+    """Return squared errors of values, without a factor of a half, as in WarpDrive.
 
-    With ``old_values`` and ``clip``, a value gains nothing by moving further than ``clip`` from its old one: of its own
-    error and that of the clipped value the larger one counts.
+    With ``old_values`` and ``clip`` a value gains nothing by moving further than ``clip`` from its old one. The larger
+    of its own error and the clipped value's error counts.
     """
     error = (values - returns).square()
     if old_values is None or clip is None:
@@ -119,7 +121,7 @@ def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """Return the terms of an estimate of how far the policy has moved, KL(old, new): ``r - 1 - log r``, at least 0.
+    """Return terms of a KL(old, new) estimate, ``r - 1 - log r``, at least 0.
 
     Source: Schulman 2020, "Approximating KL divergence", http://joschu.net/blog/kl-approx.html, the estimator k3.
     """
@@ -127,20 +129,22 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
 
 
 def clip_fraction(log_ratio: Tensor, clip_param: float | Tensor) -> Tensor:
-    """Return 1 where the ratio is further than ``clip_param`` from 1, else 0."""
+    """Return 1 where the ratio differs from 1 by more than ``clip_param``, else 0."""
     return (torch.expm1(log_ratio).abs() > clip_param).to(log_ratio.dtype)
 
 
-# ------------------------------------------------------------------ spreads
+# ------------------------------------------------------------------ statistics
 
 
 def normalise(x: Tensor, weights: Tensor | None = None, *, per_row: bool = False) -> Tensor:
-    """Return ``(x - mean) / (std + 1e-10)`` of the rows that count, with the unbiased std; one row alone becomes 0.
+    """Return ``(x - mean) / (std + 1e-10)`` over rows that count; one row becomes 0.
+
+    The std is unbiased.
 
     Args:
         x: ``(n_steps, ...)``.
-        weights: As in all of this module.
-        per_row: Each step by itself, as WarpDrive does it; else the whole batch.
+        weights: As in the module's docstring.
+        per_row: Each step separately, as in WarpDrive; else the whole batch.
     """
     mean, variance = _moments(x, weights, tuple(range(1 if per_row else 0, x.dim())))
     std = variance.clamp(min=EPSILON**2).sqrt()  # a root of 0 has no gradient
@@ -153,7 +157,7 @@ def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None =
 
 
 def fit(errors: Tensor, returns: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the explained variance of values that are wrong by ``errors``, and the means of errors and returns."""
+    """Return explained variance of values with ``errors``, mean error, mean return."""
     dims = tuple(range(returns.dim()))
     (error, left), (mean, whole) = (map(Tensor.squeeze, _moments(x, weights, dims)) for x in (errors, returns))
     return (1 - left / (whole + EPSILON)).clamp(min=-1), error, mean
@@ -165,7 +169,7 @@ def mean(x: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def _moments(x: Tensor, weights: Tensor | None, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return mean and unbiased variance over ``dims``, which are kept with size 1; one row has the variance 0."""
+    """Return mean and unbiased variance (0 for one row); ``dims`` keep size 1."""
     if weights is None:
         n_rows = math.prod(x.shape[dim] for dim in dims)
         variance, mean = torch.var_mean(x, dims, correction=min(1, n_rows - 1), keepdim=True)
@@ -180,32 +184,34 @@ def _moments(x: Tensor, weights: Tensor | None, dims: tuple[int, ...]) -> tuple[
 
 
 def critic_loss(q: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared error of the critic; the target is a constant."""
+    """Return the critic's mean squared error; the target is constant."""
     return (q - target).square().mean()
 
 
 def actor_loss(q: Tensor) -> Tensor:
-    """Return the negative mean of what the critic thinks of the actor's actions."""
+    """Return the negative mean of the critic's values of the actor's actions."""
     return -q.mean()
 
 
 def n_step_sums(rewards: Tensor, terminated: Tensor, truncated: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum up windows of n steps, each of which stops where its episode does; step by step, so alike on all devices.
+    """Sum windows of n steps, each of which stops where its episode does.
+
+    Sums step by step, so that all devices agree.
 
     Args:
         rewards: ``(n, ...)``.
         terminated: ``(n, ...)`` of 0 and 1, with as many axes as ``rewards``, broadcast to it: the dynamics ended the
             episode.
-        truncated: Likewise: the time limit cut it off.
+        truncated: As ``terminated``: the time limit ended the episode.
         gamma: Discount of one step.
 
     Returns:
-        The discounted sum of the rewards, ``(...)`` as those of one step; and, shaped as the flags of one step, the
-        discount of the value after the window, 0 where the dynamics ended it, and the number of steps of the window.
+        The discounted sum of the rewards, ``(...)`` as in one step. Then, shaped as the flags of one step, the discount
+        of the value after the window, 0 if the dynamics ended it; and the number of steps of the window.
     """
     dtype = rewards.dtype
-    goes_on = (1 - (terminated | truncated)).to(dtype)
-    reached = torch.cat([torch.ones_like(goes_on[:1]), goes_on[:-1]]).cumprod(0)
+    continues = (1 - (terminated | truncated)).to(dtype)
+    reached = torch.cat([torch.ones_like(continues[:1]), continues[:-1]]).cumprod(0)
     n_steps = reached.sum(0)
     survives = 1 - (reached * terminated.to(dtype)).sum(0)
     powers = torch.stack([n_steps.new_full((), gamma**step) for step in range(len(rewards) + 1)])
@@ -216,11 +222,11 @@ def n_step_sums(rewards: Tensor, terminated: Tensor, truncated: Tensor, gamma: f
 
 
 def n_step_targets(reward_sums: Tensor, discounts: Tensor, next_q: Tensor) -> Tensor:
-    """Return what the critic should say of the first step of each window, ``(...)``.
+    """Return the critic's targets for the first step of each window, ``(...)``.
 
     Args:
         reward_sums: Sums of `n_step_sums`.
-        discounts: Likewise.
-        next_q: Values that the target critic gives of the target actor's actions after the window.
+        discounts: Discounts of `n_step_sums`.
+        next_q: Target critic's values of the target actor's actions after the window.
     """
     return reward_sums + discounts * next_q

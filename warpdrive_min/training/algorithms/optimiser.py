@@ -1,4 +1,4 @@
-"""Adam over flat buffers: all parameters of a policy, their gradients and moments are one vector each."""
+"""Adam over flat vectors of a policy's parameters, gradients and moments."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ Tensor = torch.Tensor
 Tensors = dict[str, Tensor]
 
 ALMOST_ZERO: Final = 1e-6
-"""Added to the norm that gradients are divided by, as in `torch.nn.utils.clip_grad_norm_`."""
+"""Term added to the norm for clipping, as in `torch.nn.utils.clip_grad_norm_`."""
 BETAS: Final = (0.9, 0.999)
-"""Decay of the moments, as torch's."""
+"""Decay rates of the moments, as in torch."""
 
 
 class FlatAdam:
-    """Adam over one vector of all parameters; a step is a few kernels, and can be captured.
+    """Adam over one vector of all parameters; a step is a few kernels, capturable.
 
-    The parameters become views of the vector. Their gradients are gathered into another one, averaged over ranks by one
-    all-reduce, clipped by its norm, and applied. A step whose gradient is not finite is not taken, but counted in
+    The parameters become views of the vector. Their gradients are gathered into another vector, averaged over ranks by
+    one all-reduce, clipped by its norm, and applied. A step with a non-finite gradient is skipped and counted in
     `n_skipped`.
 
-    Networks of a population have a first axis of members in all arrays; each member has a norm, a count of steps and a
-    learning rate of its own, and no member's numbers meet another's.
+    Networks of a population have a first axis of members in all arrays. Each member has its own norm, count of steps
+    and learning rate; numbers of different members never mix.
 
     Args:
-        parameters: Parameters of one network, or (members, ...) each; moved into the vector, in place. Those that need
-            no gradient are left alone.
+        parameters: Parameters of one network, or (members, ...) each; moved into the vector, in place. Those without a
+            gradient are ignored.
         lr: Learning rate, 0-d or (members,) float32 on the parameters' device; read when the step runs, so a schedule
             may write it.
-        max_norm: Norm to which longer gradients are shortened, one or (members,); None: they are left.
-        eps: Added to the root of the second moment.
+        max_norm: Maximum norm of a gradient, one or (members,); None: no clipping.
+        eps: Term added to the root of the second moment.
 
     Source: Kingma and Ba 2015, "Adam", algorithm 1.
     """
@@ -60,20 +60,20 @@ class FlatAdam:
         self.gradient = torch.zeros_like(flat)
         self.vector.grad = self.gradient
         self.norm, self.n_skipped, step = (torch.zeros_like(lr) for _ in range(3))
-        """`norm` of the last gradient before it was clipped; steps not taken for want of a finite one."""
+        """`norm` of the last gradient before clipping; steps skipped for a non-finite one."""
         self._moments = {"step": step, "exp_avg": torch.zeros_like(flat), "exp_avg_sq": torch.zeros_like(flat)}
         self._skip = torch.zeros_like(lr, dtype=torch.bool)
         self._adam: torch.optim.Adam | None = None
-        """Takes the steps without kernels of ours; to make one imports torch's compiler, which takes a second."""
+        """Torch's Adam, if our kernels are missing; creating it imports its compiler, 1 s."""
         counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
         self._step = self._kernel({"parameters": flat, "gradient": self.gradient, **self._moments, **counts})
-        """A step by kernels of ours; None: torch takes it."""
+        """Step by our kernels; None: torch takes it."""
 
     def _kernel(self, tensors: Tensors) -> Launch | None:
-        """Return a step by kernels of ours, of tensors by the kernels' names; None: there are none."""
+        """Return a step by our kernels, of tensors by the kernels' names, or None."""
         vector, lr, eps = tensors["parameters"], self._lr, self._eps
         self.choice = choose("Adam", Facts(device=vector.device.type, is_population=self._has_members))
-        """Path that the steps take."""
+        """Chosen path of the steps."""
         if (build := self.choice.path.build) is not None:
             max_norm = 0.0 if self._max_norm is None else self._max_norm
             step: Launch = build(**tensors, max_norm=max_norm, eps=eps, almost_zero=ALMOST_ZERO, betas=BETAS)
@@ -87,7 +87,7 @@ class FlatAdam:
         return torch.cat([tensor.flatten(int(self._has_members)) for tensor in tensors], -1)
 
     def accumulate(self, loss: Tensor, *, first: bool = True) -> None:
-        """Put the gradient of a loss, 0-d or (members,), into `gradient`, or add it to what is there; enqueues."""
+        """Write the gradient of a loss, 0-d or (members,), or add it; enqueues."""
         loss = loss.sum() if self._has_members else loss
         gradient = self._gathered(
             torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
@@ -101,7 +101,7 @@ class FlatAdam:
         """Average the gradient over ranks, clip it and take the step; enqueues.
 
         Args:
-            skip: 0-d or (members,) bool: nothing changes where it is true; the same on all ranks.
+            skip: 0-d or (members,) bool, equal on all ranks; where true, nothing changes.
         """
         average(self.gradient)
         if self._step is None:
@@ -121,14 +121,17 @@ class FlatAdam:
         if self._adam is None:
             self._step_of_members(stays, shorter)
             return
-        # Adam's arguments for mixed precision: it divides gradients by the one, and keeps still where the other is 1.
+        # Adam's mixed-precision inputs: it divides gradients by grad_scale, and skips the step where found_inf is 1.
         self._adam.found_inf = stays.float()  # type: ignore[attr-defined]
         if shorter is not None:
             self._adam.grad_scale = shorter  # type: ignore[attr-defined]
         self._adam.step()
 
     def _step_of_members(self, stays: Tensor, shorter: Tensor | None) -> None:
-        """Take the step of each member that does not stay, its gradient divided by ``shorter``, (members,) each."""
+        """Take the step of each member outside ``stays``; ``shorter`` divides gradients.
+
+        Both are (members,).
+        """
         steps, mean, square = self._moments.values()
         steps.add_(~stays)
         stays, done = stays[:, None], steps[:, None].clamp(min=1.0)
@@ -136,7 +139,7 @@ class FlatAdam:
         gradient = self.gradient.masked_fill(stays, 0.0)
         if shorter is not None:
             gradient.div_(shorter[:, None].masked_fill(stays, 1.0))
-        # Of who stays every share is 0, which leaves the moments and the parameters at their bits
+        # Weights of 0 leave moments and parameters of members that stay bit-identical
         mean.lerp_(gradient, moves * (1 - BETAS[0]))
         square.lerp_(gradient.square_(), moves * (1 - BETAS[1]))
         rate = (self._lr[:, None] / (1 - BETAS[0] ** done)).masked_fill(stays, 0.0)
@@ -144,24 +147,24 @@ class FlatAdam:
         self.vector.sub_(root.reciprocal_().mul_(mean).mul_(rate))
 
     def step(self, loss: Tensor, skip: Tensor | None = None) -> None:
-        """Take one step down the gradient of a loss; enqueues."""
+        """Take one step along the negative gradient of a loss; enqueues."""
         self.accumulate(loss)
         self.apply(skip)
 
     def state(self) -> Tensors:
-        """Return the live tensors from which the steps go on: parameters, moments, counts."""
+        """Return the live tensors to resume from: parameters, moments, counts."""
         return {"parameters": self.vector.detach(), "n_skipped": self.n_skipped, **self._moments}
 
 
 class ExactAdam(FlatAdam):
-    """`FlatAdam` by kernels with one order; of one rank.
+    """`FlatAdam` by kernels with one order of operations, for one rank.
 
     Args:
         exact: Kernels.
-        parameters: As of `FlatAdam`, as are the others.
-        lr: Likewise.
-        max_norm: Likewise.
-        eps: Likewise.
+        parameters: As of `FlatAdam`.
+        lr: As of `FlatAdam`.
+        max_norm: As of `FlatAdam`.
+        eps: As of `FlatAdam`.
     """
 
     def __init__(self, exact: Exact, parameters: Any, lr: Tensor, max_norm: float | None, eps: float) -> None:
@@ -182,13 +185,13 @@ class ExactAdam(FlatAdam):
         return take_step
 
     def accumulate(self, loss: Tensor, *, first: bool = True) -> None:
-        """As `FlatAdam.accumulate`, in the thread that calls: kernels are launched in its context."""
+        """Run `FlatAdam.accumulate` in the calling thread, whose context has the kernels."""
         with torch.autograd.set_multithreading_enabled(False):
             super().accumulate(loss, first=first)
 
 
 def make_views(parameters: Iterable[torch.nn.Parameter], flat: Tensor) -> None:
-    """Let parameters be views of an array (..., n) that holds their numbers side by side, in place."""
+    """Turn parameters into views of an array (..., n) with their values, in place."""
     start = 0
     for parameter in parameters:
         width = parameter.numel() // flat[..., 0].numel()

@@ -1,4 +1,4 @@
-"""The replay buffer of DDPG: a ring of whole time steps on the device, and the transitions drawn from it."""
+"""Replay buffer of DDPG: a ring of time steps on the device, and its draws."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from warpdrive_min.training.loop.rollout import RolloutBuffer
 Tensor = torch.Tensor
 
 MAX_COUNT: Final = 2**31 - 1
-"""Transitions are counted in int32."""
+"""Maximum number of transitions, which are counted in int32."""
 
 
 class Transitions(NamedTuple):
-    """Transitions of single agents over n steps, float32: a row each."""
+    """Transitions of single agents over n steps, float32, one per row."""
 
     observations: Tensor
     """(rows, n_features)."""
@@ -29,24 +29,24 @@ class Transitions(NamedTuple):
     rewards: Tensor
     """(rows,): discounted sum over the steps of the window."""
     discounts: Tensor
-    """(rows,): of the value of what follows; 0 where the dynamics ended the episode."""
+    """(rows,): discount of the next value; 0 where the dynamics ended the episode."""
     following: Tensor
     """(rows, n_features): observation after the window."""
 
 
 class ReplayBuffer:
-    """Keeps the transitions of the last time steps of all environments, and draws from them.
+    """Ring buffer of the last time steps of all environments, with random draws.
 
-    A window of n steps stops early where its episode ends, and with the rollout: then it is shorter, and what the
-    critic says of the observation after it stands for the rest, discounted by as many steps. So nothing of a rollout
-    waits for the next one. After a time limit that observation is the last one of the episode that was cut off.
+    A window of n steps ends early with its episode or with the rollout. Then the critic's value of the observation
+    after it stands for the rest, discounted by the actual number of steps. So no part of a rollout waits for the next
+    one. After a time limit that observation is the last one of the truncated episode.
 
-    Nothing in `add` and `sample` depends on what is on the device, so a CUDA graph captures them.
+    Control flow in `add` and `sample` does not depend on device values, so a CUDA graph captures them.
 
     Args:
-        buffer: Rollout of the size of those that will be added.
+        buffer: Rollout of the size of those to add.
         space: Space of the actions, continuous.
-        n_transitions: To keep at most; rounded down to whole time steps.
+        n_transitions: Maximum number of transitions; rounded down to whole time steps.
         n_step: Steps of a window.
         gamma: Discount of one step.
         n_drawn: Transitions of a sample.
@@ -78,7 +78,7 @@ class ReplayBuffer:
         require(n_transitions <= most, "buffer_size", f"must be at most {most} transitions", n_transitions, "lower it")
         self._n_rows = n_transitions // (n_envs * n_agents)
         self.capacity = self._n_rows * n_envs * n_agents
-        """Transitions that it holds when full."""
+        """Number of transitions in a full buffer."""
         self._n_step, self._gamma = n_step, gamma
         device, n_features = buffer.rewards.device, buffer.observations.shape[-1]
         self._low, self._high = torch.tensor([space.low, space.high], device=device, dtype=torch.float32)
@@ -86,7 +86,7 @@ class ReplayBuffer:
         self._envs = torch.arange(n_envs, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self.size = torch.zeros(1, dtype=torch.int32, device=device)
-        """Transitions in it, (1,) int32."""
+        """Number of transitions in the buffer, (1,) int32."""
         widths = (n_features,), (space.n_types,), (), (), (n_features,)
         self._stored, self._drawn = (
             Transitions(*(torch.zeros(n_rows, *width, device=device, dtype=torch.float32) for width in widths))
@@ -95,7 +95,7 @@ class ReplayBuffer:
         self._draw = RowDraw(backend, n_drawn, seed)
 
     def add(self, buffer: RolloutBuffer) -> None:
-        """Take in the transitions of a rollout, over the oldest where full; enqueues."""
+        """Add the transitions of a rollout, overwriting the oldest; enqueues."""
         rows = (self._position + self._steps) % self._n_rows
         for stored, new in zip(self._stored, self._transitions(buffer), strict=True):
             stored.view(self._n_rows, -1).index_copy_(0, rows, new.reshape(len(rows), -1))
@@ -103,7 +103,7 @@ class ReplayBuffer:
         self.size.add_(self._n_added).clamp_(max=self.capacity)
 
     def sample(self) -> Transitions:
-        """Draw transitions, each equally likely, with repetition; enqueues.
+        """Draw transitions uniformly, with replacement; enqueues.
 
         Returns:
             The same buffers at every call.
@@ -114,15 +114,15 @@ class ReplayBuffer:
         return self._drawn
 
     def clip(self, actions: Tensor) -> Tensor:
-        """Return actions (..., n_types) as the environment takes them."""
+        """Clip actions (..., n_types) to the bounds of the environment."""
         return actions.clamp(self._low, self._high)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the live tensors from which it goes on."""
+        """Return the live tensors to resume from."""
         return {**self._stored._asdict(), "position": self._position, "size": self.size, **self._draw.state()}
 
     def _transitions(self, buffer: RolloutBuffer) -> Transitions:
-        """Return what begins at each step of the rollout, (n_steps, n_envs, n_agents, ...)."""
+        """Return the transition from each step, (n_steps, n_envs, n_agents, ...)."""
         n_steps = len(self._steps)
         stops = buffer.truncated.clone()
         stops[-1] = 1
@@ -136,7 +136,7 @@ class ReplayBuffer:
         sources, places = buffer.observations, last + 1
         if buffer.truncated_observations is not None:
             sources = torch.cat([sources, buffer.truncated_observations])
-            # The first truncated one lies behind the n_steps + 1 observations; for one without room training stops
+            # Truncated ones follow the n_steps + 1 observations; training stops if one has no room
             slots = (n_steps + buffer.truncated.cumsum(0)).clamp(max=len(sources) - 1)
             is_truncated = buffer.truncated.gather(0, last) != 0
             places = torch.where(is_truncated, slots.gather(0, last), places)
@@ -149,6 +149,6 @@ class ReplayBuffer:
         )
 
     def _windows(self, array: Tensor) -> Tensor:
-        """Return the n rows of an array (n_steps, ...) from each one on, zeros after the end: (n, n_steps, ...)."""
+        """Return windows of n rows of (n_steps, ...), zero-padded: (n, n_steps, ...)."""
         rest = array.new_zeros(self._n_step - 1, *array.shape[1:])
         return torch.cat([array, rest]).unfold(0, self._n_step, 1).movedim(-1, 0)

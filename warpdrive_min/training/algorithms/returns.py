@@ -1,4 +1,4 @@
-"""Returns and advantages of a rollout, by one backward pass over time, and rewards on their scale."""
+"""Returns and advantages by one backward pass over time, and reward scaling."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Key = tuple[tuple[int, torch.Size] | None, ...]
 
 
 class ReturnScan:
-    """Scans rollouts for returns and generalised advantages.
+    """Scan of rollouts for returns and generalised advantages.
 
-    An episode that ended by its dynamics is followed by nothing. One that a time limit cut off is followed by the
-    value of its last observation, if that is given, else by nothing.
+    A termination is followed by no value. A truncation is followed by the value of its last observation if given, else
+    by no value.
 
     Args:
-        backend: That computes, or its name.
+        backend: Backend of the computation, or its name.
         n_envs: Environments.
         n_agents: Agents of each.
         gamma: Discount of a step, from 0 to 1.
         lam: From 0, advantages of one step, to 1, of the whole rest of the rollout.
-        compat: WarpDrive's rule: every end is by the dynamics; a rollout that goes on has as return of its last step
-            the value there, without reward and discount; advantages are returns less values.
+        compat: WarpDrive's rule: every end is a termination. If a rollout ends within an episode, the return of its
+            last step is the value there, without reward and discount. Advantages are returns minus values.
 
     Raises:
         ConfigError: A number is out of its range, or ``lam`` is given for WarpDrive's rule.
@@ -53,7 +53,7 @@ class ReturnScan:
         self._envs, self._rows = (n_envs,), (n_envs, n_agents)
         self._gamma, self._lam, self._is_compat = float(gamma), float(lam), compat
         self.needs_values = compat or lam != 1
-        """Returns do not follow from rewards alone."""
+        """True if returns depend on values too, not on rewards alone."""
         self._prepared: tuple[Key, Launch] | None = None
 
     def scan(
@@ -67,21 +67,23 @@ class ReturnScan:
         advantages: torch.Tensor | None,
         returns: torch.Tensor,
     ) -> None:
-        """Fill ``returns`` and ``advantages``; enqueues. The first call with other tensors prepares the launch.
+        """Fill ``returns`` and ``advantages``; enqueues.
+
+        The first call with other tensors prepares the launch.
 
         Args:
-            rewards: ``(n_steps, n_envs, n_agents)`` float32, as are the other arrays but for these:
-            values: Values of what was observed before each step; None: returns alone, not generalised.
+            rewards: ``(n_steps, n_envs, n_agents)`` float32, as all arrays without another shape.
+            values: Values of the observations before each step; None: plain returns only.
             terminated: ``(n_steps, n_envs)`` int32: the dynamics ended the episode with the step.
-            truncated: Likewise: the time limit did.
-            last_values: ``(n_envs, n_agents)``: of what was observed after the last step. WarpDrive's rule ignores it.
-            cut_values: ``(n_cuts, n_envs, n_agents)``: of the last observations of an environment's truncated
-                episodes, in their order. WarpDrive's rule ignores them.
-            advantages: Filled; None where there are no values.
-            returns: Filled.
+            truncated: As ``terminated``: the time limit ended the episode.
+            last_values: ``(n_envs, n_agents)``: values after the last step. WarpDrive's rule ignores them.
+            cut_values: ``(n_cuts, n_envs, n_agents)``: values of the last observations of truncated episodes, in their
+                order in each environment. WarpDrive's rule ignores them.
+            advantages: Output; None without values.
+            returns: Output.
 
         Raises:
-            DataError: A tensor has another shape, dtype or device, or one is given that belongs to a missing one.
+            DataError: A tensor has another shape, dtype or device, or one of ``values`` and ``advantages`` is missing.
         """
         arrays = {
             "rewards": rewards,
@@ -135,28 +137,28 @@ class ReturnScan:
         require(is_right, f"returns.{name}", rule, got, error=DataError)
 
     def _unused(self, name: str) -> torch.Tensor:
-        """Return what stands in for an argument that the flags switch off: right rank and type, never touched."""
+        """Return a placeholder of right rank and type for a disabled argument."""
         return torch.zeros(1 if name == "last_values" else (1, 1), device=self._backend.device, dtype=torch.float32)
 
 
 def _by_row(array: torch.Tensor) -> torch.Tensor:
-    """Return a view with one axis for environments and agents, which go last in every array but the flags."""
+    """Return a view with one axis for environments and agents; flags have no agents."""
     return array if array.dtype == torch.int32 else array.detach().flatten(-2)
 
 
 class ExactMoments(Protocol):
-    """Kernels with one order of operations; `warpdrive_min.training.paths.exact.exact.Exact` has them."""
+    """Kernels with one order of operations, as in `paths.exact.exact.Exact`."""
 
     def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean of all numbers and their variance, 0-d each."""
+        """Return the mean and variance of all numbers, 0-d each."""
         ...
 
 
 class RewardScale:
-    """Divides rewards by the running standard deviation of each agent's discounted return, and clips them.
+    """Reward scaling by the running std of each agent's discounted return, clipped.
 
-    That return is of the rewards so far, ``R_t = r_t + gamma R_{t-1}``, which begins anew with each episode and goes on
-    from one rollout to the next.
+    The return is over past rewards, ``R_t = r_t + gamma R_{t-1}``. It restarts with each episode and continues from one
+    rollout to the next.
 
     Source: Engstrom et al. 2020, "Implementation matters in deep policy gradients", section 2.
 
@@ -164,8 +166,8 @@ class RewardScale:
         backend: Backend of the environments.
         buffer: Rewards of a rollout, (n_steps, n_envs, n_agents).
         gamma: Discount of a step.
-        members: Number of members of a population, each of which has moments of its own; nothing of an ordinary run.
-        exact: Kernels with one order of operations, which find the moments; None: torch does.
+        members: Number of members of a population, each with its own moments; left out in an ordinary run.
+        exact: Kernels with one order of operations, which compute the moments; None: torch does.
     """
 
     def __init__(
@@ -188,11 +190,11 @@ class RewardScale:
 
     @torch.no_grad()
     def scaled(self, buffer: RolloutBuffer, stopped: torch.Tensor | None = None) -> torch.Tensor:
-        """Take the rewards of a rollout into account, and return them scaled; enqueues.
+        """Merge a rollout's rewards into the moments, and return them scaled; enqueues.
 
-        Moments of members that have stopped stay.
+        Moments of stopped members do not change.
         """
-        # A scan sums what comes after a step: backwards in time, what came before it
+        # A scan sums over later steps; on reversed time, over earlier ones
         self._scaled.copy_(buffer.rewards.flip(0))
         ends = buffer.terminated | buffer.truncated
         self._ends[:-1] = ends[:-1].flip(0)
@@ -210,9 +212,9 @@ class RewardScale:
         return torch.mul(buffer.rewards, scale, out=self._scaled).clamp_(-LARGEST, LARGEST)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the live moments, the same on all ranks."""
+        """Return the live moments, equal on all ranks."""
         return dict(self.moments.named_buffers())
 
     def own_state(self) -> dict[str, torch.Tensor]:
-        """Return the live returns of the episodes that go on; each rank has its own."""
+        """Return the live returns of running episodes, of this rank."""
         return {"returns": self._carried}

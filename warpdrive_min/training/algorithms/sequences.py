@@ -1,7 +1,7 @@
-"""A2C and PPO of recurrent policies, which learn from sequences of steps.
+"""A2C and PPO of recurrent policies, on sequences of steps.
 
-A rollout of T steps is cut into parts of as many steps as a sequence has, and each environment of a part is a sequence.
-It is played again from the state that the agents had where it begins, with the weights of now.
+A rollout of T steps is split into parts of the length of a sequence, and each environment of a part is a sequence.
+The model replays it from the agents' stored state at its start, with the current weights.
 
 Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", stored states.
 """
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class _OfSequences(ActorCriticAlgorithm):
-    """Deals sequences to minibatches, whose rows are in the order of sequences, then of steps.
+    """Algorithm with minibatches of sequences; rows go by sequence, then by step.
 
     Raises:
         ConfigError: Sequences do not fill a rollout, or minibatches.
@@ -44,27 +44,28 @@ class _OfSequences(ActorCriticAlgorithm):
         is_even = n_sequences % self.n_minibatches == 0
         below, _ = divisors_around(n_sequences, self.n_minibatches)
         require(is_even, f"{self._who}.n_minibatches", rule, self.n_minibatches, f"take {below}, or shorter sequences")
-        self._values_come_first = True  # a time limit's value needs the state of all steps before
+        self._values_come_first = True  # a time limit's value needs the state after all earlier steps
         buffer.states = torch.zeros(
             n_parts + 1, n_envs, n_agents, self.model.state_size, device=device, dtype=torch.float32
         )
         rows = torch.arange(n_steps * n_envs, dtype=torch.int32, device=device)
         self._rows = rows.view(n_parts, length, n_envs).transpose(1, 2).reshape(n_sequences, length)
-        """Row (step, environment) of the rollout by sequence and step in it; sequences go by part, then environment."""
+        """Row (step, environment) of the rollout, by sequence and step in it.
+        Sequences are ordered by part, then by environment."""
         self._begins = torch.zeros(n_steps, n_envs, dtype=torch.int32, device=device)
-        """An episode begins with the step."""
+        """1 if an episode begins with the step."""
 
     def rows_together(self, n_steps: int) -> int:
-        """Return the steps of a sequence."""
+        """Return the number of steps in a sequence."""
         assert isinstance(self.config.model, ModelConfig)
         return steps_together(self.config.model, n_steps, self._who)
 
     # -------------------------------------------------------------- values
 
     def compute_values(self, buffer: RolloutBuffer) -> None:
-        """Fill values by playing the rollout again; time limits cut with the state of then; enqueues.
+        """Fill values by replaying the rollout; time limits use the state there; enqueues.
 
-        A centralised critic gives them without that.
+        A centralised critic needs no replay.
         """
         self._begins[1:] = buffer.terminated[:-1] | buffer.truncated[:-1]
         if self.critic is not None:
@@ -93,14 +94,14 @@ class _OfSequences(ActorCriticAlgorithm):
         return self._rows[self._shuffle.indices[k * size : (k + 1) * size]].flatten()
 
     def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return heads and values of whole sequences, which are played again."""
+        """Return heads and values of whole sequences, which the model replays."""
         assert isinstance(rows, Tensor)
         states = self._states(buffer, rows).flatten(0, 1)
         values = self.model.value(states) if self.critic is None else self.central_value(buffer, rows)
         return self.model.head(states), values
 
     def _states(self, buffer: RolloutBuffer, rows: Tensor) -> Tensor:
-        """Return the states after the steps of whole sequences, (sequences, steps, n_agents, state_size)."""
+        """Return states of whole sequences, (sequences, steps, n_agents, state_size)."""
         length, n_envs = self._n_together, self.returns.shape[1]
         first = rows[::length]
         sequences = first // (length * n_envs) * n_envs + first % n_envs
@@ -113,10 +114,10 @@ class _OfSequences(ActorCriticAlgorithm):
 
 
 class _Cuts:
-    """States of the agents where time limits cut their episodes, for their last observations.
+    """States at truncations, for the last observations of the episodes.
 
     Args:
-        buffer: Rollout, with such observations.
+        buffer: Rollout with last observations of truncated episodes.
         length: Steps of a sequence.
     """
 
@@ -127,14 +128,17 @@ class _Cuts:
         is_cut = buffer.truncated > 0
         order = is_cut.cumsum(0)
         numbers = torch.arange(1, n_cuts + 1, device=is_cut.device)[:, None, None]
-        step = ((order == numbers) & is_cut).int().argmax(1)  # 0 where there are not so many
+        step = ((order == numbers) & is_cut).int().argmax(1)  # 0 if there are fewer
         self._step = step % length
         self._sequence = step // length * n_envs + torch.arange(n_envs, device=is_cut.device)
         self.states = buffer.states.new_zeros(n_cuts, n_envs, n_agents, buffer.states.shape[-1])
-        """(n_cuts, n_envs, n_agents, state_size), those of an environment in the order of time."""
+        """(n_cuts, n_envs, n_agents, state_size), by environment in order of time."""
 
     def take(self, states: Tensor, first: int) -> None:
-        """Take what is among the states (sequences, steps, n_agents, state_size) of the sequences from ``first`` on."""
+        """Copy the truncations' states from those of the sequences from ``first`` on.
+
+        ``states`` are (sequences, steps, n_agents, state_size).
+        """
         place = self._sequence - first
         is_here = (place >= 0) & (place < len(states))
         found = states[place.clamp(0, len(states) - 1), self._step]
@@ -142,8 +146,8 @@ class _Cuts:
 
 
 class RecurrentA2C(_OfSequences, A2C):
-    """A2C of a recurrent policy: one step on all sequences of a rollout."""
+    """A2C of a recurrent policy, with one step on all sequences of a rollout."""
 
 
 class RecurrentPPO(_OfSequences, PPO):
-    """PPO of a recurrent policy: minibatches are dealt sequences."""
+    """PPO of a recurrent policy, with minibatches of sequences."""

@@ -1,4 +1,4 @@
-"""Random indices on the device: permutations, and rows of a replay buffer; a replayed CUDA graph goes on drawing."""
+"""Random permutations and rows on the device; a replayed graph draws new ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from warpdrive_min.rng import seed_words
 
 
 class RandomIndices:
-    """Indices that a kernel draws; draw number `counter` follows from it and the seed alone, on every backend.
+    """Indices drawn by a kernel, from `counter` and the seed alone, on every backend.
 
     Args:
-        backend: That draws, or its name.
+        backend: Backend of the draws, or its name.
         n: Number of indices of a seed.
-        seed: Seed of the draws; of several, each has n indices, side by side.
+        seed: Seed of the draws; several seeds have n indices each, side by side.
 
     Raises:
-        ConfigError: All together they are not from 1 to 2^31 - 1.
+        ConfigError: The total number is not from 1 to 2^31 - 1.
         ValueError: A seed is negative or has more than 64 bits.
     """
 
@@ -34,15 +34,15 @@ class RandomIndices:
         self._functions.load(core_sources("shuffle"))
         device = self._functions.backend.device
         self.indices = torch.zeros(n, dtype=torch.int32, device=device)
-        """Indices drawn last, (seeds * n,) int32; static."""
+        """Indices of the last draw, (seeds * n,) int32; static."""
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
-        """Draws so far, (1,) int32."""
+        """Number of draws so far, (1,) int32."""
         words = list(itertools.chain.from_iterable(map(seed_words, seeds)))
         self.seed = torch.tensor(words, dtype=torch.int32, device="cpu").to(device)
         """Low and high word of each seed, (2 * seeds,) int32."""
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the live tensors from which the draws go on."""
+        """Return the live tensors to resume from."""
         return {"counter": self.counter, "seed": self.seed}
 
     def _prepare(self, name: str, **given: Argument) -> Launch:
@@ -52,7 +52,7 @@ class RandomIndices:
 
 
 class Shuffle(RandomIndices):
-    """Permutations of 0 to n - 1, one of each seed at a time in `indices`."""
+    """Permutations of 0 to n - 1 in `indices`, one for each seed."""
 
     def __init__(self, backend: str | Backend, n: int, seed: int | Sequence[int]) -> None:
         super().__init__(backend, n, seed)
@@ -65,14 +65,14 @@ class Shuffle(RandomIndices):
 
 
 class RowDraw(RandomIndices):
-    """Rows, uniform and with replacement, of a buffer whose fill only the device knows."""
+    """Uniform draws of rows with replacement, below a size known to the device only."""
 
     def __init__(self, backend: str | Backend, n: int, seed: int) -> None:
         super().__init__(backend, n, seed)
         self._draw: tuple[int, Launch] | None = None
 
     def draw(self, size: torch.Tensor) -> None:
-        """Draw n rows from 0 to before ``size``, (1,) int32 and at least 1, into `indices`; enqueues."""
+        """Draw n rows below ``size``, (1,) int32 and at least 1, into `indices`; enqueues."""
         if self._draw is None or self._draw[0] != size.data_ptr():
             self._draw = (size.data_ptr(), self._prepare("draw_rows", size=size))
         self._draw[1]()
