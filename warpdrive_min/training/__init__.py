@@ -22,6 +22,6 @@ MOVED: Final = {
     "rollout": "loop",
     "trained": "record",
 }
-"""Current folder of each module that used to be in this package."""
+"""Current folder of each module that has moved."""
 
 MovedModules({f"{__name__}.{name}": f"{__name__}.{folder}.{name}" for name, folder in MOVED.items()})

@@ -51,12 +51,12 @@ class ActionSpace:
 
     @property
     def n_outputs(self) -> int:
-        """Width of the actor's head: logits of all choices, or one mean per type."""
+        """Width of the actor's head: logits of choices, or one mean per type."""
         return sum(self.categories) or self.n_types
 
     @classmethod
     def of(cls, space: Any) -> ActionSpace:
-        """Read a Gymnasium space or one of ours; a Box of any shape is flattened.
+        """Read a Gymnasium space or an internal one; a Box is flattened.
 
         Raises:
             ConfigError: The space is no Discrete, MultiDiscrete or Box, or its bounds are in the wrong order.

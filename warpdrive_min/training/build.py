@@ -70,7 +70,7 @@ MODEL_SEED, SAMPLER_SEED, RESET_SEED, ALGORITHM_SEED, BEST_SEED = range(5)
 
 
 def derived_seed(seed: int, *words: int) -> int:
-    """Return a 63-bit seed for one purpose, derived from a run's seed."""
+    """Return a 63-bit seed for one purpose, from a run's seed."""
     return int(np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -236,7 +236,7 @@ class ScheduledTensors:
         self._written: dict[int, list[float]] = {}
 
     def add(self, schedules: Sequence[Schedule], tensor: torch.Tensor) -> None:
-        """Let each entry of a vector, or a 0-d tensor, follow its schedule."""
+        """Let a 0-d tensor or a vector's entries follow schedules."""
         made = {repr(schedule): ParamScheduler(schedule) for schedule in schedules}
         self._schedules.append(([made[repr(schedule)] for schedule in schedules], tensor))
 

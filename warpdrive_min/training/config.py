@@ -70,12 +70,12 @@ INSTALL: Final = 'pip install "warpdrive-min[train]"'
 # ------------------------------------------------------------------ schedules
 
 Points = Sequence[Sequence[float]]
-"""``[timestep, value]`` pairs in order of time; lists, as in YAML and JSON."""
+"""``[timestep, value]`` pairs in order of time, as lists."""
 SCHEDULE_RULE: Final = "must be a number, or a list of [timestep, value] in the order of time"
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a finite Python or NumPy number; booleans do not count."""
+    """Return True for a finite Python or NumPy number, except booleans."""
     is_real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     try:
         return is_real and math.isfinite(value)
@@ -84,7 +84,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_schedule(value: Any) -> bool:
-    """Return True for a finite number or a list of ``[timestep, value]`` in order."""
+    """Return True for a finite number or ordered ``[timestep, value]`` pairs."""
     if not isinstance(value, list):
         return is_number(value)
     are_points = all(isinstance(point, list) and len(point) == 2 and all(map(is_number, point)) for point in value)
@@ -178,7 +178,7 @@ def _inside(name: str) -> str:
 
 
 InnerFolder = Annotated[Name, AfterValidator(_inside)]
-"""Relative path inside its parent; a config may come from someone else's file."""
+"""Relative path inside its parent, as checkpoints may come from others."""
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -188,13 +188,13 @@ class _Section(Config):
     @field_validator("*", mode="wrap")
     @classmethod
     def _keep_integer(cls, given: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        """Keep an integer given for a float, so that a saved config matches its input."""
+        """Keep an integer given for a float, so that saved configs match."""
         value = handler(given)
         return given if isinstance(given, int) and isinstance(value, float) else value
 
 
 class TrainerConfig(_Section):
-    """Trainer settings of all policies; environments and env steps count per GPU."""
+    """Trainer settings of all policies; all counts are per GPU."""
 
     PLACE: ClassVar[str] = "trainer"
 
@@ -211,9 +211,9 @@ class TrainerConfig(_Section):
     seed: Seed | None = None
     """Seed of resets, actions, weights and minibatches; None: from the clock."""
     n_step: Annotated[PositiveInt, Field(le=10_000)] = 1
-    """Number of rewards that DDPG sums before it uses the critic's value."""
+    """Rewards that DDPG sums before it uses the critic's value."""
     neg_pos_env_ratio: float = OFF
-    """Unsuccessful environments per successful one in A2C and PPO batches; -1: all."""
+    """Unsuccessful environments per success in A2C and PPO batches; -1: all."""
     evaluator: bool = False
     """Play greedy episodes in separate environments whenever metrics are logged."""
     precision: Precision = "fp32"
@@ -221,9 +221,9 @@ class TrainerConfig(_Section):
     exact: bool = False
     """Train bit-identically on `host` and `pycuda`, with one order of operations."""
     mode: Mode = "auto"
-    """Run as CUDA graphs or kernel by kernel; "auto": graphs if supported."""
+    """Run as CUDA graphs or single kernels; "auto": graphs if supported."""
     fused_rollout: bool | None = None
-    """Run each rollout in one launch; None: on a GPU or in exact runs, if possible."""
+    """Run each rollout in one launch; None: on GPUs or in exact runs, if possible."""
     shared_observations: bool | None = None
     """Store one observation row per environment and learn from it.
     Agents must share the row, except for columns that mark each agent. None: if the first layer is large."""
@@ -234,9 +234,9 @@ class TrainerConfig(_Section):
     """Mean return at which training stops; None: never.
     The mean is over the latest episodes, enough for one in each environment."""
     compat: Literal["warpdrive"] | None = None
-    """Use WarpDrive's rule: its returns, time limits as ends, one update per batch."""
+    """Use WarpDrive's rule: its returns, truncation as end, one update per batch."""
     max_rows: PositiveInt | None = 2**20
-    """Rows (step, env, agent) per forward pass; gradients add up. None: all."""
+    """Rows (step, env, agent) per forward pass, with summed gradients; None: all."""
 
     def _check(self) -> None:
         self._require("env_backend", self.env_backend in BACKENDS, f"must be one of {', '.join(BACKENDS)}")
@@ -262,13 +262,13 @@ class ModelConfig(_Section):
     hidden_size: Units = 64
     """Size of the state of a "gru" for each agent."""
     sequence_length: PositiveInt | None = None
-    """Backpropagation steps of a "gru", a divisor of the rollout's; None: all."""
+    """Backpropagation steps of a "gru", a divisor of a rollout's; None: all."""
     shared: bool = True
     """Share hidden layers between policy and value; False: separate layers."""
     init_method: InitMethod | None = None
     """Initialisation of the weights; None: torch's."""
     normalize_observations: bool = False
-    """Standardise each observed feature by its mean and std in training so far."""
+    """Standardise observed features by mean and std in training so far."""
     output_w: float = 1.0
     """Factor of continuous actions: ``output_w * tanh(head) + output_b``."""
     output_b: float = 0.0
@@ -278,7 +278,7 @@ class ModelConfig(_Section):
     learn_log_std: bool = True
     """Learn this standard deviation; False: it is constant."""
     fused: bool | None = None
-    """Run all layers in one kernel, which needs a GPU and Triton; None: if possible."""
+    """Run all layers in one kernel (GPU with Triton); None: if possible."""
     model_ckpt_filepath: str = ""
     """Checkpoint or WarpDrive file with initial weights; "": none."""
 
@@ -331,7 +331,7 @@ class ActorCriticConfig(_Section):
 
 
 class CentralisedCriticConfig(ModelConfig):
-    """Network of A2C and PPO that values the state of the whole environment."""
+    """Critic of A2C and PPO for the whole environment's state."""
 
     PLACE: ClassVar[str] = "policy.centralised_critic"
 
@@ -368,29 +368,29 @@ class PolicyConfig(_Section):
     max_grad_norm: PositiveFloat = 0.5
     """Maximum norm of the whole gradient."""
     normalize_advantage: bool = False
-    """Standardise the advantages of a batch to mean 0 and standard deviation 1."""
+    """Standardise the advantages of a batch to mean 0 and std 1."""
     normalize_return: bool = False
     """Standardise the returns of a batch in the same way."""
     normalize_rewards: bool = False
     """Divide A2C's and PPO's rewards by the running std of discounted returns."""
     clip_param: PositiveShare = 0.2
-    """Distance of PPO's probability ratio from 1 at which its gradient stops."""
+    """Distance from 1 at which PPO's ratio loses its gradient."""
     gamma: UnitFloat = 0.98
-    """Discount factor: weight of the next step's reward relative to this one's."""
+    """Discount factor of the next step's reward."""
     lr: NonNegativeSchedule | LearningRates = 1e-4
     """Learning rate of Adam; DDPG may have one for each network."""
     tau: PositiveShare | None = None
-    """Share of the online weights that DDPG's targets take per update; DDPG needs it."""
+    """Share of online weights per update of DDPG's targets; DDPG needs it."""
     gae_lambda: UnitFloat | None = None
-    """Lambda of generalised advantages; None: 1 (returns only) in A2C, 0.95 in PPO."""
+    """Lambda of generalised advantages; None: 1 (returns) in A2C, 0.95 in PPO."""
     n_epochs: Annotated[PositiveInt, Field(le=1_000)] = 4
     """Passes of PPO over a batch."""
     n_minibatches: PositiveInt = 4
     """Minibatches of a PPO batch, one update each; divides ``train_batch_size``."""
     value_clip: PositiveFloat | None = None
-    """Change of a value at which PPO's gradient for it stops; None: no limit."""
+    """Change of a value at which PPO's gradient stops; None: no limit."""
     target_kl: PositiveFloat | None = None
-    """KL from the acting policy, nats; PPO leaves a batch at 1.5 times it; None: no."""
+    """KL from the acting policy, nats; PPO stops a batch at 1.5x; None: never."""
     adam_eps: PositiveShare = 1e-8
     """Term added to the root of Adam's second moment."""
     buffer_size: PositiveInt = 1_000_000
@@ -406,7 +406,7 @@ class PolicyConfig(_Section):
     model: ModelConfig | ActorCriticConfig = Field(default_factory=lambda given: _model_config(given)())
     """Network; for DDPG an `ActorCriticConfig` with both networks."""
     centralised_critic: CentralisedCriticConfig | None = None
-    """Separate network for the values of A2C and PPO; ``{}``: its defaults.
+    """Separate network for A2C's and PPO's values; ``{}``: its defaults.
     It sees the observations of all agents in an environment. None: ``model`` values an agent's own observations."""
 
     @field_validator("lr", mode="before")
@@ -445,7 +445,7 @@ class PolicyConfig(_Section):
 
     @property
     def weight_files(self) -> dict[str, str]:
-        """Files with initial weights, by part of the networks that have one."""
+        """Files with initial weights, by network part that has one."""
         if isinstance(self.model, ModelConfig):
             files = {part: network.model_ckpt_filepath for part, network in self.models.items()}
         else:
@@ -463,7 +463,7 @@ class PolicyConfig(_Section):
 
 
 class SamplerParams(_Section):
-    """Noise on DDPG's actions: ``noise = (1 - damping) * noise + stddev * normal``."""
+    """Noise of DDPG's actions: ``noise = (1 - damping) * noise + stddev * normal``."""
 
     PLACE: ClassVar[str] = "sampler.params"
 
@@ -472,9 +472,9 @@ class SamplerParams(_Section):
     stddev: NonNegativeSchedule = 0.2
     """Standard deviation of the noise that a step adds, before ``scale``."""
     scale: NonNegativeSchedule = 1.0
-    """Factor of the noise, in the unit of the action; 0: no noise."""
+    """Factor of the noise, in the action's unit; 0: no noise."""
     use_argmax: bool = False
-    """Take the likeliest action or the mean in training, for every policy."""
+    """Take every policy's likeliest action or mean in training."""
 
     @property
     def schedules(self) -> dict[str, Schedule]:
@@ -509,7 +509,7 @@ class SavingConfig(_Section):
     keep_last: Count = 3
     """Number of latest checkpoints to keep."""
     keep_best: bool = True
-    """Also keep the best checkpoint by greedy episodes, if one policy learns."""
+    """Also keep the best checkpoint by greedy episodes (one learning policy)."""
     sinks: Annotated[tuple[Sink, ...], AS_TUPLE] = ("jsonl",)
     """Sinks of metrics."""
 
@@ -524,7 +524,7 @@ class Member:
     seed: int
     """Seed of its weights and minibatch order."""
     setting: Mapping[str, Any]
-    """Settings of the table by policy key, which override the policy's own."""
+    """Settings of the table by policy key; they override the policy's."""
 
 
 Wanted = list[tuple[str, Any, tuple[Any, ...]]]
@@ -532,7 +532,7 @@ Wanted = list[tuple[str, Any, tuple[Any, ...]]]
 
 
 class PopulationConfig(_Section):
-    """Independent agents trained together, one per setting of a table and seed.
+    """Independent agents trained together, one per table setting and seed.
 
     All lists except `seeds` are columns of the table, with an entry for each setting.
     """
@@ -540,7 +540,7 @@ class PopulationConfig(_Section):
     PLACE: ClassVar[str] = "population"
 
     size: Annotated[PositiveInt, Field(le=2**16)] | None = None
-    """Number of agents, a multiple of the settings; None: an ordinary run.
+    """Number of agents, a multiple of the settings; None: no population.
     Each agent has the environments, batches and steps that the run config states for one."""
     seeds: Annotated[tuple[Seed, ...], AS_TUPLE] = ()
     """``size / settings`` weight and minibatch seeds; empty: from ``trainer.seed`` on."""
@@ -595,7 +595,7 @@ class RunConfig(_Section):
     OF_OTHERS: ClassVar[Sequence[str]] = ("env",)
 
     name: str = ""
-    """Name by which the command line finds the environment; "": passed otherwise."""
+    """Environment name on the command line; "": passed otherwise."""
     env: Annotated[dict[str, Any], NULL_IS_EMPTY] = Field(default_factory=dict)
     """Keyword arguments of the environment."""
     trainer: TrainerConfig = TrainerConfig()
@@ -611,7 +611,7 @@ class RunConfig(_Section):
 
     @classmethod
     def of(cls, config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
-        """Return a config unchanged, or build it from a mapping or a path.
+        """Return a config, or build it from a mapping or path.
 
         Raises:
             ConfigError: As of `from_dict` and `load`.
@@ -622,7 +622,7 @@ class RunConfig(_Section):
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> RunConfig:
-        """Build a config from a copy of a mapping with the values of YAML or JSON.
+        """Build a config from a mapping with YAML or JSON values.
 
         Raises:
             ConfigError: A key is unknown, a value has the wrong type, or a rule is broken; names the place.
@@ -633,7 +633,7 @@ class RunConfig(_Section):
 
     @classmethod
     def load(cls, path: str | Path) -> RunConfig:
-        """Read the config of a YAML file, in which 1e-3 is a number.
+        """Read the config of a YAML file; 1e-3 is a number.
 
         Raises:
             ConfigError: The file is missing or not YAML, PyYAML is not installed, or as `from_dict`.
@@ -641,7 +641,7 @@ class RunConfig(_Section):
         return cls.from_dict(_read_yaml(path))
 
     def n_iterations(self, episode_length: int) -> int:
-        """Return the number of full batches in all episodes; a remainder is dropped.
+        """Return the number of full batches in all episodes.
 
         Raises:
             ConfigError: The episodes do not fill one batch.
@@ -673,7 +673,7 @@ class RunConfig(_Section):
             self._check_exact()
 
     def _check_exact(self) -> None:
-        """Check that all parts of a run have kernels with one order of operations."""
+        """Check that all parts of a run have exact kernels."""
         trainer = self.trainer
         wanted: Wanted = [
             ("trainer.num_gpus", trainer.num_gpus, (1,)),
@@ -695,7 +695,7 @@ class RunConfig(_Section):
         _require_all(wanted, "with trainer.exact", "change it, or leave exact out")
 
     def _check_population(self) -> None:
-        """Check the limits of populations: A2C or PPO, one policy, batched products."""
+        """Check a population's limits: A2C or PPO, one policy, batched products."""
         trainer = self.trainer
         where, rule = "with population.size", "must be one policy that learns, {} population.size"
         learners = [name for name, policy in self.policy.items() if policy.to_train]
@@ -742,7 +742,7 @@ class RunConfig(_Section):
 
 
 def divisors_around(number: int, near: int) -> tuple[int, int]:
-    """Return the largest divisor <= ``near`` and the smallest one >= ``near``."""
+    """Return the nearest divisors of a number, <= ``near`` and >= ``near``."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     divisors = [*small, *(number // n for n in small)]
     return max(n for n in divisors if n <= near), min((n for n in divisors if n >= near), default=number)
@@ -783,7 +783,7 @@ def _read_yaml(path: str | Path) -> Any:
 
 
 def _extent(node: Any, known_extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
-    """Return depth and size of a YAML node; an alias counts as its target.
+    """Return depth and size of a YAML node, with aliases resolved.
 
     Raises:
         RecursionError: The node is nested too deeply, or contains itself.
@@ -803,7 +803,7 @@ def _extent(node: Any, known_extents: dict[int, tuple[int, int]], depth: int = 0
 
 
 def _require_unique_keys(root: Any, path: str | Path) -> None:
-    """Raise `ConfigError` for a repeated YAML key; PyYAML would take its last value."""
+    """Raise `ConfigError` for a repeated YAML key, which PyYAML would accept."""
     nodes, visited = [root], set[int]()
     while nodes:
         node = nodes.pop()

@@ -1,4 +1,4 @@
-"""Defaults of torch and NumPy that trainers use, whatever the caller has set."""
+"""Defaults of torch and NumPy that trainers use, whatever the caller's are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEVICES: Final = ("cpu", "cuda")
 
 @contextlib.contextmanager
 def own_defaults() -> Iterator[None]:
-    """Use torch's and NumPy's defaults in the block, then restore the caller's.
+    """Use torch's and NumPy's defaults in the block, then the caller's again.
 
     These are dtype, device, deterministic algorithms, gradients, inference mode, autocast, precision of matrix
     products, and NumPy's responses to floating-point errors. The number of threads stays.

@@ -86,11 +86,11 @@ class WarpDriveModule(LIGHTNING.LightningModule):  # type: ignore[misc]  # the p
         return Iterations(self.run)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
-        """Run one iteration; enqueues, except for the captures of the first ones."""
+        """Run one iteration; enqueues, except while the first ones are captured."""
         self.optimizers().step()
 
     def on_train_epoch_end(self) -> None:
-        """Log a row of metrics, and stop if the run is finished; synchronises.
+        """Log a row of metrics; stop if the run is finished; synchronises.
 
         Raises:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
@@ -127,14 +127,14 @@ class Iterating(torch.optim.Optimizer):
         self._run = run
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # no single loss
-        """Run one iteration after the closure, in which Lightning calls its hooks."""
+        """Run one iteration after the closure with Lightning's hooks."""
         if closure is not None:
             closure()
         self._run.iterate()
 
 
 class Iterations:
-    """Remaining iteration numbers of a run; Lightning takes one epoch at a time.
+    """Remaining iteration numbers of a run, which Lightning takes by epochs.
 
     Args:
         run: Run to train.
@@ -144,7 +144,7 @@ class Iterations:
         self._run = run
 
     def __len__(self) -> int:
-        """Return the iterations of an epoch; the last epoch may have fewer."""
+        """Return the iterations of an epoch; the last may have fewer."""
         return self._run.config.saving.metrics_log_freq
 
     def __iter__(self) -> Iterator[int]:
@@ -159,7 +159,7 @@ class Iterations:
 
 
 def pack(run: Trainer) -> dict[str, Any]:
-    """Return a run's full state on the CPU, in plain containers; synchronises."""
+    """Return a run's full state in plain CPU containers; synchronises."""
     state = run.sound_state()
     assert state is not None, "the run is the only one"
     tensors, header = state

@@ -27,7 +27,7 @@ class World:
 
     @classmethod
     def of(cls, size: int | None = None, rank: int | None = None) -> World:
-        """Return the world of the open process group, or a world of one rank.
+        """Return the world of the open process group, else one rank.
 
         Raises:
             ConfigError: ``size`` or ``rank`` is given and differs from the process group's.
@@ -54,7 +54,7 @@ class World:
         return box[0]
 
     def summed(self, numbers: Mapping[str, torch.Tensor]) -> Tensors:
-        """Return the sums of 0-d tensors over ranks, by one all-reduce; enqueues."""
+        """Sum 0-d tensors over ranks, by one all-reduce; enqueues."""
         if self.size == 1 or not numbers:
             return dict(numbers)
         total = torch.stack(list(numbers.values()))
@@ -62,12 +62,12 @@ class World:
         return dict(zip(numbers, total.unbind(), strict=True))
 
     def averaged(self, numbers: Mapping[str, torch.Tensor]) -> Tensors:
-        """Return the means of 0-d tensors over ranks, by one all-reduce; enqueues."""
+        """Average 0-d tensors over ranks, by one all-reduce; enqueues."""
         total = self.summed(numbers)
         return total if self.size == 1 else {name: value / self.size for name, value in total.items()}
 
     def gathered(self, own: Mapping[str, torch.Tensor]) -> Tensors | None:
-        """Return tensors of all ranks as (size, ...) on the first rank, else None.
+        """Gather tensors as (size, ...) on the first rank, else None.
 
         Synchronises. With several ranks the results are on the CPU: a GPU may lack the memory for all of them.
         """
@@ -114,7 +114,7 @@ class World:
 
 
 def average(tensor: torch.Tensor) -> torch.Tensor:
-    """Average a tensor over ranks in place and return it; enqueues, capturable."""
+    """Average a tensor over ranks in place, by one all-reduce; enqueues, capturable."""
     if distributed.is_available() and distributed.is_initialized() and (size := distributed.get_world_size()) > 1:
         distributed.all_reduce(tensor)
         tensor.div_(size)
@@ -125,7 +125,7 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
     """Return a checksum, 0-d int64; enqueues.
 
     Another value of one entry changes it, and so does a swap of two entries. It is the sum of the tensor's words, each
-    times an odd number of its own, modulo 2^64.
+    times its own odd number, modulo 2^64.
     """
     kind = torch.int32 if tensor.element_size() % 4 == 0 else torch.uint8
     words = as_bytes(tensor.detach().contiguous()).view(kind)

@@ -45,7 +45,7 @@ class Run:
     has_members: ClassVar[bool] = False
     """True if it trains a population."""
     adds_to_folders: ClassVar[bool] = False
-    """True if it may share a folder with an earlier run, as in WarpDrive."""
+    """True if it may share an earlier run's folder, as in WarpDrive."""
 
     groups: dict[str, PolicyGroup]
     """Policies by name."""
@@ -64,7 +64,7 @@ class Run:
         raise NotImplementedError
 
     def _greedy_scores(self) -> dict[str, Score]:
-        """Return scores in greedy episodes that are the same for every checkpoint."""
+        """Return scores in greedy episodes, the same for every checkpoint."""
         raise NotImplementedError
 
     def __init__(
@@ -83,10 +83,10 @@ class Run:
         """Env steps done, over the environments of all ranks."""
         self.seed = self.world.agreed(trainer.seed if trainer.seed is not None else time.time_ns() % 2**31)
         self.best_return: float | None = None
-        """Mean return of the best checkpoint when it was saved; None if absent."""
+        """Mean return of the best checkpoint when saved; None if absent."""
         self._recent = metrics.RecentReturns(trainer.num_envs * env_wrapper.episode_length * self.world.size)
         self.recent_return: dict[str, float | None] = {}
-        """Mean return by policy, over rows that span an episode in each environment."""
+        """Mean return by policy, over rows that span a full episode everywhere."""
         self.has_reached_return = False
         """True if training stopped because policies reached ``trainer.stop_return``."""
         self._files = RunFolder(config, folder, self.world, is_shared=self.adds_to_folders)
@@ -94,7 +94,7 @@ class Run:
 
     def _start_clock(self) -> None:
         self._started = time.perf_counter()
-        """Start time of the run, as if it had never been stopped."""
+        """Start time of the run, corrected for interruptions."""
         self._last_log = (self._started, 0)
 
     @property
@@ -111,7 +111,7 @@ class Run:
 
     @own_defaults()
     def log_metrics(self) -> Row:
-        """Log the metrics since the last call, by one copy to the host; synchronises.
+        """Log metrics since the last call, with one copy; synchronises.
 
         Raises:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration.
@@ -212,7 +212,7 @@ class Run:
 
     @own_defaults()
     def save_checkpoint(self) -> Path | None:
-        """Save the run's state and return its path on the first rank; synchronises.
+        """Save the run; return its path on the first rank; synchronises.
 
         If one policy learns, greedy episodes decide whether it is the best so far.
 
@@ -247,7 +247,7 @@ class Run:
         return [name for name, group in self.groups.items() if group.algorithm is not None]
 
     def state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
-        """Return the run's live tensors and their header on the first rank, else None.
+        """Return live tensors and header on the first rank, else None.
 
         With several ranks it synchronises, and copies the tensors that each rank owns.
         """

@@ -20,7 +20,7 @@ from warpdrive_min.training.ranks import World
 RUN_CONFIG: Final = "run_config.json"
 """Settings file in a run's folder."""
 ENDING_S: Final = 5.0
-"""Timeout for the lock of a run's folder, s; a killed process may still exit."""
+"""Timeout for the lock of a folder, s; a killed process may still exit."""
 
 
 class RunFolder:
@@ -36,15 +36,15 @@ class RunFolder:
     def __init__(self, config: RunConfig, name: str | Path | None, world: World, *, is_shared: bool = False) -> None:
         self._config, self._name, self._world, self._is_shared = config, name, world, is_shared
         self.holds_run = False
-        """True if the folder holds this run: it wrote there or resumes from there."""
+        """True if the folder holds this run, new or resumed."""
         self.resumed_from: int | None = None
-        """Iteration of the checkpoint that the run resumes from; None: a new run."""
+        """Iteration of the checkpoint to resume from; None: a new run."""
         self._lock: Hold | None = None
         self._sinks: list[sinks.Sink] | None = None
 
     @functools.cached_property
     def path(self) -> Path:
-        """Path of the folder; created on access if it has no name."""
+        """Path of the folder; created on access if unnamed."""
         runs = runs_of(self._config)
         if self._name is not None and str(self._name):
             return runs / str(self._name)
@@ -99,7 +99,7 @@ class RunFolder:
         self._sinks = None
 
     def close(self) -> None:
-        """Close the sinks, unlock the folder, and remove it if nothing was written."""
+        """Close the sinks, unlock the folder, and remove it if unused."""
         self.close_sinks()
         self._lock = None
         if self._world.is_first and "path" in vars(self):
@@ -112,7 +112,7 @@ def runs_of(config: RunConfig) -> Path:
 
 
 def reserve(runs: Path) -> Path:
-    """Create a run's folder, named by the time in seconds or the next free number.
+    """Create a run's folder, named by the time in s or the next free number.
 
     Raises:
         ConfigError: It cannot be created.

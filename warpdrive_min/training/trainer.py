@@ -47,7 +47,7 @@ EPISODE_STATES: Final = "warpdrive_min.dialect.episodes:episode_states"
 
 
 class Trainer(Run):
-    """Trainer of a run config's policies, on a wrapper's environments and backend.
+    """Trainer of a run config's policies, on a wrapper's environments.
 
     An iteration is a rollout of ``train_batch_size / num_envs`` steps and an update of every policy to train. On
     a GPU each half is one CUDA graph; the host waits for the device only to log or save.
@@ -111,7 +111,7 @@ class Trainer(Run):
 
     @own_defaults()
     def train(self, n_iterations: int | None = None) -> Row:
-        """Train to the end of the run config or for some iterations; return the last row.
+        """Train to the end or for some iterations; return the last row.
 
         Raises:
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration. Or the environment
@@ -132,7 +132,7 @@ class Trainer(Run):
         return row
 
     def _begin(self) -> None:
-        """Open the sinks on the first rank; all ranks raise the error that it gets."""
+        """Open the first rank's sinks; all ranks raise its error."""
         if self.world.size == 1 or self._has_begun:
             return
         error: Exception | None = None
@@ -147,7 +147,7 @@ class Trainer(Run):
 
     @own_defaults()
     def iterate(self) -> None:
-        """Run a rollout and an update, each a CUDA graph from its second run; enqueues."""
+        """Run a rollout and an update, CUDA graphs from the second run on; enqueues."""
         forks.threads()  # 1 in a fork of the process that built this
         self.schedules.write(self.env_steps + self.steps_per_iteration)
         is_first = self._is_first_rollout
@@ -163,7 +163,7 @@ class Trainer(Run):
     @own_defaults()
     @torch.no_grad()
     def collect(self) -> None:
-        """Collect T steps into the rollout buffers; no branch depends on device values."""
+        """Collect T steps into the rollout buffers, without device-dependent branches."""
         for recorder in self.recorders.values():
             recorder.begin()
         if callable(self.rollout_at_once):
@@ -214,13 +214,13 @@ class Trainer(Run):
         return self.iteration >= self.n_iterations or self.has_reached_return
 
     def is_due(self, every: int) -> bool:
-        """Return True if ``every`` divides the iteration, or if it is the last one."""
+        """Return True if ``every`` divides the iteration, or at the end."""
         return self.iteration % every == 0 or self.is_finished
 
     # -------------------------------------------------------------- construction
 
     def _start_environments(self) -> None:
-        """Reset all environments, and push the arrays that they leave to the trainer."""
+        """Reset all environments, and push arrays that they lack."""
         if self.wrapper.reset_on_host:
             self.wrapper.reset()
         self.layout.push(self.wrapper, self.policy_map)
@@ -239,7 +239,7 @@ class Trainer(Run):
             seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
             make_exact(groups, backend, seeds)
         self.sharing = choices.share_observations(config.trainer, wrapper, groups, arrays)
-        """Reason for one observation row per agent; empty: one row per environment."""
+        """Reason for one observation row per agent; empty: shared rows."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
         self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
         algorithms = {name: build.algorithm_class(config, name) for name in self.groups}
@@ -286,11 +286,11 @@ class Trainer(Run):
         self.rollout_at_once: Launch | str = choices.rollout_at_once(
             config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
         )
-        """Launch of a whole rollout, or the reason for playing it step by step."""
+        """Launch of a whole rollout, or the reason against it."""
         if not callable(self.rollout_at_once):
             log.info("rollouts are played step by step: %s", self.rollout_at_once)
         self.keeping = choices.keep_passes(config.trainer, groups, is_at_once=callable(self.rollout_at_once))
-        """Reason why learning repeats the forward pass, by policy; empty: it does not."""
+        """Reason why learning repeats forward passes, by policy; or empty."""
         choices.note_networks(config.trainer, groups)
         as_graph = choices.captures_graphs(config.trainer, wrapper, groups)
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
@@ -304,7 +304,7 @@ class Trainer(Run):
         For a population it is each member's score, by number.
 
         Args:
-            n_episodes: Number of episodes, one per environment; for each member of a population.
+            n_episodes: Episodes, one per environment; for each member of a population.
             greedy: Take the likeliest choice, or the mean; False: draw, without the noise of DDPG.
             seed: Seed of resets and draws.
         """
@@ -314,7 +314,7 @@ class Trainer(Run):
 
     @property
     def choices(self) -> dict[str, dict[str, Choice]]:
-        """Path of each part of the run, and why no faster one, by policy."""
+        """Path of each part of the run and why none is faster, by policy."""
         return {name: group.choices for name, group in self.groups.items()}
 
     @property
@@ -323,7 +323,7 @@ class Trainer(Run):
         return {name: group.acting for name, group in self.groups.items()}
 
     def _greedy_scores(self) -> dict[str, evaluation.Score]:
-        """Return scores in greedy episodes that are the same for every checkpoint."""
+        """Return scores in greedy episodes, the same for every checkpoint."""
         seed = build.derived_seed(self.seed, build.BEST_SEED)
         return self.evaluate(min(self.config.trainer.num_envs, BEST_EPISODES), seed=seed)
 
@@ -353,7 +353,7 @@ class Trainer(Run):
 def policy_map(
     config: RunConfig, wrapper: EnvWrapper, given: Mapping[str, Agents] | None = None
 ) -> dict[str, list[Any]]:
-    """Return the agents of each policy: given, all, or those of the role named so.
+    """Return each policy's agents: given, all, or those of its role.
 
     Raises:
         ConfigError: None are given, and one of several policies is not named after a role.

@@ -30,7 +30,7 @@ from warpdrive_min.training.ranks import average
 
 Tensor = torch.Tensor
 Rows = Tensor | slice
-"""Rows (step, environment) of a rollout: their indices, or a slice in order."""
+"""Rows (step, environment) of a rollout: indices, or an ordered slice."""
 Within = slice | tuple[slice, slice]
 """Position of a part within the rows of a minibatch."""
 
@@ -47,7 +47,7 @@ METRICS: Final = (
     "mean_discounted_return",
 )
 EVEN: Final = 16
-"""Parts have a multiple of this many rows, for kernels with vector loads."""
+"""Divisor of the rows of a part, for kernels with vector loads."""
 
 
 class ActorCriticAlgorithm:
@@ -128,7 +128,7 @@ class ActorCriticAlgorithm:
         is_once = self.n_epochs == self.n_minibatches == 1
         is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
         self._values_come_first = not (is_once and is_plain)
-        """True if values come before the first step; else the learning pass gives them."""
+        """True if values precede the first step; else the learning pass gives them."""
         facts = group.facts(trainer, leaves_out=self._ratio > 0, n_other_parameters=self._other_parameters())
         group.choices["Adam"] = self.optimiser.choice
         self._gathers = group.choose("minibatch rows", facts).is_fast
@@ -140,10 +140,10 @@ class ActorCriticAlgorithm:
         self._is_fused = learning.path is LOSS_KERNEL
         """True if the loss is a kernel."""
         self._learning = self._in_one_pass(buffer, facts, learning.path.build)
-        """Kernel for the loss and its gradients; None: torch differentiates the model."""
+        """Kernel of the loss and its gradients; None: torch differentiates."""
 
     def _other_parameters(self) -> int:
-        """Return the number of learned values outside the layers and a Box's scale."""
+        """Count learned values outside the layers and a Box's scale."""
         layers = perceptron_of(self.model)
         if isinstance(layers, str) or self.shape:
             return 0
@@ -213,7 +213,7 @@ class ActorCriticAlgorithm:
         return FlatAdam(parameters, self.scheduled["lr"], max_norm, config.adam_eps)
 
     def rows_together(self, n_steps: int) -> int:
-        """Return the number of rows that stay together in minibatches and parts."""
+        """Return the number of rows that minibatches and parts keep together."""
         return 1
 
     def return_scan(self, backend: Backend, n_envs: int, n_agents: int) -> ReturnScan:
@@ -222,14 +222,14 @@ class ActorCriticAlgorithm:
         return ReturnScan(backend, n_envs, n_agents, self.config.gamma, lam)
 
     def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        """Standardise returns, or a minibatch's advantages, to mean 0 and std 1."""
+        """Standardise returns or a minibatch's advantages."""
         return losses.normalise(values, weights) if self._exact is None else self._exact.normalise(values)
 
     # -------------------------------------------------------------- returns
 
     @torch.no_grad()
     def compute_returns(self, buffer: RolloutBuffer) -> None:
-        """Fill returns; fill values and advantages if the steps need them; enqueues."""
+        """Fill returns, plus values and advantages if needed; enqueues."""
         with precision(self._precision, self.returns.device):
             if self._negatives is not None and self.weights is not None:
                 self._choose_environments(buffer, self._negatives, self.weights)
@@ -253,7 +253,7 @@ class ActorCriticAlgorithm:
         return self.normalise(self.returns, self.weights)
 
     def compute_values(self, buffer: RolloutBuffer) -> None:
-        """Fill values: of steps if needed, after the rollout, at time limits; enqueues."""
+        """Fill values of steps if needed, of the end, and of truncations; enqueues."""
         if self._evaluation is not None:
             if self._values_come_first:
                 self._evaluation(buffer.seen(buffer.observations), self.values)
@@ -280,7 +280,7 @@ class ActorCriticAlgorithm:
         return values
 
     def _valued(self, buffer: RolloutBuffer) -> tuple[Tensor, Tensor | None]:
-        """Return inputs of values: for all steps, and for ends of truncated episodes."""
+        """Return the inputs of values: observations, and those of truncations."""
         if self.critic is None:
             return buffer.observations, buffer.truncated_observations
         assert buffer.global_states is not None, "`give_global_states` has put them there"
@@ -319,7 +319,7 @@ class ActorCriticAlgorithm:
         return self._shuffle.indices[k * size : (k + 1) * size]
 
     def _step(self, buffer: RolloutBuffer, rows: Rows, stopped: Tensor, *, is_last: bool) -> Tensor:
-        """Take one optimiser step; return if the policy has moved too far for more."""
+        """Take one optimiser step; return True if the policy moved too far."""
         if self._learning is not None and self.weights is None and not self._normalises_otherwise:
             n_counted = None
             self._learning.find(_numbers(rows), self._values_of_rows)
@@ -338,7 +338,7 @@ class ActorCriticAlgorithm:
         return stopped
 
     def _gradient(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Write the gradient of some rows; return the loss's terms and the count of rows."""
+        """Write the gradient of rows; return loss terms and the row count."""
         advantages = self._take(self.advantages, rows)
         weights = None if self.weights is None else self._take(self.weights, rows)
         if self.config.normalize_advantage:
@@ -379,7 +379,7 @@ class ActorCriticAlgorithm:
         return values
 
     def _parts(self, rows: Rows) -> Iterator[tuple[Rows, Within]]:
-        """Split rows into parts for one pass each; yield their rows and positions."""
+        """Split rows into parts for one pass each; yield rows and positions."""
         n_rows = rows.stop if isinstance(rows, slice) else len(rows)
         at_once = self._rows_at_once(n_rows)
         for start in range(0, n_rows, at_once):
@@ -392,7 +392,7 @@ class ActorCriticAlgorithm:
         return (at_once // EVEN * EVEN or max(1, at_once)) * self._n_together
 
     def _take(self, array: Tensor, rows: Rows) -> Tensor:
-        """Return rows of an array (n_steps, n_envs, ...); a slice gives a view."""
+        """Return rows of an array (n_steps, n_envs, ...); slices are views."""
         flat = array.flatten(0, 1)
         if isinstance(rows, slice):
             return flat[rows]
@@ -410,7 +410,7 @@ class ActorCriticAlgorithm:
         weights: Tensor | None,
         total: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of rows, and its terms: policy, value, entropy, KL, clipping."""
+        """Return the loss of rows and its terms (policy, value, entropy, KL, clipping)."""
         # The kernel selects rows by index.
         picked = slice(None) if self._is_fused and not isinstance(rows, slice) else rows
         minibatch = Minibatch(
@@ -440,7 +440,7 @@ class ActorCriticAlgorithm:
             return loss, torch.stack([*(mean.detach() for mean in means), kl, clipped])
 
     def _terms(self, rows: Minibatch, head: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return terms of policy, value and entropy, and log-ratios, by row and agent."""
+        """Return policy, value and entropy terms and log-ratios, by row and agent."""
         log_prob, entropy = losses.log_prob_and_entropy(self._space, head, rows.actions, rows.masks, self._log_std)
         log_ratio = log_prob - rows.log_probs
         assert rows.advantages is not None
@@ -485,7 +485,7 @@ class ActorCriticAlgorithm:
         return explained, returns - error, advantages, returns
 
     def state(self) -> dict[str, Tensor]:
-        """Return live tensors of the optimiser and the moments that scale rewards."""
+        """Return live tensors of the optimiser and the reward scaling."""
         parts = {"optimiser": self.optimiser, "rewards": self._reward_scale}
         return {f"{part}/{name}": each for part, of in parts.items() if of for name, each in of.state().items()}
 

@@ -1,4 +1,4 @@
-"""DDPG: an actor with deterministic actions, and a critic that guides it."""
+"""DDPG: a deterministic actor and a critic that guides it."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ class DDPG:
         self.replay.add(buffer)
 
     def remembered(self) -> tuple[Tensor, Tensor]:
-        """Return the number of transitions, and True if they are too few, 0-d each."""
+        """Return the number of transitions, and True if too few, 0-d each."""
         size = self.replay.size.squeeze()
         return size, size < self.config.learning_starts
 
     def learn(self, skip: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw transitions; take a critic and an actor step unless ``skip`` (0-d bool).
+        """Take a critic and an actor step on new draws, unless ``skip`` (0-d bool).
 
         Returns:
             Losses of the actor and the critic, 0-d, and the critic's values of the drawn actions.
@@ -153,7 +153,7 @@ class DDPG:
         return actor_loss, critic_loss, q
 
     def own_state(self) -> dict[str, Tensor]:
-        """Return live tensors of this rank: the replay buffer and its draws."""
+        """Return this rank's live tensors: replay buffer and draws."""
         return {f"buffer/{name}": tensor for name, tensor in self.replay.state().items()}
 
     # -------------------------------------------------------------- steps
@@ -177,7 +177,7 @@ class DDPG:
             self.metrics[name].copy_(number)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the live tensors of optimisers and targets, equal on all ranks."""
+        """Return live tensors of optimisers and targets, equal on all ranks."""
         optimisers = {"actor": self.actor_optimiser, "critic": self.critic_optimiser}
         return {
             **{f"{part}/{name}": tensor for part, each in optimisers.items() for name, tensor in each.state().items()},

@@ -1,4 +1,4 @@
-"""Losses and statistics of training, as pure functions for a CUDA graph.
+"""Losses and statistics of training, as pure functions for CUDA graphs.
 
 They are differentiable and take batches of any leading shape, mostly ``(n_steps, n_envs, n_agents)``. They enqueue
 without synchronising, and check nothing. Losses of policies and values return a term for each row, so that a batch can
@@ -108,7 +108,7 @@ def clipped_surrogate_loss(log_ratio: Tensor, advantages: Tensor, clip_param: fl
 
 
 def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None, clip: float | None = None) -> Tensor:
-    """Return squared errors of values, without a factor of a half, as in WarpDrive.
+    """Return squared errors of values, without the factor 1/2, as in WarpDrive.
 
     With ``old_values`` and ``clip`` a value gains nothing by moving further than ``clip`` from its old one. The larger
     of its own error and the clipped value's error counts.
@@ -121,7 +121,7 @@ def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """Return terms of a KL(old, new) estimate, ``r - 1 - log r``, at least 0.
+    """Return terms of a KL(old, new) estimate, ``r - 1 - log r >= 0``.
 
     Source: Schulman 2020, "Approximating KL divergence", http://joschu.net/blog/kl-approx.html, the estimator k3.
     """
@@ -129,7 +129,7 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
 
 
 def clip_fraction(log_ratio: Tensor, clip_param: float | Tensor) -> Tensor:
-    """Return 1 where the ratio differs from 1 by more than ``clip_param``, else 0."""
+    """Return 1 where the ratio leaves 1 by more than ``clip_param``, else 0."""
     return (torch.expm1(log_ratio).abs() > clip_param).to(log_ratio.dtype)
 
 
@@ -137,9 +137,9 @@ def clip_fraction(log_ratio: Tensor, clip_param: float | Tensor) -> Tensor:
 
 
 def normalise(x: Tensor, weights: Tensor | None = None, *, per_row: bool = False) -> Tensor:
-    """Return ``(x - mean) / (std + 1e-10)`` over rows that count; one row becomes 0.
+    """Return ``(x - mean) / (std + 1e-10)`` over rows that count.
 
-    The std is unbiased.
+    The std is unbiased; a single row becomes 0.
 
     Args:
         x: ``(n_steps, ...)``.
@@ -189,12 +189,12 @@ def critic_loss(q: Tensor, target: Tensor) -> Tensor:
 
 
 def actor_loss(q: Tensor) -> Tensor:
-    """Return the negative mean of the critic's values of the actor's actions."""
+    """Return the negative mean of the critic's values."""
     return -q.mean()
 
 
 def n_step_sums(rewards: Tensor, terminated: Tensor, truncated: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum windows of n steps, each of which stops where its episode does.
+    """Sum windows of n steps that end with their episode.
 
     Sums step by step, so that all devices agree.
 
@@ -222,7 +222,7 @@ def n_step_sums(rewards: Tensor, terminated: Tensor, truncated: Tensor, gamma: f
 
 
 def n_step_targets(reward_sums: Tensor, discounts: Tensor, next_q: Tensor) -> Tensor:
-    """Return the critic's targets for the first step of each window, ``(...)``.
+    """Return the critic's targets for each window's first step, ``(...)``.
 
     Args:
         reward_sums: Sums of `n_step_sums`.

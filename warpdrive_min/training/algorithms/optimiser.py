@@ -23,7 +23,7 @@ BETAS: Final = (0.9, 0.999)
 
 
 class FlatAdam:
-    """Adam over one vector of all parameters; a step is a few kernels, capturable.
+    """Adam over one vector of all parameters, in a few capturable kernels.
 
     The parameters become views of the vector. Their gradients are gathered into another vector, averaged over ranks by
     one all-reduce, clipped by its norm, and applied. A step with a non-finite gradient is skipped and counted in
@@ -60,17 +60,17 @@ class FlatAdam:
         self.gradient = torch.zeros_like(flat)
         self.vector.grad = self.gradient
         self.norm, self.n_skipped, step = (torch.zeros_like(lr) for _ in range(3))
-        """`norm` of the last gradient before clipping; steps skipped for a non-finite one."""
+        """`norm` of the last gradient before clipping; number of skipped steps."""
         self._moments = {"step": step, "exp_avg": torch.zeros_like(flat), "exp_avg_sq": torch.zeros_like(flat)}
         self._skip = torch.zeros_like(lr, dtype=torch.bool)
         self._adam: torch.optim.Adam | None = None
-        """Torch's Adam, if our kernels are missing; creating it imports its compiler, 1 s."""
+        """Torch's Adam without our kernels; creation imports a compiler (1 s)."""
         counts = {"norm": self.norm, "n_skipped": self.n_skipped, "lr": lr, "skip": self._skip}
         self._step = self._kernel({"parameters": flat, "gradient": self.gradient, **self._moments, **counts})
         """Step by our kernels; None: torch takes it."""
 
     def _kernel(self, tensors: Tensors) -> Launch | None:
-        """Return a step by our kernels, of tensors by the kernels' names, or None."""
+        """Return a step by our kernels from tensors by name, or None."""
         vector, lr, eps = tensors["parameters"], self._lr, self._eps
         self.choice = choose("Adam", Facts(device=vector.device.type, is_population=self._has_members))
         """Chosen path of the steps."""
@@ -87,7 +87,7 @@ class FlatAdam:
         return torch.cat([tensor.flatten(int(self._has_members)) for tensor in tensors], -1)
 
     def accumulate(self, loss: Tensor, *, first: bool = True) -> None:
-        """Write the gradient of a loss, 0-d or (members,), or add it; enqueues."""
+        """Write or add the gradient of a loss, 0-d or (members,); enqueues."""
         loss = loss.sum() if self._has_members else loss
         gradient = self._gathered(
             torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
@@ -98,7 +98,7 @@ class FlatAdam:
             self.gradient.add_(gradient)
 
     def apply(self, skip: Tensor | None = None) -> None:
-        """Average the gradient over ranks, clip it and take the step; enqueues.
+        """Average the gradient over ranks, clip and apply it; enqueues.
 
         Args:
             skip: 0-d or (members,) bool, equal on all ranks; where true, nothing changes.
@@ -191,7 +191,7 @@ class ExactAdam(FlatAdam):
 
 
 def make_views(parameters: Iterable[torch.nn.Parameter], flat: Tensor) -> None:
-    """Turn parameters into views of an array (..., n) with their values, in place."""
+    """Turn parameters into views of an array (..., n), in place."""
     start = 0
     for parameter in parameters:
         width = parameter.numel() // flat[..., 0].numel()

@@ -1,4 +1,4 @@
-"""Replay buffer of DDPG: a ring of time steps on the device, and its draws."""
+"""Replay buffer of DDPG: a ring of time steps on the device."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Transitions(NamedTuple):
     rewards: Tensor
     """(rows,): discounted sum over the steps of the window."""
     discounts: Tensor
-    """(rows,): discount of the next value; 0 where the dynamics ended the episode."""
+    """(rows,): discount of the next value; 0 after a termination."""
     following: Tensor
     """(rows, n_features): observation after the window."""
 
 
 class ReplayBuffer:
-    """Ring buffer of the last time steps of all environments, with random draws.
+    """Ring buffer of all environments' last time steps, with random draws.
 
     A window of n steps ends early with its episode or with the rollout. Then the critic's value of the observation
     after it stands for the rest, discounted by the actual number of steps. So no part of a rollout waits for the next
@@ -149,6 +149,6 @@ class ReplayBuffer:
         )
 
     def _windows(self, array: Tensor) -> Tensor:
-        """Return windows of n rows of (n_steps, ...), zero-padded: (n, n_steps, ...)."""
+        """Return zero-padded windows of n rows of (n_steps, ...): (n, n_steps, ...)."""
         rest = array.new_zeros(self._n_step - 1, *array.shape[1:])
         return torch.cat([array, rest]).unfold(0, self._n_step, 1).movedim(-1, 0)

@@ -1,4 +1,4 @@
-"""Returns and advantages by one backward pass over time, and reward scaling."""
+"""Returns and advantages by one backward scan, and reward scaling."""
 
 from __future__ import annotations
 
@@ -137,12 +137,12 @@ class ReturnScan:
         require(is_right, f"returns.{name}", rule, got, error=DataError)
 
     def _unused(self, name: str) -> torch.Tensor:
-        """Return a placeholder of right rank and type for a disabled argument."""
+        """Return a placeholder for a disabled argument, of its rank and type."""
         return torch.zeros(1 if name == "last_values" else (1, 1), device=self._backend.device, dtype=torch.float32)
 
 
 def _by_row(array: torch.Tensor) -> torch.Tensor:
-    """Return a view with one axis for environments and agents; flags have no agents."""
+    """Merge the axes of environments and agents into a view, except for flags."""
     return array if array.dtype == torch.int32 else array.detach().flatten(-2)
 
 
@@ -155,7 +155,7 @@ class ExactMoments(Protocol):
 
 
 class RewardScale:
-    """Reward scaling by the running std of each agent's discounted return, clipped.
+    """Reward scaling by the running std of discounted returns, with clipping.
 
     The return is over past rewards, ``R_t = r_t + gamma R_{t-1}``. It restarts with each episode and continues from one
     rollout to the next.
@@ -190,7 +190,7 @@ class RewardScale:
 
     @torch.no_grad()
     def scaled(self, buffer: RolloutBuffer, stopped: torch.Tensor | None = None) -> torch.Tensor:
-        """Merge a rollout's rewards into the moments, and return them scaled; enqueues.
+        """Merge a rollout's rewards into the moments; return them scaled; enqueues.
 
         Moments of stopped members do not change.
         """

@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class _OfSequences(ActorCriticAlgorithm):
-    """Algorithm with minibatches of sequences; rows go by sequence, then by step.
+    """Algorithm with minibatches of sequences; rows go by sequence, then step.
 
     Raises:
         ConfigError: Sequences do not fill a rollout, or minibatches.
@@ -50,7 +50,7 @@ class _OfSequences(ActorCriticAlgorithm):
         )
         rows = torch.arange(n_steps * n_envs, dtype=torch.int32, device=device)
         self._rows = rows.view(n_parts, length, n_envs).transpose(1, 2).reshape(n_sequences, length)
-        """Row (step, environment) of the rollout, by sequence and step in it.
+        """Row (step, environment) of the rollout, by sequence and step.
         Sequences are ordered by part, then by environment."""
         self._begins = torch.zeros(n_steps, n_envs, dtype=torch.int32, device=device)
         """1 if an episode begins with the step."""
@@ -63,7 +63,7 @@ class _OfSequences(ActorCriticAlgorithm):
     # -------------------------------------------------------------- values
 
     def compute_values(self, buffer: RolloutBuffer) -> None:
-        """Fill values by replaying the rollout; time limits use the state there; enqueues.
+        """Fill values by replay; truncations use their step's state; enqueues.
 
         A centralised critic needs no replay.
         """
@@ -135,7 +135,7 @@ class _Cuts:
         """(n_cuts, n_envs, n_agents, state_size), by environment in order of time."""
 
     def take(self, states: Tensor, first: int) -> None:
-        """Copy the truncations' states from those of the sequences from ``first`` on.
+        """Copy states of truncations from sequences ``first`` onwards.
 
         ``states`` are (sequences, steps, n_agents, state_size).
         """
@@ -146,7 +146,7 @@ class _Cuts:
 
 
 class RecurrentA2C(_OfSequences, A2C):
-    """A2C of a recurrent policy, with one step on all sequences of a rollout."""
+    """A2C of a recurrent policy: one step on all sequences."""
 
 
 class RecurrentPPO(_OfSequences, PPO):

@@ -1,4 +1,4 @@
-"""Random permutations and rows on the device; a replayed graph draws new ones."""
+"""Random permutations and rows on the device, drawn by graph replays too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warpdrive_min.rng import seed_words
 
 
 class RandomIndices:
-    """Indices drawn by a kernel, from `counter` and the seed alone, on every backend.
+    """Indices drawn by a kernel from `counter` and seed, on every backend.
 
     Args:
         backend: Backend of the draws, or its name.
@@ -52,7 +52,7 @@ class RandomIndices:
 
 
 class Shuffle(RandomIndices):
-    """Permutations of 0 to n - 1 in `indices`, one for each seed."""
+    """Permutations of 0 to n - 1 in `indices`, one per seed."""
 
     def __init__(self, backend: str | Backend, n: int, seed: int | Sequence[int]) -> None:
         super().__init__(backend, n, seed)
@@ -65,7 +65,7 @@ class Shuffle(RandomIndices):
 
 
 class RowDraw(RandomIndices):
-    """Uniform draws of rows with replacement, below a size known to the device only."""
+    """Uniform draws of rows with replacement, below a size on the device."""
 
     def __init__(self, backend: str | Backend, n: int, seed: int) -> None:
         super().__init__(backend, n, seed)

@@ -38,20 +38,20 @@ LAYOUTS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentArrays:
-    """Arrays of one policy's agents, each (n_envs, agents of the array, ...)."""
+    """Arrays of one policy's agents, each (n_envs, agents, ...)."""
 
     policy: str
     agents: tuple[Hashable, ...]
     """Agents in the order of the policy's list."""
     suffix: str
-    """Suffix of the arrays' names: "", or ``_<role>`` if roles have own arrays."""
+    """Suffix of array names: "", or ``_<role>`` for roles with own arrays."""
     rows: torch.Tensor | None
-    """Indices of the agents in the arrays, (n_agents,) int64; None: all, in order."""
+    """Indices of the agents in the arrays, (n_agents,) int64; None: all."""
     space: ActionSpace
     n_features: int
     """Entries of a flattened observation, without an action mask."""
     observations: tuple[torch.Tensor, ...] = field(repr=False)
-    """Observation parts, with entries side by side; one for each key of a Dict."""
+    """Observation parts, entries side by side; one per key of a Dict."""
     mask: torch.Tensor | None = field(repr=False)
     """Action masks, (n_envs, agents of the array, choices) int32; 0 forbids."""
     last_observations: tuple[torch.Tensor, ...] = field(repr=False)
@@ -61,9 +61,9 @@ class AgentArrays:
     timestep: torch.Tensor = field(repr=False)
     """Steps done in the episode, (n_envs,) int32; 0 at its start."""
     keys: tuple[Hashable, ...] = ("",)
-    """Keys of a Dict in the order of `observations`; "" without a Dict."""
+    """Keys of a Dict in `observations`' order; "" without a Dict."""
     own_columns: int | None = None
-    """First column in which agents mark themselves; None: rollouts keep all rows.
+    """First column of the agents' own marks; None: rollouts keep all rows.
     Otherwise they have one observation row per environment, which agents share except for these columns."""
 
     @property
@@ -77,7 +77,7 @@ class AgentArrays:
         return self.n_agents if self.own_columns is None else 1
 
     def names_of_features(self, name: str) -> list[str]:
-        """Return the array name of each observation entry; ``name`` is their base name."""
+        """Return the array name of each observation entry, from a base name."""
         names = part_names(name + self.suffix, [key for key in self.keys if key]).values()
         widths = [flat_entries(part).shape[2] for part in self.observations]
         return [name for name, width in zip(names, widths, strict=True) for _ in range(width)]
@@ -89,7 +89,7 @@ class AgentArrays:
             self._marks(self.observations[0]).diagonal(dim1=1, dim2=2).fill_(1.0)
 
     def unmark(self, rows: torch.Tensor) -> None:
-        """Clear the agents' marks in rows (..., n_features) for common use; enqueues."""
+        """Clear the agents' marks in rows (..., n_features); enqueues."""
         if self.own_columns is not None:
             self._marks(rows).zero_()
 
@@ -113,7 +113,7 @@ class AgentArrays:
             self.pick(self.mask, mask)
 
     def pick(self, array: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy the agents' rows of ``array`` (n_envs, agents, ...) to ``out``; enqueues."""
+        """Copy the agents' rows of an array (n_envs, agents, ...) to ``out``; enqueues."""
         if self.rows is None:
             out.copy_(array)
         elif available.why_no_triton(array.device.type) is None and can_move(out, array):
@@ -124,7 +124,7 @@ class AgentArrays:
             out.copy_(array.index_select(1, self.rows))
 
     def place(self, values: torch.Tensor, into: torch.Tensor, axis: int = 1) -> None:
-        """Write the agents' values to their rows along ``axis`` of an array; enqueues."""
+        """Write the agents' values to their rows along ``axis``; enqueues."""
         if self.rows is None:
             into.copy_(values)
         elif axis == 1 and available.why_no_triton(into.device.type) is None and can_move(values, into):
@@ -134,13 +134,13 @@ class AgentArrays:
 
 
 class SharedLayout:
-    """Layout with one set of arrays for each role, or one for all agents.
+    """Layout with one set of arrays per role, or one for all.
 
     The agents' axis follows the axis of environments. A subclass may change which agents share arrays, and their axis.
     """
 
     saved: tuple[bool, str] = (False, "first")
-    """Entry of a checkpoint's header: True for arrays per policy; the agents' axis."""
+    """Header entry of a checkpoint: arrays per policy, and the agents' axis."""
 
     @classmethod
     def from_saved(cls, saved: Sequence[Any]) -> SharedLayout:
@@ -148,7 +148,7 @@ class SharedLayout:
         return cls()
 
     def sets(self, env: Any, policies: PolicyMap) -> Mapping[str, Agents]:
-        """Return the agents of each set of arrays, by the suffix of its names."""
+        """Return the agents of each set of arrays, by name suffix."""
         return agent_sets(env)
 
     def stacked(self, rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -168,7 +168,7 @@ class SharedLayout:
         push_missing(wrapper, self.feed(wrapper, policies))
 
     def feed(self, wrapper: EnvWrapper, policies: PolicyMap) -> DataFeed:
-        """Return the arrays of an env step, with the suffix of each set of n agents.
+        """Return the arrays of an env step, for each set of n agents.
 
         | array | shape |
         |---|---|
@@ -270,12 +270,12 @@ class SharedLayout:
 
 
 def part_names(name: str, keys: Sequence[Hashable]) -> dict[Hashable, str]:
-    """Return names of an array's parts by Dict key; its own name by "" without one."""
+    """Return names of an array's parts by Dict key; "" without a Dict."""
     return {key: f"{name}_{key}" for key in keys} or {"": name}
 
 
 def saved_layout(saved: Sequence[Any]) -> SharedLayout:
-    """Return the core layout or WarpDrive's, by its entry in a checkpoint's header."""
+    """Return the core layout or WarpDrive's, by a checkpoint's header entry."""
     layout: type[SharedLayout] = resolve_name(LAYOUTS["shared" if tuple(saved) == SharedLayout.saved else "warpdrive"])
     return layout.from_saved(saved)
 
@@ -286,7 +286,7 @@ def flat_entries(array: torch.Tensor) -> torch.Tensor:
 
 
 def get_flattened_obs_size(observation_space: Any) -> int:
-    """Return the number of values in an observation, without a Dict's action mask."""
+    """Return the number of values in an observation, without action masks."""
     if isinstance(observation_space, Mapping) or hasattr(observation_space, "spaces"):
         spaces = getattr(observation_space, "spaces", observation_space)
         return sum(math.prod(space.shape) for key, space in spaces.items() if key != Constants.ACTION_MASK)
@@ -318,7 +318,7 @@ def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
 
 
 def action_arrays(suffix: str, n_types: int) -> dict[str, int]:
-    """Return the width of each action array: for all types, and each of several."""
+    """Return the widths of action arrays: all types, then each of several."""
     parts = {f"{Constants.ACTIONS}_{index}{suffix}": 1 for index in range(n_types)} if n_types > 1 else {}
     return {Constants.ACTIONS + suffix: n_types, **parts}
 
@@ -351,7 +351,7 @@ def _require_one_space(wrapper: EnvWrapper, agents: Agents) -> None:
 
 
 def _form(space: Any) -> tuple[Any, ...]:
-    """Return the properties that two spaces in one array must have in common."""
+    """Return the properties that spaces in one array must share."""
     if isinstance(space, Mapping) or hasattr(space, "spaces"):
         return tuple((key, _form(each)) for key, each in getattr(space, "spaces", space).items())
     if hasattr(space, "low"):

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors and settings of a run in one folder, written atomically.
+"""Checkpoints: a run's tensors and settings in one folder, written atomically.
 
 A folder of checkpoints has one writer. It holds ``checkpoint_<iteration>/`` of the last iterations and ``best/``, each
 with two files. A killed writer leaves names that start with a dot:
@@ -40,11 +40,11 @@ from warpdrive_min.training.config import RunConfig
 log = logging.getLogger(__name__)
 
 SCHEMA: Final = 1
-"""Schema version: grows if a header field or tensor name changes or disappears."""
+"""Schema version, raised if a field or tensor name changes or disappears."""
 TENSORS: Final = "state.safetensors"
 HEADER: Final = "state.json"
 HASH: Final = "header_sha256"
-"""Header field with the SHA-256 of all others except the tensors' hash."""
+"""Header field with the SHA-256 of all fields but the tensors' hash."""
 MAX_HEADER: Final = 2**26
 """Maximum size of a header, bytes."""
 BEST: Final = "best"
@@ -59,7 +59,7 @@ PACKAGES: Final = ("warpdrive-min", "torch", "numpy", "safetensors")
 
 
 MAX_COUNT: Final = 2**53
-"""Maximum counter of a checkpoint, so that a resumed run can still count."""
+"""Maximum counter of a checkpoint, with room for a resumed run."""
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
@@ -69,7 +69,7 @@ STRICT: Final = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 @with_config(STRICT)
 class TrainedIn(TypedDict):
-    """Environment of a checkpoint: name, sizes and the agents of each policy."""
+    """Environment of a checkpoint: name, sizes and each policy's agents."""
 
     name: Annotated[str, Field(min_length=1)]
     n_envs: Size
@@ -100,7 +100,7 @@ class Header:
     """Name and sizes."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     best_return: float | None
-    """Mean return of the best checkpoint so far, finite; None if absent."""
+    """Mean return of the best checkpoint, finite; None if absent."""
     versions: dict[str, str] = field(default_factory=lambda: _versions())
     """Versions of Python and the packages that wrote the checkpoint."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -108,7 +108,7 @@ class Header:
 
     @property
     def config(self) -> RunConfig:
-        """Run config, with defaults for keys that its release did not have."""
+        """Run config, with defaults for keys that its release lacked."""
         return RunConfig.from_dict(self.run_config)
 
     @field_validator("run_config")
@@ -185,7 +185,7 @@ def save(
 
 
 def load(path: str | Path) -> tuple[dict[str, Tensor], Header]:
-    """Load the checkpoint that `find` returns: tensors on the CPU, and the header.
+    """Load tensors (on the CPU) and header of the checkpoint that `find` returns.
 
     Raises:
         CheckpointError: It is missing or damaged, or has another schema.
@@ -202,7 +202,7 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], Header]:
 
 
 def find(path: str | Path) -> Path:
-    """Return the checkpoint at a path, or the latest one in the folder there.
+    """Return the checkpoint at a path, or its folder's latest.
 
     Raises:
         CheckpointError: There is no checkpoint.
@@ -217,7 +217,7 @@ def find(path: str | Path) -> Path:
 
 
 def latest(folder: str | Path) -> Path | None:
-    """Return the latest intact checkpoint in a folder; None if it holds none.
+    """Return the latest intact checkpoint of a folder, or None.
 
     Damaged ones are skipped with a warning in the log. ``best`` is ignored.
 
@@ -245,7 +245,7 @@ def best(folder: str | Path) -> Path | None:
 
 
 def next_step(run: Path, folder: str = FOLDER, resume: str = "go on from the last checkpoint, which stays") -> str:
-    """Return advice after an early end: ``resume``, if the run has a checkpoint."""
+    """Return advice after an early end: ``resume`` if a checkpoint exists."""
     if _checkpoints(run / folder):
         return resume
     return f"start again after removing {run}, or in another folder, as it has no checkpoint"
@@ -263,7 +263,7 @@ def discard_after(folder: str | Path, iteration: int) -> None:
 
 @torch.no_grad()
 def restore(live: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str | Path) -> None:
-    """Copy a checkpoint's tensors into those of a run, in place; synchronises.
+    """Copy a checkpoint's tensors into a run's, in place; synchronises.
 
     Args:
         live: Tensors of the run, by name.
@@ -299,7 +299,7 @@ def restore(live: Mapping[str, Tensor], saved: Mapping[str, Tensor], path: str |
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names start with a prefix, by the remaining names."""
+    """Return tensors whose names start with a prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
@@ -378,7 +378,7 @@ def _hash(path: Path) -> str:
 
 
 def _hash_of(fields: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of header fields in any order, except the tensors' hash."""
+    """Return the SHA-256 of unordered header fields, without the tensors' hash."""
     as_read = json.loads(json.dumps({name: value for name, value in fields.items() if name != "sha256"}))
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
@@ -402,14 +402,14 @@ def _versions() -> dict[str, str]:
 
 
 def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return iteration and path of each checkpoint in a folder, by iteration."""
+    """Return iteration and path of each checkpoint, by iteration."""
     names = {path.name.removeprefix(REPLACED) for path in folder.iterdir()} if folder.is_dir() else set()
     numbered = [(int(match[1]), folder / match[0]) for name in names if (match := NAME.fullmatch(name))]
     return [(iteration, _standing(path)) for iteration, path in sorted(numbered)]
 
 
 def _standing(path: Path) -> Path:
-    """Return the path, or its replaced version if a killed writer left that."""
+    """Return the path, or the version that a killed writer set aside."""
     aside = path.with_name(REPLACED + path.name)
     return aside if aside.exists() and not path.exists() else path
 
@@ -421,7 +421,7 @@ def _unfinished(target: Path) -> Path:
 
 
 def _put(unfinished: Path, target: Path) -> None:
-    """Rename a folder to its final name, after writing all of it to disk."""
+    """Sync a folder to disk and give it its final name."""
     for path in (*unfinished.iterdir(), unfinished):
         _sync(path)
     aside = target.with_name(REPLACED + target.name)
@@ -441,7 +441,7 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _tidied(folder: Path) -> Iterator[None]:
-    """Clean up after a killed writer; undo the block's changes if it fails."""
+    """Clean up after a killed writer, and after errors in the block."""
     folder.mkdir(parents=True, exist_ok=True)
     _tidy(folder)
     try:
@@ -464,7 +464,7 @@ def _tidy(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on disk."""
+    """Wait until a file or a folder's listing is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

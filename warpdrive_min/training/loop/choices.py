@@ -1,4 +1,4 @@
-"""Paths that all policies of a run share: stored rows, steps and rollouts."""
+"""Paths that all policies share: stored rows, steps and rollouts."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def _choose(part: str, groups: Sequence[PolicyGroup], facts: Facts) -> Choice:
 
 
 def _reason(trainer: TrainerConfig, key: str, rule: str, choice: Choice) -> str:
-    """Return why no fast path is taken; raise `ConfigError` if a setting wants one."""
+    """Return why no fast path is taken; raise `ConfigError` if required."""
     what, do = f"run config trainer.{key}", "leave the key out, or set it to false"
     require(choice.is_fast or not getattr(trainer, key), what, f"{rule}: {choice.why}", True, do)
     return choice.why
 
 
 def why_not_whole(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
-    """Return why a policy cannot use the observation array directly; "" if it can."""
+    """Return why a policy cannot read the observation array directly, or ""."""
     data = wrapper.cuda_data_manager
     if not data.is_data_on_device(Constants.OBSERVATIONS):
         return f"environment {wrapper.name!r} has no array 'observations'"
@@ -67,7 +67,7 @@ def why_not_whole(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
 def share_observations(
     trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup], arrays: dict[str, AgentArrays]
 ) -> str:
-    """Share one observation row among agents if possible; return why not, or "".
+    """Share one observation row among agents; return why not, or "".
 
     Args:
         trainer: Settings of the run.
@@ -120,7 +120,7 @@ def rollout_at_once(
     *,
     greedy: bool,
 ) -> Launch | str:
-    """Return a launch of a whole rollout, or the reason why there is no such launch.
+    """Return a launch of a whole rollout, or why it cannot exist.
 
     Raises:
         ConfigError: The config requires one launch, which is impossible.
@@ -160,7 +160,7 @@ def _bound_rollout(
 
 
 def keep_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_at_once: bool) -> dict[str, str]:
-    """Store forward passes for learning if possible; return why not, or "", by policy.
+    """Store forward passes for learning; return why not, or "", by policy.
 
     Args:
         trainer: Settings of the run.
@@ -214,5 +214,5 @@ def note_networks(trainer: TrainerConfig, groups: Sequence[PolicyGroup]) -> None
 
 
 def captures_graphs(trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyGroup]) -> bool:
-    """Return True if each half of an iteration is a CUDA graph."""
+    """Return True if each half-iteration is a CUDA graph."""
     return _choose("iteration", groups, _facts(trainer, wrapper, groups)).is_fast

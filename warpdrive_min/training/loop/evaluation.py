@@ -36,7 +36,7 @@ class Score:
 
 
 class EvaluationEnvs:
-    """Environments for given models: new ones, or the wrapper's if it cannot repeat.
+    """Environments for given models: new ones if possible, else the wrapper's.
 
     `close`, or the end of a ``with`` statement, restores the wrapper's own environments. Until then nothing else may
     step them.

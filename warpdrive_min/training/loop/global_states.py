@@ -22,12 +22,12 @@ Tensor = torch.Tensor
 
 
 def n_state_features(arrays: Iterable[AgentArrays]) -> int:
-    """Return the size of a global state from the arrays of all policies."""
+    """Return the size of a global state, from all policies' arrays."""
     return sum(len(each.rewards[0]) * each.n_features for each in _by_set(arrays))
 
 
 def give_global_states(groups: Sequence[PolicyGroup], recorders: Mapping[str, RolloutRecorder]) -> GlobalStates | None:
-    """Put global states into the buffers of policies with a centralised critic.
+    """Put global states into buffers of policies with centralised critics.
 
     A policy alone in its environment uses a view of its own observations. Several policies share one array.
 
@@ -57,7 +57,7 @@ def give_global_states(groups: Sequence[PolicyGroup], recorders: Mapping[str, Ro
 
 
 class GlobalStates:
-    """Global states of a rollout, in static buffers that every rollout overwrites.
+    """Global states of a rollout, in static buffers reused by every rollout.
 
     Args:
         arrays: Arrays of each policy.
@@ -73,7 +73,7 @@ class GlobalStates:
         shapes = [(len(each.rewards[0]), each.n_features) for each in sets]
         widths = [n_agents * n_features for n_agents, n_features in shapes]
         self.states = torch.zeros(n_steps + 1, n_envs, sum(widths), device=sets[0].rewards.device, dtype=torch.float32)
-        """(n_steps + 1, n_envs, n_features) float32: before each step, and after the last."""
+        """(n_steps + 1, n_envs, n_features) float32: before each step, and at the end."""
         parts = zip(sets, self.states.split(widths, -1), shapes, strict=True)
         self._parts = [(each, states.unflatten(-1, shape)) for each, states, shape in parts]
         last = {each.suffix: recorders[each.suffix].truncated_observations for each in sets}
@@ -82,7 +82,7 @@ class GlobalStates:
         have = {f"final_observations{suffix}": each is not None for suffix, each in last.items()}
         require(len(self._last) in (0, len(sets)), "centralised critic", rule, have, "write all of them, or none")
         self.truncated: Tensor | None = None
-        """(n_truncated, n_envs, n_features) float32, as `RolloutRecorder.truncated_observations`."""
+        """(n_truncated, n_envs, n_features) float32; see `RolloutRecorder`."""
         if self._last:
             self.truncated = self._last[0] if len(sets) == 1 else torch.cat(self._last, -1)
 

@@ -1,4 +1,4 @@
-"""Metrics of a run: read in one copy, checked, and arranged in rows.
+"""Metrics of a run: read in one copy, checked, arranged in rows.
 
 A row is ``{"iteration": ..., "env_steps": ..., "seconds": ..., "steps_per_s": ..., "<policy>/<metric>": ...}``.
 """
@@ -26,13 +26,13 @@ Row = Mapping[str, float | int]
 STEPS_PER_S: Final = "steps_per_s"
 """Env steps per second since the last row, over all environments."""
 EPISODIC_RETURN: Final = "mean_episodic_return"
-"""Mean return since the last row, summed over agents; NaN: no episode ended."""
+"""Mean return since the last row, summed over agents; NaN: no episodes."""
 GRADIENT_NORM: Final = "gradient_norm"
-"""Gradient norm of a policy before clipping; DDPG appends each network's name."""
+"""Gradient norm before clipping; DDPG appends each network's name."""
 SKIPPED_STEPS: Final = "n_skipped_steps"
 """Optimiser steps of a policy that were skipped for non-finite gradients."""
 IMPOSSIBLE_ROWS: Final = "n_impossible_rows"
-"""Discrete draws since the last row whose mask or logits left no choice."""
+"""Discrete draws since the last row without an allowed choice."""
 ADVICE: Final = "lower lr or max_grad_norm, or scale down rewards and observations"
 NOT_SKIPPED: Final = "not be skipped"
 MAX_GRADIENT_NORM: Final = 1e8
@@ -40,13 +40,13 @@ MAX_GRADIENT_NORM: Final = 1e8
 
 
 Numbers = dict[str, dict[str, Any]]
-"""Numbers by policy and name: floats, or float64 (members,) for a population."""
+"""Numbers by policy and name: floats, or float64 (members,)."""
 
 
 def read(
     groups: Iterable[PolicyGroup], recorders: Mapping[str, RolloutRecorder], world: World
 ) -> tuple[Numbers, Numbers]:
-    """Read metrics of updates and means over episodes in one copy; synchronises.
+    """Read update metrics and episode means in one copy; synchronises.
 
     With several ranks these are means of metrics over ranks, and means over the episodes of all ranks. A mean is NaN if
     no episode ended.
@@ -94,7 +94,7 @@ def read(
 
 
 def fetch(numbers: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Read tensors of one shape from the device in one copy; synchronises.
+    """Read tensors of one shape in one copy; synchronises.
 
     Returns:
         A float for each 0-d tensor, a float64 array for each other one.
@@ -112,7 +112,7 @@ def fetch(numbers: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 class RecentReturns:
-    """Mean returns over the latest rows that span a number of env steps.
+    """Mean returns over the latest rows, spanning given env steps.
 
     With the env steps of one full-length episode in each environment, long episodes count as much as short ones, which
     end first.
@@ -124,7 +124,7 @@ class RecentReturns:
     def __init__(self, n_steps: int) -> None:
         self._n_steps = n_steps
         self.means: dict[str, Any] = {}
-        """Mean return by policy at the last row, (members,) for a population; or NaN."""
+        """Mean return by policy at the last row, or (members,); may be NaN."""
         self.restart(0)
 
     def restart(self, first_step: int) -> None:
@@ -133,7 +133,7 @@ class RecentReturns:
         self._first_step = first_step
 
     def add(self, row: Mapping[str, Any], policies: Iterable[str]) -> dict[str, float | None]:
-        """Add a row; return each policy's mean return, over a population's members.
+        """Add a row; return each policy's mean return (over members).
 
         None: too few env steps, or no episode ended.
         """
@@ -154,7 +154,7 @@ class RecentReturns:
 
 
 def faults(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return masks of update metrics that stop training, by broken rule and name.
+    """Return masks of faulty update metrics, by broken rule and name.
 
     Args:
         metrics: As of `check_finite`; for a population arrays (members,).
@@ -205,7 +205,7 @@ def check_finite(
 
 
 def check_return(policy: str, mean_return: float, when: str = "") -> None:
-    """Check that a mean return is finite: environments sum rewards in float32.
+    """Check that a mean return is finite, in float32 sums of rewards.
 
     Raises:
         TrainingError: It is not, although each reward may be.
@@ -217,6 +217,6 @@ def check_return(policy: str, mean_return: float, when: str = "") -> None:
 def make_row(
     iteration: int, env_steps: int, seconds: float, metrics: Mapping[str, Mapping[str, Any]], **more: Any
 ) -> dict[str, Any]:
-    """Build a row from the result of `read`; ``more`` holds values of the whole run."""
+    """Build a row from `read`'s result and values of the whole run."""
     of_policies = {f"{policy}/{name}": value for policy, values in metrics.items() for name, value in values.items()}
     return {"iteration": iteration, "env_steps": env_steps, "seconds": seconds, **more, **of_policies}

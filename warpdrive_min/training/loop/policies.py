@@ -1,4 +1,4 @@
-"""Policies on a wrapper's arrays: models act, one kernel draws for each array."""
+"""Policies on a wrapper's arrays; one kernel draws for each array."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Algorithm(Protocol):
     """
 
     scheduled: Tensors
-    """Numbers that the trainer writes before each update, 0-d, by schedule key."""
+    """Scheduled numbers that the trainer writes before updates, 0-d, by key."""
     metrics: Tensors
     """Metrics of the last update, 0-d."""
 
@@ -55,7 +55,7 @@ class Algorithm(Protocol):
         ...
 
     def own_state(self) -> Tensors:
-        """Return live tensors of this rank: its memory, and counters of its draws."""
+        """Return this rank's live tensors: memory and draw counters."""
         ...
 
 
@@ -77,9 +77,9 @@ class PolicyGroup:
     actions: ActionSampler = field(init=False, repr=False)
     """Sampler of the agents' array, which takes their head."""
     memory: Memory | None = field(init=False, repr=False)
-    """State of a recurrent model, kept across steps and rollouts; None for others."""
+    """State of a recurrent model across steps and rollouts, or None."""
     members: Sequence[Member] = ()
-    """Agents of a population, with `Members` networks; empty in an ordinary run."""
+    """Agents of a population, with `Members` networks; else empty."""
     stopped: torch.Tensor | None = field(default=None, repr=False)
     """Members that stopped learning, (members,) bool; None in an ordinary run."""
     choices: dict[str, Choice] = field(default_factory=dict, repr=False)
@@ -88,7 +88,7 @@ class PolicyGroup:
     """Kernels with one order of operations (`Exact`); None: others."""
     _seen: Observation | None = field(default=None, repr=False)
     _evaluation: Any = field(default=_UNKNOWN, repr=False)
-    """CPU evaluation of the head, chosen at the first action; None: the model."""
+    """CPU evaluation of the head, chosen at first use; None: the model."""
     _evaluated: torch.Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -105,11 +105,11 @@ class PolicyGroup:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a number per policy: 0-d, or ``(members,)`` for a population."""
+        """Shape of a number per policy: 0-d, or ``(members,)``."""
         return (len(self.members),) if self.members else ()
 
     def settings(self, key: str) -> list[Any]:
-        """Return config values by key: a list of one, or one for each member."""
+        """Return config values by key: one, or one per member."""
         own = self.config.schedule(key)
         return [member.setting.get(key, own) for member in self.members] or [own]
 
@@ -121,7 +121,7 @@ class PolicyGroup:
         return torch.tensor(values, device=self.arrays.rewards.device, dtype=torch.float32)
 
     def facts(self, trainer: TrainerConfig | None = None, **more: Any) -> Facts:
-        """Return the facts from which the policy's paths are chosen.
+        """Return the facts that determine the policy's paths.
 
         Args:
             trainer: Settings of the run; None: the policy only acts.
@@ -158,7 +158,7 @@ class PolicyGroup:
 
     @property
     def is_noisy(self) -> bool:
-        """True if the head is a mean to which noise is added, as in DDPG; it has no scale."""
+        """True if noise is added to the head, a mean without scale (DDPG)."""
         return "actor" in self.models
 
     @property
@@ -168,7 +168,7 @@ class PolicyGroup:
 
     @torch.no_grad()
     def act(self, t: int = 0) -> None:
-        """Observe, and write the head from which actions are drawn; enqueues.
+        """Observe, and write the head to draw actions from; enqueues.
 
         Args:
             t: Step of the rollout, and row of the buffer; without a buffer observations are overwritten.
@@ -256,7 +256,7 @@ class PolicyGroup:
     # -------------------------------------------------------------- checkpoints
 
     def weights(self) -> Tensors:
-        """Return the live weights of the models, by their names in a checkpoint."""
+        """Return the models' live weights, by checkpoint name."""
         return {
             f"policy/{self.name}/{part}/{key}": value
             for part, model in self.models.items()
@@ -269,7 +269,7 @@ class PolicyGroup:
         return self.weights() | {f"policy/{self.name}/algorithm/{key}": value for key, value in learned.items()}
 
     def own_state(self) -> Tensors:
-        """Return live tensors of this rank: memories of model and algorithm, counters."""
+        """Return this rank's live tensors: memories and counters."""
         own = {} if self.algorithm is None else self.algorithm.own_state()
         if self.memory is not None:
             own = {**own, "memory": self.memory.state}
@@ -282,13 +282,13 @@ def acting_part(models: Mapping[str, Any]) -> str:
 
 
 def is_weight(name: str) -> bool:
-    """Return True if a tensor of a checkpoint belongs to a model."""
+    """Return True if a checkpoint's tensor belongs to a model."""
     section, *rest = name.split("/")
     return section == "policy" and rest[1] not in ("algorithm", "own")
 
 
 class ActionSampler:
-    """Sampler for all agents in one action array; combines their policies' heads.
+    """Sampler for all agents in one action array, from their policies' heads.
 
     Args:
         wrapper: Wrapper with the array.
@@ -327,7 +327,7 @@ class ActionSampler:
         self._mask = torch.ones(self._head.shape, dtype=torch.int32, device=device) if is_masked else None
         self._bounds = torch.tensor([self.space.low, self.space.high], device=device, dtype=torch.float32)
         self.impossible: torch.Tensor | None = None
-        """Counts of draws without an allowed choice, (n_envs, agents) int32; None: Box."""
+        """Draws without an allowed choice, (n_envs, agents) int32; None: Box."""
         self._draws: dict[bool, Launch] = {}
         """Prepared draws of discrete actions; True: greedy."""
         categories = self.space.categories
@@ -363,7 +363,7 @@ class ActionSampler:
         return self._head.masked_fill(self._mask == 0, torch.finfo(self._head.dtype).min)
 
     def sample(self, t: int | None = None, *, greedy: bool = False, **noise: Any) -> None:
-        """Draw the actions of all agents into their array, with `log_prob`; enqueues.
+        """Draw all agents' actions into their array, with `log_prob`; enqueues.
 
         Args:
             t: Step of the rollout, and row of the buffers for the draw; None: nothing is stored.

@@ -26,7 +26,7 @@ class ProgressLine:
 
     Args:
         n_iterations: Iterations at the end of the run.
-        start: Iterations before: those of the checkpoint from which the run resumes.
+        start: Iterations before: those of the checkpoint to resume from.
         verbose: False: print nothing.
         console: Output; None: standard output.
         clock: Clock, s.
@@ -80,7 +80,7 @@ class ProgressLine:
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _left(self, iteration: int) -> str:
-        """Return the time left at the mean speed so far, as h:mm:ss."""
+        """Return the time left at the mean speed, as h:mm:ss."""
         done = iteration - self._start
         if done <= 0:
             return "unknown time"

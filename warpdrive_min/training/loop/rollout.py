@@ -27,7 +27,7 @@ Observation = tuple[torch.Tensor, torch.Tensor | None]
 
 
 class RolloutRecorder:
-    """Recorder of rewards and ends of each step, with sums over episodes.
+    """Recorder of each step's rewards and ends, with sums over episodes.
 
     One kernel records a step. An environment without the arrays ``terminated`` and ``truncated`` reports an end only by
     ``_done_``. Each end is then a termination, and a success where it is 2.
@@ -48,7 +48,7 @@ class RolloutRecorder:
         n_envs, n_agents = arrays.rewards.shape
         has_flags = data.is_data_on_device(TERMINATED) and data.is_data_on_device(TRUNCATED)
         self.loses_truncations = has_flags and not arrays.last_observations
-        """True if episodes are truncated, but have no array of last observations."""
+        """True if truncated episodes have no array of last observations."""
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=data.device)
@@ -56,9 +56,9 @@ class RolloutRecorder:
         self.rewards = zeros(n_steps, n_envs, n_agents, dtype=torch.float32)
         """(n_steps, n_envs, n_agents) float32."""
         self.terminated = zeros(n_steps, n_envs)
-        """(n_steps, n_envs) int32: the dynamics ended the episode with the step."""
+        """(n_steps, n_envs) int32: the dynamics ended the episode."""
         self.truncated = zeros(n_steps, n_envs)
-        """(n_steps, n_envs) int32: the time limit ended the episode with the step."""
+        """(n_steps, n_envs) int32: the time limit ended the episode."""
         self.successes = zeros(n_steps, n_envs)
         """(n_steps, n_envs) int32: the episode ended with a success."""
         self.n_truncated = zeros(n_envs)
@@ -115,7 +115,7 @@ class RolloutRecorder:
         self.n_truncated.zero_()
 
     def record(self, step: int) -> None:
-        """Record the environments' last step as row ``step`` of the rollout; enqueues.
+        """Record the last env step as row ``step``; enqueues.
 
         Call it after the step and before the next reset. The first call for a row prepares its launch.
 
@@ -166,13 +166,13 @@ class RolloutRecorder:
         return dict(zip(FINISHED, sums, strict=True))
 
     def clear_statistics(self) -> None:
-        """Reset the sums over ended episodes, not those of running ones; enqueues."""
+        """Reset the sums over ended episodes; running ones continue. Enqueues."""
         for name in FINISHED:
             self._sums[name].zero_()
 
     @property
     def paid(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rewards of running episodes, and of ended ones in the sums, (n_envs, n_agents)."""
+        """Rewards of running episodes, and sums of ended ones, (n_envs, n_agents)."""
         return self._sums["running_return"], self._sums["finished_return"]
 
     @property
@@ -194,12 +194,12 @@ class RolloutBuffer:
     """
 
     observations: torch.Tensor
-    """(T + 1, E, R, F): input of each action, and the observations after the last.
+    """(T + 1, E, R, F): input of each action, and the last observations.
     R is N, or 1 if all agents share a row (`AgentArrays.own_columns`)."""
     masks: torch.Tensor | None
     """(T + 1, E, N, A) int32; 0 forbids an action."""
     actions: torch.Tensor
-    """(T, E, N, J) int32; float32 of a Box, as drawn, before clipping."""
+    """(T, E, N, J) int32; of a Box float32 before clipping."""
     log_probs: torch.Tensor
     """(T, E, N): log-probabilities of these actions when they were drawn."""
     rewards: torch.Tensor
@@ -207,17 +207,17 @@ class RolloutBuffer:
     terminated: torch.Tensor
     """(T, E) int32: the dynamics ended the episode with this step."""
     truncated: torch.Tensor
-    """(T, E) int32: the time limit cut the episode off with this step."""
+    """(T, E) int32: the time limit ended the episode."""
     successes: torch.Tensor
     """(T, E) int32: the episode ended before its time limit."""
     truncated_observations: torch.Tensor | None
-    """(C, E, R, F): last observations of truncated episodes, by env in order of time."""
+    """(C, E, R, F): truncated episodes' last observations, in time order."""
     own_columns: int | None = None
     """As `AgentArrays.own_columns`."""
     recorder: RolloutRecorder | None = field(default=None, repr=False)
-    """Recorder of all agents, to copy rows from; None: the buffer shares its arrays."""
+    """Recorder of all agents, to copy rows from; None: shared arrays."""
     states: torch.Tensor | None = None
-    """(K + 1, E, N, S): recurrent states before each of K parts, and after all."""
+    """(K + 1, E, N, S): recurrent states before K parts, and at the end."""
     global_states: torch.Tensor | None = None
     """(T + 1, E, S): input of a centralised critic, or None."""
     truncated_global_states: torch.Tensor | None = None
@@ -264,7 +264,7 @@ class RolloutBuffer:
         return SharedRows(kept, self.rewards.shape[2], self.own_columns)
 
     def keep_state(self, step: int, state: torch.Tensor) -> None:
-        """Store the state (E, N, S) before a step if a part begins there; enqueues."""
+        """Store the state (E, N, S) before a part's first step; enqueues."""
         if self.states is not None:
             part, rest = divmod(step * (len(self.states) - 1), len(self.actions))
             if rest == 0:

@@ -1,4 +1,4 @@
-"""Checks of the environments' outputs, before a checkpoint or a policy's error."""
+"""Checks of environments' outputs, before checkpoints and errors of policies."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class RolloutCheck:
 
     @contextlib.contextmanager
     def nothing_written(self) -> Iterator[None]:
-        """Put NaN where the block must write observations, so that `broken` finds gaps.
+        """Put NaN where the block must write, so that `broken` finds gaps.
 
         Last observations of environments in which no episode ends are restored; enqueues.
         """

@@ -26,7 +26,7 @@ JSONL, CSV = "metrics.jsonl", "metrics.csv"
 
 
 class Sink(Protocol):
-    """Sink of a run's rows; its constructor checks all requirements, writes nothing."""
+    """Sink of a run's rows; construction checks everything and writes nothing."""
 
     def open(self) -> None:
         """Open its files; the first `write` also does this."""
@@ -48,14 +48,14 @@ def open_sinks(
     config: Mapping[str, Any],
     resume_iteration: int | None = None,
 ) -> list[Sink]:
-    """Open the named sinks of a run; if one fails, no file has changed.
+    """Open the named sinks of a run; on errors no file has changed.
 
     Args:
         names: ``jsonl``, ``csv``, ``tensorboard``, ``wandb``.
         folder: Folder of their files; created if missing.
         run_name: Name of the run in Weights & Biases.
         config: Run config, in plain values.
-        resume_iteration: Iteration of the checkpoint from which the run resumes; later rows are dropped, because they
+        resume_iteration: Iteration of the checkpoint to resume from; later rows are dropped, because they
             will be repeated. None: the run is new.
 
     Raises:
@@ -98,7 +98,7 @@ def _require_empty(path: Path) -> None:
 
 
 class _RowFile(abc.ABC):
-    """File with one row per line, below a header of some lines.
+    """File with one row per line, below header lines.
 
     Args:
         path: The file.
@@ -151,7 +151,7 @@ class _RowFile(abc.ABC):
                 raise
 
     def _lines_until(self, iteration: int) -> list[str]:
-        """Return lines up to an iteration, without a last line truncated by a kill.
+        """Return lines up to an iteration, without a truncated last line.
 
         Raises:
             DataError: Another line is not a row.
@@ -169,7 +169,7 @@ class _RowFile(abc.ABC):
         return kept
 
     def _lines(self) -> list[str]:
-        """Return the complete lines, with their ends; a kill may truncate the last one."""
+        """Return complete lines with their ends; a kill may truncate the last one."""
         if not self._path.exists():
             return []
         with self._path.open(encoding="utf-8", newline="") as file:
@@ -185,7 +185,7 @@ class _RowFile(abc.ABC):
 
 
 class JsonLines(_RowFile):
-    """File with one JSON object per line; NaN and infinities are null."""
+    """File with one JSON object per line; non-finite numbers are null."""
 
     def write(self, row: Row) -> None:
         """Append a line."""
@@ -197,12 +197,12 @@ class JsonLines(_RowFile):
 
 
 class Csv(_RowFile):
-    """Table with a column for each name so far; missing cells are empty."""
+    """Table with a column per name; missing cells are empty."""
 
     n_header: ClassVar[int] = 1
 
     def write(self, *added: Row) -> None:
-        """Append rows of the same names; rewrite the file if they have new columns."""
+        """Append rows of the same names; rewrite the file for new columns."""
         self.open()
         columns = self._columns
         added = tuple({_csv_cell(name): value for name, value in row.items()} for row in added)
@@ -267,13 +267,13 @@ class TensorBoard:
 
 
 def _hide_tensorboard_threads(hook: Callable[[Any], Any], failed: Any) -> None:
-    """Report a thread's error, unless `TensorBoard` raises it at its next call."""
+    """Report a thread's error, unless a `TensorBoard` call raises it."""
     if not type(failed.thread).__module__.startswith("tensorboard."):
         hook(failed)
 
 
 class WeightsAndBiases:
-    """Run at Weights & Biases; its environment variables set project and mode.
+    """Run at Weights & Biases, configured by its environment variables.
 
     Args:
         folder: Folder of its files, and the run's id in ``wandb_id``.
