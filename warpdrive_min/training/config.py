@@ -194,7 +194,7 @@ class _Section(Config):
 
 
 class TrainerConfig(_Section):
-    """Trainer settings of all policies; all counts are per GPU."""
+    """Trainer settings of all policies; environments and steps count per GPU."""
 
     PLACE: ClassVar[str] = "trainer"
 
