@@ -1,4 +1,4 @@
-"""warpdrive_min: end-to-end multi-agent reinforcement learning on the GPU, with WarpDrive's names."""
+"""Multi-agent reinforcement learning on the GPU, with WarpDrive's names."""
 
 from __future__ import annotations
 
