@@ -247,7 +247,6 @@ class CUDADataManager:
             if each not in self._scalars:
                 self.tensor(each).copy_(torch.from_numpy(_get(self._host, each, "data")))
 
-
     # -------------------------------------------------------------- look-up
 
     def tensor(self, name: str) -> torch.Tensor:

@@ -184,7 +184,7 @@ def one_line(text: str) -> str:
 
 
 def in_lines(value: Value) -> Value:
-    """Apply `one_line` to all texts in lists, tuples, dicts and dataclasses."""
+    """Apply `one_line` to all texts in a list, tuple, dict or dataclass."""
     found: Any = value
     if isinstance(found, str):
         found = one_line(found)
