@@ -60,7 +60,7 @@ UnitFloat = Annotated[float, Field(ge=0, le=1)]
 AS_TUPLE = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
 """Annotation of tuples, which YAML and JSON write as lists."""
 NULL_IS_EMPTY = BeforeValidator(lambda given: {} if given is None else given)
-"""Annotation of mappings, for which null is empty."""
+"""Annotation of mappings that reads null as empty."""
 
 NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 NUMBER_TYPES: Final = ("int_type", "float_type")

@@ -497,7 +497,7 @@ class EnvWrapper:
         return self.restarting_rollouts()
 
     def restarting_rollouts(self) -> Rollouts:
-        """Return rollouts in which episodes restart automatically.
+        """Return rollouts that restart episodes automatically.
 
         Steps taken one by one restart episodes only with the wrapper's ``auto_reset``.
 

@@ -23,7 +23,7 @@ class WarpDriveError(Exception):
     rule: str = ""
     """Rule, as the end of a sentence that starts with ``what``: "must be at least 1"."""
     got: Any = ...
-    """Value that broke the rule; ``...`` if none is shown."""
+    """Value that broke the rule; ``...``: no value."""
     do: str = ""
     """Advice, or ""."""
 

@@ -50,7 +50,7 @@ FILLING_BLOCKS: Final = 512
 Almost four for each multiprocessor of a large GPU, so that all are busy.
 """
 FILLING_BLOCKS_OF_A_POLICY: Final = 384
-"""Upper bound of the number of blocks for few environments, in kernels with a policy.
+"""Upper bound of the number of blocks for few environments with a policy.
 
 A multiprocessor has registers for three such blocks.
 """
@@ -67,7 +67,7 @@ OWNER_THREADS: Final = 256
 Four such blocks run on one multiprocessor, and some work while others wait.
 """
 FEW_OWNER_THREADS: Final = 512
-"""Most threads of such a block if there are too few environments for all multiprocessors."""
+"""Most threads of such a block if environments are too few to fill a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,10 @@ class LaunchShape:
     threads: int
     envs_per_block: int
     blocks_per_env: int = 1
-    """Blocks that share an environment; above 1, only the end of a kernel synchronises them."""
+    """Blocks that share an environment.
+
+    Above 1, only the end of a kernel synchronises them.
+    """
 
     @classmethod
     def on_cpu(cls, n_agents: int, n_envs: int, n_workers: int) -> LaunchShape:

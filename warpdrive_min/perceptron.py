@@ -28,7 +28,7 @@ class Perceptron:
     """Policy network with an optional value head, shared or separate."""
 
     policy: Sequence[torch.Tensor]
-    """Weights and biases of each layer, the last of which returns logits.
+    """Weights and biases of each layer; the last layer returns logits.
 
     Shapes (outputs, inputs) and (outputs,), as in `torch.nn.Linear`.
     """

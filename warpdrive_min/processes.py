@@ -21,9 +21,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 PR_SET_PDEATHSIG: Final = 1
-"""Option of Linux's ``prctl``: signal sent when the thread that started a process ends."""
+"""Option of Linux's ``prctl``: signal at the end of the starting thread.
+
+A process gets it when the thread that started it ends.
+"""
 PR_SET_CHILD_SUBREAPER: Final = 36
-"""Option of Linux's ``prctl``: orphaned descendants become children of this process."""
+"""Option of Linux's ``prctl``: orphaned descendants become own children."""
 STARTED_BY: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that torchrun sets for each process."""
 

@@ -35,7 +35,10 @@ _ROUNDS: Final = 10
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)
 _SMALL_ROUNDS: Final = 2
-"""Rounds until x and z depend on every varying counter; even, to keep the pair's order."""
+"""Rounds until x and z depend on all varying counters.
+
+Even, so that the pair is in order afterwards.
+"""
 _CHUNK: Final = 8192
 """Blocks per chunk, whose three 128 KB arrays fit the second-level cache."""
 

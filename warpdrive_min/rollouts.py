@@ -69,9 +69,15 @@ class PolicySteps(NamedTuple):
     truncated: torch.Tensor
     done: torch.Tensor
     log_probs: torch.Tensor
-    """Log-probabilities of the actions, ``(n_steps, n_envs, n_agents)``; ``(n_envs, n_agents)`` of the last step."""
+    """Log-probabilities of the actions, ``(n_steps, n_envs, n_agents)``.
+
+    Of the last step only: ``(n_envs, n_agents)``.
+    """
     values: torch.Tensor | None
-    """Values of the observations before each step, as ``log_probs``; None: the policy has no value."""
+    """Values of the observations before each step, shaped as ``log_probs``.
+
+    None: the policy has no value.
+    """
     first_observations: torch.Tensor
     """Observations before the first step, ``(n_envs, n_agents, ...)``.
 
@@ -80,14 +86,17 @@ class PolicySteps(NamedTuple):
 
 
 class Policy(Protocol):
-    """Model with logits from which actions are drawn.
+    """Model with logits, which define the action probabilities.
 
     It may act within a kernel if it has ``as_perceptron()``, which returns a `Perceptron` or a reason against one. If
     its ``has_value`` is false, ``act(observations)`` returns logits only.
     """
 
     def __call__(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits ``(..., n_outputs)`` and values ``(...)`` of observations ``(..., n_features)``."""
+        """Return logits ``(..., n_outputs)`` and values ``(...)``.
+
+        Observations are ``(..., n_features)``.
+        """
         ...
 
 
@@ -425,7 +434,7 @@ class Rollouts:
     # -------------------------------------------------------------- one launch
 
     def _kernel(self, *, keeps_all: bool, is_random: bool) -> CUDAFunctionManager | None:
-        """Return the manager of a kernel ``rollout``; None after an obstacle, which is stored."""
+        """Return the manager of a kernel ``rollout``; None: an obstacle, which is stored."""
         key, subject = (keeps_all, is_random), self._subject
         if not self._obstacle and key not in self._managers:
             threads = ROLLOUT_THREADS if subject.backend.language == "cuda_c" else None
@@ -547,7 +556,7 @@ CHOICE: Final[dict[str, Constant]] = {
     "LOG_PROB": True,
     "ENTROPY": False,
 }
-"""Constants for a policy's draws: one choice, from logits, with its log-probability."""
+"""Constants for a policy's draws: one choice from logits, with log-probability."""
 SAID: Final = ("log_probs", "values")
 """Outputs of a policy for each step, apart from its actions."""
 

@@ -32,7 +32,7 @@ ONE: Final = "_sampler_one_"
 If it is a tensor on the device, they read that.
 """
 SPREAD_FROM: Final = 256
-"""Fewest agents, minus one, for which several blocks share an environment's draws."""
+"""Most agents whose draws one block computes; with more, blocks share them."""
 ROWS_OF_A_BLOCK: Final = 128
 """Agents per block in that case; up to 64 choices each fit its shared memory."""
 MIN_NOISE_SCALE: Final = 1e-8

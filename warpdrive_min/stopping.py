@@ -22,7 +22,10 @@ from warpdrive_min.processes import end_children, is_rank, kill_all
 
 _NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")
 SIGNALS: Final = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-"""Signals that end a command: Ctrl-C, a job scheduler, a closed terminal, Ctrl-\\, a CPU time limit."""
+"""Signals that end a command.
+
+Sent by Ctrl-C, a job scheduler, a closed terminal, Ctrl-\\ or a CPU time limit.
+"""
 RANK_SIGNALS: Final = tuple(number for number in SIGNALS if number != signal.SIGTERM)
 """Signals on which a rank cleans up.
 
@@ -130,9 +133,9 @@ def is_starting() -> bool:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Make the signals end this command with its message, exit code 128 plus the signal.
+    """Make the signals end this command with its message and exit code.
 
-    Outside `tidy` it ends at once, as there is nothing to clean up.
+    The exit code is 128 plus the signal's number. Outside `tidy` it ends at once, as there is nothing to clean up.
     """
     handle(_end)
     try:

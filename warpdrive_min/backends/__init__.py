@@ -60,7 +60,10 @@ BACKENDS: Final = Backends(
 )
 
 PLAYED_BY: Final[dict[str, str]] = {}
-"""Backends replaced by another one of the same language for a whole process; set by `compat`."""
+"""Replacements of backends for a whole process, of the same language.
+
+`compat` sets them.
+"""
 
 
 def get(name: str) -> Backend:

@@ -126,7 +126,7 @@ class Symbol(NamedTuple):
 
     n_bytes: int
     write: Callable[[Any], object]
-    """Function that copies a contiguous NumPy array of ``n_bytes`` to it; synchronises."""
+    """Function that copies a contiguous NumPy array of this size to it; synchronises."""
 
 
 class Kernel(Protocol):
@@ -135,7 +135,10 @@ class Kernel(Protocol):
     name: str
     parameters: tuple[Parameter, ...]
     owns_environments: bool
-    """True if blocks own environments (`WD_KERNEL`, Numba and NumPy); else one thread per agent."""
+    """True if blocks own environments (`WD_KERNEL`, Numba, NumPy).
+
+    Otherwise the kernel has a thread for each agent.
+    """
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
         """Convert the arguments once; return a launch that can be called repeatedly."""
@@ -152,7 +155,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def availability(self) -> Availability:
-        """Return whether this backend can run here; never raises."""
+        """Return this backend's availability on this machine; never raises."""
 
     @abc.abstractmethod
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
@@ -206,7 +209,7 @@ class Backend(abc.ABC):
 
 ACTIONS: Final = Constants.ACTIONS
 IS_OBSERVED: Final = "is_observed"
-"""Parameter by which a Python step learns if its observations are read, ``int32``.
+"""Parameter ``int32`` that tells a Python step if its observations are read.
 
 CUDA C has ``WD_OBSERVED`` for it. It is not bound; in a launch of one step it is 1.
 """
@@ -232,7 +235,7 @@ def last_of(name: str) -> str:
 
 
 def rows_of_steps(constants: Mapping[str, Constant]) -> tuple[str, ...]:
-    """Return the arrays of which a kernel ``rollout`` takes one row per step.
+    """Return the arrays with one row per step in a kernel ``rollout``.
 
     By its constants: given actions, and with KEEP_ALL random actions (RANDOM) and the arrays of `KEPT`.
     """

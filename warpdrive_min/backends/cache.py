@@ -20,7 +20,9 @@ VARIABLE: Final = "WARPDRIVE_MIN_CACHE"
 
 
 def folder() -> Path:
-    """Return the cache folder: $WARPDRIVE_MIN_CACHE, or warpdrive_min in the user's cache.
+    """Return the cache folder, by default in the user's cache.
+
+    $WARPDRIVE_MIN_CACHE overrides it.
 
     Raises:
         ConfigError: No environment variable names it, and the user has no home folder.

@@ -33,7 +33,7 @@ SAID: Final = ("log_probs", "values")
 NEAR_BYTES: Final = 16_384
 """Limit for a block's arrays in shared memory, bytes; more would reduce occupancy."""
 MANY_AGENTS: Final = 512
-"""Most agents for `NEAR_BYTES`; with more, the step needs the shared memory itself."""
+"""Most agents for `NEAR_BYTES`; with more, steps need the shared memory."""
 NEAR_BYTES_OF_MANY: Final = 1_024
 """Limit for a block's arrays in shared memory with more agents, bytes."""
 
@@ -76,7 +76,10 @@ def _is_step(name: str) -> bool:
 
 
 class _Rollout:
-    """Rollout kernel with random actions (``draws``, ``seed``, ``stream``) or given ones."""
+    """Rollout kernel with random actions or given ones.
+
+    Random actions follow from ``draws``, ``seed`` and ``stream``.
+    """
 
     name = ROLLOUT
 
@@ -205,7 +208,10 @@ RECORDED: Final = {
     "n_cuts": "int n_cuts",
     "faults": "int (*faults)[2]",
 }
-"""Declarations of ``record``'s parameters beyond the step's; the first has a row per step."""
+"""Declarations of ``record``'s parameters beyond the step's.
+
+The first has a row per step.
+"""
 RECORD: Final = (
     (Constants.REWARDS, "float (*)[N_AGENTS]"),
     (DONE, "int*"),

@@ -48,13 +48,16 @@ OPTIMISATION = "-O3"
 """Optimisation flag of the C++ compiler; tests with many compilations lower it."""
 
 TARGET = "-march=native"
-"""Target processor of the C++ compiler; emulators may lack some of its instructions."""
+"""Target processor of the C++ compiler; emulators may lack instructions."""
 
 BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
-"""g++ flags that keep selects branch-free, so that loops over environments use SIMD."""
+"""g++ flags that keep selects branch-free, so that loops use SIMD."""
 
 SIGNED_ZEROS: Final = ("-frounding-math",)
-"""g++ flag for signed zeros; without it, ``0 - x`` becomes ``-x``, which is -0 for 0."""
+"""g++ flag for signed zeros.
+
+Without it, ``0 - x`` becomes ``-x``, which is -0 for 0.
+"""
 
 NOT_CLANG: Final = "#if defined(__clang__)\n#error\n#endif\n"
 """Program that clang cannot build."""
@@ -79,7 +82,7 @@ Quotients are nvcc's, names stay local to a library, and `{gridDim.x}` may narro
 
 FRAMES: Final = ("-Wframe-larger-than=131072", "-Werror=frame-larger-than")
 FRAMES_OF_GCC: Final = ("-Werror=frame-larger-than=131072",)
-"""Flags of clang++ and g++ for these sources: stack frames must fit a fibre's stack."""
+"""Flags of clang++ and g++ for these sources: frames must fit a fibre's stack."""
 
 SHOW_WRITES: Final = "-fsanitize=thread"
 """Flag that makes the compiler report each write to `fibres.cuh`.
@@ -94,7 +97,10 @@ MAX_FIBRES: Final = 16384
 """Most fibres of all threads; each needs two of Linux's 65,530 memory mappings."""
 
 PATIENCE_S = 10.0
-"""Timeout, s: of threads that wait for a lock, and of a thread's CPU time without a barrier."""
+"""Timeout of threads, s.
+
+It limits the wait for a lock, and a thread's CPU time without a barrier.
+"""
 
 
 class HostBackend(Backend):

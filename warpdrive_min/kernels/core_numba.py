@@ -94,7 +94,7 @@ class Maths(NamedTuple):
 
 
 def maths(exact: bool) -> Maths:
-    """Return our own sine and cosine, bit-identical in all languages, or the library's."""
+    """Return our sine and cosine, bit-identical in all languages, or the library's."""
     return Maths(_exact_sin, _exact_cos) if exact else Maths(_library_sin, _library_cos)
 
 
@@ -439,7 +439,7 @@ else:
 
     @cuda.jit(device=True)
     def any_near(flag, n):
-        """Return whether any of n adjacent threads has a flag set.
+        """True if any of n adjacent threads has a flag set.
 
         All threads of the warp must call it together.
         """
@@ -471,7 +471,7 @@ def take_ended(ended, clock, force, envs_per_block, threads, n_envs):
 
 @cuda.jit(device=True)
 def any_ended(ended, n_envs):
-    """Return whether an environment of the block ended; equal for all threads."""
+    """True if an environment of the block ended; equal for all its threads."""
     found = False
     for local in range(len(ended)):
         if cuda.blockIdx.x * len(ended) + local < n_envs and ended[local] != 0:

@@ -1,4 +1,4 @@
-"""Continuous actions in NumPy: the rules of `noise.cu`, over all environments at once."""
+"""Continuous actions in NumPy: the rules of `noise.cu`, for all environments."""
 
 from __future__ import annotations
 

@@ -14,7 +14,10 @@ from warpdrive_min.kernels.arguments import Choices
 from warpdrive_min.kernels.core_numba import exp, log, natural, philox, split, uniform, word
 
 TILE_FLOATS = 8192
-"""Floats of a tile; at 32 KB, seven blocks fit the shared memory of an H200 multiprocessor."""
+"""Floats of a tile, 32 KB.
+
+Shared memory then has room for seven blocks on a multiprocessor of an H200.
+"""
 
 
 def build(c: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def build(c: Any) -> dict[str, Any]:
                     for step in range(given.n_steps):
                         if given.truncated[step, env] != 0:
                             slot += 1
-                after = float32(0) if COMPAT else float32(given.last_values[row])  # value or return of the following step
+                after = float32(0) if COMPAT else float32(given.last_values[row])  # of the following step
                 advantage = float32(0)
                 for step in range(given.n_steps - 1, -1, -1):
                     is_terminated, is_truncated = given.terminated[step, env] != 0, given.truncated[step, env] != 0
