@@ -482,7 +482,7 @@ def check_memory(feeds: list[DataFeed], data_manager: CUDADataManager) -> None:
         for entry in feed.values():
             attributes, size = entry["attributes"], 4 * np.size(entry["data"])
             copies = 2 if attributes.get("save_copy_and_apply_at_reset") else 1
-            if attributes.get("log_data_across_episode"):  # of one environment
+            if attributes.get("log_data_across_episode"):  # only one environment is logged
                 row = size if attributes.get("n_copies") else size // data_manager.n_envs
                 fixed += row * (data_manager.episode_length + 1)
             if attributes.get("n_copies"):

@@ -193,8 +193,8 @@ def require_writable(path: Path, option: str, *, is_file: bool = False) -> None:
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
-        there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
-        tempfile.TemporaryFile(dir=there, prefix=UNFINISHED).close()
+        existing = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+        tempfile.TemporaryFile(dir=existing, prefix=UNFINISHED).close()
         if is_file and path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
@@ -431,6 +431,6 @@ def hold(folder: Path, wait_s: float = 0.0) -> Hold:
             if time.monotonic() >= until:
                 raise
             time.sleep(0.05)
-        except OSError:  # no locks of folders here
+        except OSError:  # the system has no locks of folders
             held = _HELD[place] = Hold(None)
     return held

@@ -241,12 +241,12 @@ def _guard(parent: int, words: Sequence[str]) -> NoReturn:
         _become(guard, words)
     os.closerange(0, min(os.sysconf("SC_OPEN_MAX"), 4096))  # pipes end when the program has closed them
     ended = status = 0
-    while ended != program:  # orphans among its descendants end here, too
+    while ended != program:  # orphaned descendants end here, too
         ended, status = os.wait()
     _kill_descendants()
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        with contextlib.suppress(OSError, ValueError):  # the signals that nobody can handle
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL and SIGSTOP have no handlers
             signal.signal(-code, signal.SIG_DFL)
         _without_core_file()
         os.kill(os.getpid(), -code)

@@ -186,7 +186,7 @@ class CUDASampler:
             feed.add_data(array.impossible, np.zeros(shape[:2], np.int32), scratch=True)
         feed.add_data(SEED, np.zeros(2, np.int32))
         for name in [name for name in feed if data_manager.is_data_on_device(name)]:
-            del feed[name]  # of another sampler
+            del feed[name]  # pushed by another sampler
         data_manager.push_data_to_device(feed)
         if self._seed is not None:
             data_manager.tensor(SEED).copy_(torch.tensor(self._seed, dtype=torch.int32, device="cpu"))
@@ -445,7 +445,7 @@ class CUDASampler:
                 raise ActionError(
                     f"{array.name}[{env}, {agent}]: of environment {env}, agent {agent}, no choice can be drawn: "
                     "probabilities must be finite and not negative, and one that the mask allows must be positive "
-                    f"({len(wrong)} of {counts.numel()} rows are so); mend the mask, or what gives the probabilities"
+                    f"({len(wrong)} of {counts.numel()} rows are impossible); fix the mask or the probabilities"
                 )
 
         return draw_and_check

@@ -98,7 +98,7 @@ def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], object
     """
     text = json.dumps({"schema": SCHEMA, **key}, sort_keys=True, default=str)
     path = folder() / (hashlib.sha256(text.encode()).hexdigest()[:32] + suffix)
-    if not os.path.exists(path):  # unlike `Path.exists`, false where the folder may not be read
+    if not os.path.exists(path):  # unlike `Path.exists`, False if the folder is unreadable
         require_writable()
         with replacing(path) as unfinished:
             make(unfinished)

@@ -37,7 +37,7 @@ def build(c: Any) -> dict[str, Any]:
         raise ValueError(f"sample: N_CATEGORIES must be below 8192 (got {N_CATEGORIES}); split the action space")
     TILE_ROWS = min(THREADS, TILE_FLOATS // ROW_STRIDE)
     MINUS_INFINITY = np.float32(-math.inf)
-    FORBIDDEN = MINUS_INFINITY if LOGITS else np.float32(0)  # of weight 0
+    FORBIDDEN = MINUS_INFINITY if LOGITS else np.float32(0)  # has weight 0
     NAN = np.float32(math.nan)
     SMALLEST = np.finfo(np.float32).tiny  # smallest normal float; smaller weights count as 0
     LARGEST = np.finfo(np.float32).max
@@ -113,7 +113,7 @@ def build(c: Any) -> dict[str, Any]:
                             if not (total > float32(0) and total <= LARGEST):
                                 is_impossible = True
                         if not ARGMAX:
-                            # uint32 of each step: the count of words wraps as in the other languages.
+                            # Each operation is cast to uint32: the count of words wraps as in the other languages.
                             number = uint32(uint32(uint32(given.draws[env]) * uint32(N_TYPES)) + uint32(action_type))
                             if action_type == 0 or number & uint32(3) == 0:
                                 words = philox(

@@ -23,7 +23,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     """Return the kernel ``sample``."""
     words = _Words(c.N_AGENTS)
     sizes = [int(size) for size in c.CATEGORIES]
-    forbidden = MINUS_INFINITY if c.LOGITS else np.float32(0)  # of weight 0
+    forbidden = MINUS_INFINITY if c.LOGITS else np.float32(0)  # has weight 0
     starts = np.cumsum([0, *sizes[:-1]])
 
     def sample(given: Choices, n_envs: int) -> None:
