@@ -31,7 +31,7 @@ SETTINGS: Final = {
 }
 """Git's defaults, which override the user's settings."""
 PATCH: Final = ("--no-ext-diff", "--no-textconv", "--no-color")
-"""Options of commands that print a patch: none of the user's programs runs."""
+"""Options for patches, against programs from the user's settings."""
 
 
 class GitError(RuntimeError):
@@ -39,7 +39,7 @@ class GitError(RuntimeError):
 
 
 def git(*arguments: str, root: Path) -> str:
-    """Return git's output for the repository of a folder, without taking a lock.
+    """Return git's output for a folder's repository, without locking it.
 
     The user's settings cannot make it run another program. One exception are filters of attributes, which define a
     file's content.

@@ -204,7 +204,7 @@ def _config_error(error: ValidationError, given: Any, who: str, place: str) -> C
 
 
 def _innermost_key(path: tuple[int | str, ...], given: Any) -> tuple[list[int | str], Any]:
-    """Return the mapping keys at the start of a path, and the value found there.
+    """Return a path's leading mapping keys, and the value there.
 
     Marks of pydantic and indices of lists are left out.
     """

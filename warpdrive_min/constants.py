@@ -23,7 +23,7 @@ DONE: Final = "_done_"
 EPISODE: Final = "_episode_"
 """Number of episodes started, (n_envs,) int32; counter of random starts."""
 RESET_SEED: Final = "_reset_seed_"
-"""Low and high word of the seed of starts and reset pools, (2,) int32."""
+"""Seed of starts and reset pools, low and high word, (2,) int32."""
 FINAL_OBSERVATIONS: Final = "final_observations"
 """Last observations of episodes that ended and restarted in the same step.
 

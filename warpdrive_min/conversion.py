@@ -11,7 +11,7 @@ from warpdrive_min.errors import DataError, WarpDriveError, require
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """Convert an array, list or number to a tensor that needs no gradient.
+    """Convert an array, list or number to a tensor without gradient.
 
     Raises:
         TypeError, ValueError, RuntimeError: The value holds no numbers.

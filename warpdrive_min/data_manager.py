@@ -266,7 +266,7 @@ class CUDADataManager:
             self._lent[name] = tensor
 
     def device_data(self, name: str) -> torch.Tensor | Scalar:
-        """Return a kernel's argument for a name: the live tensor, or the scalar."""
+        """Return a kernel's argument: the live tensor, or the scalar."""
         return self._scalars[name] if name in self._scalars else self.tensor(name)
 
     data_on_device_via_torch = tensor
@@ -360,7 +360,7 @@ def _array(name: str, value: Any) -> Array:
 
 
 def _narrowed(name: str, array: Array) -> Array:
-    """Return a copy with entries of at most 32 bits; finite numbers stay finite."""
+    """Return a copy of at most 32 bits; finite numbers stay finite."""
     with np.errstate(over="ignore"):
         narrowed = np.array(array, NARROWED.get(array.dtype, array.dtype), order="C")
     if array.dtype == np.float64:

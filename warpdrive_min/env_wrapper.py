@@ -134,14 +134,14 @@ class EnvWrapper:
         if hasattr(self.env, "env_backend"):
             self.env.env_backend = env_backend
         self.reset_on_host = True
-        """True if the next reset starts on the host and pushes the arrays."""
+        """True if the next reset runs on the host and pushes arrays."""
 
         has_context = isinstance(self.env, CUDAEnvironmentContext)
         if has_context:
             self.blocks_per_env = self.env.settle_blocks(blocks_per_env, self.backend.language)
         sources = self._sources()
         self.vectorised = has_context and self.backend.language in sources
-        """True if all copies run in kernels; else there is only the Python environment."""
+        """True if all copies run in kernels, not one Python environment."""
         if not self.vectorised:
             rule = f"has no {self.backend.language} kernels, which backend {env_backend!r} runs"
             do = "derive it from CUDAEnvironmentContext and name a source, or use env_backend='cpu'"
@@ -179,7 +179,7 @@ class EnvWrapper:
         if self.cuda_function_manager.has_function(custom):
             self.env_resetter.register_custom_reset_function(self.cuda_data_manager, custom)
         self.resets_itself = self.cuda_function_manager.has_function(OWN_KERNEL)
-        """True if its kernels have a ``reset``, which an ``auto_reset`` step also runs."""
+        """True if kernels have ``reset``, also run by ``auto_reset`` steps."""
 
     # -------------------------------------------------------------- construction
 
@@ -192,7 +192,7 @@ class EnvWrapper:
         return isinstance(self.env, Environment) and type(self).__init__ is EnvWrapper.__init__
 
     def like(self, num_envs: int, *, seed: int = 0, auto_reset: bool = False) -> Self:
-        """Return a new wrapper of the same environment and backend, not yet reset.
+        """Return a new, unreset wrapper of the same environment and backend.
 
         Raises:
             ConfigError: The environment is not an `Environment`, or a subclass has another constructor.
@@ -332,7 +332,7 @@ class EnvWrapper:
         return None
 
     def bound_step(self, *, of_one_row: bool = False, **arrays: torch.Tensor) -> Launch | None:
-        """Return a step of all copies that uses other tensors in place of arrays.
+        """Return a step of all copies on other tensors.
 
         A rollout can so have each step's observations written directly to its buffers. Some arrays must not be replaced
         by tensors of other content: those that a kernel reads, and those of which it writes only some rows.
@@ -374,7 +374,7 @@ class EnvWrapper:
 
     @property
     def rollout_mode(self) -> RolloutMode:
-        """Form of `rollout`: one launch for all steps, or stepwise with a reason.
+        """Form of `rollout`: one launch, or stepwise with a reason.
 
         May compile a kernel to find out.
 
@@ -472,7 +472,7 @@ class EnvWrapper:
         keep: Keep = "last",
         sampler: CUDASampler | None = None,
     ) -> tuple[Launch, Steps | PolicySteps]:
-        """Return a launch of a rollout, and the tensors that it writes to.
+        """Return a rollout's launch and output tensors.
 
         The launch may be called often or captured in a CUDA graph. Arguments and errors are those of `rollout`.
         """

@@ -78,7 +78,7 @@ class CUDAEnvironmentContext:
     A trainer derives from it how many final observations it must store.
     """
     tolerance: ClassVar[float] = 1e-5
-    """Largest rounding error of a step from the same state, in each array's unit."""
+    """Largest rounding error of a step from equal states, in each array's unit."""
     num_agents: int
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class CUDAEnvironmentContext:
 
 
 class Environment(CUDAEnvironmentContext):
-    """Environment whose kernels have the same phases in NumPy, CUDA C and Numba.
+    """Environment with equal kernel phases in NumPy, CUDA C and Numba.
 
     A subclass sets `name` and `kernel_sources`. Its constructor sets `num_agents`, `episode_length`, `action_space` and
     `config`. It overrides the hooks of `CUDAEnvironmentContext`. ``reset`` and ``step(actions)`` for one environment
@@ -217,7 +217,7 @@ class Environment(CUDAEnvironmentContext):
 
     @property
     def own_columns(self) -> int | None:
-        """First of the columns that mark the observing agent with a 1; else None.
+        """First of the columns that mark the observing agent, or None.
 
         There is one such column for each agent. In an agent's observation its own column is 1, the others are 0. All
         other columns are equal for all agents of an environment. Kernels then write `N_ROWS` rows of ``observations``:
@@ -330,7 +330,7 @@ def trainer_arrays(
 
 
 def agent_sets(env: Any) -> dict[str, list[Hashable]]:
-    """Return agents by array suffix: "" for all, or ``_<role>`` for each role."""
+    """Return agents by array suffix: "", or ``_<role>`` for each role."""
     roles: Mapping[str, Sequence[Hashable]] = getattr(env, "roles", {})
     return {f"_{role}": list(agents) for role, agents in roles.items()} or {"": list(env.action_space)}
 
@@ -353,7 +353,7 @@ def ids_in(known_ids: Collection[Hashable], agents: Iterable[Hashable]) -> list[
 
 
 def as_actions(what: str, actions: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Convert actions to a tensor without gradient that fits an array of ``dtype``.
+    """Convert actions to a tensor without gradient that fits ``dtype``.
 
     Raises:
         ActionError: They are not numbers, or have another shape or kind; the message starts with ``what``.

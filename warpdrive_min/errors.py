@@ -1,4 +1,4 @@
-"""Error classes of the project, one for each kind of input or resource."""
+"""Error classes, one for each kind of input or resource."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_SHOWN: Final = 1_000
 
 
 class WarpDriveError(Exception):
-    """Base of all errors that the project raises; broken rules keep their parts."""
+    """Base of the project's errors; broken rules keep their parts."""
 
     what: str = ""
     """Setting or argument that breaks a rule, with dots after enclosing names."""
     rule: str = ""
-    """Rule, as the end of a sentence that starts with ``what``: "must be at least 1"."""
+    """Rule that follows ``what``: "must be at least 1"."""
     got: Any = ...
     """Value that broke the rule; ``...``: no value."""
     do: str = ""
@@ -56,7 +56,7 @@ class ConfigError(WarpDriveError, ValueError):
 
 
 class DataError(WarpDriveError, ValueError):
-    """An array, scalar or name given to a feed or a data manager breaks a rule."""
+    """Data or a name given to a feed or data manager breaks a rule."""
 
 
 class BindingError(WarpDriveError, TypeError):
@@ -104,7 +104,7 @@ class WriteError(WarpDriveError, OSError):
 
 
 class DiskFullError(WriteError):
-    """A disk has too little free space, or a file exceeds its size limit."""
+    """A disk is full, or a file exceeds its size limit."""
 
 
 def known(names: Iterable[str]) -> str:
@@ -113,7 +113,7 @@ def known(names: Iterable[str]) -> str:
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """Suggest the closest known name, for errors about an unknown one; or ""."""
+    """Suggest the closest known name for an unknown one, or ""."""
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {near[0]}?" if near else ""
 
@@ -121,9 +121,9 @@ def meant(name: str, names: Iterable[str]) -> str:
 def whole(
     what: str, value: Any, low: int = 1, high: int = 2**31 - 1, do: str = "", error: type[WarpDriveError] = ConfigError
 ) -> int:
-    """Return an integer of Python or NumPy; raise an error unless within bounds.
+    """Return an integer argument; raise an error unless within bounds.
 
-    A bool is not an integer.
+    NumPy's integers are accepted; a bool is not.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -137,7 +137,7 @@ def whole(
 
 
 def of_type(what: str, value: Any, kind: type, do: str = "", error: type[WarpDriveError] = ConfigError) -> Any:
-    """Return an argument of some type; raise an error if it has another.
+    """Return an argument; raise an error if its type differs.
 
     A `bool` may be NumPy's.
     """
@@ -174,7 +174,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """Cut a text to its first characters, with three dots at the cut."""
+    """Cut a text to its first characters and three dots."""
     return text if len(text) <= most else f"{text[:most]}..."
 
 

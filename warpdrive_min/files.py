@@ -1,4 +1,4 @@
-"""Complete writes: a file gets its whole new content or keeps the old one."""
+"""Atomic writes: a file is replaced as a whole or unchanged."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from weakref import WeakValueDictionary
 from warpdrive_min.errors import DiskFullError, WriteError
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a full disk, an exceeded quota and a file size limit."""
+"""Error numbers of a full disk, quota and file size limit."""
 LITTLE: Final = 2**16
-"""Free bytes below which an error without a number counts as a full disk."""
+"""Free bytes below which an unnumbered error means a full disk."""
 UNFINISHED: Final = ".partial-"
 """Prefix of temporary folders for files that will replace another one."""
 
 
 @contextmanager
 def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
-    """Yield a temporary path; rename it to ``path`` at the end, unless it failed.
+    """Yield a temporary path; rename it to ``path`` on success.
 
     An error leaves the earlier content. The folder is created if missing and holds the temporary path, which has the
     same suffix. A link stays a link, and a replaced file keeps its mode. A device or pipe is written at the end.
@@ -65,12 +65,12 @@ def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, or leave its earlier content on an error.
+    """Write a file; an error leaves its earlier content.
 
-    Missing folders are created.
+    Text is written as UTF-8. Missing folders are created.
 
     Raises:
-        WriteError: It cannot be written. `DiskFullError` where there is no room.
+        WriteError: It cannot be written. `DiskFullError` if the disk is full.
     """
     encoded = content.encode() if isinstance(content, str) else content
     with replacing(path, len(encoded)) as unfinished, naming(path):
@@ -78,7 +78,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Append lines to a file, all or none, and wait until they are on the disk.
+    """Append lines to a file, all or none, and sync the file.
 
     Several processes may append to one file; each holds the file's lock while it writes. A last line without an end, as
     a killed process leaves it, is removed first.
@@ -88,7 +88,7 @@ def append(path: Path, text: str) -> None:
         text: Lines with their line ends.
 
     Raises:
-        WriteError: It cannot be written. `DiskFullError` where there is no room.
+        WriteError: It cannot be written. `DiskFullError` if the disk is full.
     """
     line = text.encode()
     with room_for(path, len(line), more=True), naming(path):
@@ -130,7 +130,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """True for a device, a pipe, or this process's standard output or error.
+    """True for a device, pipe, or standard output or error.
 
     Renaming would remove those.
     """
@@ -142,7 +142,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _descriptor_of(state: os.stat_result) -> int | None:
-    """Return 1 or 2 for a file that is open as standard output or error, or None."""
+    """Return 1 or 2 if a file is standard output or error, else None."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.path.samestat(state, os.fstat(descriptor)):
@@ -208,7 +208,7 @@ def require_writable(path: Path, option: str, *, is_file: bool = False) -> None:
 
 @contextmanager
 def room_for(path: Path, n_bytes: int | None = None, do: str = "make room", *, more: bool = False) -> Iterator[None]:
-    """Add the path and the needed bytes to the error of a full disk.
+    """Add path and needed bytes to the error of a full disk.
 
     Args:
         path: File or folder that is written.
@@ -229,7 +229,7 @@ def room_for(path: Path, n_bytes: int | None = None, do: str = "make room", *, m
 
 
 def _no_room(path: Path, number: int, n_bytes: int | None, do: str, more: str) -> DiskFullError:
-    """Build the error of a full disk; free bytes only where they explain it."""
+    """Build a full disk's error; free bytes only if they explain it."""
     rule = "needs more bytes" if n_bytes is None else f"needs {n_bytes:,}{more} bytes"
     if number == errno.EFBIG and (limit := _longest()) is not None:
         rule, do = f"{rule}, and a file may have {limit:,} (ulimit -f)", do.replace("make room", "raise the limit")
@@ -250,13 +250,13 @@ def _longest() -> int | None:
 
 
 def _system_error(error: Exception) -> int | None:
-    """Return the error number of the system; Rust libraries have it in the text."""
+    """Return the system's error number, for Rust libraries from the text."""
     found = re.search(r"\(os error (\d+)\)", str(error))
     return error.errno if isinstance(error, OSError) else int(found[1]) if found else None
 
 
 def said_full(message: str) -> int | None:
-    """Return the error number of a full disk in another program's output, or None."""
+    """Return the number of a full disk's error in a text, or None."""
     return next((number for number in FULL if os.strerror(number) in message), None)
 
 
@@ -364,7 +364,7 @@ def _lock(path: Path, wait: bool) -> int | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time use a folder's files; create the folder."""
+    """Lock a folder while one process uses its files; create it if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = lock_of(folder, wait=True)
     try:

@@ -43,9 +43,9 @@ def _is_of_a_server() -> bool:
 
 
 def threads() -> int:
-    """Return the number of compute threads: torch's, or 1 in a forked process.
+    """Return the number of compute threads, 1 in a forked process.
 
-    The first call in a forked process warns and gives torch one thread.
+    Otherwise it is torch's. The first call in a forked process warns and gives torch one thread.
     """
     global _threads_before
     import torch  # noqa: PLC0415  (takes seconds)

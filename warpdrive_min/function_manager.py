@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 KERNELS: Final = Path(__file__).parent / "kernels"
 
 BLOCK_FROM_AGENTS: Final = 64
-"""Fewest agents for one environment per block; with fewer, a block has several."""
+"""Fewest agents at which a block has only one environment."""
 PACKED_THREADS: Final = 128
 ROLLOUT_THREADS: Final = 512
 """Threads of a block of one-agent environments in kernels of many steps.
@@ -45,12 +45,12 @@ With fewer per block, episodes rarely end in the same step.
 BLOCKS_PER_WORKER: Final = 4
 """Fewest such blocks for each CPU thread, for an even load."""
 FILLING_BLOCKS: Final = 512
-"""Upper bound of the number of blocks for few environments.
+"""Upper bound of blocks for few environments.
 
 Almost four for each multiprocessor of a large GPU, so that all are busy.
 """
 FILLING_BLOCKS_OF_A_POLICY: Final = 384
-"""Upper bound of the number of blocks for few environments with a policy.
+"""Upper bound of blocks for few environments with a policy.
 
 A multiprocessor has registers for three such blocks.
 """
@@ -67,7 +67,7 @@ OWNER_THREADS: Final = 256
 Four such blocks run on one multiprocessor, and some work while others wait.
 """
 FEW_OWNER_THREADS: Final = 512
-"""Most threads of such a block if environments are too few to fill a GPU."""
+"""Most threads of such a block, if environments do not fill a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class LaunchShape:
             blocks_per_env: Blocks that share each environment; None: a block owns its environments.
             n_envs: Environments that should fill a GPU; if they are few, a block gets fewer and the grid more blocks.
                 None: a block gets as many as fit.
-            blocks_below: Upper bound of the number of blocks for few environments.
+            blocks_below: Upper bound of blocks for few environments.
             packed_threads: Most threads of a block of one-agent environments; None: PACKED_THREADS.
         """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
@@ -290,7 +290,7 @@ class CUDAFunctionManager:
         return name in self._kernels or name in self._sequences
 
     def has_agent_threads(self, name: str) -> bool:
-        """True if a kernel of that name exists and has a thread for each agent."""
+        """True if a kernel exists and has a thread for each agent."""
         return name in self._kernels and not self._kernels[name].owns_environments
 
     def kernel(self, name: str) -> Kernel:
@@ -492,7 +492,7 @@ def _first(size: Any) -> int:
 
 
 def _copy_to_symbol(module: Any, name: str, value: Any) -> bool:
-    """Copy a value to a module's symbol; return False if it has none."""
+    """Copy a value to a module's symbol; return False if missing."""
     symbol = module.symbol(name)
     if symbol is None:
         return False

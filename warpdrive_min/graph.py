@@ -35,7 +35,7 @@ def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """CUDA graph with a reference to the owner of its kernels and arrays."""
+    """CUDA graph, with the owner of its kernels and arrays."""
 
     graph: torch.cuda.CUDAGraph
     work: Callable[[], None]

@@ -80,6 +80,6 @@ class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Restore the module's own spec, which the import by the old name replaced."""
+        """Restore the module's spec, which the old name's import replaced."""
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state

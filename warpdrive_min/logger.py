@@ -31,7 +31,7 @@ class CUDALogController:
         self.last_valid_step = -1
 
     def reset_log(self, data_manager: CUDADataManager, env_id: int = 0) -> None:
-        """Clear the log, choose an environment, and log its state as step 0; enqueues."""
+        """Clear the log, and log an environment's step 0; enqueues."""
         n_envs = data_manager.n_envs
         require(0 <= env_id < n_envs, "reset_log", f"env_id must be from 0 to {n_envs - 1}", env_id, error=DataError)
         self._env_id = env_id

@@ -124,7 +124,7 @@ def why_no_kernel(sizes: Sequence[int], activation: str) -> str | None:
 
 
 def tiled(places: Indices, zero: int) -> Indices:
-    """Arrange indices of weights (outputs, inputs) or of biases in tiles of 8.
+    """Arrange indices of weights or biases in tiles of 8.
 
     Padding has the index ``zero``.
     """

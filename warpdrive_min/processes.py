@@ -86,7 +86,7 @@ class Child(subprocess.Popen[str]):
 def run(
     words: Sequence[str], *, check: bool = False, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; return its exit code and UTF-8 output.
+    """Run a program; return its exit code and UTF-8 output.
 
     See `Child`.
 
@@ -115,7 +115,7 @@ def run(
 
 
 def tied(words: Sequence[str]) -> list[str]:
-    """Return the command of a program that is killed when this process ends.
+    """Return the command of a program that dies with this process.
 
     Unlike with `Child`, there is no guard: the program itself gets its launcher's signals, and manages its own
     children. It starts with SIGINT, SIGHUP and SIGQUIT blocked, until `stopping.handle` or `joined`. An interpreter
@@ -222,7 +222,7 @@ def _watch(parent: int, number: int) -> None:
 
 
 def _guard(parent: int, words: Sequence[str]) -> NoReturn:
-    """Run a program until it or the parent ends, kill its descendants, exit as it did."""
+    """Run a program until it or the parent ends; kill its descendants, exit like it."""
 
     def stop(number: int, frame: object) -> None:
         _kill_descendants()
@@ -274,7 +274,7 @@ def _tie(parent: int, words: Sequence[str]) -> NoReturn:
 
 
 def _become(parent: int, words: Sequence[str]) -> NoReturn:
-    """Replace this process by a program that is killed when the parent ends."""
+    """Replace this process by a program that dies with its parent."""
     end_with_parent(parent)
     try:
         os.execvp(words[0], list(words))

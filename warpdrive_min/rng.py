@@ -79,12 +79,12 @@ def below(word: ArrayLike, n: int) -> NDArray[np.int64]:
 
 
 def pool_row(episode: ArrayLike, env: ArrayLike, seed_low: int, seed_high: int, n_rows: int) -> NDArray[np.int64]:
-    """Return the reset pool row of an episode, one for all arrays of an environment."""
+    """Return an episode's reset pool row, equal for all arrays."""
     return below(philox(episode, env, 0, STREAM_POOL, seed_low, seed_high)[0], n_rows)
 
 
 def seed_words(seed: int) -> tuple[int, int]:
-    """Split a 64-bit seed into a low and a high word for int32 arrays.
+    """Split a 64-bit seed into low and high words, int32.
 
     Kernels read them as uint32.
 

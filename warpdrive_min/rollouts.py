@@ -1,4 +1,4 @@
-"""Rollouts: many env steps in one launch if the kernels allow, else stepwise."""
+"""Rollouts: many env steps in one launch, or one by one."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Rollouts:
     def bound(
         self, n_steps: int, policy: str | torch.Tensor, keep: Keep, sampler: CUDASampler | None
     ) -> tuple[Launch, Steps]:
-        """Return a launch of ``n_steps`` steps, and the tensors that it writes to.
+        """Return a launch of ``n_steps`` steps, and its output tensors.
 
         The tensors are the same each time.
 
@@ -204,7 +204,7 @@ class Rollouts:
     # -------------------------------------------------------------- with a policy
 
     def mode_of(self, policy: Policy) -> RolloutMode:
-        """Return the form of rollouts with a policy; compiles the kernel to find out.
+        """Return the form of rollouts with a policy; may compile a kernel.
 
         Raises:
             ConfigError: As `bound_policy`.
@@ -266,7 +266,7 @@ class Rollouts:
         *,
         is_tf32: bool = False,
     ) -> Launch | str:
-        """Return a launch of training steps with a policy, or a reason against one.
+        """Return a launch of training steps, or a reason against one.
 
         One launch takes all steps.
 
@@ -434,7 +434,7 @@ class Rollouts:
     # -------------------------------------------------------------- one launch
 
     def _kernel(self, *, keeps_all: bool, is_random: bool) -> CUDAFunctionManager | None:
-        """Return the manager of a kernel ``rollout``; None: an obstacle, which is stored."""
+        """Return a ``rollout`` kernel's manager, or None; stores the obstacle."""
         key, subject = (keeps_all, is_random), self._subject
         if not self._obstacle and key not in self._managers:
             threads = ROLLOUT_THREADS if subject.backend.language == "cuda_c" else None
@@ -508,7 +508,7 @@ class Rollouts:
         return dict.fromkeys(map(rows_of, FLAGS), untouched) | named | arrays
 
     def _keeping_last(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> Launch:
-        """Return a function that copies each array's last row to the data manager.
+        """Return a function that copies last rows to the data manager.
 
         Arrays that the kernel writes there, too, are skipped.
         """
@@ -575,7 +575,7 @@ def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
 
 
 def _takes_tf32(policy: Perceptron | str) -> bool:
-    """True if a policy's products may use TF32, as torch's; never for exact ones."""
+    """True if a policy may use TF32, as torch; never if exact."""
     return torch.get_float32_matmul_precision() != "highest" and isinstance(policy, Perceptron) and not policy.in_order
 
 

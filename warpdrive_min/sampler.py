@@ -27,14 +27,14 @@ from warpdrive_min.spaces import action_bounds
 SEED: Final = "_sampler_seed_"
 """Low and high word of the sampler's seed, (2,) int32."""
 ONE: Final = "_sampler_one_"
-"""The number 1, (1,) float32, which kernels read if a parameter is a float.
+"""The number 1, (1,) float32, for parameters given as floats.
 
 If it is a tensor on the device, they read that.
 """
 SPREAD_FROM: Final = 256
 """Most agents whose draws one block computes; with more, blocks share them."""
 ROWS_OF_A_BLOCK: Final = 128
-"""Agents per block in that case; up to 64 choices each fit its shared memory."""
+"""Agents per block in that case; up to 64 choices fit shared memory."""
 MIN_NOISE_SCALE: Final = 1e-8
 """Scale below which noise is off."""
 
@@ -571,7 +571,7 @@ def _check(
 
 
 def _argument(name: str, value: torch.Tensor | float | None, device: torch.device) -> torch.Tensor | float:
-    """Return an argument, or an unused tensor of right rank and dtype for None."""
+    """Return an argument; None becomes an unused tensor of its kind."""
     if value is not None:
         return value
     if name == "mask":

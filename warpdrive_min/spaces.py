@@ -68,7 +68,7 @@ class Dict(dict[Any, Any]):
 
 
 def category_counts(space: Any) -> tuple[int, ...]:
-    """Return the number of choices for each action type of a discrete space.
+    """Return a discrete space's number of choices per action type.
 
     The space is Gymnasium's or ours.
     """
@@ -122,7 +122,7 @@ def space_of(observation: Any) -> Any:
 
 @cache
 def _box_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Box:
-    """Return a cached space of a shape and dtype; a million agents share one."""
+    """Return a cached space, which a million agents may share."""
     if dtype.kind in "ub":
         return Box(0, 1 if dtype.kind == "b" else np.iinfo(dtype).max, shape, dtype)
     bound = 1e20

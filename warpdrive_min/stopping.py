@@ -36,14 +36,14 @@ COMMANDS: Final = ("warpdrive_min", "bench", "warpdrive_min.bench")
 ENDING_S: Final = 10.0
 """Timeout of a command's clean-up, s."""
 PREFIX: Final = ".wd-"
-"""Prefix of folders for temporary files; short, as paths of sockets must be."""
+"""Prefix of temporary folders; short, for paths of sockets."""
 NOTHING: Final = "nothing was saved; run the same command again"
 
 Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
 
 
 class Stopped(SystemExit):
-    """Signal that asks a command to end, with exit code 128 plus its number.
+    """Signal that ends a command, with exit code 128 + number.
 
     It is not an `Exception`, so that error handlers do not catch it. Shells use the same exit code.
 
@@ -108,7 +108,7 @@ def handle(handler: Handler, numbers: Iterable[signal.Signals] | None = None) ->
 
 
 def ignore() -> None:
-    """Ignore the signals from now on, so that they cannot stop the clean-up."""
+    """Ignore the signals, so that they cannot stop the clean-up."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -204,7 +204,7 @@ def _end(number: int, frame: FrameType | None = None) -> None:
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:
-    """Raise `Stopped` in the main thread; end the process anyway after a timeout."""
+    """Raise `Stopped` in the main thread; exit after a timeout."""
     ignore()
     _COMMAND.stopped = Stopped(number)
     late = threading.Timer(ENDING_S, _give_up, (number,))

@@ -18,7 +18,7 @@ from warpdrive_min.errors import WriteError, printable
 
 
 class OutputError(OSError):
-    """Standard output is not writable; without a number if a pipe's reader ended."""
+    """Standard output is not writable; no number if a pipe's reader ended."""
 
 
 def echo(text: object, err: bool = False) -> None:
@@ -43,7 +43,7 @@ def _as_output_error() -> Iterator[None]:
 
 @contextmanager
 def output_required(exit_code: int) -> Iterator[None]:
-    """End a command with a message if standard output or a file is not writable.
+    """End a command with a message if output cannot be written.
 
     Raises:
         SystemExit: Standard output is closed, which is checked first, or a write failed.
@@ -68,7 +68,7 @@ def output_required(exit_code: int) -> Iterator[None]:
 
 
 def line_of(error: Exception) -> str:
-    """Return an error's message; system errors start with the file name, if any."""
+    """Return an error's message, with the file name of system errors."""
     if not isinstance(error, OSError) or isinstance(error, WriteError):
         return str(error)
     if error.filename is None:

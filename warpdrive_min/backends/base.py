@@ -38,7 +38,7 @@ Source = str | Path
 
 Argument: TypeAlias = "torch.Tensor | int | float"
 Launch = Callable[[], None]
-"""Function that enqueues a launch on the current stream; on a CPU it runs it.
+"""Function that enqueues a launch on the current stream (CPU: runs it).
 
 It does not synchronise.
 """
@@ -126,7 +126,7 @@ class Symbol(NamedTuple):
 
     n_bytes: int
     write: Callable[[Any], object]
-    """Function that copies a contiguous NumPy array of this size to it; synchronises."""
+    """Function that copies a contiguous NumPy array to it; synchronises."""
 
 
 class Kernel(Protocol):
@@ -187,12 +187,12 @@ class Backend(abc.ABC):
 
     @property
     def own_cores(self) -> list[int] | None:
-        """Cores used by `pinned`, one for each thread; None: threads are not pinned."""
+        """Cores used by `pinned`, one per thread; None: no pinning."""
         return None
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:
-        """Pin each thread that runs kernels to a core, if `own_cores` has some."""
+        """Pin kernel threads to the cores of `own_cores`, if any."""
         yield
 
     def require(self) -> Backend:
@@ -214,11 +214,11 @@ IS_OBSERVED: Final = "is_observed"
 CUDA C has ``WD_OBSERVED`` for it. It is not bound; in a launch of one step it is 1.
 """
 KEPT: Final = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS, Constants.REWARDS, TERMINATED, TRUNCATED, DONE)
-"""Arrays that a step writes; a rollout may store a row of each step."""
+"""Arrays that a step writes and a rollout may store."""
 
 
 FLAGS: Final = ("terminated", "truncated", DONE)
-"""Arrays of `KEPT` that a rollout stores as one-byte flags, named by `rows_of`."""
+"""Arrays of `KEPT` that rollouts store as one-byte flags (`rows_of`)."""
 
 
 def rows_of(flag: str) -> str:
@@ -227,7 +227,7 @@ def rows_of(flag: str) -> str:
 
 
 def last_of(name: str) -> str:
-    """Return a CUDA C kernel's name for the last step's content of an array.
+    """Return a CUDA C kernel's name for an array's last step.
 
     Used alongside rows of all steps.
     """
@@ -248,7 +248,7 @@ RESERVED: Final = {name.strip("_"): name for name in (TIMESTEP, DONE, EPISODE, R
 
 
 class ArgumentKind(NamedTuple):
-    """Kind of a kernel argument: an array or scalar, or a named tuple of kinds."""
+    """Kernel argument: an array, a scalar, or a named tuple of arguments."""
 
     kind: Callable[..., Any] | None = None
     fields: tuple[ArgumentKind, ...] = ()

@@ -1,4 +1,4 @@
-"""Cache of compiled code in the user's cache folder, by hash of all inputs."""
+"""Cache of compiled code, by hash of all inputs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def require_writable() -> None:
 
 
 def obstacle(path: Path) -> str | None:
-    """Return the reason why a folder cannot be created or written, or None.
+    """Return the reason why a folder is not writable, or None.
 
     Creates the folder.
     """

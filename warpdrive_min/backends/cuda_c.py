@@ -158,7 +158,7 @@ def _unit(constants: Mapping[str, Constant], before: Sequence[str], source: Path
 
 
 def _unit_of_many_steps(source: Path, whole: str, constants: Mapping[str, Constant], name: str, after: str) -> str:
-    """Return the unit of a rollout kernel: the source's own, or a generated one.
+    """Return the unit of a rollout kernel, from the source or generated.
 
     A source's own is guarded by ``#if defined(WD_ROLLOUT)``, or with a policy by ``#if defined(WD_POLICY)``. A
     generated one is built from its ``step``.
@@ -179,12 +179,12 @@ def _unit_of_many_steps(source: Path, whole: str, constants: Mapping[str, Consta
 
 
 def key(text: str, source: Path, **more: object) -> dict[str, object]:
-    """Return the cache key of a unit: its text, included headers and more inputs."""
+    """Return a unit's cache key: text, included headers, other inputs."""
     return {"text": text, "headers": [(path.name, read(path)) for path in headers(text, source.parent)], **more}
 
 
 def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture: str) -> Path:
-    """Compile a source to a cubin for a GPU architecture; return the cached file.
+    """Compile a source to a cached cubin for a GPU architecture.
 
     The architecture is for example ``"sm_90"``. NVRTC compiles, else nvcc. A source that needs nvcc (`needs_nvcc`) is
     compiled with it if it is installed. Needs no GPU.

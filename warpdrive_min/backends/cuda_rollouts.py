@@ -31,7 +31,7 @@ BODY: Final = "wd_one_{}"
 SAID: Final = ("log_probs", "values")
 """Outputs of a policy for each step, apart from its actions."""
 NEAR_BYTES: Final = 16_384
-"""Limit for a block's arrays in shared memory, bytes; more would reduce occupancy."""
+"""Limit of a block's arrays in shared memory, bytes, for occupancy."""
 MANY_AGENTS: Final = 512
 """Most agents for `NEAR_BYTES`; with more, steps need the shared memory."""
 NEAR_BYTES_OF_MANY: Final = 1_024
@@ -113,7 +113,7 @@ class _Rollout:
     # -------------------------------------------------------------- overridden by subclasses
 
     def _rows_of_steps(self) -> dict[str, str]:
-        """Return the row index of each array with one row per step, by name."""
+        """Return the row index of arrays with one row per step."""
         return {name: "wd_step" for name in rows_of_steps(self._constants) if name not in FLAGS}
 
     def _draws(self) -> bool:
@@ -121,7 +121,7 @@ class _Rollout:
         return bool(self._constants["RANDOM"])
 
     def _keeps_flags(self) -> bool:
-        """True if each step's flags are copied to rows of one byte each."""
+        """True if each step's flags are copied to byte rows."""
         return bool(self._constants["KEEP_ALL"])
 
     def _more(self) -> dict[str, str]:
@@ -163,7 +163,7 @@ class _Rollout:
         return [row, f"WD_EACH_ENV(local, env) {{ {' '.join(keep)} }}"] if keep else []
 
     def _at(self, name: str) -> str:
-        """Return the argument of a step for an array, at the current row."""
+        """Return a step's argument for an array, at the current row."""
         if name not in self._by_step:
             return f"{name}_near" if name in self._near else name
         entries = "" if "[" in self._declared[name] or name == "successes" else f" * {entries_of(name)}"
@@ -222,7 +222,7 @@ RECORD: Final = (
     (TERMINATED, "int*"),
     (TRUNCATED, "int*"),
 )
-"""Arrays of a step in the order of ``record``, with their C types there."""
+"""Arrays of a step in ``record``'s order, with C types."""
 
 
 class _WithPolicy(_Rollout):

@@ -45,7 +45,7 @@ AGENT_DTYPES = {
     "size_t": "uint64",
     **{f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-"""NumPy dtypes by C element type, for kernels with a thread for each agent.
+"""NumPy dtypes by C element type, for kernels with agent threads.
 
 Includes more types, as users' nvcc sources have them.
 """
@@ -291,7 +291,7 @@ def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int)
 
 
 def _takes_as_given(text: str, name: str) -> bool:
-    """True if a source with a thread per agent reads a name that it does not declare."""
+    """True if an nvcc source reads a name without declaring it."""
     types = r"(?:auto|bool|const|double|float|int|long|short|signed|size_t|unsigned|\w+_t)"
     declared = rf"\b{types}\b[\s*&]*\b{name}\b|#\s*define\s+{name}\b|\b{name}\s*=(?!=)"
     return is_for_nvcc(text) and re.search(rf"\b{name}\b", text) is not None and not re.search(declared, text)
@@ -303,7 +303,7 @@ def needs_states(text: str) -> bool:
 
 
 def defines(text: str, name: str) -> bool:
-    """True if a source defines a constant, macro or function of that name."""
+    """True if a source defines that constant, macro or function."""
     pattern = rf"#\s*define\s+{name}\b|\b\w+\s+{name}\s*(?:=(?!=)|\{{|\([^()]*\)\s*\{{)"
     return re.search(pattern, text) is not None
 

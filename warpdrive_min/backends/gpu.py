@@ -53,7 +53,7 @@ def gpu_availability() -> Availability:
 
 
 def _is_for_cpus() -> bool:
-    """True if torch is not imported yet and its version file is CPU-only.
+    """True if torch is not imported and its version file is CPU-only.
 
     The file then names neither CUDA nor ROCm.
     """

@@ -1,4 +1,4 @@
-"""Backend `host`: CUDA C kernels, built by a C++ compiler, on CPU threads.
+"""Backend `host`: CUDA C kernels, compiled for CPU threads.
 
 It is the compiled CPU baseline, and tests CUDA C without a GPU. Threads share the blocks. A block of a `WD_KERNEL` is
 one call. Kernels with a thread for each agent run as fibres (`kernels/fibres.cuh`), which are correct but slow.
@@ -63,10 +63,10 @@ NOT_CLANG: Final = "#if defined(__clang__)\n#error\n#endif\n"
 """Program that clang cannot build."""
 
 THROWS: Final = 'extern "C" int wd_throws() { try { throw 1; } catch (int number) { return number; } }\n'
-"""Program that needs the C++ library, which a C compiler does not link."""
+"""Program that needs the C++ library, not linked by C compilers."""
 
 UNVECTORISED: Final = ("-Wno-pass-failed",)
-"""clang++ flag against warnings about loops that it may vectorise but does not."""
+"""clang++ flag against warnings about loops that it does not vectorise."""
 
 CLANG: Final = "#if !defined(__clang__)\n#error\n#endif\n"
 """Program that only clang can build."""
@@ -82,7 +82,7 @@ Quotients are nvcc's, names stay local to a library, and `{gridDim.x}` may narro
 
 FRAMES: Final = ("-Wframe-larger-than=131072", "-Werror=frame-larger-than")
 FRAMES_OF_GCC: Final = ("-Werror=frame-larger-than=131072",)
-"""Flags of clang++ and g++ for these sources: frames must fit a fibre's stack."""
+"""Flags for these sources: frames must fit a fibre's stack."""
 
 SHOW_WRITES: Final = "-fsanitize=thread"
 """Flag that makes the compiler report each write to `fibres.cuh`.
@@ -391,7 +391,7 @@ extern "C" void wd_pin(int threads, int n_each, const int* cores) {
 
 
 def _pin(compiler: str, cores: Sequence[Sequence[int]]) -> None:
-    """Pin each thread that runs kernels to its entry's cores, equally many each."""
+    """Pin kernel threads to their entries' cores, equally many each."""
     flat = [core for each in cores for core in each]
     _pinning(compiler).wd_pin(len(cores), len(cores[0]), (ctypes.c_int * len(flat))(*flat))
 
@@ -429,7 +429,7 @@ def openmp_flags(compiler: str) -> tuple[str, ...]:
 
 @functools.cache
 def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[str, ...]:
-    """Return the flags if the compiler can build a program with them, else ()."""
+    """Return the flags if the compiler can build with them, else ()."""
     try:
         _probe(compiler, flags, program, lambda path: None)
     except CompileError:
@@ -476,7 +476,7 @@ def _probe(compiler: str, flags: tuple[str, ...], program: str, use: Callable[[P
 
 
 def processor(*fields: str) -> str:
-    """Return the first CPU info line that starts with one of the words.
+    """Return the first CPU info line with one of the words.
 
     Falls back to the processor's name.
     """

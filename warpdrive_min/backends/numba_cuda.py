@@ -113,7 +113,7 @@ class NumbaKernel:
         self.name = name
         self.owns_environments = owns_environments
         self._is_compiled = bool(getattr(kernel, "signatures", ()))
-        """True if its decorator has explicit signatures, the only ones it compiles for."""
+        """True if its decorator declares the only signatures."""
         self.parameters: tuple[Parameter, ...] = declared_parameters(kernel)
         self._signature = PythonSignature.of(_function(kernel))
         self._kernel = kernel

@@ -79,7 +79,7 @@ class PyCudaBackend(GpuBackend):
 
 
 class LoadedModule:
-    """PyCUDA module that is unloaded only in a thread that loads another one.
+    """PyCUDA module, unloaded only by a thread that loads another.
 
     Python's garbage collector may run in an autograd thread, where the context is not current. PyCUDA could not unload
     a module there; it would warn and leak it.

@@ -1,1 +1,1 @@
-"""The core's kernels in CUDA C, Numba and NumPy, and their shared code."""
+"""Core kernels in CUDA C, Numba and NumPy, and shared code."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Recording(NamedTuple):
-    """Arguments of ``record``: an env step, its stored rows, and sums over episodes."""
+    """Arguments of ``record``: a step, its rows, sums over episodes."""
 
     rewards: float32[:, :]
     done: int32[:]

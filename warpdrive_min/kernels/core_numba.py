@@ -31,7 +31,7 @@ ONE: Final = np.float32(1)
 
 @cuda.jit(device=True)
 def philox(step, env, agent, stream, seed_low, seed_high):
-    """Return the four uint32 words of a block; counters and seed count as uint32."""
+    """Return a block's four uint32 words; inputs count as uint32."""
     # A product of two widened uint32 is one instruction; of two uint64 it would be several.
     half = uint64(32)
     x, y, z, w = _uint32(step), _uint32(env), _uint32(agent), _uint32(stream)
@@ -53,7 +53,7 @@ def _uint32(value):
 
 @cuda.jit(device=True)
 def word(words, index):
-    """Return the word of an index 0 to 3 that is only known at run time.
+    """Return the word of a run-time index, 0 to 3.
 
     It uses selects, as an array would be in local memory.
     """
@@ -79,7 +79,7 @@ def below(word, n):
 
 @cuda.jit(device=True)
 def pool_row(episode, env, seed_low, seed_high, n_rows):
-    """Return the reset pool row of an episode, one for all arrays of an environment."""
+    """Return an episode's reset pool row, equal for all arrays."""
     return below(philox(episode, env, 0, STREAM_POOL, seed_low, seed_high)[0], n_rows)
 
 
@@ -212,7 +212,7 @@ def wrap(x, period):
 
 @cuda.jit(device=True)
 def principal(angle):
-    """Return the same angle within +-pi; an angle in range keeps its bits."""
+    """Return the angle within +-pi; one in range keeps its bits."""
     return angle if abs(angle) <= _PI else wrap(angle + _PI, _TWO_PI) - _PI
 
 
@@ -244,7 +244,7 @@ def _exact_quotient(a, b):
 
 @cuda.jit(device=True)
 def _reduced(x):
-    """Return the quadrant of x, -2 to 2, and sine and cosine of the remainder."""
+    """Return x's quadrant, -2 to 2, and the rest's sine and cosine."""
     j = _round(x * float32(0.636619772))
     r = x - j * float32(1.5703125)
     r = r - j * float32(4.837512969970703e-4)
@@ -323,7 +323,7 @@ def env_at(index, envs_per_block):
 
 @cuda.jit(device=True)
 def agent_at(item, envs_per_block, n_agents):
-    """Return an agent's environment index in the block and among all, and its own."""
+    """Return an agent's environment, in the block and overall, and index."""
     local, agent = split(item, n_agents)
     return local, natural(cuda.blockIdx.x * envs_per_block + local), agent
 
@@ -370,7 +370,7 @@ else:
         return array(array, sizes), generate
 
     def _row(context, builder, kind, array, row, n):
-        """Return a pointer to a row's vectors, as wide as possible, and their number.
+        """Return a pointer to a row's widest vectors, and their number.
 
         The row has n float32 of a contiguous array.
         """
@@ -384,7 +384,7 @@ else:
 
     @intrinsic
     def load_row(context, array, row, n):
-        """Return a row of n float32 of a contiguous array ``[row, 1, n]``.
+        """Return a row of a contiguous float32 array ``[row, 1, n]``.
 
         The loads are as wide as the alignment allows.
         """
@@ -404,7 +404,7 @@ else:
 
     @intrinsic
     def store_row(context, array, row, values):
-        """Write n float32 to a row of a contiguous array ``[row, 1, n]``.
+        """Write a row of a contiguous float32 array ``[row, 1, n]``.
 
         The stores are as wide as the alignment allows.
         """
@@ -471,7 +471,7 @@ def take_ended(ended, clock, force, envs_per_block, threads, n_envs):
 
 @cuda.jit(device=True)
 def any_ended(ended, n_envs):
-    """True if an environment of the block ended; equal for all its threads."""
+    """True in all threads if an environment of the block ended."""
     found = False
     for local in range(len(ended)):
         if cuda.blockIdx.x * len(ended) + local < n_envs and ended[local] != 0:

@@ -32,7 +32,7 @@ def normal(first, second):
 
 @cuda.jit(device=True)
 def number(draws, n_types, action_type):
-    """Return draws * n_types + action_type as uint32; wraps as in other languages."""
+    """Return draws * n_types + action_type, wrapped to uint32."""
     return uint32((int64(draws) * int64(n_types) + int64(action_type)) & int64(0xFFFFFFFF))
 
 
@@ -51,7 +51,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def next_normal(words, n_draws, action_type, env, agent, stream, seed):
-        """Return the normal of an action type, and the block of words for the next type.
+        """Return an action type's normal, and the words for the next.
 
         Two types of an agent share a block.
         """

@@ -77,6 +77,6 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
 
 def _total(terms: FloatArray) -> FloatArray:
-    """Return sums over the last axis, in the other languages' order of addition."""
+    """Return sums over the last axis, in the same order in all languages."""
     total: FloatArray = np.add.accumulate(terms, axis=-1)[..., -1]
     return total

@@ -1,4 +1,4 @@
-"""Generic resets in NumPy: the rule of `reset.cu`, for all environments at once."""
+"""Generic resets in NumPy: the rule of `reset.cu`."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def drawing(c: Any) -> Draw:
 
     @cuda.jit(device=True)
     def draw(actions, step, draws, seed, stream, n_envs):
-        """Write the actions of a step of this launch; the caller must synchronise."""
+        """Write the actions of a launch's step; the caller must synchronise."""
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = split(item, n_agents)
             env = cuda.blockIdx.x * envs_per_block + local

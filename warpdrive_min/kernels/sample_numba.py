@@ -154,7 +154,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def count(draws: int32[:], n_envs: int32) -> None:
-        """Count a draw of blocks that share an environment, after all have read the count."""
+        """Count a draw, after all blocks of an environment read the count."""
         if cuda.threadIdx.x == 0 and cuda.blockIdx.x % BLOCKS_PER_ENV == 0:
             draws[cuda.blockIdx.x // BLOCKS_PER_ENV] += 1
 

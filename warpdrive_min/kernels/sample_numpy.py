@@ -1,4 +1,4 @@
-"""Sampler in NumPy: the rule of `sample.cu`, for all environments at once."""
+"""Sampler in NumPy: the rule of `sample.cu`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
 
 class _Words:
-    """Random words of the current draw; a block's four words serve up to four draws."""
+    """Random words of a draw; a block serves up to four draws."""
 
     def __init__(self, n_agents: int) -> None:
         self._agents = np.arange(n_agents)

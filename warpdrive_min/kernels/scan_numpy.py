@@ -1,4 +1,4 @@
-"""Advantages and returns in NumPy: the rule of `scan.cu`, for all rows at once."""
+"""Advantages and returns in NumPy: the rule of `scan.cu`."""
 
 from __future__ import annotations
 
