@@ -1,4 +1,4 @@
-"""warpdrive_min: end-to-end multi-agent reinforcement learning on the GPU, with WarpDrive's names."""
+"""Multi-agent reinforcement learning on the GPU, with WarpDrive's names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from warpdrive_min import stopping
 
-if stopping.is_starting():  # to import the rest takes seconds
+if stopping.is_starting():  # the other imports take seconds
     stopping.end_at_once()
 
 from warpdrive_min import forks  # noqa: F401  (notes forks from now on)
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from warpdrive_min.resetter import CUDAEnvironmentReset
     from warpdrive_min.ring_buffer import RingBuffer, RingBufferManager
     from warpdrive_min.sampler import CUDASampler
-else:  # a type checker would take every name for one of ours
+else:  # hidden from type checkers, which would accept any name
     __getattr__ = on_first_use(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""The git checkout that code is in."""
+"""Git checkout of the running code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warpdrive_min import processes
 
 _WHICH: Final = ("DIR", "WORK_TREE", "INDEX_FILE", "OBJECT_DIRECTORY", "COMMON_DIR", "NAMESPACE", "PREFIX")
 ELSEWHERE: Final = frozenset(f"GIT_{name}" for name in _WHICH)
-"""Variables of another repository than that of a folder; git sets them in hooks."""
+"""Variables that point git to another repository; git sets them in hooks."""
 
 
 SETTINGS: Final = {
@@ -29,22 +29,23 @@ SETTINGS: Final = {
     "status.renames": "true",
     "status.showUntrackedFiles": "normal",
 }
-"""Git's defaults, which go before the settings of the user."""
+"""Git's defaults, which override the user's settings."""
 PATCH: Final = ("--no-ext-diff", "--no-textconv", "--no-color")
-"""Options of commands that print a patch: no program of the user's makes it."""
+"""Options for patches, against programs from the user's settings."""
 
 
 class GitError(RuntimeError):
-    """Git is missing, or refuses; the message is its own."""
+    """Git is missing or fails; the message is git's own."""
 
 
 def git(*arguments: str, root: Path) -> str:
-    """Return what git prints about the repository of a folder; it takes no lock there.
+    """Return git's output for a folder's repository, without locking it.
 
-    It runs no program that the user's settings name, but a filter of attributes, which says what a file's content is.
+    The user's settings cannot make it run another program. One exception are filters of attributes, which define a
+    file's content.
 
     Raises:
-        GitError: There is no git, or it refuses.
+        GitError: Git is missing or fails.
     """
     settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
     command, *more = arguments
@@ -64,7 +65,7 @@ def commit_of(name: str, root: Path) -> str:
     """Return the hash of the commit that a revision names.
 
     Raises:
-        GitError: There is none, or git refuses; says what to do.
+        GitError: No such commit, or git fails; the message ends with advice.
     """
     try:
         commit = git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}", root=root)
@@ -72,7 +73,7 @@ def commit_of(name: str, root: Path) -> str:
             return commit
         raise GitError(f"{name} is a range, not a revision")
     except GitError as error:
-        git("rev-parse", "--git-dir", root=root)  # whether it reads the repository at all
+        git("rev-parse", "--git-dir", root=root)  # raises if git cannot read the repository at all
         raise GitError(f"{error}; {_advice(name, root)}") from error
 
 
@@ -92,7 +93,7 @@ def _advice(name: str, root: Path) -> str:
 
 
 def _why_no_commit(found: str, root: Path) -> str:
-    """Return why a hash that a name stands for is not that of a commit."""
+    """Return the reason why a hash is not a commit's."""
     try:
         return f"it names a {git('cat-file', '-t', found, root=root)}: name a commit"
     except GitError:
@@ -100,10 +101,10 @@ def _why_no_commit(found: str, root: Path) -> str:
 
 
 def commit_of_code(root: Path, *paths: str) -> str:
-    """Return the hash of the commit that is checked out with some paths below a folder.
+    """Return the hash of the checked-out commit, which must contain some paths.
 
     Raises:
-        GitError: There is none, or it has none of the paths: they are a copy in a checkout of something else.
+        GitError: There is no commit, or it lacks the paths: the code is a copy inside another project's checkout.
     """
     commit = commit_of("HEAD", root)
     if not git("ls-files", "--", *paths, root=root):

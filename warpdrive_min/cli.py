@@ -1,4 +1,4 @@
-"""The command line: `python -m warpdrive_min new-env|validate|train|evaluate|verify|render`."""
+"""Command line: `python -m warpdrive_min`, with the commands of `app`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warpdrive_min.commands.verify import BROKEN, verify
 
 
 class Commands(Strict):
-    """Commands with the exit codes that their pages promise."""
+    """Command group with the documented exit codes."""
 
     exit_codes: ClassVar[Mapping[str, int]] = {"new-env": 2, "validate": 2, "verify": BROKEN}
 

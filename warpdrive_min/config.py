@@ -1,8 +1,9 @@
-"""Base of all configs, of runs and of environments: frozen pydantic models whose errors name the key.
+"""Base of run and environment configs: frozen pydantic models.
 
-A field's annotation says what it takes, in bounds that all numbers have: integers of 64 bits, and floats in the range
-of float32, in which kernels compute. Types are strict: no string is a number, and true is none. Taken beside the
-type itself: NumPy's scalars and arrays, 1e6 for an integer, a list for a tuple, null for a section with its defaults.
+Errors name the key. A field's annotation gives its type and bounds. Two bounds hold for all numbers: integers have 64
+bits, and floats lie in the range of float32, in which kernels compute. Types are strict: a string is not a number, and
+neither is true. Five other values are accepted: NumPy scalars and arrays, 1e6 for an integer, a list for a tuple, and
+null for a section with its defaults.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ def _whole(given: Any) -> Any:
 
 
 MAX_SIZE: Final = 2**31 - 1
-"""Largest size of an array, which kernels count in int32."""
+"""Largest array size; kernels use int32 sizes."""
 MAX_SEED: Final = 2**63 - 1
 MAX_FLOAT, MIN_FLOAT = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
-"""Largest and smallest size of a float other than 0."""
+"""Largest and smallest absolute value of a nonzero float."""
 MAX_DEPTH: Final = 100
-"""Deepest nesting of lists and mappings."""
+"""Maximum nesting of lists and mappings."""
 
 Int = Annotated[int, BeforeValidator(_whole)]
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_SIZE), BeforeValidator(_whole)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1, le=2**63 - 1), BeforeValidator(_whole)]
-"""Number of steps, episodes or iterations, which no array has as its size."""
+"""Number of steps, episodes or iterations; never an array size."""
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_whole)]
 AgentCount = Annotated[PositiveInt, Field(le=100_000)]
-"""Agents of an environment."""
+"""Number of agents in an environment."""
 Levels = Annotated[NonNegativeInt, Field(le=1_000)]
-"""Choices of an action besides the one that changes nothing."""
+"""Number of an action's choices, without the one that changes nothing."""
 PoolSize = Annotated[NonNegativeInt, Field(le=10_000_000)]
-"""Rows of a reset pool."""
+"""Number of rows of a reset pool."""
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 NonPositiveFloat = Annotated[float, Field(le=0)]
@@ -59,30 +60,30 @@ UnitFloat = Annotated[float, Field(ge=0, le=1)]
 AS_TUPLE = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
 """Annotation of tuples, which YAML and JSON write as lists."""
 NULL_IS_EMPTY = BeforeValidator(lambda given: {} if given is None else given)
-"""Annotation of mappings."""
+"""Annotation of mappings that reads null as empty."""
 
 NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 NUMBER_TYPES: Final = ("int_type", "float_type")
-"""pydantic's words for a value that should be a number."""
+"""pydantic's error types for a value that should be a number."""
 QUOTED: Final = "write it without quotes; PyYAML alone takes 1e-3 for a string: write 1.0e-3, or use RunConfig.load"
 
 
 class Config(BaseModel):
-    """Base of configs and of their sections; a key that is left out has the field's default.
+    """Base of configs and of their sections; missing keys get their defaults.
 
     Raises:
-        ConfigError: A key is unknown, a value is of another type than its field, or a rule is broken; ``what`` is the
-            key, with those of the sections around it.
+        ConfigError: A key is unknown, a value has the wrong type, or a rule is broken; ``what`` is the dotted key, with
+            the enclosing sections.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     WHO: ClassVar[str] = ""
-    """Word before the place in errors."""
+    """Prefix of the key in errors."""
     PLACE: ClassVar[str] = ""
-    """Place of a section that is made by itself, for errors."""
+    """Key of a section that is created alone, for errors."""
     OF_OTHERS: ClassVar[Sequence[str]] = ()
-    """Fields whose numbers another config checks."""
+    """Fields whose numbers are checked by another config."""
 
     def __init__(self, /, **given: Any) -> None:
         try:
@@ -92,15 +93,17 @@ class Config(BaseModel):
         except RecursionError:
             raise _too_deep(self.WHO, self.PLACE) from None
 
-    # As pydantic's own: sections within others are then made without a call of it, and all errors reach the outermost.
+    # Makes pydantic create nested sections without this constructor, so that all errors reach the outermost one.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
-        """Make a config of a mapping, which is copied and left as it is; places in errors begin with its keys.
+        """Create a config from a mapping, which is copied and not changed.
+
+        Keys in errors start at this mapping.
 
         Raises:
-            ConfigError: As of the class.
+            ConfigError: See the class.
         """
         try:
             return cls.model_validate(given)
@@ -110,20 +113,20 @@ class Config(BaseModel):
             raise _too_deep(cls.WHO, "") from None
 
     def replace(self, **changes: Any) -> Self:
-        """Return a config with some keys changed, checked as any.
+        """Return a validated copy with some keys changed.
 
         Raises:
-            ConfigError: As of the class.
+            ConfigError: See the class.
         """
         return type(self)(**{**dict(self), **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the config as dicts, lists and scalars of Python, all keys given; `read` takes it back."""
+        """Return all keys as Python dicts, lists and scalars; `read` accepts them."""
         values: dict[str, Any] = plain(self.model_dump(warnings=False))
         return values
 
     def _check(self) -> None:
-        """Raise `ConfigError` where a rule about several keys is broken, or one that no annotation says."""
+        """Raise `ConfigError` if a rule is broken that annotations cannot express."""
 
     def _require(self, key: str, holds: object, rule: str, do: str = "") -> None:
         """Raise `ConfigError` unless a rule about a key of this config holds."""
@@ -162,7 +165,7 @@ class Config(BaseModel):
 
 
 def plain(given: Any) -> Any:
-    """Copy mappings and lists, with Python's numbers in place of NumPy's; configs in them stay themselves."""
+    """Copy mappings and lists, with NumPy's numbers as Python's; configs stay."""
     if isinstance(given, Mapping):
         return {key: plain(value) for key, value in given.items()}
     if isinstance(given, list | tuple):
@@ -186,7 +189,7 @@ def _too_deep(who: str, place: str) -> ConfigError:
 
 
 def _config_error(error: ValidationError, given: Any, who: str, place: str) -> ConfigError:
-    """Return the first error of pydantic as ours, about the key at which it stands."""
+    """Convert pydantic's first error to ours, with the key as its place."""
     first = error.errors(include_url=False)[0]
     path, cause = first["loc"], first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
@@ -201,7 +204,10 @@ def _config_error(error: ValidationError, given: Any, who: str, place: str) -> C
 
 
 def _innermost_key(path: tuple[int | str, ...], given: Any) -> tuple[list[int | str], Any]:
-    """Return the part of a path that is keys of mappings, without pydantic's marks and entries of lists; its value."""
+    """Return a path's leading mapping keys, and the value there.
+
+    Marks of pydantic and indices of lists are left out.
+    """
     keys: list[int | str] = []
     for part in path:
         if not isinstance(given, Mapping) or part not in given:

@@ -1,4 +1,4 @@
-"""Names that the core, environments and trainers share for the data they exchange."""
+"""Names of the data that the core, environments and trainers exchange."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ class Constants:
 
 
 TIMESTEP: Final = "_timestep_"
-"""Steps done in the episode, (n_envs,) int32."""
+"""Steps taken in the episode, (n_envs,) int32."""
 DONE: Final = "_done_"
-"""The episode ended with the last step, (n_envs,) int32."""
+"""Flag of episodes that ended with the last step, (n_envs,) int32."""
 EPISODE: Final = "_episode_"
-"""Episodes started, (n_envs,) int32: the counter of random starts."""
+"""Number of episodes started, (n_envs,) int32; counter of random starts."""
 RESET_SEED: Final = "_reset_seed_"
-"""Low and high word of the seed of starts and pools, (2,) int32."""
+"""Seed of starts and reset pools, low and high word, (2,) int32."""
 FINAL_OBSERVATIONS: Final = "final_observations"
-"""Last observations of episodes that a step ended and restarted, shaped as the observations; stale elsewhere."""
+"""Last observations of episodes that ended and restarted in the same step.
+
+Shaped as the observations; entries of other environments are stale.
+"""
 TERMINATED: Final = "terminated"
-"""The dynamics ended the episode, (n_envs,) int32."""
+"""Flag of episodes ended by the dynamics, (n_envs,) int32."""
 TRUNCATED: Final = "truncated"
-"""The time limit ended the episode, (n_envs,) int32."""
+"""Flag of episodes ended by the time limit, (n_envs,) int32."""
 LOG_MASK: Final = "_log_mask_"
-"""Mask of the valid rows of the log, (episode_length + 1,) int32."""
+"""Mask of the log's valid rows, (episode_length + 1,) int32."""
 
 AT_RESET: Final = "_at_reset"
-"""Suffix of the saved copy that a reset restores."""
+"""Suffix of the saved copy that resets restore."""
 FOR_LOG: Final = "_for_log"
 """Suffix of the log buffer, (episode_length + 1, *row)."""

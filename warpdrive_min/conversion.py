@@ -1,4 +1,4 @@
-"""Numbers of users as tensors: outside torch's graph, and within the range of the array that they go to."""
+"""Conversion of users' numbers to tensors, and checks of their range."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from warpdrive_min.errors import DataError, WarpDriveError, require
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """Return an array, a list or a number as a tensor that needs no gradient.
+    """Convert an array, list or number to a tensor without gradient.
 
     Raises:
-        TypeError, ValueError, RuntimeError: It holds no numbers.
+        TypeError, ValueError, RuntimeError: The value holds no numbers.
     """
     if isinstance(value, torch.Tensor):
         return value.detach()
-    # A copy of an array with negative strides, which torch does not take.
+    # Copies arrays with negative strides, which torch rejects.
     given = np.asarray(value, order="C") if isinstance(value, np.ndarray | np.generic) else value
     return torch.as_tensor(given, device="cpu")
 
 
 def require_range(what: str, given: torch.Tensor, dtype: torch.dtype, error: type[WarpDriveError] = DataError) -> None:
-    """Raise an error unless every number lies in the range of another dtype; NaN and infinities do.
+    """Raise an error unless all numbers fit another dtype.
 
-    Synchronises, where the dtypes differ.
+    NaN and infinities pass. Synchronises if the dtypes differ.
     """
     if given.dtype == dtype or given.numel() == 0 or dtype == torch.bool:
         return
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     if given.is_floating_point():
         ends = torch.where(given.isfinite(), given, 0).aminmax()
-    elif given.dtype == torch.uint64:  # torch orders only the lower half of them
+    elif given.dtype == torch.uint64:  # torch compares only the lower half of its range
         ends = (given.view(torch.int64) ^ -(2**63)).aminmax()
     else:
         ends = given.long().aminmax()

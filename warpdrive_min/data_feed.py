@@ -1,4 +1,4 @@
-"""Data that an environment gives the data manager: named arrays and scalars, each with its attributes."""
+"""Named arrays and scalars that an environment gives the data manager."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from warpdrive_min.errors import DataError, require
 
 
 class DataFeed(dict[str, dict[str, Any]]):
-    """A dict ``name -> {"data": value, "attributes": {...}}`` that is filled by its methods.
+    """Dict ``name -> {"data": value, "attributes": {...}}``, filled by methods.
 
-    Values are Python or NumPy scalars, lists and arrays. Shapes are without the axis of environments
-    wherever the core replicates a row for each (attributes ``save_copy_and_apply_at_reset`` and ``per_env``); a number
-    that it replicates is an array ``(n_envs,)`` for kernels.
+    Values are Python or NumPy scalars, lists and arrays. The core adds the axis of environments where it replicates a
+    row for each (attributes ``save_copy_and_apply_at_reset`` and ``per_env``); such shapes are given without it. A
+    replicated number is an array ``(n_envs,)`` for kernels.
     """
 
     def add_data(
@@ -24,14 +24,14 @@ class DataFeed(dict[str, dict[str, Any]]):
         log_data_across_episode: bool = False,
         **attributes: Any,
     ) -> None:
-        """Add one entry; a name that is already there is replaced.
+        """Add one entry; replaces an entry of the same name.
 
         Args:
-            name: Name under which kernels ask for it.
+            name: Name of the kernel parameter that gets it.
             data: Scalar, list or array.
-            save_copy_and_apply_at_reset: Keep a device copy and restore it when an environment is reset.
-            log_data_across_episode: Let the logger record it at every step of one environment.
-            attributes: Further attributes. The core knows ``per_env=True``: one row of it for each environment.
+            save_copy_and_apply_at_reset: Keep a copy on the device, which resets restore.
+            log_data_across_episode: Record it at each env step of the logged environment.
+            attributes: Further attributes. The core reads ``per_env=True``: one row for each environment.
         """
         self[name] = {
             "data": data,
@@ -43,10 +43,12 @@ class DataFeed(dict[str, dict[str, Any]]):
         }
 
     def add_data_list(self, data_list: Sequence[tuple[Any, ...] | dict[str, Any]]) -> None:
-        """Add several entries, each ``(name, data[, save[, log]])`` or a dict of ``add_data``'s arguments.
+        """Add entries, given as tuples or dicts.
+
+        A tuple is ``(name, data[, save[, log]])``; a dict has the arguments of `add_data`.
 
         Raises:
-            DataError: ``data_list`` is no list, or an item is neither form.
+            DataError: ``data_list`` is not a list, or an item has neither form.
         """
         got = type(data_list).__name__
         require(isinstance(data_list, list), "add_data_list", "must get a list", got, error=DataError)
@@ -56,12 +58,15 @@ class DataFeed(dict[str, dict[str, Any]]):
                 require(is_whole, "add_data_list", "an item needs 'name' and 'data'", sorted(item), error=DataError)
                 self.add_data(**item)
             elif isinstance(item, tuple) and len(item) >= 2:
-                # A flag that is no bool counts as unset, as in WarpDrive.
+                # A flag that is not a bool counts as False, as in WarpDrive.
                 save, log = (flag if isinstance(flag, bool) else False for flag in (*item[2:4], False, False)[:2])
                 self.add_data(item[0], item[1], save, log)
             else:
                 raise DataError(f"add_data_list: an item must be (name, data[, save[, log]]) or a dict (got {item!r})")
 
     def add_pool_for_reset(self, name: str, data: Any, reset_target: str) -> None:
-        """Add a pool ``(n_rows, *row)`` from whose rows ``reset_target`` is refilled at each reset."""
+        """Add a reset pool ``(n_rows, *row)`` for the array ``reset_target``.
+
+        Each reset fills the target from one of the rows.
+        """
         self.add_data(name, data, is_reset_pool=True, reset_target=reset_target)

@@ -1,4 +1,4 @@
-"""The data manager: every array of a run, as a torch tensor on the backend's device, by name."""
+"""Data manager: all arrays of a run by name, as torch tensors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ Scalar = np.int32 | np.float32
 Value = TypeVar("Value")
 
 NARROWED = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.int64): np.dtype(np.int32)}
-"""Type of an array on the device: kernels are 32 bits wide."""
+"""Device dtype of wider arrays: kernels use 32 bits."""
 
 
 class CUDADataManager:
-    """Owns the arrays. Torch allocates them, so torch, PyCUDA, Numba, C++ and NumPy see the same memory.
+    """Owner of all arrays of a run, on the backend's device.
+
+    Torch allocates the memory, which torch, PyCUDA, Numba, C++ and NumPy share.
 
     Args:
         num_agents: Agents in each environment.
@@ -59,11 +61,11 @@ class CUDADataManager:
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         self.device = self.backend.device
         self.reset_data_list: list[str] = []
-        """Arrays that have a saved copy."""
+        """Names of arrays with a saved copy."""
         self.log_data_list: list[str] = []
-        """Arrays that the logger records."""
+        """Names of arrays that the logger records."""
         self.reset_target_to_pool: dict[str, str] = {}
-        """Pool of each array that is refilled from one."""
+        """Pool of each array that resets fill from a pool."""
         self._tensors: dict[str, torch.Tensor] = {}
         self._lent: dict[str, torch.Tensor] = {}
         self._scalars: dict[str, Scalar] = {}
@@ -99,21 +101,23 @@ class CUDADataManager:
     # -------------------------------------------------------------- meta information and shared constants
 
     def add_meta_info(self, meta: Mapping[str, Any]) -> None:
-        """Add scalars that describe the run: ints become int32, floats float32.
+        """Add scalars that describe the run; ints become int32, floats float32.
 
         Raises:
-            DataError: A value is no number, or the name is taken.
+            DataError: A value is not a number, or the name is taken.
         """
         for name, value in meta.items():
             _require(name not in self._meta, f"meta info {name!r}", "is there already", value, "use another name")
             self._meta[name] = _scalar(name, value)
 
     def meta_info(self, name: str) -> Scalar:
-        """Return one scalar of the meta information."""
+        """Return a scalar of the meta information."""
         return _get(self._meta, name, "meta info")
 
     def add_shared_constants(self, shared: Mapping[str, Any]) -> None:
-        """Add constants for `CUDAFunctionManager.initialize_shared_constants`: arrays, lists or scalars.
+        """Add constants for `CUDAFunctionManager.initialize_shared_constants`.
+
+        Values are arrays, lists or scalars.
 
         Raises:
             DataError: The name is taken.
@@ -129,22 +133,23 @@ class CUDADataManager:
         return dict(self._shared)
 
     def shared_constant(self, name: str) -> Array | Scalar:
-        """Return one shared constant, on the host."""
+        """Return a shared constant, on the host."""
         return _get(self._shared, name, "shared constant")
 
     # -------------------------------------------------------------- push, pull, reset
 
     def push_data_to_device(self, data: DataFeed, torch_accessible: bool = False) -> None:
-        """Put every entry of a feed on the device; scalars stay on the host and reach kernels by value.
+        """Copy all arrays of a feed to the device.
 
-        A scalar of which each environment has one (attribute ``n_copies``) is an array ``(n_envs,)``.
+        Scalars stay on the host and are passed to kernels by value. A scalar with the attribute ``n_copies`` becomes an
+        array ``(n_envs,)``.
 
-        float64 and int64 become 32 bits wide; other dtypes stay. ``torch_accessible`` is kept for
-        `is_data_on_device_via_torch`; here every array is a torch tensor.
+        float64 and int64 are narrowed to 32 bits; other dtypes stay. ``torch_accessible`` only matters to
+        `is_data_on_device_via_torch`: here every array is a torch tensor.
 
         Raises:
-            DataError: A name is taken, a value is no number or too wide, a pool or its target breaks a rule, a logged
-                array lacks the axes (n_envs, n_agents).
+            DataError: A name is taken, a value is not a number or does not fit 32 bits, a pool or its target breaks a
+                rule, or a logged array lacks the axes (n_envs, n_agents).
             DeviceMemoryError: The device is full.
         """
         for name, entry in data.items():
@@ -175,7 +180,7 @@ class CUDADataManager:
         row = torch.from_numpy(array)
         rows = (self.episode_length + 1, *shape[1:])
         n_bytes = row.nbytes * (n_copies or 1) * (1 + save) + log * _nbytes(rows, row)
-        # Tensors of inference mode could not be written to outside it.
+        # Tensors created in inference mode cannot be modified outside it.
         with self._memory(name, n_bytes), torch.inference_mode(False):
             tensor = row.to(self.device, copy=True)
             if n_copies:
@@ -223,66 +228,73 @@ class CUDADataManager:
             ) from error
 
     def free_bytes(self) -> int:
-        """Return the free memory of the device, in bytes; see `memory.free_bytes`."""
+        """Return the device's free memory in bytes; see `memory.free_bytes`."""
         return memory.free_bytes(self.device)
 
     def pull_data_from_device(self, name: str) -> Array | Scalar:
-        """Return a scalar, or a fresh host copy of an array; synchronises."""
+        """Return a scalar, or a new host copy of an array; synchronises."""
         if name in self._scalars:
             return self._scalars[name]
         array: Array = self.tensor(name).detach().to("cpu", copy=True).numpy()
         return array
 
     def reset_device(self, name: str | None = None) -> None:
-        """Copy what was pushed back into one array, or all of them, in place; scalars never change."""
+        """Restore the pushed content of one array, or of all, in place.
+
+        Scalars never change.
+        """
         for each in [name] if name is not None else list(self._host):
             if each not in self._scalars:
                 self.tensor(each).copy_(torch.from_numpy(_get(self._host, each, "data")))
 
-    # -------------------------------------------------------------- what is there
+    # -------------------------------------------------------------- look-up
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Return the live tensor of an array, reserved ones, saved copies, log buffers and lent ones included."""
+        """Return the live tensor of an array.
+
+        Reserved arrays, saved copies, log buffers and lent tensors have names, too.
+        """
         return self._lent[name] if name in self._lent else _get(self._tensors, name, "data")
 
     def lend(self, name: str, tensor: torch.Tensor) -> None:
-        """Let `tensor` find a tensor of another owner by a name; one that was pushed, or is pushed later, goes before.
+        """Make `tensor` return another owner's tensor for a name.
 
-        Kernels, resets and `is_data_on_device` do not know it.
+        Pushed data of that name takes precedence, also if it is pushed later. Kernels, resets and `is_data_on_device`
+        ignore lent tensors.
         """
         if not self.is_data_on_device(name):
             self._lent[name] = tensor
 
     def device_data(self, name: str) -> torch.Tensor | Scalar:
-        """Return what a kernel gets for a name: the live tensor, or the scalar."""
+        """Return a kernel's argument: the live tensor, or the scalar."""
         return self._scalars[name] if name in self._scalars else self.tensor(name)
 
     data_on_device_via_torch = tensor
 
     def is_data_on_device(self, name: str) -> bool:
-        """Tell whether an array or scalar of that name was pushed."""
+        """True if an array or scalar of that name was pushed."""
         return name in self._tensors or name in self._scalars
 
     def is_data_on_device_via_torch(self, name: str) -> bool:
-        """Tell whether an array of that name was pushed as torch-accessible."""
+        """True if an array of that name was pushed with ``torch_accessible``."""
         return name in self._torch_accessible
 
     def get_shape(self, name: str) -> tuple[int, ...]:
-        """Return an array's shape; a scalar's is ()."""
+        """Return an array's shape; () for a scalar."""
         return () if name in self._scalars else tuple(self.tensor(name).shape)
 
     def get_dtype(self, name: str) -> str:
-        """Return NumPy's name of an array's or scalar's dtype."""
+        """Return NumPy's dtype name of an array or scalar."""
         return str(self._scalars[name].dtype) if name in self._scalars else dtype_name(self.tensor(name).dtype)
 
     def get_reset_pool(self, target: str) -> str:
-        """Return the name of the pool from which an array is refilled."""
+        """Return the name of an array's reset pool."""
         return _get(self.reset_target_to_pool, target, "reset pool of")
 
     def find(self, name: str) -> Argument | None:
-        """Return what a kernel parameter of that name is bound to, or None.
+        """Return the argument for a kernel parameter of that name, or None.
 
-        Looks among arrays and scalars, then the meta information, then the shared constants.
+        Searches arrays and scalars, then the meta information, then the shared constants.
         """
         if self.is_data_on_device(name):
             return _plain(self.device_data(name))
@@ -291,7 +303,7 @@ class CUDADataManager:
         return self.shared_argument(name) if name in self._shared else None
 
     def shared_argument(self, name: str) -> Argument:
-        """Return what a kernel gets for a shared constant: a tensor on the device, or the scalar."""
+        """Return a shared constant as kernel argument: a device tensor or scalar."""
         value = self.shared_constant(name)
         if not isinstance(value, np.ndarray):
             return _plain(value)
@@ -300,15 +312,15 @@ class CUDADataManager:
         return self._shared_tensors[name]
 
     def attribute(self, name: str, key: str, default: Any = None) -> Any:
-        """Return an attribute that an array was pushed with."""
+        """Return an attribute of a pushed array."""
         return self._attributes[name].get(key, default)
 
     def array_names(self) -> list[str]:
-        """Return the names of the arrays that were pushed."""
+        """Return the names of all pushed arrays."""
         return list(self._host)
 
     def names(self) -> list[str]:
-        """Return every name that `find` knows."""
+        """Return all names that `find` knows."""
         return sorted({*self._tensors, *self._scalars, *self._meta, *self._shared})
 
 
@@ -348,7 +360,7 @@ def _array(name: str, value: Any) -> Array:
 
 
 def _narrowed(name: str, array: Array) -> Array:
-    """Return a copy whose entries have at most 32 bits; a finite number must stay finite."""
+    """Return a copy of at most 32 bits; finite numbers stay finite."""
     with np.errstate(over="ignore"):
         narrowed = np.array(array, NARROWED.get(array.dtype, array.dtype), order="C")
     if array.dtype == np.float64:

@@ -1,4 +1,4 @@
-"""The environment wrapper: many copies of one environment, stepped and reset on one backend."""
+"""Environment wrapper: many copies of one environment on one backend."""
 
 from __future__ import annotations
 
@@ -50,35 +50,34 @@ from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.spaces import action_bounds, space_of
 
 STEP_NAMES: dict[Language, str] = {"numpy": "NumPy{}Step", "cuda_c": "Cuda{}Step", "numba": "Numba{}Step"}
-"""Names of step kernels after WarpDrive's convention; ``step`` goes before them."""
+"""Names of step kernels in WarpDrive's convention; ``step`` is looked up first."""
 
 
 class EnvWrapper:
-    """Runs ``num_envs`` copies of an environment.
+    """Wrapper that runs ``num_envs`` copies of an environment.
 
-    On every backend for whose language the environment has kernels, all copies live in arrays of
-    `cuda_data_manager`: `reset` starts them, `step` reads ``sampled_actions`` and writes observations,
-    rewards and done flags. On `cpu`, ``step(actions)`` with a dict of actions steps the one Python
-    environment instead, as in WarpDrive.
+    If the environment has kernels in the backend's language, all copies live in arrays of `cuda_data_manager`. `reset`
+    starts them. `step` reads ``sampled_actions`` and writes observations, rewards and done flags. On `cpu`,
+    ``step(actions)`` with a dict of actions steps the one Python environment instead, as in WarpDrive.
 
     Args:
-        env_obj: The environment; or
-        env_name: its registered name, with
-        env_config: its keyword arguments.
-        num_envs: Copies.
-        blocks_per_env: CUDA blocks that share one copy, if its kernels can; None: chosen.
+        env_obj: Environment; alternatively give ``env_name`` and ``env_config``.
+        env_name: Registered name of the environment.
+        env_config: Keyword arguments of the environment.
+        num_envs: Number of copies.
+        blocks_per_env: CUDA blocks that share one copy, if its kernels can; None: chosen automatically.
         env_backend: ``"cpu"``, ``"host"``, ``"numba"`` or ``"pycuda"``; True and False mean `pycuda` and `cpu`. The
-            environment gets it as its ``env_backend``, but of kernels in CUDA C with a thread for each agent `pycuda`.
+            environment's ``env_backend`` is set to it, or to `pycuda` for CUDA C kernels with a thread for each agent.
         testing_mode: Accepted for WarpDrive's calls; with ``testing_bin_filename``, load that file.
         testing_bin_filename: Compiled kernels (cubin, fatbin) to load instead of compiling; `pycuda` only.
-        env_registrar: Where names and sources are looked up; None: the shared one.
+        env_registrar: Registrar of names and sources; None: the shared one.
         event_messenger: Accepted for WarpDrive's calls; the cache of compiled code needs no coordination.
-        process_id: Likewise.
+        process_id: Accepted for WarpDrive's calls.
         use_cuda: Old name of ``env_backend``.
-        seed: Of random starts and reset pools.
-        auto_reset: The step restarts finished copies itself; ``_done_`` still tells which.
+        seed: Seed of random starts and reset pools.
+        auto_reset: The step restarts finished copies; ``_done_`` still marks them.
         exact: Bit-identical floats on every backend, at some cost in speed.
-        debug: Check each draw of choices, and every action against its space before each step; synchronises.
+        debug: Check each draw of choices, and before each step all actions against their spaces; synchronises.
 
     Raises:
         ConfigError: A rule about an argument or the environment is broken.
@@ -117,7 +116,7 @@ class EnvWrapper:
         if isinstance(env_backend, bool):
             env_backend = "pycuda" if env_backend else "cpu"
         self.backend = backends.get(env_backend)
-        forks.threads()  # in a forked process torch's operations must not wait for threads either
+        forks.threads()  # in a forked process torch must use one thread, too
         self.env_backend = env_backend
         self._registrar = env_registrar or default_registrar
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
@@ -135,14 +134,14 @@ class EnvWrapper:
         if hasattr(self.env, "env_backend"):
             self.env.env_backend = env_backend
         self.reset_on_host = True
-        """The next reset starts on the host and pushes the arrays."""
+        """True if the next reset runs on the host and pushes arrays."""
 
         has_context = isinstance(self.env, CUDAEnvironmentContext)
         if has_context:
             self.blocks_per_env = self.env.settle_blocks(blocks_per_env, self.backend.language)
         sources = self._sources()
         self.vectorised = has_context and self.backend.language in sources
-        """All copies run in kernels; False: the one Python environment is all there is."""
+        """True if all copies run in kernels, not one Python environment."""
         if not self.vectorised:
             rule = f"has no {self.backend.language} kernels, which backend {env_backend!r} runs"
             do = "derive it from CUDAEnvironmentContext and name a source, or use env_backend='cpu'"
@@ -173,27 +172,30 @@ class EnvWrapper:
         feed = CUDAFunctionFeed(self.cuda_data_manager)
         step = self._step_name()
         if self.backend.language == "cuda_c" and self.cuda_function_manager.has_agent_threads(step):
-            self.env.env_backend = "pycuda"  # by which environments written for WarpDrive know CUDA C, on `host` too
+            self.env.env_backend = "pycuda"  # WarpDrive's environments test for this name, on `host` too
         self.env.initialize_step_function_context(self.cuda_data_manager, self.cuda_function_manager, feed, step)
         self.env_resetter = CUDAEnvironmentReset(self.cuda_function_manager)
         custom = f"Cuda{self.name}Reset"
         if self.cuda_function_manager.has_function(custom):
             self.env_resetter.register_custom_reset_function(self.cuda_data_manager, custom)
         self.resets_itself = self.cuda_function_manager.has_function(OWN_KERNEL)
-        """Its kernels have a ``reset``, which with ``auto_reset`` the step does too."""
+        """True if kernels have ``reset``, also run by ``auto_reset`` steps."""
 
     # -------------------------------------------------------------- construction
 
     @property
     def can_be_repeated(self) -> bool:
-        """`like` can make other copies: what the environment is made of is in its config, and what steps it is ours."""
+        """True if `like` can create other copies.
+
+        The config then defines the environment, and the wrapper has our constructor.
+        """
         return isinstance(self.env, Environment) and type(self).__init__ is EnvWrapper.__init__
 
     def like(self, num_envs: int, *, seed: int = 0, auto_reset: bool = False) -> Self:
-        """Return a wrapper, not started, of other copies of the same environment on the same backend.
+        """Return a new, unreset wrapper of the same environment and backend.
 
         Raises:
-            ConfigError: The environment is no `Environment`, or the wrapper is made in another way.
+            ConfigError: The environment is not an `Environment`, or a subclass has another constructor.
         """
         rule, do = "cannot be made once more", "derive it from Environment, or take `Lent`"
         require(self.can_be_repeated, f"environment {self.name!r}", rule, type(self.env), do)
@@ -253,14 +255,14 @@ class EnvWrapper:
         """Start a new episode in every copy.
 
         Returns:
-            The first observations of the Python environment by agent, on `cpu` and at the first call; later
-            {}: read the array ``observations``. Enqueues; the first call allocates and synchronises.
+            The first observations of the Python environment by agent, on `cpu` and at the first call. Later calls
+            return {}: read the array ``observations``. Enqueues; the first call allocates and synchronises.
         """
         self.env.timestep = 0
         if not self.vectorised:
             return dict(self.env.reset())
         first = self.reset_on_host
-        # Before the push: what an environment pushes may be what it drew in reset().
+        # Before the push: an environment may push data that it drew in reset().
         observations = dict(self.env.reset()) if first or self.env_backend == "cpu" else {}
         if first:
             push_environment(self.env, self.cuda_data_manager)
@@ -271,7 +273,7 @@ class EnvWrapper:
         return observations
 
     def reset_only_done_envs(self, undo_done_after_reset: bool = True) -> dict[str, Any]:
-        """Restart the copies whose ``_done_`` is set; enqueues, does not synchronise."""
+        """Reset the copies whose ``_done_`` is set; enqueues."""
         self._require_arrays("reset_only_done_envs")
         self.env_resetter.reset_when_done(self.cuda_data_manager, "if_done", undo_done_after_reset)
         return {}
@@ -287,7 +289,7 @@ class EnvWrapper:
         block: Sequence[int] | None = None,
         grid: Sequence[int] | None = None,
     ) -> dict[str, Any]:
-        """Launch the environment's kernel ``Cuda<name>Reset``, or the one registered with `env_resetter`."""
+        """Launch ``Cuda<name>Reset``, or the kernel registered with `env_resetter`."""
         self._require_arrays("custom_reset_all_envs")
         self.env_resetter.custom_reset(args, block, grid)
         return {}
@@ -299,14 +301,16 @@ class EnvWrapper:
     # -------------------------------------------------------------- step
 
     def step_all_envs(self, actions: Any = None) -> Any:
-        """Take one step in every copy, with the actions in ``sampled_actions``; enqueues, does not synchronise.
+        """Take one env step in every copy; enqueues, does not synchronise.
+
+        The actions are read from the array ``sampled_actions``.
 
         Args:
-            actions: On `cpu`: a dict by agent steps the Python environment alone and returns
+            actions: On `cpu`, a dict by agent. The Python environment alone takes the step and returns
                 ``(observations, rewards, done, info)``.
 
         Raises:
-            ConfigError: Not reset yet, or actions where they are read from the array.
+            ConfigError: Not reset yet, or actions on a backend that reads them from the array.
             ActionError: An action lies outside its space (with ``debug``).
         """
         if actions is not None:
@@ -319,7 +323,7 @@ class EnvWrapper:
         if self.debug:
             self._check_actions()
         if self.auto_reset and not self.resets_itself:
-            # The flags outlive the restart for whoever reads them, so a kernel that never clears them starts from 0.
+            # The flags survive the restart for their readers; a kernel that never clears them must start from 0.
             self.cuda_data_manager.tensor(DONE).zero_()
             self.env.step()
             keeping(self.cuda_data_manager, [DONE], lambda: self.env_resetter.reset_when_done(self.cuda_data_manager))
@@ -328,19 +332,19 @@ class EnvWrapper:
         return None
 
     def bound_step(self, *, of_one_row: bool = False, **arrays: torch.Tensor) -> Launch | None:
-        """Return a step of all copies that uses other tensors than the data manager's, by the names of theirs.
+        """Return a step of all copies on other tensors.
 
-        So a rollout can have each step's observations written where they will be learned from. Arrays of whose rows a
-        kernel writes only some, or that it reads, must not be replaced by tensors of other content.
+        A rollout can so have each step's observations written directly to its buffers. Some arrays must not be replaced
+        by tensors of other content: those that a kernel reads, and those of which it writes only some rows.
 
         Args:
-            of_one_row: Observations, also last ones, are one row for all agents, of an environment that has
-                `own_columns`; compiles its kernels once more.
-            arrays: The tensors.
+            of_one_row: Observations and final observations are one row for all agents; the environment must have
+                `own_columns`. Compiles its kernels once more.
+            arrays: Tensors by the name of the array that they replace.
 
         Returns:
-            Enqueues the step; None where it is not one launch, or one sequence of launches, of our own contract, or
-            has no such rows.
+            A launch that enqueues the step. None if the step is not one launch or one sequence of an `Environment`, or
+            cannot write one row.
 
         Raises:
             BindingError: A tensor has another dtype, shape or device than the kernel declares.
@@ -354,7 +358,10 @@ class EnvWrapper:
         return functions.bind(self._step_name(), self.cuda_data_manager, **arrays)
 
     def _functions_of_one_row(self) -> CUDAFunctionManager:
-        """Return the kernels of an environment that has `own_columns`, which write one row of observations."""
+        """Return kernels that write one row of observations for all agents.
+
+        The environment must have `own_columns`.
+        """
         if self._of_one_row is None:
             sources, constants = self._loaded
             self._of_one_row = self.function_manager_class(
@@ -367,7 +374,9 @@ class EnvWrapper:
 
     @property
     def rollout_mode(self) -> RolloutMode:
-        """Form in which `rollout` takes its steps: all in one launch, or one by one, and then why; may compile to tell.
+        """Form of `rollout`: one launch, or stepwise with a reason.
+
+        May compile a kernel to find out.
 
         Raises:
             ConfigError: As `rollout`.
@@ -375,7 +384,7 @@ class EnvWrapper:
         return self.prepared_rollouts().mode
 
     def rollout_mode_of(self, policy: Policy) -> RolloutMode:
-        """Return the form in which `rollout` takes steps with a policy, as `rollout_mode`.
+        """Return the form of `rollout` with a policy; see `rollout_mode`.
 
         Raises:
             ConfigError: As `rollout`.
@@ -405,27 +414,28 @@ class EnvWrapper:
         keep: Keep = "last",
         sampler: CUDASampler | None = None,
     ) -> Steps | PolicySteps:
-        """Take steps in all copies; enqueues, does not synchronise.
+        """Take env steps in all copies; enqueues, does not synchronise.
 
-        They are the same to the bit as single draws and steps with ``exact``, on every backend; without it, where both
-        kernels are compiled to the same arithmetic. On a GPU, and on `host`, one launch takes them all where it can
-        (`rollout_mode`, `rollout_mode_of`). What a policy computes differs by rounding, and so may a draw that rounding
-        decides; on a GPU its products are of TF32 where `torch.set_float32_matmul_precision` lets torch's be. The first
-        call compiles.
+        With ``exact`` the results are bit-identical to single draws and steps on every backend. Without it they are
+        where both kernels are compiled to the same arithmetic. On a GPU and on `host` one launch takes all steps where
+        possible (`rollout_mode`, `rollout_mode_of`). A policy's outputs differ by rounding, and so may draws that
+        rounding decides. On a GPU its products use TF32 where `torch.set_float32_matmul_precision` allows it for torch.
+        The first call compiles.
 
         Args:
-            n_steps: How many.
-            policy: ``"random"``: all actions are as likely, as `random_policy` draws them; the actions of each step,
-                ``(n_steps, n_envs, n_agents, n_types)`` of the type of ``sampled_actions``, whose values are only
-                checked with ``debug``; or a model, from whose logits they are drawn, with its weights as they are when
-                the rollout runs.
-            keep: ``"last"``: what the last step led to stands in the arrays, as after single steps; ``"all"``: that of
-                each step is returned, too, in tensors that the next rollout of as many steps writes again.
-            sampler: Whose count of draws goes on; None: one that the wrapper makes, with its seed.
+            n_steps: Number of env steps.
+            policy: One of three. ``"random"`` draws uniform actions, as `random_policy` does. A tensor holds the
+                actions of each step, ``(n_steps, n_envs, n_agents, n_types)`` of the dtype of ``sampled_actions``;
+                their values are only checked with ``debug``. A model returns logits from which actions are drawn, with
+                its weights at the time when the rollout runs.
+            keep: ``"last"``: the arrays hold the results of the last step, as after single steps. ``"all"``: the
+                results of each step are returned, too; the next rollout of equally many steps overwrites them.
+            sampler: Sampler whose count of draws continues; None: the wrapper's own, with its seed.
 
         Raises:
-            ConfigError: Not reset yet, no ``auto_reset``, roles, an environment that is no `Environment` with a kernel
-                ``reset``, a sampler that should have been handed over, or a policy that is recurrent or of a Box.
+            ConfigError: Not reset yet, no ``auto_reset``, an environment with roles, one that is not an `Environment`
+                with a kernel ``reset``, a sampler that must be passed, or a policy that is recurrent or draws from a
+                Box.
             DataError: The actions have another shape, dtype or device.
         """
         launch: Launch
@@ -462,9 +472,9 @@ class EnvWrapper:
         keep: Keep = "last",
         sampler: CUDASampler | None = None,
     ) -> tuple[Launch, Steps | PolicySteps]:
-        """Return what enqueues a rollout, to be called often or captured in a graph, and the tensors it writes to.
+        """Return a rollout's launch and output tensors.
 
-        Arguments and errors are those of `rollout`.
+        The launch may be called often or captured in a CUDA graph. Arguments and errors are those of `rollout`.
         """
         rollouts = self.prepared_rollouts()
         if sampler is None and not isinstance(policy, torch.Tensor):
@@ -478,7 +488,7 @@ class EnvWrapper:
         return rollouts.bound_policy(n_steps, policy, keep, sampler)
 
     def prepared_rollouts(self) -> Rollouts:
-        """Return the rollouts of this wrapper, whose episodes must restart by themselves.
+        """Return this wrapper's rollouts; it must have ``auto_reset``.
 
         Raises:
             ConfigError: As `rollout`.
@@ -487,10 +497,12 @@ class EnvWrapper:
         return self.restarting_rollouts()
 
     def restarting_rollouts(self) -> Rollouts:
-        """Return rollouts in which episodes restart by themselves; one by one, only if those of this wrapper do.
+        """Return rollouts that restart episodes automatically.
+
+        Steps taken one by one restart episodes only with the wrapper's ``auto_reset``.
 
         Raises:
-            ConfigError: As `rollout`, but for ``auto_reset``.
+            ConfigError: As `rollout`, without the rule about ``auto_reset``.
         """
         self._require_arrays("rollout")
         is_ours, do = self.resets_itself and isinstance(self.env, Environment), "derive it from Environment"
@@ -535,17 +547,17 @@ class EnvWrapper:
 
 
 class Lent:
-    """A wrapper whose copies start anew and are played with, until `give_back` puts everything where it was.
+    """Reset and step the environments temporarily; `give_back` restores them.
 
-    For environments that users wrote, which may hold what cannot be copied: modules, handles, open files. All is copied
-    that lies in arrays, and nothing of the object but what its attributes are. Synchronises.
+    For users' environments, which may hold modules, handles or open files that cannot be copied. It saves all arrays,
+    and of the environment object only the attributes' values. Synchronises.
 
     Args:
-        wrapper: Whose copies; one that has not started is started.
-        seed: Seed of the starts.
+        wrapper: Wrapper of the environments; reset first if it was not.
+        seed: Seed of the random starts.
 
     Raises:
-        ConfigError: The wrapper's kernels restart copies by themselves.
+        ConfigError: The wrapper's kernels restart copies automatically.
     """
 
     def __init__(self, wrapper: EnvWrapper, seed: int) -> None:
@@ -568,7 +580,7 @@ class Lent:
         self.wrapper.reset_all_envs()
 
     def give_back(self) -> None:
-        """Put everything back; enqueues. A second call does nothing."""
+        """Restore everything; enqueues. A second call does nothing."""
         for name, array in self._arrays.items():
             self.wrapper.cuda_data_manager.tensor(name).copy_(array)
         if self._arrays:
@@ -579,7 +591,7 @@ class Lent:
 
 
 def check_environment(env: Any) -> None:
-    """Raise `ConfigError` unless ``env`` has WarpDrive's contract."""
+    """Raise `ConfigError` unless ``env`` follows WarpDrive's contract."""
     for attribute in ("name", "num_agents", "episode_length", "action_space", "reset", "step"):
         require(hasattr(env, attribute), f"environment {type(env).__name__}", f"needs the attribute {attribute!r}")
     of_type(f"environment {type(env).__name__}: name", env.name, str)

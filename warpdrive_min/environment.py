@@ -1,4 +1,4 @@
-"""The environment, as the core sees it: its arrays, its constants, its kernels, and WarpDrive's Python contract."""
+"""Environment interface of the core: arrays, constants, kernels and dicts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Transition = tuple[Observations, dict[Hashable, float], dict[str, bool], dict[st
 
 
 class PythonEnvironment(Protocol):
-    """Interface of every environment for `EnvWrapper`: one environment in dicts keyed by agent, on the CPU."""
+    """Interface of all environments: one environment on the CPU, dicts by agent."""
 
     name: str
     num_agents: int
@@ -54,23 +54,31 @@ class PythonEnvironment(Protocol):
 
 
 class CUDAEnvironmentContext:
-    """Base of environments that step in kernels: `EnvWrapper` hands them their managers and step kernel.
+    """Base of environments whose kernels take the steps.
 
-    Override the hooks that apply; each returns an empty value here.
+    `EnvWrapper` gives them their managers and step kernel. Override the hooks that apply; the defaults return empty
+    values.
     """
 
     kernel_sources: Mapping[Language, Source] = {}
-    """Source of the kernels in each language; a source in the registrar goes before it."""
+    """Kernel source in each language; a source in the registrar takes precedence."""
     roles: Mapping[str, Sequence[Hashable]] = {}
-    """Agents of each role that has arrays of its own, ``observations_<role>`` and so on; none: all share arrays."""
+    """Agents of each role with separate arrays ``observations_<role>`` etc.
+
+    Empty: all agents share arrays.
+    """
     masks_actions: bool = False
-    """Training and bridges take the array ``action_mask`` for what agents may do, where observations have no such key.
+    """True if training and bridges take allowed choices from ``action_mask``.
+
+    Used where observations have no such key.
     """
     earliest_truncation: int | None = None
-    """Fewest steps after which an episode may be truncated, of environments that do so before ``episode_length``. A
-    trainer keeps as many last observations as follow from it."""
+    """Fewest steps after which an episode may be truncated; None: `episode_length`.
+
+    A trainer derives from it how many final observations it must store.
+    """
     tolerance: ClassVar[float] = 1e-5
-    """Largest error of a step from the same state that rounding explains, in the unit of each array."""
+    """Largest rounding error of a step from equal states, in each array's unit."""
     num_agents: int
 
     def __init__(self) -> None:
@@ -86,7 +94,9 @@ class CUDAEnvironmentContext:
         cuda_step_function_feed: CUDAFunctionFeed,
         step_function_name: str,
     ) -> bool:
-        """Keep the managers and the step kernel, whose call without arguments binds them by name.
+        """Store the managers and the step kernel, bound by name.
+
+        Called without arguments, the kernel gets the arrays of the data manager.
 
         Raises:
             CompileError: The kernel is not loaded.
@@ -98,50 +108,54 @@ class CUDAEnvironmentContext:
         return True
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
-        """Return over how many blocks one environment is spread; called before anything is pushed or compiled.
+        """Return the number of blocks that share one environment.
 
-        Here: as many as asked, or as needed for a thread for each agent.
+        Called before anything is pushed or compiled. The default is the requested number, or enough for a thread for
+        each agent.
 
         Args:
-            blocks_per_env: What the user asked for; None: choose.
-            language: Of the kernels that will run.
+            blocks_per_env: Number that the user requested; None: choose.
+            language: Language of the kernels that will run.
         """
         return blocks_per_env or -(-self.num_agents // MAX_THREADS)
 
     def kernel_sequences(self, auto_reset: bool) -> Mapping[str, Sequence[KernelCall]]:
-        """Return what ``step`` and ``reset`` are made of where they are not one kernel each.
+        """Return the kernels of ``step`` and ``reset`` where one has several.
 
-        A block cannot wait for another one, so a step that several blocks share is cut where they must meet. The
-        kernels of a sequence are launched in order, each with its scalars; they may have `BLOCKS_PER_ENV` above 1.
+        A block cannot wait for another block. A step that several blocks share is therefore split where they must
+        synchronise. The kernels of a sequence are launched in order, each with its scalars. `BLOCKS_PER_ENV` may be
+        above 1 in them.
         """
         return {}
 
     def get_constants(self) -> Mapping[str, Constant]:
-        """Return what is compiled into the kernels, by UPPER_CASE name."""
+        """Return compile-time constants of the kernels, by UPPER_CASE name."""
         return {}
 
     def get_data_dictionary(self) -> DataFeed:
-        """Return state, constants and scratch of the kernels."""
+        """Return the kernels' state, constants and scratch arrays."""
         return DataFeed()
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """Return the arrays that torch reads and writes too."""
+        """Return the arrays that torch also reads and writes."""
         return DataFeed()
 
     def get_reset_pool_dictionary(self) -> DataFeed:
-        """Return the pools from which resets draw."""
+        """Return the reset pools."""
         return DataFeed()
 
     def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Tell where a step's outcome hangs on less than rounding, so that two backends may rightly differ.
+        """Mark environments and agents whose outcome depends on rounding.
+
+        Two backends may differ there without an error.
 
         Args:
-            before: The reference's arrays before the step, by name.
-            after: The same after it.
+            before: Arrays of the reference before the step, by name.
+            after: Arrays of the reference after the step, by name.
 
         Returns:
-            ``(n_envs,)`` bool: everything of the environment is in doubt; ``(n_envs, n_agents)`` bool: the agent's
-            observation is.
+            ``(n_envs,)`` bool: the environment's whole outcome depends on rounding; ``(n_envs, n_agents)`` bool: only
+            the agent's observation does.
         """
         n_envs = len(after[DONE])
         return np.zeros(n_envs, bool), np.zeros((n_envs, self.num_agents), bool)
@@ -153,27 +167,30 @@ class CUDAEnvironmentContext:
 
     @property
     def ops_per_step(self) -> int:
-        """Arithmetic operations that one step of one environment must do; 0 if unknown."""
+        """Arithmetic operations of one step of one environment; 0 if unknown."""
         return 0
 
     def scene(self, episode: Episode) -> Scene | None:
-        """Return what is drawn of a recorded episode; None: what agent 0 observes, over time."""
+        """Return the drawing of a recorded episode.
+
+        None draws agent 0's observations over time.
+        """
         return None
 
 
 class Environment(CUDAEnvironmentContext):
-    """An environment stated once, whose kernels have the same phases in NumPy, CUDA C and Numba.
+    """Environment with equal kernel phases in NumPy, CUDA C and Numba.
 
-    A subclass sets `name` and `kernel_sources`, in its constructor `num_agents`, `episode_length`, `action_space`
-    and `config`, and overrides the hooks of `CUDAEnvironmentContext`. Its ``reset`` and ``step(actions)`` for one
-    environment come from the NumPy kernels.
+    A subclass sets `name` and `kernel_sources`. Its constructor sets `num_agents`, `episode_length`, `action_space` and
+    `config`. It overrides the hooks of `CUDAEnvironmentContext`. ``reset`` and ``step(actions)`` for one environment
+    run the NumPy kernels.
     """
 
     name: ClassVar[str]
     episode_length: int
     action_space: Mapping[Hashable, Any]
     seed: int = 0
-    """Seed of the starts of the single environment in Python."""
+    """Seed of the single Python environment's starts."""
 
     def __init__(self, env_backend: str = "cpu") -> None:
         super().__init__()
@@ -181,16 +198,18 @@ class Environment(CUDAEnvironmentContext):
         self._single: SingleEnvironment | None = None
 
     def __copy__(self) -> Self:
-        """Return another environment of the same config, whose attributes are the same objects."""
+        """Return another environment of the same config that shares all attributes."""
         made = object.__new__(type(self))
         vars(made).update(vars(self), _single=None)
         return made
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
-        """Return 1: a block owns its environments, and its threads stride over their agents, however many.
+        """Return 1: one block steps an environment of any number of agents.
+
+        A block owns its environments, and its threads stride over the agents.
 
         Raises:
-            ConfigError: More are asked for.
+            ConfigError: More blocks are requested.
         """
         rule = f"one block steps an environment {self.name!r}"
         require(blocks_per_env in (None, 1), "blocks_per_env", rule, blocks_per_env, "leave it out")
@@ -198,25 +217,27 @@ class Environment(CUDAEnvironmentContext):
 
     @property
     def own_columns(self) -> int | None:
-        """First of the columns, one for each agent, in which agents mark themselves with a 1 and all else see a 0.
+        """First of the columns that mark the observing agent, or None.
 
-        All other columns are the same for all agents of an environment. Kernels then write `N_ROWS` rows of
-        ``observations``: one for each agent, or where that constant is 1 a single one, in which nobody is marked. None:
-        observations differ otherwise.
+        There is one such column for each agent. In an agent's observation its own column is 1, the others are 0. All
+        other columns are equal for all agents of an environment. Kernels then write `N_ROWS` rows of ``observations``:
+        one for each agent, or a single one without marks where `N_ROWS` is 1.
         """
         return None
 
     def reset(self) -> Observations:
-        """Start the next episode of one environment on the CPU and return its observations by agent."""
+        """Start an episode of one environment on the CPU; return its observations."""
         if self._single is None:
             self._single = SingleEnvironment(self)
         return self._single.reset()
 
     def step(self, actions: Mapping[Hashable, Any] | None = None) -> Transition | None:
-        """Step one environment on the CPU with ``actions`` by agent; without them, launch the wrapper's step kernel.
+        """Step one environment on the CPU, or launch the wrapper's step kernel.
+
+        With ``actions`` by agent it steps on the CPU; without, it launches the kernel.
 
         Raises:
-            ConfigError: No actions and no wrapper, or no reset before.
+            ConfigError: Neither actions nor a wrapper are given, or `reset` was not called.
         """
         if actions is None:
             if self.cuda_step is None:
@@ -231,7 +252,7 @@ class Environment(CUDAEnvironmentContext):
 
 
 class SingleEnvironment:
-    """One environment on the CPU in WarpDrive's dicts, run by the NumPy kernels."""
+    """One environment on the CPU in WarpDrive's dicts, run by NumPy kernels."""
 
     def __init__(self, env: Environment) -> None:
         self._agents = list(env.action_space)
@@ -284,13 +305,15 @@ class SingleEnvironment:
 def trainer_arrays(
     n_agents: int, n_features: int, n_types: int = 1, dtype: npt.DTypeLike = np.int32, **attributes: Any
 ) -> DataFeed:
-    """Return the arrays that a trainer reads and writes, of agents that share them, with a row for each environment.
+    """Return a trainer's arrays, with a row for each environment.
+
+    All agents share these arrays.
 
     Args:
-        n_agents: Agents.
+        n_agents: Number of agents.
         n_features: Entries of an observation.
-        n_types: Numbers of an action.
-        dtype: Type of an action.
+        n_types: Entries of an action.
+        dtype: Dtype of actions.
         attributes: Further attributes of observations.
     """
     feed = DataFeed()
@@ -303,26 +326,26 @@ def trainer_arrays(
     return feed
 
 
-# ------------------------------------------------------------------ what the wrapper and a single environment share
+# ------------------------------------------------------------------ shared by the wrapper and a single environment
 
 
 def agent_sets(env: Any) -> dict[str, list[Hashable]]:
-    """Return the agents of each set of arrays by the end of its arrays' names: "", or ``_<role>`` of roles."""
+    """Return agents by array suffix: "", or ``_<role>`` for each role."""
     roles: Mapping[str, Sequence[Hashable]] = getattr(env, "roles", {})
     return {f"_{role}": list(agents) for role, agents in roles.items()} or {"": list(env.action_space)}
 
 
 def earliest_truncation(env: Any) -> int:
-    """Return the fewest steps after which an environment may truncate an episode."""
+    """Return the fewest steps after which an episode may be truncated."""
     given = getattr(env, "earliest_truncation", None)
     what = f"environment {env.name!r}: earliest_truncation"
     return int(env.episode_length) if given is None else whole(what, given, 1, int(env.episode_length))
 
 
 def ids_in(known_ids: Collection[Hashable], agents: Iterable[Hashable]) -> list[Hashable]:
-    """Return the known ids of agents: the same, or those of the same text, as 0 and ``"0"`` in WarpDrive's code.
+    """Return known ids of agents, matched by value, else by text.
 
-    An unknown agent comes back as it is.
+    So ``"0"`` matches 0, as in WarpDrive's code. Unknown agents are returned unchanged.
     """
     agents = list(agents)
     texts = {} if all(agent in known_ids for agent in agents) else {str(each): each for each in known_ids}
@@ -330,10 +353,10 @@ def ids_in(known_ids: Collection[Hashable], agents: Iterable[Hashable]) -> list[
 
 
 def as_actions(what: str, actions: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return actions as a tensor outside torch's graph, of any numbers that an array of ``dtype`` can hold.
+    """Convert actions to a tensor without gradient that fits ``dtype``.
 
     Raises:
-        ActionError: They are no array of numbers, or have another shape or kind; ``what`` is their name for it.
+        ActionError: They are not numbers, or have another shape or kind; the message starts with ``what``.
     """
     try:
         given = as_tensor(actions)
@@ -345,20 +368,22 @@ def as_actions(what: str, actions: Any, shape: tuple[int, ...], dtype: torch.dty
     if given.dtype == torch.bool or not torch.can_cast(given.dtype, dtype):
         kind = "real numbers" if dtype.is_floating_point else "integers"
         raise ActionError(f"{what} must be {kind} (got {given.dtype})")
-    # Before any check, so that 0.1 is not below a bound of 0.1 in float32.
+    # Before any bounds check: 0.1 in float64 would differ from a bound of 0.1 in float32.
     return given.to(dtype) if dtype.is_floating_point else given
 
 
 def require_actions(
     actions: torch.Tensor, bounds: torch.Tensor, spaces: Sequence[Any], what: Callable[[Sequence[int]], str]
 ) -> None:
-    """Raise `ActionError` unless every action lies in the space of its agent; NaN lies in none. Synchronises.
+    """Raise `ActionError` unless all actions lie in their agents' spaces.
+
+    NaN lies in no space. Synchronises.
 
     Args:
-        actions: ``(n_envs, n_agents, n_types)``, with some axes merged or left out.
+        actions: ``(n_envs, n_agents, n_types)``; axes may be merged or missing.
         bounds: `action_bounds` of the agents, ``(2, n_agents, n_types)``.
-        spaces: Their action spaces.
-        what: Name of an action for the error, by its index in ``actions``.
+        spaces: Action spaces of the agents.
+        what: Function from an index in ``actions`` to the action's name in errors.
     """
     low, high = bounds.to(actions.device)
     rows = (actions if actions.is_floating_point() else actions.long()).reshape(-1, *low.shape)
@@ -376,11 +401,13 @@ def require_actions(
 
 
 def sources_in(package: str, stem: str = "kernel") -> dict[Language, Source]:
-    """Return the kernels in the folder of a package: `reference.py`, `kernel.cu` and `kernel_numba.py`, as there are.
+    """Return the existing kernel sources in a package's folder.
+
+    The files are `reference.py`, `kernel.cu` and `kernel_numba.py`.
 
     Args:
-        package: Its dotted name; in a module of it, ``__package__``.
-        stem: "spread" for `spread.cu` and `spread_numba.py`.
+        package: Dotted name of the package; its modules pass ``__package__``.
+        stem: Stem of the file names; "spread" for `spread.cu` and `spread_numba.py`.
     """
     folder = Path(sys.modules[package].__path__[0])
     files: dict[Language, str] = {"cuda_c": f"{stem}.cu", "numba": f"{stem}_numba.py"}
@@ -409,10 +436,12 @@ def environment_constants(env: Any, *, auto_reset: bool = False, exact: bool = F
 
 
 def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager) -> None:
-    """Push an environment's three dictionaries, with a row for each environment where the feed asks for one.
+    """Push an environment's three dictionaries to the device.
+
+    Arrays get a row for each environment where the feed requests it.
 
     Raises:
-        DeviceMemoryError: They do not fit; says what was asked, what is free and how many environments fit.
+        DeviceMemoryError: They do not fit; names the needed and free bytes, and how many environments fit.
     """
     hooks = ("get_data_dictionary", "get_tensor_dictionary", "get_reset_pool_dictionary")
     feeds: list[DataFeed] = []
@@ -436,7 +465,7 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
 
 
 def _require_rows(env: Environment, data: CUDADataManager) -> None:
-    """Raise `ConfigError` unless arrays of agents have an axis of environments and one of their set's agents."""
+    """Raise `ConfigError` unless agents' arrays have environment and agent axes."""
     for suffix, agents in agent_sets(env).items():
         for name in (Constants.ACTIONS, Constants.REWARDS, Constants.OBSERVATIONS):
             shape = data.get_shape(name + suffix) if data.is_data_on_device(name + suffix) else None
@@ -447,13 +476,13 @@ def _require_rows(env: Environment, data: CUDADataManager) -> None:
 
 
 def check_memory(feeds: list[DataFeed], data_manager: CUDADataManager) -> None:
-    """Raise `DeviceMemoryError` if the feeds need more than the device has free."""
+    """Raise `DeviceMemoryError` if the feeds exceed the device's free memory."""
     fixed = per_env = 0
     for feed in feeds:
         for entry in feed.values():
             attributes, size = entry["attributes"], 4 * np.size(entry["data"])
             copies = 2 if attributes.get("save_copy_and_apply_at_reset") else 1
-            if attributes.get("log_data_across_episode"):  # of one environment
+            if attributes.get("log_data_across_episode"):  # only one environment is logged
                 row = size if attributes.get("n_copies") else size // data_manager.n_envs
                 fixed += row * (data_manager.episode_length + 1)
             if attributes.get("n_copies"):
@@ -472,11 +501,11 @@ def seed_resets(data_manager: CUDADataManager, seed: int) -> None:
     """Set the seed of random starts and pools; synchronises.
 
     Raises:
-        ConfigError: The seed is no integer, negative, or has more than 64 bits.
+        ConfigError: The seed is not an integer, is negative, or has more than 64 bits.
     """
     data_manager.tensor(RESET_SEED).copy_(torch.tensor(seed_words(seed), dtype=torch.int32, device="cpu"))
 
 
 def supports(env: Any, backend: Backend, sources: Mapping[Language, Source]) -> bool:
-    """Tell whether an environment has kernels for a backend."""
+    """True if an environment has kernels for a backend."""
     return isinstance(env, CUDAEnvironmentContext) and backend.language in sources

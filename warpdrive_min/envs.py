@@ -1,7 +1,7 @@
-"""The shipped environments, under the one name that they have everywhere.
+"""The shipped environments, importable as `warpdrive_min.envs`.
 
-In a checkout they are the folder `envs` beside this package, which leaves the name `envs` to a package of the user's;
-in a wheel that folder takes the place of this file.
+A checkout has them in the folder `envs` next to this package, so that a user's own package may be called `envs`. In a
+wheel that folder replaces this file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors of the project, one class for each border at which something can be wrong."""
+"""Error classes, one for each kind of input or resource."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any, Final, Self, TypeVar, cast
 Value = TypeVar("Value")
 
 MAX_SHOWN: Final = 1_000
-"""Longest value that an error shows, characters."""
+"""Longest value shown in an error, characters."""
 
 
 class WarpDriveError(Exception):
-    """Base of every error that the project raises on purpose; one of a broken rule keeps its parts."""
+    """Base of the project's errors; broken rules keep their parts."""
 
     what: str = ""
-    """Thing that breaks a rule: a setting or argument, with the names around it and dots."""
+    """Setting or argument that breaks a rule, with dots after enclosing names."""
     rule: str = ""
-    """Rule, as the end of a sentence that ``what`` begins: "must be at least 1"."""
+    """Rule that follows ``what``: "must be at least 1"."""
     got: Any = ...
-    """Value that broke it; ``...``: none to show."""
+    """Value that broke the rule; ``...``: no value."""
     do: str = ""
-    """Advice; "": none."""
+    """Advice, or ""."""
 
     @classmethod
     def of(cls, what: str, rule: str, got: Any = ..., do: str = "", who: str = "") -> Self:
-        """Make the error of a broken rule: ``who what: rule (got value); what to do``."""
+        """Build the error ``who what: rule (got value); what to do``."""
         shown = "" if got is ... else f" (got {_shown(got)})"
         error = cls(f"{who} {what}".strip() + f": {rule}{shown}" + (f"; {do}" if do else ""))
         error.what, error.rule, error.got, error.do = what, rule, got, do
@@ -40,7 +40,10 @@ class WarpDriveError(Exception):
 
 
 def _shown(got: Any) -> str:
-    """Return a value in one line of limited length; Python writes out neither long integers nor deep lists."""
+    """Format a value as one line of limited length.
+
+    Python formats neither very long integers nor deeply nested lists.
+    """
     try:
         text = repr(got) if isinstance(got, str) else re.sub(r"\s*\n\s*", " ", str(got))
     except (ValueError, RecursionError):
@@ -53,15 +56,15 @@ class ConfigError(WarpDriveError, ValueError):
 
 
 class DataError(WarpDriveError, ValueError):
-    """An array, scalar or name given to a feed or a data manager breaks a rule."""
+    """Data or a name given to a feed or data manager breaks a rule."""
 
 
 class BindingError(WarpDriveError, TypeError):
-    """A kernel's parameter and the data that should be bound to it disagree."""
+    """A kernel parameter and its data disagree."""
 
 
 class TypeMismatch(BindingError):  # noqa: N818  (of kernels with a thread for each agent it is a warning)
-    """The data that should be bound to a parameter are of another type than it declares, and could be passed."""
+    """A parameter's data differ from its declared type, but could be passed."""
 
 
 class BackendUnavailable(WarpDriveError, RuntimeError):  # noqa: N818  (a state, not a mistake)
@@ -69,31 +72,31 @@ class BackendUnavailable(WarpDriveError, RuntimeError):  # noqa: N818  (a state,
 
 
 class CompileError(WarpDriveError, RuntimeError):
-    """A kernel source does not compile; the message ends with what the compiler said."""
+    """A kernel source does not compile; the message ends with the compiler's."""
 
 
 class KernelError(WarpDriveError, RuntimeError):
-    """A kernel cannot end: its threads wait for each other, or what it asserts does not hold (on `host`)."""
+    """A kernel deadlocks, or one of its assertions fails (on `host`)."""
 
 
 class DeviceMemoryError(WarpDriveError, MemoryError):
-    """The device has too little free memory for what was asked."""
+    """The device has too little free memory."""
 
 
 class ActionError(WarpDriveError, ValueError):
-    """An action lies outside its space (checked in debug mode)."""
+    """An action lies outside its space (checked with ``debug``)."""
 
 
 class TrainingError(WarpDriveError, ArithmeticError):
-    """Training went wrong: a number is not finite, or explodes."""
+    """Training failed: a number is not finite, or explodes."""
 
 
 class CheckpointError(WarpDriveError, ValueError):
-    """A checkpoint is missing, damaged, of another release, or of another run."""
+    """A checkpoint is missing, damaged, or of another release or run."""
 
 
 class CertificateError(WarpDriveError, ValueError):
-    """A certificate is missing, damaged, of another release, or of a run that cannot be replayed."""
+    """A certificate is missing, damaged, of another release, or not replayable."""
 
 
 class WriteError(WarpDriveError, OSError):
@@ -101,16 +104,16 @@ class WriteError(WarpDriveError, OSError):
 
 
 class DiskFullError(WriteError):
-    """A disk has too little free space for a file, or the file is longer than allowed."""
+    """A disk is full, or a file exceeds its size limit."""
 
 
 def known(names: Iterable[str]) -> str:
-    """List the known names, for errors about an unknown one."""
+    """List known names, for errors about an unknown one."""
     return ", ".join(sorted(names)) or "none"
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """Ask, for errors about an unknown name, whether the nearest known one was meant; "": none is near."""
+    """Suggest the closest known name for an unknown one, or ""."""
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {near[0]}?" if near else ""
 
@@ -118,7 +121,10 @@ def meant(name: str, names: Iterable[str]) -> str:
 def whole(
     what: str, value: Any, low: int = 1, high: int = 2**31 - 1, do: str = "", error: type[WarpDriveError] = ConfigError
 ) -> int:
-    """Return an integer argument, of Python or NumPy; raise an error unless it lies within bounds. True is none."""
+    """Return an integer argument; raise an error unless within bounds.
+
+    NumPy's integers are accepted; a bool is not.
+    """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -131,7 +137,10 @@ def whole(
 
 
 def of_type(what: str, value: Any, kind: type, do: str = "", error: type[WarpDriveError] = ConfigError) -> Any:
-    """Return an argument; raise an error unless it is of a type. A `bool` may be NumPy's."""
+    """Return an argument; raise an error if its type differs.
+
+    A `bool` may be NumPy's.
+    """
     if kind is bool and type(value).__module__ == "numpy" and value.dtype.kind == "b" and value.ndim == 0:
         value = bool(value)
     if not isinstance(value, kind):
@@ -142,7 +151,10 @@ def of_type(what: str, value: Any, kind: type, do: str = "", error: type[WarpDri
 def require(
     holds: object, what: str, rule: str, got: Any = ..., do: str = "", error: type[WarpDriveError] = ConfigError
 ) -> None:
-    """Raise an error, by default a `ConfigError`, unless a rule holds; the other arguments are its parts."""
+    """Raise an error, by default a `ConfigError`, unless a rule holds.
+
+    The other arguments are parts of the message.
+    """
     if not holds:
         raise error.of(what, rule, got, do)
 
@@ -150,29 +162,29 @@ def require(
 # ------------------------------------------------------------------ text from elsewhere, made safe to show
 
 UNUSUAL: Final = re.compile(r"[^\n\t -~]")
-"""Characters that may not be printable."""
+"""Characters that may be unprintable."""
 
 
 def printable(text: str) -> str:
-    """Escape characters that are not printable, as `repr` does; line breaks and tabs stay.
+    """Escape unprintable characters as `repr` does; line breaks and tabs stay.
 
-    Terminal escapes, characters that XML forbids, lone surrogates and marks of text direction are not printable.
+    Unprintable are also terminal escapes, characters that XML forbids, lone surrogates and marks of text direction.
     """
     return UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text)
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """Return the first characters of a text, with three dots where more follow."""
+    """Cut a text to its first characters and three dots."""
     return text if len(text) <= most else f"{text[:most]}..."
 
 
 def one_line(text: str) -> str:
-    """Escape line breaks and tabs too: what enters a line must not begin another one."""
+    """Escape unprintable characters, line breaks and tabs."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def in_lines(value: Value) -> Value:
-    """Apply `one_line` to all texts in lists, tuples, dicts and dataclasses."""
+    """Apply `one_line` to all texts in a list, tuple, dict or dataclass."""
     found: Any = value
     if isinstance(found, str):
         found = one_line(found)

@@ -1,4 +1,4 @@
-"""Complete writes: a file gets all that is written to it, or an error and its earlier content."""
+"""Atomic writes: a file is replaced as a whole or unchanged."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from weakref import WeakValueDictionary
 from warpdrive_min.errors import DiskFullError, WriteError
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers for a full disk, a used-up quota, and a file at its size limit."""
+"""Error numbers of a full disk, quota and file size limit."""
 LITTLE: Final = 2**16
-"""Free bytes below which an error without a number is taken for a full disk."""
+"""Free bytes below which an unnumbered error means a full disk."""
 UNFINISHED: Final = ".partial-"
-"""Beginning of the names of folders in which a file is written that takes the place of another one."""
+"""Prefix of temporary folders for files that will replace another one."""
 
 
 @contextmanager
 def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
-    """Lend a temporary path, and rename it to ``path`` at the end; an error leaves what was there.
+    """Yield a temporary path; rename it to ``path`` on success.
 
-    The folder is made if missing. The temporary path is in it, and ends as ``path`` does. A link stays, and so does the
-    mode of the file that is replaced. A device or pipe is written at the end.
+    An error leaves the earlier content. The folder is created if missing and holds the temporary path, which has the
+    same suffix. A link stays a link, and a replaced file keeps its mode. A device or pipe is written at the end.
 
     Args:
         path: File.
-        n_bytes: Length that it will have, if known.
+        n_bytes: Final length, if known.
 
     Raises:
         DiskFullError: There is no room for it.
@@ -56,7 +56,7 @@ def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
             if is_stream:
                 _write_stream(path, unfinished.read_bytes())
                 return
-            # On the disk before it is renamed, or a crash of the machine could leave an empty file.
+            # Synced before the rename, or a crash of the machine could leave an empty file.
             with unfinished.open("r+b") as file:
                 os.fsync(file.fileno())
             if target.exists():
@@ -65,10 +65,12 @@ def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, and the folders that it needs; an error leaves what was there.
+    """Write a file; an error leaves its earlier content.
+
+    Text is written as UTF-8. Missing folders are created.
 
     Raises:
-        WriteError: It cannot be written. `DiskFullError` where there is no room.
+        WriteError: It cannot be written. `DiskFullError` if the disk is full.
     """
     encoded = content.encode() if isinstance(content, str) else content
     with replacing(path, len(encoded)) as unfinished, naming(path):
@@ -76,17 +78,17 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Append lines to a file, all of them or none, and wait until they are on the disk.
+    """Append lines to a file, all or none, and sync the file.
 
-    Several processes may append to one file at the same time: each holds its lock meanwhile. A line without an end, as
+    Several processes may append to one file; each holds the file's lock while it writes. A last line without an end, as
     a killed process leaves it, is removed first.
 
     Args:
-        path: File; made if missing, with its folders.
-        text: Lines with their ends.
+        path: File; created if missing, with its folders.
+        text: Lines with their line ends.
 
     Raises:
-        WriteError: It cannot be written. `DiskFullError` where there is no room.
+        WriteError: It cannot be written. `DiskFullError` if the disk is full.
     """
     line = text.encode()
     with room_for(path, len(line), more=True), naming(path):
@@ -118,14 +120,20 @@ def append(path: Path, text: str) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all bytes: the system may take fewer at a time, and says why only at the next try."""
+    """Write all bytes; the system may write fewer at a time.
+
+    It reports the reason only at the next call.
+    """
     left = memoryview(content)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
 def _is_stream(path: Path) -> bool:
-    """True for a device, a pipe, or this process's standard output or error; a rename would remove it."""
+    """True for a device, pipe, or standard output or error.
+
+    Renaming would remove those.
+    """
     with suppress(OSError):
         state = path.stat()
         is_plain = stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)
@@ -134,7 +142,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _descriptor_of(state: os.stat_result) -> int | None:
-    """Return 1 or 2 if a file is open as standard output or error, else None."""
+    """Return 1 or 2 if a file is standard output or error, else None."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.path.samestat(state, os.fstat(descriptor)):
@@ -143,7 +151,7 @@ def _descriptor_of(state: os.stat_result) -> int | None:
 
 
 def _write_stream(path: Path, content: bytes) -> None:
-    """Write to what `_is_stream` is true of; standard output goes on behind what is printed already."""
+    """Write to a stream (see `_is_stream`), after buffered standard output."""
     shared = _descriptor_of(path.stat())
     if shared == 1 and sys.stdout is not None:
         sys.stdout.flush()
@@ -167,7 +175,9 @@ def _cut(path: Path) -> int:
 
 
 def require_writable(path: Path, option: str, *, is_file: bool = False) -> None:
-    """Make sure, before long work, that an option's folder can be written or made; leaves nothing behind.
+    """Check, before long work, that an option's path is writable.
+
+    Leaves nothing behind.
 
     Args:
         path: Folder, or with ``is_file`` a file in it.
@@ -183,8 +193,8 @@ def require_writable(path: Path, option: str, *, is_file: bool = False) -> None:
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
-        there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
-        tempfile.TemporaryFile(dir=there, prefix=UNFINISHED).close()
+        existing = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+        tempfile.TemporaryFile(dir=existing, prefix=UNFINISHED).close()
         if is_file and path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
@@ -198,13 +208,13 @@ def require_writable(path: Path, option: str, *, is_file: bool = False) -> None:
 
 @contextmanager
 def room_for(path: Path, n_bytes: int | None = None, do: str = "make room", *, more: bool = False) -> Iterator[None]:
-    """Name, in the error of a full disk, the path and the bytes that it needs.
+    """Add path and needed bytes to the error of a full disk.
 
     Args:
         path: File or folder that is written.
-        n_bytes: Its length, if known.
+        n_bytes: Length, if known.
         do: Advice.
-        more: ``n_bytes`` are appended.
+        more: The bytes are appended.
 
     Raises:
         DiskFullError: There is no room for it.
@@ -219,7 +229,7 @@ def room_for(path: Path, n_bytes: int | None = None, do: str = "make room", *, m
 
 
 def _no_room(path: Path, number: int, n_bytes: int | None, do: str, more: str) -> DiskFullError:
-    """Make the error of a full disk; free bytes are in it only where they explain it."""
+    """Build a full disk's error; free bytes only if they explain it."""
     rule = "needs more bytes" if n_bytes is None else f"needs {n_bytes:,}{more} bytes"
     if number == errno.EFBIG and (limit := _longest()) is not None:
         rule, do = f"{rule}, and a file may have {limit:,} (ulimit -f)", do.replace("make room", "raise the limit")
@@ -230,7 +240,7 @@ def _no_room(path: Path, number: int, n_bytes: int | None, do: str, more: str) -
 
 
 def _longest() -> int | None:
-    """Return the length that files of this process may have, bytes; None: there is no limit."""
+    """Return this process's file size limit, bytes, or None."""
     if sys.platform == "win32":
         return None
     import resource  # noqa: PLC0415  (not on Windows)
@@ -240,19 +250,19 @@ def _longest() -> int | None:
 
 
 def _system_error(error: Exception) -> int | None:
-    """Return the number of the system's error; libraries in Rust leave it in the text."""
+    """Return the system's error number, for Rust libraries from the text."""
     found = re.search(r"\(os error (\d+)\)", str(error))
     return error.errno if isinstance(error, OSError) else int(found[1]) if found else None
 
 
 def said_full(message: str) -> int | None:
-    """Return the error number of a full disk that another program reports; None: it reports none."""
+    """Return the number of a full disk's error in a text, or None."""
     return next((number for number in FULL if os.strerror(number) in message), None)
 
 
 @contextmanager
 def _numbered(path: Path) -> Iterator[None]:
-    """Restore the number of a full disk, which libraries that write images drop."""
+    """Restore a full disk's error number, which image libraries drop."""
     try:
         yield
     except OSError as error:
@@ -268,7 +278,7 @@ def _numbered(path: Path) -> Iterator[None]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the path in errors of the system, in place of a temporary one."""
+    """Name the path in system errors, in place of a temporary one."""
     try:
         yield
     except OSError as error:
@@ -286,22 +296,23 @@ def _words(error: OSError) -> str:
 
 @contextmanager
 def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Lend a new folder, which is removed at the end, as those are before that killed processes have left.
+    """Yield a new folder, which is removed at the end.
 
-    A process holds the lock of its folder as long as it lives, so that of nobody who works is taken away.
+    Folders that killed processes left are removed first. A process locks its folder while it lives, so that no folder
+    in use is removed.
 
     Args:
-        parent: Folder that it is made in.
-        prefix: Beginning of its name, of no other files but such folders.
+        parent: Parent folder.
+        prefix: Prefix of its name; no other file may have it.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     remove_left(parent, prefix)
     folder, lock = Path(tempfile.mkdtemp(dir=parent, prefix=prefix)), None
     try:
         lock = lock_of(folder, wait=True)
-        while not folder.exists():  # before it was locked, another process took it for one that was left
+        while not folder.exists():  # another process removed it as left over before it was locked
             if lock is not None:
                 os.close(lock)
             folder.mkdir(mode=0o700)
@@ -314,7 +325,7 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def remove_left(parent: Path, prefix: str = UNFINISHED) -> None:
-    """Remove what processes that were killed have left of their `own_folder`."""
+    """Remove folders of `own_folder` that killed processes left."""
     for left in parent.glob(f"{prefix}????????"):
         if (lock := lock_of(left)) is not None:
             shutil.rmtree(left, ignore_errors=True)
@@ -322,14 +333,14 @@ def remove_left(parent: Path, prefix: str = UNFINISHED) -> None:
 
 
 def lock_of(path: Path, *, wait: bool = False) -> int | None:
-    """Take the lock of a file or folder, which is let go by closing the descriptor that is returned, or by death.
+    """Lock a file or folder; closing the descriptor or exiting releases it.
 
-    None: another process has it, the path is gone or a link, or this system has no such locks (Windows, and of folders
-    some network file systems).
+    None: another process has the lock, the path is missing or a link, or the system has no such locks. Windows has
+    none, and some network file systems have none for folders.
 
     Args:
         path: File or folder.
-        wait: Wait for who has it.
+        wait: Wait for the process that has it.
     """
     with suppress(OSError):
         return _lock(path, wait)
@@ -337,7 +348,7 @@ def lock_of(path: Path, *, wait: bool = False) -> int | None:
 
 
 def _lock(path: Path, wait: bool) -> int | None:
-    """Lock as `lock_of` does; raises BlockingIOError if another process has the lock."""
+    """Lock as `lock_of`; raise BlockingIOError if another process has the lock."""
     if sys.platform == "win32":
         return None
     import fcntl  # noqa: PLC0415  (not on Windows)
@@ -353,7 +364,7 @@ def _lock(path: Path, wait: bool) -> int | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time read the files of a folder and replace them; the folder is made if missing."""
+    """Lock a folder while one process uses its files; create it if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = lock_of(folder, wait=True)
     try:
@@ -364,12 +375,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def new_folder(parent: Path, names: Iterable[str]) -> Path:
-    """Make a folder under the first of some names that is free, and return it.
+    """Create a folder under the first free name, and return it.
 
-    Of several processes that do so at once each gets another one.
+    Processes that do so at the same time get different folders.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     parent.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -380,13 +391,16 @@ def new_folder(parent: Path, names: Iterable[str]) -> Path:
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove a folder in which nothing was written; another one stays."""
+    """Remove a folder if it is empty."""
     with suppress(OSError):
         folder.rmdir()
 
 
 class Hold:
-    """Lock of a folder that one process at a time writes to; ends with its last user, or with the process."""
+    """Lock of a folder with one writing process.
+
+    It is released with its last user, or with the process.
+    """
 
     def __init__(self, descriptor: int | None) -> None:
         if descriptor is not None:
@@ -397,16 +411,16 @@ _HELD: Final[WeakValueDictionary[tuple[int, int], Hold]] = WeakValueDictionary()
 
 
 def hold(folder: Path, wait_s: float = 0.0) -> Hold:
-    """Lock a folder for this process, all of whose users share the lock.
+    """Lock a folder for this process, whose users share the lock.
 
-    Where the system has no such locks (see `lock_of`), nobody is refused.
+    Without locks of folders (see `lock_of`) it succeeds for all processes.
 
     Args:
-        folder: Folder, which must be there.
-        wait_s: Longest wait for another process, which may be ending, s.
+        folder: Existing folder.
+        wait_s: Timeout for another process, which may be ending, s.
 
     Raises:
-        BlockingIOError: Another process has it.
+        BlockingIOError: Another process has the lock.
     """
     state, until = os.stat(folder), time.monotonic() + wait_s
     place = (state.st_dev, state.st_ino)
@@ -417,6 +431,6 @@ def hold(folder: Path, wait_s: float = 0.0) -> Hold:
             if time.monotonic() >= until:
                 raise
             time.sleep(0.05)
-        except OSError:  # no locks of folders here
+        except OSError:  # the system has no locks of folders
             held = _HELD[place] = Hold(None)
     return held

@@ -1,6 +1,7 @@
-"""Threads of a forked process: OpenMP's pool, which torch and `host` share, does not live through a fork.
+"""Thread counts of forked processes.
 
-A parallel region in the child would wait for the parent's threads for ever.
+OpenMP's thread pool, which torch and `host` share, does not survive a fork. A parallel region in the child would wait
+for the parent's threads forever.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import sys
 import warnings
 
 forked = False
-"""True in a forked process, and in those that it forks."""
+"""True in a forked process and in its descendants."""
 used = False
-"""True once `host` has had more than one thread."""
+"""True once `host` has used more than one thread."""
 _was_used = False
 _had_parent = False
 _threads_before = 1
 
 
 def _note() -> None:
-    """Note that this process was forked; after use of `host` torch, too, has one thread from now on."""
+    """Record the fork; give torch one thread if `host` had used several."""
     global forked, _was_used, _had_parent, _threads_before
     torch = sys.modules.get("torch")
     if torch is None:  # no pool yet
@@ -36,15 +37,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def _is_of_a_server() -> bool:
-    """True if `multiprocessing`'s fork server made this process, and had run no kernels."""
+    """True if an unused fork server of `multiprocessing` started this process."""
     parent = multiprocessing.parent_process()
     return not _was_used and not _had_parent and parent is not None and parent.pid != os.getppid()
 
 
 def threads() -> int:
-    """Return the number of threads to compute with: torch's, and 1 in a forked process.
+    """Return the number of compute threads, 1 in a forked process.
 
-    There the first call warns, and torch gets one thread.
+    Otherwise it is torch's. The first call in a forked process warns and gives torch one thread.
     """
     global _threads_before
     import torch  # noqa: PLC0415  (takes seconds)

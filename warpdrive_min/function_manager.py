@@ -1,4 +1,4 @@
-"""The function manager: compiled kernels by name, their launch shape, and the binding of their arguments."""
+"""Function manager: compiled kernels by name, launch shapes, argument binding."""
 
 from __future__ import annotations
 
@@ -30,28 +30,44 @@ if TYPE_CHECKING:
 KERNELS: Final = Path(__file__).parent / "kernels"
 
 BLOCK_FROM_AGENTS: Final = 64
-"""From this number of agents on, a block owns one environment; below it, several are packed into a block."""
+"""Fewest agents at which a block has only one environment."""
 PACKED_THREADS: Final = 128
 ROLLOUT_THREADS: Final = 512
-"""The same of many steps in a launch, of environments of one agent: what a block writes in a step is one piece of
-memory, which takes longer ones faster."""
+"""Threads of a block of one-agent environments in kernels of many steps.
+
+A block's writes in one step are contiguous, and memory is faster with longer runs.
+"""
 LANES: Final = 256
-"""Environments of one agent in a block on a CPU, where they are many: of fewer, few episodes end in the same step."""
+"""One-agent environments in a CPU block, if there are many environments.
+
+With fewer per block, episodes rarely end in the same step.
+"""
 BLOCKS_PER_WORKER: Final = 4
-"""Such blocks for each thread of a CPU, at least, so that all have about as much to do."""
+"""Fewest such blocks for each CPU thread, for an even load."""
 FILLING_BLOCKS: Final = 512
-"""Few environments have fewer blocks: almost four for each multiprocessor of a large GPU, so that all are busy."""
+"""Upper bound of blocks for few environments.
+
+Almost four for each multiprocessor of a large GPU, so that all are busy.
+"""
 FILLING_BLOCKS_OF_A_POLICY: Final = 384
-"""The same of kernels in which a policy acts, of which a multiprocessor has registers for three blocks."""
+"""Upper bound of blocks for few environments with a policy.
+
+A multiprocessor has registers for three such blocks.
+"""
 SPREAD_THREADS: Final = 256
-"""Threads of a block that shares its environment with others: several such blocks run on one multiprocessor."""
+"""Threads of a block that shares its environment.
+
+Several such blocks run on one multiprocessor.
+"""
 MAX_THREADS: Final = 1024
-"""Threads of a block, at most, on every GPU."""
+"""Most threads of a block on every GPU."""
 OWNER_THREADS: Final = 256
-"""Threads of a block that owns its environment, at most: four such blocks run on one multiprocessor, and some work
-while others wait."""
+"""Most threads of a block that owns one environment.
+
+Four such blocks run on one multiprocessor, and some work while others wait.
+"""
 FEW_OWNER_THREADS: Final = 512
-"""The same of environments that leave multiprocessors free."""
+"""Most threads of such a block, if environments do not fill a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +77,14 @@ class LaunchShape:
     threads: int
     envs_per_block: int
     blocks_per_env: int = 1
-    """Above 1: that many blocks share each environment, which has no barrier but the end of a kernel."""
+    """Blocks that share an environment.
+
+    Above 1, only the end of a kernel synchronises them.
+    """
 
     @classmethod
     def on_cpu(cls, n_agents: int, n_envs: int, n_workers: int) -> LaunchShape:
-        """Choose the shape for blocks that ``n_workers`` threads of a CPU share out."""
+        """Choose the shape for blocks that ``n_workers`` CPU threads share."""
         is_wide = n_agents == 1 and n_envs >= LANES * BLOCKS_PER_WORKER * n_workers
         return cls(threads=PACKED_THREADS, envs_per_block=LANES) if is_wide else cls.of(n_agents)
 
@@ -83,10 +102,10 @@ class LaunchShape:
         Args:
             n_agents: Agents.
             blocks_per_env: Blocks that share each environment; None: a block owns its environments.
-            n_envs: Environments that are to fill a GPU: where they are few, fewer are packed into a block, so that more
-                blocks have them. None: as many are packed as fit.
-            blocks_below: Number of blocks that few environments stay below.
-            packed_threads: Threads of a block of environments of one agent, at most; None: PACKED_THREADS.
+            n_envs: Environments that should fill a GPU; if they are few, a block gets fewer and the grid more blocks.
+                None: a block gets as many as fit.
+            blocks_below: Upper bound of blocks for few environments.
+            packed_threads: Most threads of a block of one-agent environments; None: PACKED_THREADS.
         """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
             if value is not None:
@@ -108,7 +127,7 @@ class LaunchShape:
         return -(-n_envs // self.envs_per_block) * self.blocks_per_env
 
     def constants(self) -> dict[str, Constant]:
-        """Return the shape as constants of the kernels."""
+        """Return the shape as compile-time constants of kernels."""
         return {
             "THREADS": self.threads,
             "ENVS_PER_BLOCK": self.envs_per_block,
@@ -117,7 +136,7 @@ class LaunchShape:
 
 
 def core_sources(stem: str) -> dict[Language, Source]:
-    """Return the sources of one of the core's own kernel files in each language."""
+    """Return one of the core's kernel sources in each language."""
     return {
         "numpy": f"warpdrive_min.kernels.{stem}_numpy",
         "cuda_c": KERNELS / f"{stem}.cu",
@@ -126,11 +145,11 @@ def core_sources(stem: str) -> dict[Language, Source]:
 
 
 KernelCall = tuple[str, Mapping[str, Argument]]
-"""One kernel of a sequence: its name, and the scalars that it gets there."""
+"""Kernel of a sequence: its name, and its scalars."""
 
 
 class CUDAFunctionManager:
-    """Compiles kernels for one backend and launches them.
+    """Compiler and launcher of kernels for one backend.
 
     Args:
         num_agents: Agents in each environment.
@@ -138,12 +157,11 @@ class CUDAFunctionManager:
         blocks_per_env: CUDA blocks that share one environment (kernels with a thread for each agent).
         process_id: Accepted for WarpDrive's calls; the cache of compiled code needs no coordination.
         backend: Name of a backend, or the backend.
-        spread: Kernels that own environments are spread over ``blocks_per_env`` blocks too: they need no barrier
-            between threads of different blocks.
-        fills: Kernels do more than a row of each agent: on a GPU few environments are spread over all of it, on a CPU
-            many of one agent are in wide blocks.
-        blocks_below: Number of blocks that few environments stay below on a GPU, with ``fills``.
-        packed_threads: Threads of a block of environments of one agent on a GPU, at most; None: PACKED_THREADS.
+        spread: Kernels that own environments use ``blocks_per_env`` blocks, too; they need no barrier between blocks.
+        fills: Kernels do more work than one row for each agent. Few environments are spread over the whole GPU; on a
+            CPU, many one-agent environments get wide blocks.
+        blocks_below: Upper bound of the number of blocks for few environments on a GPU, with ``fills``.
+        packed_threads: Most threads of a block of one-agent environments on a GPU; None: PACKED_THREADS.
     """
 
     def __init__(
@@ -169,29 +187,29 @@ class CUDAFunctionManager:
             few, shared = self.n_envs if fills else None, self.blocks_per_env if spread else None
             self.shape = LaunchShape.of(self.n_agents, shared, few, blocks_below, packed_threads)
         self.compiled_in: Sequence[str] = ()
-        """Shared constants that users copy to symbols, and that the kernels have compiled in instead."""
+        """Shared constants that kernels have compiled in, not copied to symbols."""
         self.debug = False
-        """Samplers check each draw, which synchronises."""
+        """True if samplers check each draw, which synchronises."""
         self._kernels: dict[str, Kernel] = {}
         self._sequences: dict[str, Sequence[KernelCall]] = {}
         self._warned: set[str] = set()
 
     @property
     def block(self) -> tuple[int, int, int]:
-        """Threads of a block for kernels with a thread for each agent."""
+        """Block size of kernels with a thread for each agent."""
         return (-(-self.n_agents // self.blocks_per_env), 1, 1)
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Blocks of the grid for kernels with a thread for each agent."""
+        """Grid size of kernels with a thread for each agent."""
         return (self.n_envs * self.blocks_per_env, 1)
 
     # -------------------------------------------------------------- compile
 
     def load(self, sources: Mapping[Language, Source], constants: Mapping[str, Constant] | None = None) -> list[str]:
-        """Compile the source of the backend's language and keep its kernels; returns their names.
+        """Compile the source in the backend's language; return its kernels' names.
 
-        The constants ``N_AGENTS, THREADS, ENVS_PER_BLOCK, BLOCKS_PER_ENV, EXACT`` are added where they are not given.
+        These constants have defaults: ``N_AGENTS, THREADS, ENVS_PER_BLOCK, BLOCKS_PER_ENV, EXACT``.
 
         Raises:
             CompileError: No source for the language, the compiler's message, or a kernel name that is taken.
@@ -202,18 +220,21 @@ class CUDAFunctionManager:
         return self.keep(self.backend.compile(sources[language], self.with_defaults(constants or {})))
 
     def load_binary(self, binary: Path, source: Path, constants: Mapping[str, Constant] | None = None) -> list[str]:
-        """Keep the kernels of a compiled file (cubin, fatbin) whose signatures ``source`` declares; `pycuda` only."""
+        """Load kernels of a compiled file (cubin, fatbin); `pycuda` only.
+
+        The source declares their signatures.
+        """
         load = getattr(self.backend, "load", None)
         if load is None:
             raise ConfigError(f"backend {self.backend.name!r}: loads no compiled file (got {binary}); use 'pycuda'")
         return self.keep(load(Path(binary), Path(source), self.with_defaults(constants or {})))
 
     def with_defaults(self, constants: Mapping[str, Constant]) -> dict[str, Constant]:
-        """Return the constants with those that every kernel has."""
+        """Return constants, with defaults for those of all kernels."""
         return {"N_AGENTS": self.n_agents, "EXACT": False, **self.shape.constants(), **constants}
 
     def keep(self, kernels: Mapping[str, Kernel]) -> list[str]:
-        """Add compiled kernels; returns their names.
+        """Add compiled kernels; return their names.
 
         Raises:
             CompileError: A name is taken.
@@ -224,7 +245,9 @@ class CUDAFunctionManager:
         return list(kernels)
 
     def define_sequence(self, name: str, stages: Sequence[KernelCall]) -> None:
-        """Let ``name`` stand for several loaded kernels, launched in order: between two of them all blocks meet.
+        """Define ``name`` as several loaded kernels, launched in order.
+
+        All blocks synchronise between two of them.
 
         Raises:
             CompileError: A kernel is not loaded, or the name is taken.
@@ -238,16 +261,16 @@ class CUDAFunctionManager:
         require(is_free, f"kernel {name!r}", "is loaded already", do=do, error=CompileError)
 
     def initialize_functions(self, names: Sequence[str]) -> None:
-        """Check that the kernels of these names are loaded."""
+        """Raise `CompileError` unless the kernels of these names are loaded."""
         for name in names:
             if name not in self._sequences:
                 self.kernel(name)
 
     def initialize_shared_constants(self, data_manager: CUDADataManager, constant_names: Sequence[str]) -> None:
-        """Copy shared constants into the ``__constant__`` symbols of the same names; synchronises.
+        """Copy shared constants to ``__constant__`` symbols of the same names.
 
-        In NumPy and Numba, and in a `WD_KERNEL` on `host`, a kernel takes a shared constant as a parameter of its
-        name, which needs no symbol.
+        Synchronises. Kernels in NumPy and Numba, and `WD_KERNEL`s on `host`, need no symbol: they take a shared
+        constant as a parameter of its name.
 
         Raises:
             DataError: A constant was not added to the data manager, or no loaded module has the symbol.
@@ -263,11 +286,11 @@ class CUDAFunctionManager:
     # -------------------------------------------------------------- launch
 
     def has_function(self, name: str) -> bool:
-        """Tell whether a kernel or a sequence of that name is there."""
+        """True if a kernel or sequence of that name exists."""
         return name in self._kernels or name in self._sequences
 
     def has_agent_threads(self, name: str) -> bool:
-        """Tell whether a kernel of that name has a thread for each agent."""
+        """True if a kernel exists and has a thread for each agent."""
         return name in self._kernels and not self._kernels[name].owns_environments
 
     def kernel(self, name: str) -> Kernel:
@@ -282,21 +305,21 @@ class CUDAFunctionManager:
 
     @property
     def binaries(self) -> dict[str, Path]:
-        """Compiled file of each kernel that has one: those of CUDA C."""
+        """Compiled file of each kernel in CUDA C."""
         files = {name: getattr(kernel, "binary", None) for name, kernel in self._kernels.items()}
         return {name: file for name, file in files.items() if file is not None}
 
     def get_function(self, name: str) -> KernelFunction:
-        """Return a handle that launches the kernel, or the kernels of a sequence."""
+        """Return a launchable handle of a kernel or sequence."""
         return KernelFunction(self, name, None if name in self._sequences else self.kernel(name))
 
     def bind(self, name: str, data_manager: CUDADataManager, **given: Argument) -> Launch:
-        """Look up every parameter of a kernel by its name and return what enqueues the launch.
+        """Bind a kernel's parameters by name; return a launch that enqueues it.
 
         Args:
             name: Kernel, or sequence of kernels.
-            data_manager: Where arrays, scalars, meta information and shared constants are looked up.
-            given: Arguments that are not looked up.
+            data_manager: Source of arrays, scalars, meta information and shared constants.
+            given: Arguments that are passed, not looked up.
 
         Raises:
             BindingError: A name is missing, or dtype, rank or sizes differ from the declaration.
@@ -319,24 +342,23 @@ class CUDAFunctionManager:
         return self.prepare(kernel, arguments)
 
     def prepare(self, kernel: Kernel, arguments: Sequence[Argument], grid: Any = None, block: Any = None) -> Launch:
-        """Check the arguments, which are in order, and return what enqueues the launch.
+        """Check ordered arguments; return a launch that enqueues the kernel.
 
-        A kernel with a thread for each agent may get data of another type than it declares, as in WarpDrive: CUDA C
-        takes the bits of an array for the declared type, and a float is cut to a declared integer. The first time it
-        is a warning.
+        A kernel with a thread for each agent may get data of another type than it declares, as in WarpDrive. CUDA C
+        reinterprets an array's bits, and a float is truncated to a declared integer. The first such call warns.
 
         Args:
             kernel: Compiled kernel.
             arguments: One for each of its parameters.
-            grid: Blocks, if not those that fit the kernel. A `WD_KERNEL` is compiled for one shape and always gets it.
-            block: Threads of a block, likewise.
+            grid: Blocks; None: as needed. Ignored for a `WD_KERNEL`, which is compiled for one shape.
+            block: Threads of a block; as ``grid``.
 
         Raises:
-            BindingError: The device differs, one of an array and a scalar is declared and the other given, or a block
-                has too many threads.
+            BindingError: The device differs, an array is given for a declared scalar or a scalar for a declared array,
+                or a block has too many threads.
             TypeMismatch: Dtype, rank or sizes differ from the declaration of a kernel that owns environments.
         """
-        # Kernels are no part of torch's graph.
+        # Kernels are outside torch's autograd graph.
         arguments = [
             each.detach() if isinstance(each, torch.Tensor) and each.requires_grad else each for each in arguments
         ]
@@ -367,7 +389,7 @@ class CUDAFunctionManager:
         return kernel.prepare(arguments, blocks, threads)
 
     def _warn(self, mismatch: TypeMismatch) -> None:
-        """Warn of a type that a kernel does not declare, once."""
+        """Warn once of a type mismatch."""
         text = str(mismatch)
         if text not in self._warned:
             self._warned.add(text)
@@ -375,10 +397,10 @@ class CUDAFunctionManager:
 
 
 class KernelFunction:
-    """A kernel that can be launched: by names, or with explicit arguments in WarpDrive's two forms.
+    """Launchable kernel, bound by name or called with explicit arguments.
 
-    ``f()`` binds by name (after `bound_to`); ``f(*args, block=, grid=)`` and ``f[grid, block](*args)`` take
-    the arguments in order, as a `CUDAFunctionFeed` gives them.
+    ``f()`` binds by name (after `bound_to`). WarpDrive's two forms ``f(*args, block=, grid=)`` and ``f[grid,
+    block](*args)`` take the arguments in order, as a `CUDAFunctionFeed` returns them.
     """
 
     def __init__(
@@ -395,7 +417,7 @@ class KernelFunction:
         self._bound: Launch | None = None
 
     def bound_to(self, data_manager: CUDADataManager) -> KernelFunction:
-        """Return a handle whose call without arguments binds them by name in ``data_manager``."""
+        """Return a handle that binds arguments by name in ``data_manager``."""
         return KernelFunction(self._manager, self.name, self._kernel, data_manager)
 
     def __call__(
@@ -412,7 +434,7 @@ class KernelFunction:
         self._bound()
 
     def __getitem__(self, configuration: tuple[Any, ...]) -> Callable[..., None]:
-        """Return the launch with Numba's ``[grid, block]``."""
+        """Return a launcher, for Numba's syntax ``[grid, block]``."""
         grid, block = configuration[:2]
         return lambda *arguments: self._launch(arguments, block, grid)
 
@@ -429,20 +451,20 @@ class KernelFunction:
 
 
 class CUDAFunctionFeed:
-    """Turns a list of names into kernel arguments, in order.
+    """Converter of names to kernel arguments, in order.
 
-    A name stands for device data; a pair ``(name, source)`` for device data ("d", "device"), meta
-    information ("m", "meta") or a shared constant ("s", "shared").
+    A name stands for device data. A pair ``(name, source)`` stands for device data ("d", "device"), meta information
+    ("m", "meta") or a shared constant ("s", "shared").
     """
 
     def __init__(self, data_manager: CUDADataManager) -> None:
         self._data_manager = data_manager
 
     def __call__(self, arguments: Sequence[str | tuple[str, str]]) -> list[Any]:
-        """Return the arguments.
+        """Return the arguments for a list of names or pairs.
 
         Raises:
-            BindingError: An item is neither form, or names an unknown source.
+            BindingError: An item has neither form, or names an unknown source.
         """
         return [self._argument(item) for item in arguments]
 
@@ -470,7 +492,7 @@ def _first(size: Any) -> int:
 
 
 def _copy_to_symbol(module: Any, name: str, value: Any) -> bool:
-    """Copy a value into a symbol of a module; False if it has none of that name."""
+    """Copy a value to a module's symbol; return False if missing."""
     symbol = module.symbol(name)
     if symbol is None:
         return False

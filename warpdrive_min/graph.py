@@ -1,4 +1,4 @@
-"""CUDA graphs: a sequence of launches captured once and replayed as one."""
+"""CUDA graphs: launches captured once and replayed as one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from warpdrive_min.errors import require
 
 
 def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
-    """Capture what ``work`` enqueues and return the replay, which enqueues it on the current stream.
+    """Capture the launches of ``work``; return a function that replays them.
 
-    The replay keeps ``work``, and so the environments or policies whose launches it is.
-    ``work`` must have run once before, so that everything is compiled and allocated; the capture itself
-    runs nothing. Kernels keep their counters on the device, so replays go on where the last one ended.
+    The replay enqueues on the current stream. It keeps ``work`` alive, and so its environments or policies. Run
+    ``work`` once before the capture, so that everything is compiled and allocated; the capture itself runs nothing.
+    Kernels count on the device, so each replay continues from the last one.
 
     Raises:
         ConfigError: The backend runs on the CPU, which has no graphs.
@@ -35,7 +35,7 @@ def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """A graph, and what owns the kernels and arrays that it runs on: without it these would be freed."""
+    """CUDA graph, with the owner of its kernels and arrays."""
 
     graph: torch.cuda.CUDAGraph
     work: Callable[[], None]
@@ -46,7 +46,10 @@ class _Replay:
 
 @contextlib.contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Collect garbage now and not within the block: what a dead module or graph frees would break the capture."""
+    """Collect garbage before, not within, the block.
+
+    Freeing a dead module or graph would break the capture.
+    """
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

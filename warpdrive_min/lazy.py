@@ -1,4 +1,4 @@
-"""Names that are imported on first use, and modules that are imported by their old names."""
+"""Names imported on first use, and modules importable by their old names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 
 def on_first_use(package: str, names: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, which imports a name on first use.
+    """Return a package's `__getattr__` that imports names on first use.
 
     Args:
         package: Name of the package.
-        names: Names by the module of the package that defines them; the modules can be used as attributes too.
+        names: Names defined by each module of the package; the modules are attributes, too.
     """
     modules = {name: module for module, each in names.items() for name in each}
 
@@ -35,12 +35,14 @@ def on_first_use(package: str, names: Mapping[str, Iterable[str]]) -> Callable[[
 
 
 class LazyModule:
-    """A module that its first attribute imports, and that then takes this object's place.
+    """Module that is imported at its first attribute access.
+
+    The module then replaces this object.
 
     Args:
         name: Name of the module.
         namespace: `globals()` of the importing module.
-        alias: Name there; None: that of the module.
+        alias: Name in that namespace; None: the module's.
     """
 
     def __init__(self, name: str, namespace: dict[str, Any], alias: str | None = None) -> None:
@@ -52,25 +54,25 @@ class LazyModule:
 
 
 class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports moved modules by their old names, with a DeprecationWarning.
+    """Import hook for old names of moved modules; emits a DeprecationWarning.
 
     Args:
-        moved: New name of each module by its old one, both with the package.
+        moved: New name of each module by its old name, both with the package.
     """
 
     def __init__(self, moved: Mapping[str, str]) -> None:
         self.moved = moved
         """New name of each module by its old one."""
-        sys.meta_path.insert(0, self)  # else modules of a moved package would be found and run again
+        sys.meta_path.insert(0, self)  # first, or modules of a moved package would be imported twice
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a moved module."""
+        """Return the spec of a moved module, or None."""
         return importlib.util.spec_from_loader(fullname, self) if fullname in self.moved else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Return the module of the new name; warn."""
+        """Import the module under its new name; warn."""
         new = self.moved[spec.name]
         warnings.warn(f"{spec.name} is now {new}", DeprecationWarning, stacklevel=2)
         module = importlib.import_module(new)
@@ -78,6 +80,6 @@ class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Give the module its own spec back, which the import by the old name replaced."""
+        """Restore the module's spec, which the old name's import replaced."""
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state

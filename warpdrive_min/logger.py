@@ -1,4 +1,7 @@
-"""The logger: records every step of one environment on the device, fetched in one copy at the end."""
+"""Logger: records each step of one environment on the device.
+
+A log is fetched in one copy.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from warpdrive_min.function_manager import CUDAFunctionManager
 
 
 class CUDALogController:
-    """Logs the arrays pushed with ``log_data_across_episode`` for one environment.
+    """Logger of the arrays pushed with ``log_data_across_episode``.
 
-    Rows are copied by torch on the current stream: nothing here is worth a kernel of its own.
+    It logs one environment. Torch copies the rows on the current stream; a custom kernel would not pay off.
 
     Args:
         function_manager: Accepted for WarpDrive's calls.
@@ -28,7 +31,7 @@ class CUDALogController:
         self.last_valid_step = -1
 
     def reset_log(self, data_manager: CUDADataManager, env_id: int = 0) -> None:
-        """Forget what was logged, choose the environment, and log its state as step 0; does not synchronise."""
+        """Clear the log, and log an environment's step 0; enqueues."""
         n_envs = data_manager.n_envs
         require(0 <= env_id < n_envs, "reset_log", f"env_id must be from 0 to {n_envs - 1}", env_id, error=DataError)
         self._env_id = env_id
@@ -37,7 +40,9 @@ class CUDALogController:
         self.update_log(data_manager, 0)
 
     def update_log(self, data_manager: CUDADataManager, step: int) -> None:
-        """Log the state as ``step``; a step past the episode's length is ignored; does not synchronise.
+        """Log the state as ``step``; enqueues, does not synchronise.
+
+        Steps beyond the episode's length are ignored.
 
         Raises:
             DataError: The step does not follow the last one logged.
@@ -59,7 +64,9 @@ class CUDALogController:
         last_step: int | None = None,
         check_last_valid_step: bool = True,
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return ``{"X_for_log": rows 0 to the last step}`` of the named arrays, or all; synchronises.
+        """Return ``{"X_for_log": rows up to the last step}``; synchronises.
+
+        Contains the named arrays, or all.
 
         Raises:
             DataError: The mask on the device is not one run of ones that ends at the last valid step.

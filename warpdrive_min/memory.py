@@ -1,4 +1,4 @@
-"""Free memory of a device, and the check that something large fits into it."""
+"""Free memory of a device, and a check before large allocations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from warpdrive_min.errors import DeviceMemoryError
 
 SMALL: Final = 2**28
-"""Bytes below which nobody looks whether they fit."""
+"""Largest allocation that is not checked, bytes."""
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the free memory of a device, in bytes.
+    """Return a device's free memory, in bytes.
 
-    On a GPU it is that of the driver and of torch's own cache; on a CPU what Linux can give without swapping.
+    On a GPU: the driver's free memory plus torch's cache. On a CPU: memory that Linux provides without swapping.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -27,14 +27,16 @@ def free_bytes(device: torch.device) -> int:
     if meminfo.exists():
         fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
         return int(fields["MemAvailable"].split()[0]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # no system but Linux tells more
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # total memory; only Linux reports free memory
 
 
 def require_room(what: str, n_bytes: int, device: torch.device, do: str) -> None:
-    """Raise an error, before a CPU's memory is overcommitted, if an allocation does not fit.
+    """Raise an error if a CPU allocation exceeds the free memory.
+
+    Without this check the system would overcommit.
 
     Raises:
-        DeviceMemoryError: It does not.
+        DeviceMemoryError: The allocation does not fit.
     """
     if device.type == "cpu" and n_bytes > SMALL and n_bytes > (free := free_bytes(device)):
         raise DeviceMemoryError(f"{what}: cpu is full (asked for {n_bytes:,} bytes, {free:,} are free); {do}")

@@ -1,4 +1,4 @@
-"""Packages that only some features need."""
+"""Import of optional packages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from warpdrive_min.errors import ConfigError
 
 
 def optional_package(module: str, who: str, install: str, name: str = "") -> Any:
-    """Import a module of a package that need not be installed; ``name`` is the package's, if not the module's.
+    """Import a module of an optional package.
+
+    ``name`` is the package's name, if it differs from the module's.
 
     Raises:
-        ConfigError: It, or something that it needs, is not installed; says what, and the line that installs it.
+        ConfigError: The package or one that it needs is missing; names it, and the command that installs it.
     """
     try:
         return importlib.import_module(module)

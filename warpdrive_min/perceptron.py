@@ -1,4 +1,4 @@
-"""A small actor-critic as kernels take it: the sizes that are compiled in, and its weights in their order."""
+"""Small actor-critic networks for kernels: compile-time sizes and weight order."""
 
 from __future__ import annotations
 
@@ -11,44 +11,49 @@ import numpy as np
 import torch
 
 ACTIVATIONS: Final = ("relu", "tanh")
-"""Activations that kernels have."""
+"""Activations that kernels support."""
 WIDEST: Final = 128
-"""Most units of a hidden layer."""
+"""Most units of a hidden layer in kernels."""
 MOST_INPUTS: Final = 64
-"""Most features, and most outputs."""
+"""Most features, and most outputs, in kernels."""
 
 Layout = Literal["rows", "columns", "tiles"]
-"""Order of a kernel's weights, see `Perceptron.order`."""
+"""Order of a kernel's weights; see `Perceptron.order`."""
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
 class Perceptron:
-    """A network that acts, and one that values on the same hidden layers, on its own, or not at all."""
+    """Policy network with an optional value head, shared or separate."""
 
     policy: Sequence[torch.Tensor]
-    """Weights and biases of each layer, (outputs, inputs) and (outputs,), as in `torch.nn.Linear`; the last puts out
-    logits."""
+    """Weights and biases of each layer; the last layer returns logits.
+
+    Shapes (outputs, inputs) and (outputs,), as in `torch.nn.Linear`.
+    """
     value: Sequence[torch.Tensor]
-    """The same of the value, with the policy's tensors where hidden layers are shared; none: there is no value."""
+    """Weights and biases of the value network; empty without a value.
+
+    Shared hidden layers are the policy's tensors.
+    """
     activation: str
-    """After each hidden layer."""
+    """Activation after each hidden layer."""
     in_order: bool = False
-    """Kernels must have the order of operations of exact training."""
+    """True if kernels must use exact training's order of operations."""
 
     @property
     def is_shared(self) -> bool:
-        """The value comes from the policy's hidden layers."""
+        """True if the value uses the policy's hidden layers."""
         return bool(self.value) and self.value[0] is self.policy[0]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Features, units of each hidden layer, and logits."""
+        """Number of features, units of each hidden layer, and logits."""
         return (self.policy[0].shape[1], *(len(weights) for weights in self.policy[::2]))
 
     def constants(self, layout: Layout) -> dict[str, int]:
-        """Return what is compiled in."""
+        """Return the compile-time constants."""
         n_features, first, *second, n_outputs = self.sizes
         return {
             "N_SEEN": n_features,
@@ -64,20 +69,21 @@ class Perceptron:
 
     @cached_property
     def parameters(self) -> list[torch.Tensor]:
-        """All tensors, each once."""
+        """All tensors, without duplicates."""
         return list({id(each): each for each in (*self.policy, *self.value)}.values())
 
     def order(self, layout: Layout) -> Indices:
-        """Return the place of each weight of a kernel among the parameters, laid end to end with a zero after them.
+        """Return the index of each kernel weight among the parameters.
 
-        Layer by layer, first those of the policy's network, on whose last layer a value on the same hidden layers is a
-        further output: weights, then biases; zeros make the whole a multiple of 4.
+        Indices count the concatenated parameters, followed by a zero. The order is layer by layer: weights, then
+        biases, first of the policy's network. A value on shared hidden layers is a further output of its last layer.
+        Zeros pad the length to a multiple of 4.
 
         Args:
-            layout: ``"rows"``: weights are (outputs, inputs). ``"columns"``: those of each network's first and last
-                layer are (inputs, outputs), as `perceptron_lane.cuh` has them. ``"tiles"``: sizes are rounded up to
-                multiples of 8, and of each 8 outputs and 8 inputs lie together, for each of 32 lanes, the weights of
-                output ``lane // 4`` and inputs ``2 (lane % 4)`` and one more, as `perceptron_warp.cuh` has them.
+            layout: ``"rows"``: weights are (outputs, inputs). ``"columns"``: weights of each network's first and last
+                layer are (inputs, outputs), for `perceptron_lane.cuh`. ``"tiles"``, for `perceptron_warp.cuh`: sizes
+                are rounded up to multiples of 8. A tile has 8 outputs and 8 inputs. For each of 32 lanes it stores the
+                weights of output ``lane // 4`` and inputs ``2 (lane % 4)`` and ``2 (lane % 4) + 1``.
         """
         places, n = dict[int, Indices](), 0
         for each in self.parameters:
@@ -98,13 +104,13 @@ class Perceptron:
 
 
 def perceptron_of(policy: Any) -> Perceptron | str:
-    """Return the layers of a policy, or why there are none for kernels."""
+    """Return a policy's layers, or the reason why kernels cannot use it."""
     found = getattr(policy, "as_perceptron", None)
     return found() if found else f"{type(policy).__name__} does not say what its layers are, by as_perceptron()"
 
 
 def why_no_kernel(sizes: Sequence[int], activation: str) -> str | None:
-    """Return why kernels cannot take a network of some features, units and outputs; None: they can."""
+    """Return the reason why kernels do not support these sizes, or None."""
     n_features, *hidden, n_outputs = sizes
     if activation not in ACTIVATIONS:
         return f"its activation is {activation!r}, and kernels have {' and '.join(ACTIVATIONS)}"
@@ -118,7 +124,10 @@ def why_no_kernel(sizes: Sequence[int], activation: str) -> str | None:
 
 
 def tiled(places: Indices, zero: int) -> Indices:
-    """Return places of weights (outputs, inputs), or of biases, by tiles of 8; what fills them up is ``zero``."""
+    """Arrange indices of weights or biases in tiles of 8.
+
+    Padding has the index ``zero``.
+    """
     filled = np.pad(places, [(0, -size % 8) for size in places.shape], constant_values=zero)
     if filled.ndim == 1:
         return filled
@@ -127,11 +136,11 @@ def tiled(places: Indices, zero: int) -> Indices:
 
 
 class Packed:
-    """Parameters in the order of a kernel, on their device.
+    """Parameters in a kernel's order, on their device.
 
     Args:
-        parameters: Read whenever `pack` is called.
-        order: Place of each number among them, laid end to end with a zero after them.
+        parameters: Tensors that each `pack` reads.
+        order: Index of each number in the concatenated parameters, followed by a zero.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], order: Indices) -> None:
@@ -143,10 +152,10 @@ class Packed:
             torch.zeros(1, device=device, dtype=torch.float32),
         )
         self.numbers = torch.zeros(len(self._order), device=device, dtype=torch.float32)
-        """(n,) float32."""
+        """Numbers for the kernel, (n,) float32."""
 
     @torch.no_grad()
     def pack(self) -> None:
-        """Fill `numbers`; enqueues."""
+        """Fill `numbers` from the parameters; enqueues."""
         torch.cat([*(each.detach().reshape(-1) for each in self._parameters), self._zero], out=self._flat)
         torch.index_select(self._flat, 0, self._order, out=self.numbers)

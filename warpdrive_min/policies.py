@@ -1,4 +1,4 @@
-"""Policies that need no training: what draws actions for every agent of a wrapper."""
+"""Untrained policies, which draw actions for all agents of a wrapper."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from warpdrive_min.spaces import action_types
 
 @dataclass(frozen=True, slots=True)
 class RandomPolicy:
-    """Draws a random action for every agent when it is called; see `random_policy`."""
+    """Function that draws a random action for every agent; see `random_policy`."""
 
     draw: Launch
     sampler: CUDASampler
-    """Counts the draws; `EnvWrapper.rollout` goes on with it as its ``sampler``."""
+    """Counter of the draws; pass it to `EnvWrapper.rollout` as ``sampler``."""
 
     def __call__(self) -> None:
-        """Enqueue the draw."""
+        """Enqueue one draw for every agent."""
         self.draw()
 
 
 def random_policy(wrapper: EnvWrapper, seed: int = 0) -> RandomPolicy:
-    """Return what draws a random action for every agent into ``sampled_actions``; it enqueues, and can be captured.
+    """Return a policy that draws random actions into ``sampled_actions``.
 
-    Actions are uniform: over the choices of a discrete space, which must be the same for every agent of a role, or
-    between the bounds of a box, which agents may have each their own of one shape. Masks are not looked at.
+    It enqueues, and can be captured in a CUDA graph. Actions are uniform. Choices of a discrete space must be the same
+    for every agent of a role. Boxes have finite bounds and one shape; the bounds may differ between agents. Masks are
+    ignored.
 
     Args:
-        wrapper: Started wrapper, on a backend for which the environment has kernels.
-        seed: The same seed draws the same actions on every backend.
+        wrapper: Wrapper that was reset, on a backend for which the environment has kernels.
+        seed: Seed of the draws; the same seed draws the same actions on every backend.
 
     Raises:
         ConfigError: A box has no finite bounds, or another shape than the others.
@@ -50,7 +51,7 @@ def random_policy(wrapper: EnvWrapper, seed: int = 0) -> RandomPolicy:
 
 
 def _random_actions(wrapper: EnvWrapper, sampler: CUDASampler, name: str, spaces: Sequence[Any]) -> Launch:
-    """Return what draws the actions of one array, whose agents have these spaces."""
+    """Return a launch that draws the actions of one array."""
     data = wrapper.cuda_data_manager
     is_box = hasattr(spaces[0], "low")
     sampler.register_actions(data, name, action_types(spaces[0]), is_deterministic=is_box)

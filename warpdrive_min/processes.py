@@ -1,7 +1,7 @@
-"""Child processes, which end with the process that started them, even if it is killed.
+"""Child processes that end with their parent, even if it is killed.
 
-`run` and `Child` start every program of ours; `tied` gives the words for torch's launcher, which starts ranks itself.
-Also a program: ``python -I -S processes.py guard|tie PARENT PROGRAM ARGUMENT...``.
+`run` and `Child` start all our programs. `tied` returns a command for torch's launcher, which starts ranks itself. Also
+a program: ``python -I -S processes.py guard|tie PARENT PROGRAM ARGUMENT...``.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 PR_SET_PDEATHSIG: Final = 1
-"""Option of Linux's ``prctl``: the signal that a process gets when the thread that started it ends."""
+"""Option of Linux's ``prctl``: signal at the end of the starting thread.
+
+A process gets it when the thread that started it ends.
+"""
 PR_SET_CHILD_SUBREAPER: Final = 36
-"""Option of Linux's ``prctl``: orphans among a process's descendants become its children."""
+"""Option of Linux's ``prctl``: orphaned descendants become own children."""
 STARTED_BY: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Environment variables that torchrun gives each process."""
+"""Environment variables that torchrun sets for each process."""
 
 
 def is_rank() -> bool:
-    """Tell whether torchrun, or `launch`, has started this process as one of several."""
+    """True if torchrun or `launch` started this process as a rank."""
     return os.environ.keys() >= set(STARTED_BY)
 
 
 def be_rank(rank: int, n_processes: int, address: str, port: str | int) -> None:
-    """Give this process the environment of one of several on a machine, as torchrun does."""
+    """Set the environment variables of a rank, as torchrun does."""
     values = (rank, rank, n_processes, n_processes, address, port)
     os.environ.update(zip(STARTED_BY, map(str, values), strict=True))
 
@@ -55,15 +58,15 @@ _is_stopping = threading.Event()
 
 
 class Child(subprocess.Popen[str]):
-    """A program that ends with this process, together with all processes that it starts.
+    """Program that ends with this process, together with all its descendants.
 
-    A guard between both, which is the child, ends them when this process or the program has ended, and then ends as the
-    program did. The program is in a session of its own: signals of a terminal do not reach it. The thread that starts
-    it must live as long as the program.
+    The child is a guard process between both. It kills the program's processes when this process or the program has
+    ended, and ends with the program's exit code or signal. The program has its own session, so signals of a terminal do
+    not reach it. The thread that starts it must live as long as the program.
 
     Args:
         words: Program and arguments.
-        options: As of `subprocess.Popen`.
+        options: Options of `subprocess.Popen`.
 
     Raises:
         OSError: The program cannot be started.
@@ -76,25 +79,27 @@ class Child(subprocess.Popen[str]):
         register(self)
 
     def kill(self) -> None:
-        """Let the guard kill the program and all that it has started."""
+        """Make the guard kill the program and its descendants."""
         self.terminate()
 
 
 def run(
     words: Sequence[str], *, check: bool = False, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and return its exit code and output, as UTF-8; see `Child`.
+    """Run a program; return its exit code and UTF-8 output.
+
+    See `Child`.
 
     Args:
         words: Program and arguments.
         check: Raise an error if it fails.
-        timeout: Longest time, s.
-        options: As of `subprocess.Popen`.
+        timeout: Timeout, s.
+        options: Options of `subprocess.Popen`.
 
     Raises:
         OSError: It cannot be started.
-        subprocess.CalledProcessError: It has failed; with ``check``.
-        subprocess.TimeoutExpired: It took longer; it is killed.
+        subprocess.CalledProcessError: It failed, with ``check``.
+        subprocess.TimeoutExpired: It exceeded the timeout and was killed.
     """
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with Child(words, **{**pipes, "encoding": "utf-8", "errors": "replace", **options}) as child:
@@ -110,12 +115,12 @@ def run(
 
 
 def tied(words: Sequence[str]) -> list[str]:
-    """Return the words that start a program which is killed as soon as this process has ended.
+    """Return the command of a program that dies with this process.
 
-    Unlike a `Child` it is the program itself, which gets the signals of its launcher, and its children are its own
-    affair. It starts with SIGINT, SIGHUP and SIGQUIT blocked, until `stopping.handle` or `joined`: an interpreter that
-    gets them while it starts ends with a traceback. The thread that starts it must live as long as the program. On
-    systems other than Linux the program calls `end_with_parent` itself.
+    Unlike with `Child`, there is no guard: the program itself gets its launcher's signals, and manages its own
+    children. It starts with SIGINT, SIGHUP and SIGQUIT blocked, until `stopping.handle` or `joined`. An interpreter
+    that got them while it starts would end with a traceback. The thread that starts it must live as long as the
+    program. On systems other than Linux the program calls `end_with_parent` itself.
 
     Raises:
         OSError: The program cannot be started.
@@ -124,10 +129,10 @@ def tied(words: Sequence[str]) -> list[str]:
 
 
 def _program(mode: str, words: Sequence[str], env: Mapping[str, str] | None = None) -> list[str]:
-    """Return the words that start a program by way of this file.
+    """Return the command that starts a program through this file.
 
     Raises:
-        OSError: There is no such program; once the words run it is too late to say so.
+        OSError: There is no such program; the started command could not report it.
     """
     if shutil.which(words[0], path=(os.environ if env is None else env).get("PATH")) is None:
         number = errno.EACCES if os.path.exists(words[0]) else errno.ENOENT
@@ -139,14 +144,17 @@ def _program(mode: str, words: Sequence[str], env: Mapping[str, str] | None = No
 
 
 def register(child: Killable) -> None:
-    """Let `kill_all` kill a child; at once if it was called already."""
+    """Register a child for `kill_all`; kill it now if that was called."""
     _ALIVE.add(child)
     if _is_stopping.is_set():
         child.kill()
 
 
 def kill_all() -> None:
-    """Kill all registered children, and those to come, without waiting: this process is about to end."""
+    """Kill all registered children, also future ones, without waiting.
+
+    This process is about to end.
+    """
     _is_stopping.set()
     for child in list(_ALIVE):
         with contextlib.suppress(OSError):
@@ -154,7 +162,10 @@ def kill_all() -> None:
 
 
 def end_children() -> None:
-    """Kill every child that is left, and wait; those that are not registered too on Linux, which lists them."""
+    """Kill all remaining children, and wait.
+
+    On Linux, which lists them, also children that are not registered.
+    """
     guards = {child.pid for child in list(_ALIVE) if isinstance(child, Child)}
     for pid in children():
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -163,7 +174,7 @@ def end_children() -> None:
 
 
 def children() -> list[int]:
-    """Return the process ids of this process's children; none on systems other than Linux."""
+    """Return process ids of this process's children; empty except on Linux."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir("/proc/self/task"):
@@ -175,18 +186,18 @@ def children() -> list[int]:
 # ------------------------------------------------------------------ ending with the parent
 
 WATCH_S: Final = 1.0
-"""Time between two looks at the parent, where the system does not tell of its end, s."""
+"""Polling interval of the parent where the system sends no signal, s."""
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Let this process get a signal as soon as its parent has ended, whatever it is doing.
+    """Make this process get a signal as soon as its parent ends.
 
-    Linux sends it; on other systems a thread does, which looks every second and ends when the process becomes another
+    Linux sends it. On other systems a thread polls the parent every second; it ends when the process becomes another
     program.
 
     Args:
-        parent: Process that started this one; if it is not the parent any more it has ended already.
-        number: The signal.
+        parent: Id of the process that started this one; if it is no longer the parent, it has ended.
+        number: Signal.
 
     Raises:
         OSError: Linux does not allow it.
@@ -211,7 +222,7 @@ def _watch(parent: int, number: int) -> None:
 
 
 def _guard(parent: int, words: Sequence[str]) -> NoReturn:
-    """Run a program until it or the parent has ended, kill all that it has started, and end as it did."""
+    """Run a program until it or the parent ends; kill its descendants, exit like it."""
 
     def stop(number: int, frame: object) -> None:
         _kill_descendants()
@@ -230,12 +241,12 @@ def _guard(parent: int, words: Sequence[str]) -> NoReturn:
         _become(guard, words)
     os.closerange(0, min(os.sysconf("SC_OPEN_MAX"), 4096))  # pipes end when the program has closed them
     ended = status = 0
-    while ended != program:  # orphans among its descendants end here, too
+    while ended != program:  # orphaned descendants end here, too
         ended, status = os.wait()
     _kill_descendants()
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        with contextlib.suppress(OSError, ValueError):  # the signals that nobody can handle
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL and SIGSTOP have no handlers
             signal.signal(-code, signal.SIG_DFL)
         _without_core_file()
         os.kill(os.getpid(), -code)
@@ -243,7 +254,7 @@ def _guard(parent: int, words: Sequence[str]) -> NoReturn:
 
 
 def _kill_descendants() -> None:
-    """Kill the children until there are none: the orphans that their ends leave are children, too."""
+    """Kill children until none is left; orphans of killed ones become children."""
     while pids := children():
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             for pid in pids:
@@ -263,7 +274,7 @@ def _tie(parent: int, words: Sequence[str]) -> NoReturn:
 
 
 def _become(parent: int, words: Sequence[str]) -> NoReturn:
-    """Become a program that is killed when the parent ends."""
+    """Replace this process by a program that dies with its parent."""
     end_with_parent(parent)
     try:
         os.execvp(words[0], list(words))

@@ -1,4 +1,4 @@
-"""The registrar: environments and their kernels by name; and import of a class by its path."""
+"""Registrar of environments and their kernels; import of classes by path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ ALIASES = {"cuda": "pycuda", "gpu": "pycuda"}
 
 
 class EnvironmentRegistrar:
-    """Environment classes by name and backend, in one table that all instances share; names ignore case."""
+    """Table of environment classes by name and backend.
+
+    All instances share one table; names ignore case.
+    """
 
     _classes: ClassVar[dict[tuple[str, str], type]] = {}
     _sources: ClassVar[dict[tuple[str, Language], Source]] = {}
@@ -30,10 +33,12 @@ class EnvironmentRegistrar:
     def add(
         self, env_backend: str | Sequence[str] = "cpu", cuda_env_src_path: str | Path | None = None
     ) -> Callable[[EnvClass], EnvClass]:
-        """Return a decorator that registers a class under its ``name`` for one backend or several.
+        """Return a decorator that registers a class for one or more backends.
+
+        It is registered under its ``name``.
 
         Args:
-            env_backend: Backend or backends the class is for.
+            env_backend: Backend or backends of the class.
             cuda_env_src_path: Source of its kernels for those backends, as for `add_cuda_env_src_path`.
 
         Raises:
@@ -54,10 +59,12 @@ class EnvironmentRegistrar:
         return register
 
     def get(self, name: str, env_backend: str = "cpu") -> type:
-        """Return the class of that name for a backend, or for another one of the same language.
+        """Return the class of that name for a backend.
+
+        Falls back to a backend of the same language.
 
         Raises:
-            ConfigError: None is registered; lists those that are.
+            ConfigError: None is registered; lists the registered ones.
         """
         found = self._found(name, env_backend)
         do = f"known are {known(each for each, backend in self._classes if backend in _akin(env_backend))}"
@@ -66,7 +73,7 @@ class EnvironmentRegistrar:
         return found
 
     def has_env(self, name: str, env_backend: str = "cpu") -> bool:
-        """Tell whether a class of that name is registered for a backend."""
+        """True if a class of that name is registered for a backend."""
         return self._found(name, env_backend) is not None
 
     def _found(self, name: str, env_backend: str) -> type | None:
@@ -74,10 +81,10 @@ class EnvironmentRegistrar:
         return next((self._classes[key] for key in keys if key in self._classes), None)
 
     def add_cuda_env_src_path(self, name: str, cuda_env_src_path: str | Path, env_backend: str = "pycuda") -> None:
-        """Register the source of an environment's kernels; it goes before the class's own.
+        """Register an environment's kernel source, which overrides the class's own.
 
         Args:
-            name: Environment.
+            name: Name of the environment.
             cuda_env_src_path: Path of a ``.cu`` file (`pycuda`, `host`) or dotted name of a module (`numba`, `cpu`).
             env_backend: Backend that runs it; backends of one language share it.
 
@@ -105,14 +112,14 @@ def _backend(name: str) -> str:
 
 
 def _akin(name: str) -> list[str]:
-    """Return a backend, and those of the same language after it."""
+    """Return a backend, then others of the same language."""
     chosen = BACKENDS[_backend(name)]
     others = [each.name for each in BACKENDS.values() if each.language == chosen.language and each is not chosen]
     return [chosen.name, *others]
 
 
 env_registrar = EnvironmentRegistrar()
-"""The registrar that everyone may use."""
+"""Shared registrar."""
 
 
 # ------------------------------------------------------------------ classes by path
@@ -122,12 +129,12 @@ def load_class(target: str, name: str | None = None) -> type[CUDAEnvironmentCont
     """Import an environment class.
 
     Args:
-        target: Folder of a package, path of a module, or ``package.module:ClassName``. By path nothing need be
-            installed: the folder above the outermost package goes on ``sys.path``.
-        name: Of the class, where there are several.
+        target: Folder of a package, path of a module, or ``package.module:ClassName``. A path needs no installation:
+            the folder above the outermost package is added to ``sys.path``.
+        name: Name of the class, if there are several.
 
     Raises:
-        ConfigError: There is no such module or class, several classes, or another module of that name.
+        ConfigError: The module or class is missing, there are several classes, or another module has that name.
     """
     dotted, _, after = target.partition(":")
     path, who = Path(target), "environment"

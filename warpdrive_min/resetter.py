@@ -1,4 +1,4 @@
-"""The resetter: restarts finished environments, from saved copies, from pools, or by their own kernel."""
+"""Resetter: restarts environments from saved copies, pools or by their kernel."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from warpdrive_min.errors import ConfigError, DataError, require
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager, KernelFunction, core_sources
 
 OWN_KERNEL: Final = "reset"
-"""Name of an environment's kernel that restarts its environments."""
+"""Name of an environment's own reset kernel."""
 MODES: Final = {"if_done": 0, "force_reset": 1}
 
 
 class CUDAEnvironmentReset:
-    """Restarts environments on the device.
+    """Resetter of environments on the device.
 
-    An environment with a kernel ``reset`` restarts itself. For the others every array with a saved copy, or a
-    pool, is restored, one launch an array; all pools of an environment give the same row.
+    An environment with a kernel ``reset`` restarts itself. For others, each array with a saved copy or a pool is
+    restored in one launch. All pools of an environment use the same row.
 
     Args:
-        function_manager: With the environment's kernels.
+        function_manager: Manager of the environment's kernels.
     """
 
     def __init__(self, function_manager: CUDAFunctionManager) -> None:
@@ -36,11 +36,11 @@ class CUDAEnvironmentReset:
         self._custom: tuple[KernelFunction, CUDAFunctionFeed] | None = None
 
     def init_reset_pool(self, data_manager: CUDADataManager, seed: int | None = None) -> None:
-        """Check every pool against its target and set the seed of the draws; synchronises.
+        """Check all reset pools and set the seed of their draws; synchronises.
 
         Raises:
             DataError: A pool's dtype or row shape differs from its target's.
-            ConfigError: The seed is no integer, negative, or has more than 64 bits.
+            ConfigError: The seed is not an integer, is negative, or has more than 64 bits.
         """
         _check_pools(data_manager)
         seed_resets(data_manager, 0 if seed is None else seed)
@@ -48,16 +48,16 @@ class CUDAEnvironmentReset:
     def reset_when_done(
         self, data_manager: CUDADataManager, mode: str = "if_done", undo_done_after_reset: bool = True
     ) -> None:
-        """Enqueue the restart of finished environments, or of all with ``"force_reset"``; does not synchronise.
+        """Reset finished environments, or all with ``"force_reset"``; enqueues.
 
         Args:
-            data_manager: With the environment's arrays.
+            data_manager: Manager of the environment's arrays.
             mode: ``"if_done"`` or ``"force_reset"``.
             undo_done_after_reset: Set ``_done_`` and ``_timestep_`` of those environments to 0.
 
         Raises:
             ConfigError: Unknown mode.
-            DataError: An array cannot be restored: no row for each environment, or a pool that does not fit.
+            DataError: An array cannot be restored: it has no row for each environment, or its pool does not fit.
         """
         require(mode in MODES, "reset_when_done", f"mode must be one of {', '.join(MODES)}", mode)
         n_arrays = len(data_manager.reset_data_list) + len(data_manager.reset_target_to_pool)  # more may be pushed
@@ -87,12 +87,12 @@ class CUDAEnvironmentReset:
                 "force": force,
             }
             launches.append(rows.bind("reset_rows", data, **given))
-        # Launched in any case: it counts the episode, which picks the next row of a pool.
+        # Always launched: it increments the episode count, which selects the next pool row.
         finish = rows.bind("undo_done", data, force=force)
         return [*launches, finish if undo else lambda: keeping(data, (DONE, TIMESTEP), finish)]
 
     def _row_kernels(self) -> CUDAFunctionManager:
-        """Compile the core's reset kernels; they see each environment as one item."""
+        """Compile the core's reset kernels, which see an environment as one item."""
         if self._rows is None:
             self._rows = CUDAFunctionManager(1, self._functions.n_envs, backend=self._functions.backend)
             self._rows.load(core_sources("reset"))
@@ -101,7 +101,7 @@ class CUDAEnvironmentReset:
     # -------------------------------------------------------------- custom reset
 
     def register_custom_reset_function(self, data_manager: CUDADataManager, reset_function_name: str) -> None:
-        """Name a loaded kernel that `custom_reset` launches."""
+        """Set the loaded kernel that `custom_reset` launches."""
         function = self._functions.get_function(reset_function_name).bound_to(data_manager)
         self._custom = (function, CUDAFunctionFeed(data_manager))
 
@@ -111,10 +111,12 @@ class CUDAEnvironmentReset:
         block: Sequence[int] | None = None,
         grid: Sequence[int] | None = None,
     ) -> None:
-        """Enqueue the custom reset: with the named arguments in order, or all bound by name; does not synchronise.
+        """Launch the custom reset kernel; enqueues, does not synchronise.
+
+        Arguments are the named ones in order, or all bound by name.
 
         Raises:
-            ConfigError: None is registered.
+            ConfigError: No custom reset kernel is registered.
         """
         if self._custom is None:
             raise ConfigError("custom_reset: no kernel is registered; call register_custom_reset_function first")
@@ -135,7 +137,7 @@ def _check_pools(data: CUDADataManager) -> None:
 
 
 def keeping(data: CUDADataManager, names: Sequence[str], launch: Launch) -> None:
-    """Launch, then put the named arrays back as they were; does not synchronise."""
+    """Launch, then restore the named arrays; does not synchronise."""
     saved = {name: data.tensor(name).clone() for name in names}
     launch()
     for name, tensor in saved.items():

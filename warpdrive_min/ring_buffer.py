@@ -1,4 +1,4 @@
-"""A ring buffer over the first axis of an array on the device."""
+"""Ring buffer over the first axis of an array on the device."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from warpdrive_min.errors import DataError, known, require, whole
 
 
 class RingBuffer:
-    """Keeps the last ``size`` rows that were enqueued, in the array's own memory.
+    """Ring buffer of the last ``size`` rows, in the array's own memory.
 
     Args:
-        name: Array whose first axis holds the rows.
-        size: Rows to keep; None: the whole axis.
-        data_manager: That holds the array.
+        name: Name of the array; its first axis holds the rows.
+        size: Number of rows; None: the whole axis.
+        data_manager: Manager that holds the array.
 
     Raises:
         DataError: ``size`` is not between 1 and the length of the axis.
@@ -35,11 +35,11 @@ class RingBuffer:
         return self._count
 
     def isfull(self) -> bool:
-        """Tell whether the next row replaces the oldest."""
+        """True if the next row replaces the oldest."""
         return self._count == self.size
 
     def enqueue(self, row: torch.Tensor) -> None:
-        """Copy a row in, in place of the oldest when full; does not synchronise."""
+        """Copy a row in, over the oldest if full; does not synchronise."""
         self._rows[(self._front + self._count) % self.size].copy_(row)
         if self.isfull():
             self._front = (self._front + 1) % self.size
@@ -47,7 +47,10 @@ class RingBuffer:
             self._count += 1
 
     def unroll(self) -> torch.Tensor | None:
-        """Return the rows, oldest first: a view if they lie so in memory, else a copy; None if empty."""
+        """Return the rows, oldest first, or None if empty.
+
+        A view if they are in order in memory, else a copy.
+        """
         if self._count == 0:
             return None
         if self._front == 0:
@@ -66,12 +69,12 @@ class RingBufferManager(dict[str, RingBuffer]):
         """Return the ring buffer over an array.
 
         Raises:
-            DataError: There is none.
+            DataError: The array has no ring buffer.
         """
         do = f"known are {known(self)}"
         require(name in self, f"ring buffer {name!r}", "is not there", do=do, error=DataError)
         return self[name]
 
     def has(self, name: str) -> bool:
-        """Tell whether there is a ring buffer over an array."""
+        """True if an array has a ring buffer."""
         return name in self

@@ -1,7 +1,7 @@
-"""Counter-based random numbers: Philox4x32-10 in NumPy, and the streams that all languages share.
+"""Counter-based random numbers: Philox4x32-10 in NumPy, and shared streams.
 
-No state: the words of a draw follow from its counter (step, env, agent, stream) and the seed, so that every
-backend, for any number of environments, draws the same.
+There is no state: a draw follows from its counter (step, env, agent, stream) and the seed. So every backend draws the
+same numbers, for any number of environments. All languages share the streams.
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; constants of Random123 1.14, philox.h.
 """
@@ -17,15 +17,15 @@ from numpy.typing import ArrayLike, NDArray
 from warpdrive_min.errors import whole
 
 STREAM_START: Final = 1
-"""Random starts of episodes."""
+"""Stream of random starts of episodes."""
 STREAM_POOL: Final = 2
-"""Stream of the row of a reset pool that starts an episode."""
+"""Stream that selects the reset pool row of an episode."""
 STREAM_SHUFFLE: Final = 3
-"""Keys of permutations."""
+"""Stream of the sort keys of permutations."""
 STREAM_REPLAY: Final = 4
-"""Rows drawn from a replay buffer."""
+"""Stream of rows sampled from a replay buffer."""
 STREAM_ACTIONS: Final = 16
-"""First stream of the samplers; each registered action array takes one."""
+"""First stream of samplers; each registered action array uses one."""
 
 UInt32Array = NDArray[np.uint32]
 
@@ -35,15 +35,21 @@ _ROUNDS: Final = 10
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)
 _SMALL_ROUNDS: Final = 2
-"""Rounds before x and z have both met every counter that varies; even, so that the pair is in order after all."""
+"""Rounds until x and z depend on all varying counters.
+
+Even, so that the pair is in order afterwards.
+"""
 _CHUNK: Final = 8192
-"""Blocks at a time: the three 128 KB arrays of a chunk stay in the second-level cache."""
+"""Blocks per chunk, whose three 128 KB arrays fit the second-level cache."""
 
 
 def philox(
     step: ArrayLike, env: ArrayLike, agent: ArrayLike, stream: ArrayLike, seed_low: int, seed_high: int
 ) -> tuple[UInt32Array, UInt32Array, UInt32Array, UInt32Array]:
-    """Return the four words of each block; the counters broadcast, negative int32 count as uint32."""
+    """Return the four words of each block, each of the broadcast shape.
+
+    Counters broadcast; negative int32 counts as uint32.
+    """
     counters = [_word(value) for value in (step, env, agent, stream)]
     shape = np.broadcast_shapes(*(counter.shape for counter in counters))
     keys = _round_keys(int(seed_low), int(seed_high))
@@ -60,7 +66,10 @@ def philox(
 
 
 def uniform(word: ArrayLike) -> NDArray[np.float32]:
-    """Return float32 in [0, 1): the upper 24 bits, so that 1 cannot be reached by rounding."""
+    """Return float32 in [0, 1), from the upper 24 bits.
+
+    So rounding cannot reach 1.
+    """
     return (np.asarray(word, np.uint32) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
@@ -70,15 +79,17 @@ def below(word: ArrayLike, n: int) -> NDArray[np.int64]:
 
 
 def pool_row(episode: ArrayLike, env: ArrayLike, seed_low: int, seed_high: int, n_rows: int) -> NDArray[np.int64]:
-    """Return the row of a reset pool that starts an episode: one for all arrays of an environment."""
+    """Return an episode's reset pool row, equal for all arrays."""
     return below(philox(episode, env, 0, STREAM_POOL, seed_low, seed_high)[0], n_rows)
 
 
 def seed_words(seed: int) -> tuple[int, int]:
-    """Split a 64-bit seed into a low and a high word that fit int32 arrays; kernels read them as uint32.
+    """Split a 64-bit seed into low and high words, int32.
+
+    Kernels read them as uint32.
 
     Raises:
-        ConfigError: The seed is no integer, is negative or has more than 64 bits.
+        ConfigError: The seed is not an integer, is negative, or has more than 64 bits.
     """
     seed = whole("seed", seed, 0, 2**64 - 1, "take another one")
     low, high = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32).view(np.int32)
@@ -100,9 +111,10 @@ def _round_keys(low: int, high: int) -> list[tuple[np.uint64, np.uint64]]:
 
 
 def _paired(keys: list[tuple[np.uint64, np.uint64]]) -> list[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
-    """Return multipliers and keys (upper halves), (2, 1) each, of the rounds that `_fill` does on pairs.
+    """Return multipliers and keys of the rounds that `_fill` does on pairs.
 
-    The product of x gives the next z and that of z the next x, so the pair swaps at each round.
+    Each is (2, 1), keys in the upper halves. The product of x gives the next z, and the product of z the next x, so the
+    pair swaps in each round.
     """
     multipliers = np.array(_MULTIPLIERS, np.uint64)[:, None]
     return [
@@ -117,11 +129,11 @@ def _fill(
     keys: list[tuple[np.uint64, np.uint64]],
     paired: list[tuple[NDArray[np.uint64], NDArray[np.uint64]]],
 ) -> None:
-    """Write the words of one chunk, ``out`` (4, *shape).
+    """Write the words of one chunk to ``out`` (4, *shape).
 
-    A round multiplies two words, ``x`` and ``z``, and mixes the other two, ``y`` and ``w``, into the upper halves.
-    Mostly step and stream are scalars, so the first rounds broadcast small arrays; the later ones work in place on both
-    pairs at once, five calls a round, with ``y`` and ``w`` kept in the upper halves where they are mixed in.
+    A round multiplies the words ``x`` and ``z``, and XORs ``y`` and ``w`` into the products' upper halves. Step and
+    stream are mostly scalars, so the first rounds broadcast small arrays. The later rounds work in place on both pairs
+    at once, with five calls each; ``y`` and ``w`` stay in the upper halves.
     """
     x, y, z, w = counters
     first, second = (np.uint64(multiplier) for multiplier in _MULTIPLIERS)

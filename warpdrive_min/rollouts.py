@@ -1,4 +1,4 @@
-"""Many steps of all environments at once: in one launch where their kernels allow it, else one by one."""
+"""Rollouts: many env steps in one launch, or one by one."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ from warpdrive_min.sampler import CUDASampler, finite_bounds
 from warpdrive_min.spaces import action_types, category_counts
 
 Keep = Literal["last", "all"]
-"""Steps whose observations, rewards and flags are kept."""
+"""Steps whose results are returned: the last, or all."""
 RANDOM: Final = "random"
-"""Policy whose actions are all as likely."""
+"""Policy that draws uniform actions."""
 
 
 class Steps(NamedTuple):
-    """Results of steps: ``(n_steps, n_envs, ...)`` where all are kept, else ``(n_envs, ...)`` of the last one.
+    """Results of a rollout, of all steps or of the last.
 
-    Shapes and types are those of the data manager's arrays, but for flags of all steps, which are bool; ``done`` is
-    ``_done_``. ``final_observations`` are the last ones of an episode where one ended with the step; of other
-    environments they are stale, and where all steps are kept so are the data manager's.
+    Shapes are ``(n_steps, n_envs, ...)`` for all steps, else ``(n_envs, ...)``. Shapes and dtypes follow the data
+    manager's arrays; flags of all steps are bool, and ``done`` is ``_done_``. ``final_observations`` are an episode's
+    last observations if it ended with the step. Entries of other environments are stale. With all steps, so are those
+    in the data manager's array.
     """
 
     sampled_actions: torch.Tensor
@@ -55,7 +56,10 @@ class Steps(NamedTuple):
 
 
 class PolicySteps(NamedTuple):
-    """Results of steps whose actions a policy drew: those of `Steps`, and what it had to say."""
+    """Results of a rollout with a policy, with log-probabilities and values.
+
+    See `Steps`.
+    """
 
     sampled_actions: torch.Tensor
     observations: torch.Tensor
@@ -65,29 +69,40 @@ class PolicySteps(NamedTuple):
     truncated: torch.Tensor
     done: torch.Tensor
     log_probs: torch.Tensor
-    """Log-probabilities of the actions, ``(n_steps, n_envs, n_agents)`` or of the last step ``(n_envs, n_agents)``."""
+    """Log-probabilities of the actions, ``(n_steps, n_envs, n_agents)``.
+
+    Of the last step only: ``(n_envs, n_agents)``.
+    """
     values: torch.Tensor | None
-    """Values of what the actions were chosen from, likewise; None: the policy gives none."""
+    """Values of the observations before each step, shaped as ``log_probs``.
+
+    None: the policy has no value.
+    """
     first_observations: torch.Tensor
-    """Observations that the first actions were chosen from, ``(n_envs, n_agents, ...)``; for later ones these are
-    ``observations`` of the step before."""
+    """Observations before the first step, ``(n_envs, n_agents, ...)``.
+
+    Those before a later step are ``observations`` of the step before.
+    """
 
 
 class Policy(Protocol):
-    """Model whose logits actions are drawn from.
+    """Model with logits, which define the action probabilities.
 
-    One that has ``as_perceptron()``, which returns a `Perceptron` or says why there is none, may act within a kernel.
-    One whose ``has_value`` is false gives logits alone, by ``act(observations)``.
+    It may act within a kernel if it has ``as_perceptron()``, which returns a `Perceptron` or a reason against one. If
+    its ``has_value`` is false, ``act(observations)`` returns logits only.
     """
 
     def __call__(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits ``(..., n_outputs)`` and values ``(...)`` of observations ``(..., n_features)``."""
+        """Return logits ``(..., n_outputs)`` and values ``(...)``.
+
+        Observations are ``(..., n_features)``.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutMode:
-    """Form of steps: many in a launch (``"fused"``), or one by one, and then why."""
+    """Form of a rollout: one launch (``"fused"``), or stepwise with a reason."""
 
     name: Literal["fused", "stepwise"]
     reason: str = ""
@@ -98,7 +113,7 @@ class RolloutMode:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Subject of rollouts: a wrapper's environment, its arrays, and its kernels."""
+    """Environment of a wrapper with its arrays and kernels, for rollouts."""
 
     env: Any
     data: CUDADataManager
@@ -106,25 +121,25 @@ class Subject:
     sources: Mapping[Language, Source]
     constants: Mapping[str, Constant]
     step: Callable[[], None]
-    """Takes one step of all environments."""
+    """Function that takes one env step in all environments."""
 
     @property
     def spaces(self) -> Sequence[Any]:
-        """Space of each agent's actions."""
+        """Action space of each agent."""
         return list(self.env.action_space.values())
 
     @property
     def n_agents(self) -> int:
-        """Agents in each environment."""
+        """Number of agents in each environment."""
         return len(self.spaces)
 
 
 class Rollouts:
-    """Rollouts of a subject, whose kernels are compiled when they are first asked for.
+    """Rollouts of one environment; kernels are compiled on first use.
 
     Args:
-        subject: What is stepped.
-        obstacle: Why its steps cannot be taken in one launch; empty: nothing is known.
+        subject: Environment, arrays and kernels.
+        obstacle: Reason against one launch for all steps; empty: none is known.
     """
 
     def __init__(self, subject: Subject, obstacle: str = "") -> None:
@@ -135,18 +150,23 @@ class Rollouts:
 
     @property
     def mode(self) -> RolloutMode:
-        """Form in which steps are taken; compiles the kernel for random actions to tell."""
+        """Form of rollouts with random actions; compiles the kernel to find out."""
         return self.mode_with(keeps_all=False, is_random=True)
 
     def mode_with(self, *, keeps_all: bool, is_random: bool) -> RolloutMode:
-        """Return the form in which steps are taken that keep all or the last; compiles their kernel to tell."""
+        """Return the form of rollouts that keep all steps or the last.
+
+        Compiles their kernel to find out.
+        """
         self._kernel(keeps_all=keeps_all, is_random=is_random)
         return RolloutMode("stepwise", self._obstacle) if self._obstacle else RolloutMode("fused")
 
     def bound(
         self, n_steps: int, policy: str | torch.Tensor, keep: Keep, sampler: CUDASampler | None
     ) -> tuple[Launch, Steps]:
-        """Return what enqueues ``n_steps`` steps, and the tensors that they are written to, the same each time.
+        """Return a launch of ``n_steps`` steps, and its output tensors.
+
+        The tensors are the same each time.
 
         Raises:
             ConfigError: A rule about an argument is broken.
@@ -184,7 +204,7 @@ class Rollouts:
     # -------------------------------------------------------------- with a policy
 
     def mode_of(self, policy: Policy) -> RolloutMode:
-        """Return the form in which steps with a policy are taken; compiles the kernel to tell.
+        """Return the form of rollouts with a policy; may compile a kernel.
 
         Raises:
             ConfigError: As `bound_policy`.
@@ -197,10 +217,10 @@ class Rollouts:
     def bound_policy(
         self, n_steps: int, policy: Policy, keep: Keep, sampler: CUDASampler
     ) -> tuple[Launch, PolicySteps]:
-        """Return what enqueues ``n_steps`` steps whose actions a policy draws, and the tensors they are written to.
+        """Return a launch of ``n_steps`` steps with a policy, and its tensors.
 
         Raises:
-            ConfigError: A rule about an argument is broken, or the policy does not act on what is observed alone.
+            ConfigError: A rule about an argument is broken, or the policy needs more than observations.
         """
         _check(n_steps, keep)
         self._check_policy(policy)
@@ -246,15 +266,17 @@ class Rollouts:
         *,
         is_tf32: bool = False,
     ) -> Launch | str:
-        """Return what plays steps with a policy for training, all in one launch, or say why it cannot be.
+        """Return a launch of training steps, or a reason against one.
+
+        One launch takes all steps.
 
         Args:
-            policy: Model that acts, whose values are not asked for.
-            sampler: Whose count of draws goes on.
-            seen: Observations before each step and after all, ``(n_steps + 1, n_envs, n_agents, n_features)``.
-            rows: Arrays with a row of each step, ``(n_steps, n_envs, ...)``: actions, ``log_probs``, rewards and flags.
-            recorder: What else is recorded, by the names of the kernel ``record``, and ``successes``.
-            is_tf32: Matrix units take products in TF32, not with the errors of float32.
+            policy: Model that acts; its values are not computed.
+            sampler: Sampler whose count of draws continues.
+            seen: Observations before each step and after the last, ``(n_steps + 1, n_envs, n_agents, n_features)``.
+            rows: Arrays with a row for each step, ``(n_steps, n_envs, ...)``: actions, ``log_probs``, rewards, flags.
+            recorder: Further recorded arrays, by the names of the kernel ``record``, and ``successes``.
+            is_tf32: Products use TF32, without correction to the precision of float32.
 
         Raises:
             ConfigError: As `bound_policy`.
@@ -289,7 +311,7 @@ class Rollouts:
     def _kernel_of(
         self, perceptron: Perceptron | str, *, keeps_all: bool = False, records: bool = False, is_tf32: bool = False
     ) -> CUDAFunctionManager | str:
-        """Return the manager of a kernel ``rollout_with_policy``, or say why steps cannot be taken in one launch."""
+        """Return the manager of a kernel ``rollout_with_policy``, or a reason against one."""
         subject = self._subject
         if self._obstacle:
             return self._obstacle
@@ -332,16 +354,16 @@ class Rollouts:
         sampler: CUDASampler,
         recorder: Mapping[str, Argument],
     ) -> Launch:
-        """Return what acts within a kernel.
+        """Return a launch of all steps in one kernel with a policy.
 
         Args:
-            kernel: Its manager.
-            n_steps: How many steps.
+            kernel: Manager of the kernel.
+            n_steps: Number of env steps.
             perceptron: Layers of the policy.
-            given: Arrays with a row of each step, in place of the data manager's.
-            seen: Where observations go, with a row of those before the first step; None: only the last ones are kept.
-            sampler: Whose count of draws goes on.
-            recorder: What training records; empty: nothing.
+            given: Arrays with a row for each step, in place of the data manager's.
+            seen: Buffer of observations, with a row for those before the first step; None: only the last step's.
+            sampler: Sampler whose count of draws continues.
+            recorder: Arrays recorded for training; empty: nothing is recorded.
         """
         data = self._subject.data
         weights = Packed(perceptron.parameters, perceptron.order(self._layout(perceptron)))
@@ -412,7 +434,7 @@ class Rollouts:
     # -------------------------------------------------------------- one launch
 
     def _kernel(self, *, keeps_all: bool, is_random: bool) -> CUDAFunctionManager | None:
-        """Return the manager of a kernel ``rollout``; None: there is an obstacle, which is noted."""
+        """Return a ``rollout`` kernel's manager, or None; stores the obstacle."""
         key, subject = (keeps_all, is_random), self._subject
         if not self._obstacle and key not in self._managers:
             threads = ROLLOUT_THREADS if subject.backend.language == "cuda_c" else None
@@ -429,14 +451,17 @@ class Rollouts:
         return None if self._obstacle else self._managers[key]
 
     def _entries(self) -> dict[str, Constant]:
-        """Return the constants that say how many entries an array has in each environment, of those with such rows."""
+        """Return the constants with each array's entries per environment.
+
+        Only for arrays with a row for each environment.
+        """
         data = self._subject.data
         arrays = {name: data.tensor(name) for name in data.array_names() if name.isidentifier()}
         entries = {name: array[0].numel() for name, array in arrays.items() if array.shape[:1] == (data.n_envs,)}
         return {entries_of(name): n for name, n in {**entries, "draws": 1}.items()}
 
     def _actions(self) -> dict[str, Constant]:
-        """Return the constants that say what actions may be drawn."""
+        """Return the constants that define the random actions."""
         spaces = self._subject.spaces
         if hasattr(spaces[0], "low"):
             low, high = finite_bounds(spaces)
@@ -455,7 +480,7 @@ class Rollouts:
         kernel, rows, numbers = manager.kernel(ROLLOUT), dict(given), dict[str, torch.Tensor]()
         if manager.backend.language == "cuda_c":
             rows = self._flat_rows(kernel, given)
-        elif any(each.dtype for each in kernel.parameters if each.name in FLAGS):  # as those of a single step
+        elif any(each.dtype for each in kernel.parameters if each.name in FLAGS):  # int32 flags, as in a single step
             numbers = {name: each.int() for name, each in given.items() if name in FLAGS}
             rows |= numbers
         launch = manager.bind(ROLLOUT, self._subject.data, **rows, **counters, n_steps=n_steps)
@@ -470,9 +495,10 @@ class Rollouts:
         return launch_and_keep_last
 
     def _flat_rows(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return rows of steps as a CUDA C kernel takes them: with no axis of steps, those of bool as `rows_of`.
+        """Return rows of steps as a CUDA C kernel takes them.
 
-        Arrays that it takes as `last_of` are added.
+        They have no axis of steps, and bool rows are named by `rows_of`. Arrays that the kernel takes as `last_of` are
+        added.
         """
         data, declared = self._subject.data, {each.name for each in kernel.parameters}
         untouched = torch.zeros(1, dtype=torch.bool, device=data.device)
@@ -482,7 +508,10 @@ class Rollouts:
         return dict.fromkeys(map(rows_of, FLAGS), untouched) | named | arrays
 
     def _keeping_last(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> Launch:
-        """Return what copies the last row of what each step wrote to the arrays, unless the kernel wrote there, too."""
+        """Return a function that copies last rows to the data manager.
+
+        Arrays that the kernel writes there, too, are skipped.
+        """
         declared = {each.name for each in kernel.parameters}
         beside = {name: rows_of(name) if each.dtype == torch.bool else last_of(name) for name, each in given.items()}
         kept = [name for name in given if name in (ACTIONS, *KEPT) and name != FINAL_OBSERVATIONS]
@@ -527,9 +556,9 @@ CHOICE: Final[dict[str, Constant]] = {
     "LOG_PROB": True,
     "ENTROPY": False,
 }
-"""Constants by which a kernel draws as a policy does: one choice, from logits, with its log-probability."""
+"""Constants for a policy's draws: one choice from logits, with log-probability."""
 SAID: Final = ("log_probs", "values")
-"""Numbers that a policy gives of each step beside its actions."""
+"""Outputs of a policy for each step, apart from its actions."""
 
 
 def _check(n_steps: int, keep: Keep) -> None:
@@ -538,17 +567,20 @@ def _check(n_steps: int, keep: Keep) -> None:
 
 
 def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
-    """Return rows of steps of an array, ``(n_steps, *array.shape)``: zeros of its type, or of bool for a flag."""
+    """Return rows of steps of an array, ``(n_steps, *array.shape)``.
+
+    Zeros of its dtype, or of bool for a flag.
+    """
     return array.new_zeros((n_steps, *array.shape), dtype=torch.bool if name in FLAGS else array.dtype)
 
 
 def _takes_tf32(policy: Perceptron | str) -> bool:
-    """Tell whether products of a policy may be of TF32, as torch's may be now; those of an exact one never are."""
+    """True if a policy may use TF32, as torch; never if exact."""
     return torch.get_float32_matmul_precision() != "highest" and isinstance(policy, Perceptron) and not policy.in_order
 
 
 def obstacle_of(functions: CUDAFunctionManager, step: str, sequences: Mapping[str, Any]) -> str:
-    """Say why steps cannot be taken in one launch; empty: nothing is known to stand in the way."""
+    """Return the known reason against one launch for all steps, or ""."""
     if functions.backend.language == "numpy":
         return f"backend {functions.backend.name!r} runs NumPy, which has no launches"
     if "step" in sequences or functions.blocks_per_env > 1:
@@ -559,10 +591,10 @@ def obstacle_of(functions: CUDAFunctionManager, step: str, sequences: Mapping[st
 
 
 def own_sampler(data: CUDADataManager, functions: CUDAFunctionManager, env: Any, seed: int) -> CUDASampler:
-    """Return a sampler of an environment's actions that counts from 0.
+    """Return a sampler of an environment's actions that counts draws from 0.
 
     Raises:
-        ConfigError: There is one already, which should be handed over: two would share its count.
+        ConfigError: There is one already, which must be passed: two would share its count.
     """
     space = next(iter(env.action_space.values()))
     sampler = CUDASampler(functions)

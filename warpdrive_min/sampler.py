@@ -1,4 +1,7 @@
-"""The sampler: draws discrete and continuous actions on the device, all action types of an array in one kernel."""
+"""Sampler: draws discrete and continuous actions on the device.
+
+One kernel draws all action types of an array.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,20 @@ from warpdrive_min.spaces import action_bounds
 SEED: Final = "_sampler_seed_"
 """Low and high word of the sampler's seed, (2,) int32."""
 ONE: Final = "_sampler_one_"
-"""The number 1, (1,) float32: what kernels read in place of a number on the device where a float is given."""
+"""The number 1, (1,) float32, for parameters given as floats.
+
+If it is a tensor on the device, they read that.
+"""
 SPREAD_FROM: Final = 256
-"""Agents above which blocks share an environment's draws."""
+"""Most agents whose draws one block computes; with more, blocks share them."""
 ROWS_OF_A_BLOCK: Final = 128
-"""Agents of such a block: their probabilities fit its shared memory at once, up to 64 choices."""
+"""Agents per block in that case; up to 64 choices fit shared memory."""
 MIN_NOISE_SCALE: Final = 1e-8
-"""A smaller scale of the noise is none."""
+"""Scale below which noise is off."""
 
 
 class Choice(NamedTuple):
-    """Keywords of a draw of discrete actions."""
+    """Options of a draw of discrete actions."""
 
     logits: bool = False
     mask: torch.Tensor | None = None
@@ -43,7 +49,7 @@ class Choice(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Keywords of a draw of continuous actions."""
+    """Options of a draw of continuous actions."""
 
     damping: float | torch.Tensor = 0.15
     stddev: float | torch.Tensor = 0.2
@@ -52,14 +58,14 @@ class Noise(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ActionArray:
-    """One registered array of actions."""
+    """Registered array of actions."""
 
     name: str
     stream: int
     n_agents: int
     n_types: int
     categories: tuple[int, ...]
-    """Choices of each type; none: continuous."""
+    """Number of choices of each type; empty for continuous actions."""
 
     @property
     def draws(self) -> str:
@@ -68,17 +74,17 @@ class ActionArray:
 
     @property
     def impossible(self) -> str:
-        """Name of the counts of impossible draws of choices, (n_envs, n_agents) int32."""
+        """Name of the counts of impossible draws, (n_envs, n_agents) int32."""
         return f"{self.name}_impossible"
 
     @property
     def ou_state(self) -> str:
-        """Name of the noise of continuous actions, (n_envs, n_agents, n_types) float32."""
+        """Name of the noise state, (n_envs, n_agents, n_types) float32."""
         return f"{self.name}_ou_state"
 
 
 class Flags(NamedTuple):
-    """Sizes that the kernel of discrete actions is compiled for."""
+    """Compile-time options of the kernel for discrete actions."""
 
     logits: bool
     masked: bool
@@ -88,7 +94,7 @@ class Flags(NamedTuple):
 
 
 class NoiseFlags(NamedTuple):
-    """Sizes that the kernels of continuous actions are compiled for; only that of `sample_gaussian` asks."""
+    """Compile-time options of the continuous kernels; used by `sample_gaussian`."""
 
     argmax: bool = False
     log_prob: bool = False
@@ -100,14 +106,14 @@ Keywords = TypeVar("Keywords", Choice, Noise)
 
 
 class CUDASampler:
-    """Draws discrete actions from probabilities or logits, and continuous ones around a mean.
+    """Sampler of discrete actions, from probabilities or logits, and continuous ones.
 
-    Draw ``d`` of agent ``a`` in environment ``e`` depends on the seed and ``(array, e, a, d)`` alone: every
-    backend draws the same actions, for any number of environments. The counters live on the device, so a
-    replayed CUDA graph goes on drawing.
+    Draw ``d`` of agent ``a`` in environment ``e`` depends only on the seed and ``(array, e, a, d)``. So every backend
+    draws the same actions, for any number of environments. The counters are on the device, so each replay of a CUDA
+    graph draws new actions.
 
     Args:
-        function_manager: Of the backend that draws.
+        function_manager: Manager of the backend that draws.
     """
 
     def __init__(self, function_manager: CUDAFunctionManager) -> None:
@@ -120,12 +126,12 @@ class CUDASampler:
         self._seed: tuple[int, int] | None = None
 
     def init_random(self, seed: int | None = None) -> None:
-        """Set the seed, from the clock if None, and count draws from 0 again; synchronises.
+        """Set the seed and restart the count of draws from 0; synchronises.
 
-        Noise of continuous actions stays as it is: see `reset_noise`.
+        None takes the seed from the clock. The noise of continuous actions is not changed: see `reset_noise`.
 
         Raises:
-            ConfigError: The seed is no integer, negative, or has more than 64 bits.
+            ConfigError: The seed is not an integer, is negative, or has more than 64 bits.
         """
         if seed is None:
             seed = time.time_ns()
@@ -144,20 +150,21 @@ class CUDASampler:
         num_actions: int | Sequence[int],
         is_deterministic: bool = False,
     ) -> None:
-        """Prepare actions ``(n_envs, n_agents, n_types)``, or of one type also ``(n_envs, n_agents)``, for `sample`.
+        """Register an array of actions for `sample`.
 
-        Pushes ``<action_name>_draws``, and ``<action_name>_impossible`` for choices or ``<action_name>_ou_state`` for
-        continuous actions, all 0; samplers of one array share them.
+        Its shape is ``(n_envs, n_agents, n_types)``, or with one type also ``(n_envs, n_agents)``. Pushes
+        ``<action_name>_draws``, and ``<action_name>_impossible`` for choices or ``<action_name>_ou_state`` for
+        continuous actions, all 0. Samplers of one array share them.
 
         Args:
-            data_manager: That holds the array.
-            action_name: Its name.
-            num_actions: Of an int32 array: choices of its one type, or of each. Of a continuous one: ``n_types``.
-            is_deterministic: A policy gives the actions themselves, not probabilities of choices: a float32 array of
-                continuous actions.
+            data_manager: Manager that holds the array.
+            action_name: Name of the array.
+            num_actions: For an int32 array, choices of its type or of each type; for a continuous one, ``n_types``.
+            is_deterministic: True for continuous actions in a float32 array: a policy returns the actions themselves,
+                not probabilities of choices.
 
         Raises:
-            ConfigError: The array has not that dtype and shape, or is registered already.
+            ConfigError: The array has another dtype or shape, or is registered already.
         """
         require(action_name not in self._arrays, "sampler", f"{action_name!r} is registered already")
         counts = tuple(int(n) for n in ([num_actions] if isinstance(num_actions, int | np.integer) else num_actions))
@@ -179,7 +186,7 @@ class CUDASampler:
             feed.add_data(array.impossible, np.zeros(shape[:2], np.int32), scratch=True)
         feed.add_data(SEED, np.zeros(2, np.int32))
         for name in [name for name in feed if data_manager.is_data_on_device(name)]:
-            del feed[name]  # of another sampler
+            del feed[name]  # pushed by another sampler
         data_manager.push_data_to_device(feed)
         if self._seed is not None:
             data_manager.tensor(SEED).copy_(torch.tensor(self._seed, dtype=torch.int32, device="cpu"))
@@ -201,32 +208,31 @@ class CUDASampler:
     ) -> None:
         """Enqueue one draw for every agent; does not synchronise.
 
-        Discrete actions. ``distribution`` is ``(n_envs, n_agents, sum of choices)`` float32: probabilities, which are
-        divided by their sum, or logits. A choice of probability 0 is never drawn. A draw is impossible if the mask
-        allows no choice, no allowed one is probable, or the number of an allowed one is NaN, infinite or, of a
-        probability, negative. Its action is the first allowed choice, 0 if there is none, with log-probability and
-        entropy 0, on every backend; ``<action_name>_impossible`` counts it.
+        Discrete actions: ``distribution`` is ``(n_envs, n_agents, sum of choices)`` float32. It holds probabilities,
+        which are divided by their sum, or logits. A choice of probability 0 is never drawn. A draw is impossible if the
+        mask allows no choice, all allowed choices have probability 0, or an allowed entry is NaN, infinite or a
+        negative probability. Its action is then the first allowed choice, or 0, with log-probability and entropy 0, on
+        every backend. ``<action_name>_impossible`` counts such draws.
 
-        Continuous actions. ``distribution`` is the mean, shaped as the actions, float32. An Ornstein-Uhlenbeck
-        process goes around it: ``ou_state = (1 - damping) * ou_state + stddev * normal``, ``action = mean + scale *
-        ou_state``; with ``damping=1`` that is plain Gaussian noise. The actions are not clipped to their space. Each of
-        the three numbers is a float, which goes to the kernel by value, so that a captured graph replays with the one
-        that it was captured with; or a 0-d float32 tensor on the device, which is read when the kernel runs, so that a
-        graph follows what is written into it. What such a tensor holds is not checked, and a scale of 0 in one still
-        consumes a draw and moves the noise.
+        Continuous actions: ``distribution`` is the mean, shaped as the actions, float32. Ornstein-Uhlenbeck noise is
+        added: ``ou_state = (1 - damping) * ou_state + stddev * normal``, ``action = mean + scale * ou_state``. With
+        ``damping=1`` it is Gaussian noise. The actions are not clipped to their space. Each of the three parameters is
+        a float or a 0-d float32 tensor on the device. A float is passed by value, so a captured graph always replays
+        it. A tensor is read when the kernel runs, so a graph uses its current content. Its content is not checked; a
+        scale of 0 in a tensor still consumes a draw and changes the noise.
 
         Args:
-            data_manager: That holds the array of actions.
-            distribution: As above.
-            action_name: A registered array.
+            data_manager: Manager that holds the array of actions.
+            distribution: Probabilities, logits or mean, as above.
+            action_name: Name of a registered array.
             use_argmax: Take the first choice of the largest value, or the mean itself; consumes no draw.
-            params: Of discrete actions
+            params: For discrete actions
                 ``logits`` (False): ``distribution`` holds logits;
                 ``mask``: as ``distribution``, int32; 0 forbids a choice;
-                ``log_prob``: filled with the log-probability of the actions, summed over types, ``(n_envs, n_agents)``
+                ``log_prob``: output for the log-probability of the actions, summed over types, ``(n_envs, n_agents)``
                 float32;
-                ``entropy``: filled with the entropy, summed over types, ``(n_envs, n_agents)`` float32.
-                Of continuous actions ``damping`` (0.15), ``stddev`` (0.2), ``scale`` (1.0; for a float below 1e-8 the
+                ``entropy``: output for the entropy, summed over types, ``(n_envs, n_agents)`` float32.
+                For continuous actions ``damping`` (0.15), ``stddev`` (0.2), ``scale`` (1.0; for a float below 1e-8 the
                 action is the mean, no draw is consumed and the noise stays).
 
         Raises:
@@ -244,11 +250,13 @@ class CUDASampler:
         use_argmax: bool = False,
         **params: Any,
     ) -> Launch:
-        """Return what enqueues the draw of `sample`, checked and prepared once: for tensors that stay where they are.
+        """Return a launch of `sample`'s draw, for tensors that stay in place.
+
+        Arguments are checked and prepared once.
 
         Raises:
             ConfigError: As `sample`.
-            DataError: Likewise.
+            DataError: As `sample`.
         """
         array = self._seeded(action_name)
         if array.categories:
@@ -265,21 +273,22 @@ class CUDASampler:
         log_prob: torch.Tensor | None = None,
         entropy: torch.Tensor | None = None,
     ) -> None:
-        """Enqueue one draw from independent Gaussians for every agent; does not synchronise.
+        """Draw from independent Gaussians for every agent; enqueues.
 
-        ``action = mean + exp(log_std) * normal``, not clipped to the space of the actions. The normals are those that
-        `sample` would draw. All tensors are read and written when the kernel runs, so a captured graph follows them.
+        ``action = mean + exp(log_std) * normal``, not clipped to the action space. The normals are the same as
+        `sample`'s. The kernel reads and writes all tensors when it runs, so a captured graph uses their current
+        content.
 
         Args:
-            data_manager: That holds the array of actions.
-            mean: As the actions, ``(n_envs, n_agents, n_types)`` float32.
+            data_manager: Manager that holds the array of actions.
+            mean: Means, shaped as the actions, ``(n_envs, n_agents, n_types)`` float32.
             log_std: Logarithm of the standard deviation, ``(n_agents, n_types)`` float32; agents of one policy have
                 equal rows. Below -87 the deviation is 0, above 88 it is infinite.
-            action_name: A registered array of continuous actions, whose Ornstein-Uhlenbeck noise stays as it is.
+            action_name: Name of a registered array of continuous actions; its noise state is not changed.
             use_argmax: Take the mean itself; consumes no draw.
-            log_prob: Filled with the logarithm of the density at the actions (before their rounding to float32), summed
-                over types, ``(n_envs, n_agents)`` float32.
-            entropy: Filled with the differential entropy, summed over types, ``(n_envs, n_agents)`` float32.
+            log_prob: Output for the log density at the actions (before their rounding to float32), summed over types,
+                ``(n_envs, n_agents)`` float32.
+            entropy: Output for the differential entropy, summed over types, ``(n_envs, n_agents)`` float32.
 
         Raises:
             ConfigError: Not seeded, the array is not registered, or is discrete.
@@ -300,13 +309,13 @@ class CUDASampler:
         high: torch.Tensor,
         action_name: str = Constants.ACTIONS,
     ) -> None:
-        """Enqueue one uniform draw of continuous actions for every agent; does not synchronise.
+        """Draw uniform continuous actions for every agent; enqueues.
 
         Args:
-            data_manager: That holds the array of actions.
-            low: Least values, finite, ``(n_agents, n_types)`` float32.
-            high: Largest values, likewise.
-            action_name: A registered array of continuous actions, whose noise stays as it is.
+            data_manager: Manager that holds the array of actions.
+            low: Smallest values, finite, ``(n_agents, n_types)`` float32.
+            high: Largest values, finite, ``(n_agents, n_types)`` float32.
+            action_name: Name of a registered array of continuous actions; its noise state is not changed.
 
         Raises:
             ConfigError: Not seeded, the array is not registered, or is discrete.
@@ -321,11 +330,11 @@ class CUDASampler:
         high: torch.Tensor,
         action_name: str = Constants.ACTIONS,
     ) -> Launch:
-        """Return what enqueues the draw of `sample_uniform`, as `bound` does.
+        """Return a launch of `sample_uniform`'s draw; see `bound`.
 
         Raises:
             ConfigError: As `sample_uniform`.
-            DataError: Likewise.
+            DataError: As `sample_uniform`.
         """
         array = _continuous(self._seeded(action_name), "sample_uniform")
         arguments, shape = {"low": low, "high": high}, (array.n_agents, array.n_types)
@@ -335,12 +344,12 @@ class CUDASampler:
     def bound_random(
         self, data_manager: CUDADataManager, spaces: Sequence[Any], action_name: str = Constants.ACTIONS
     ) -> Launch:
-        """Return what enqueues a draw of actions that are all as likely: over choices, or between bounds.
+        """Return a launch of uniform draws, over choices or between bounds.
 
         Args:
-            data_manager: That holds the array of actions.
-            spaces: Of the array's agents: the same discrete one for each, or boxes of one shape with finite bounds.
-            action_name: A registered array.
+            data_manager: Manager that holds the array of actions.
+            spaces: Spaces of the array's agents: equal discrete ones, or boxes of one shape with finite bounds.
+            action_name: Name of a registered array.
 
         Raises:
             ConfigError: Not seeded, the array is not registered, or a box has no finite bounds.
@@ -357,10 +366,10 @@ class CUDASampler:
         return self.bound_uniform(data_manager, low, high, action_name)
 
     def counters(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> dict[str, Argument]:
-        """Return what the next draw of choices follows from: ``draws`` (n_envs,), ``seed`` (2,) and ``stream``.
+        """Return the counters that determine the next draw.
 
-        A kernel that draws the same actions itself takes them, adds what it has drawn to ``draws``, and counts
-        impossible draws in ``impossible`` (n_envs, n_agents).
+        ``draws`` (n_envs,), ``seed`` (2,) and ``stream``. A kernel that draws the same actions takes them, adds the
+        number of its draws to ``draws``, and counts impossible draws in ``impossible`` (n_envs, n_agents).
 
         Raises:
             ConfigError: Not seeded, or the array is not registered.
@@ -374,7 +383,7 @@ class CUDASampler:
     def reset_noise(self, data_manager: CUDADataManager, action_name: str = Constants.ACTIONS) -> None:
         """Set the noise of continuous actions to 0; enqueues, does not synchronise.
 
-        Nothing else does: noise outlives episodes, as in WarpDrive.
+        Only this resets it: noise continues across episodes, as in WarpDrive.
 
         Raises:
             ConfigError: The array is not registered, or is discrete.
@@ -382,7 +391,7 @@ class CUDASampler:
         data_manager.tensor(_continuous(self._registered(action_name), "reset_noise").ou_state).zero_()
 
     def assign(self, data_manager: CUDADataManager, actions: np.ndarray | torch.Tensor, action_name: str) -> None:
-        """Write actions into an array instead of drawing them.
+        """Write actions to an array in place of a draw.
 
         Raises:
             DataError: Shape or dtype differ from the array's.
@@ -424,7 +433,7 @@ class CUDASampler:
         return self._checked(data, array, launch) if self._functions.debug else launch
 
     def _checked(self, data: CUDADataManager, array: ActionArray, draw: Launch) -> Launch:
-        """Return a draw that raises an error where it is impossible."""
+        """Return a draw that raises an error if it is impossible."""
         counts = data.tensor(array.impossible)
 
         def draw_and_check() -> None:
@@ -436,7 +445,7 @@ class CUDASampler:
                 raise ActionError(
                     f"{array.name}[{env}, {agent}]: of environment {env}, agent {agent}, no choice can be drawn: "
                     "probabilities must be finite and not negative, and one that the mask allows must be positive "
-                    f"({len(wrong)} of {counts.numel()} rows are so); mend the mask, or what gives the probabilities"
+                    f"({len(wrong)} of {counts.numel()} rows are impossible); fix the mask or the probabilities"
                 )
 
         return draw_and_check
@@ -472,7 +481,7 @@ class CUDASampler:
         flags: Flags | NoiseFlags,
         arguments: Mapping[str, torch.Tensor | float | None],
     ) -> Launch:
-        """Return what enqueues a kernel of an array; it is kept for the next time, if the same tensors are given."""
+        """Return a launch of an array's kernel, cached for equal tensors."""
         given = tuple(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments.values())
         key = (data, array.name, kernel, flags)
         if key not in self._prepared or self._prepared[key][0] != given:
@@ -512,7 +521,7 @@ class CUDASampler:
 
 
 def finite_bounds(spaces: Sequence[Any]) -> np.ndarray:
-    """Return the lowest and highest action of every agent, ``(2, n_agents, n_types)`` float32.
+    """Return all agents' action bounds, ``(2, n_agents, n_types)`` float32.
 
     Raises:
         ConfigError: One is infinite, or the agents' actions differ in shape.
@@ -524,7 +533,10 @@ def finite_bounds(spaces: Sequence[Any]) -> np.ndarray:
 
 
 def by_type(actions: torch.Tensor) -> torch.Tensor:
-    """Return actions (n_envs, n_agents) of one type as the view (n_envs, n_agents, 1), others as they are."""
+    """View actions of one type (n_envs, n_agents) as (n_envs, n_agents, 1).
+
+    Others are returned unchanged.
+    """
     return actions[..., None] if actions.dim() == 2 else actions
 
 
@@ -547,7 +559,7 @@ def _continuous(array: ActionArray, who: str) -> ActionArray:
 def _check(
     tensors: Mapping[str, torch.Tensor | None], shapes: Mapping[str, tuple[int, ...]], device: torch.device
 ) -> None:
-    """Raise `DataError` unless the tensors that are given are as kernels take them: a mask int32, others float32."""
+    """Raise `DataError` unless tensors are float32, and masks int32, as kernels need."""
     for name, tensor in tensors.items():
         want = (shapes[name], torch.int32 if name == "mask" else torch.float32, device)
         if tensor is None or ((tuple(tensor.shape), tensor.dtype, tensor.device) == want and tensor.is_contiguous()):
@@ -559,7 +571,7 @@ def _check(
 
 
 def _argument(name: str, value: torch.Tensor | float | None, device: torch.device) -> torch.Tensor | float:
-    """Return what a kernel gets; for an argument that the flags switch off: right rank and type, never touched."""
+    """Return an argument; None becomes an unused tensor of its kind."""
     if value is not None:
         return value
     if name == "mask":

@@ -1,6 +1,6 @@
-"""Observation and action spaces: the few that environments here need, without a dependency.
+"""Observation and action spaces, without a dependency on Gymnasium.
 
-They have the names and attributes of Gymnasium's spaces, whose objects are accepted wherever these are.
+They have the names and attributes of Gymnasium's spaces, whose objects are accepted, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warpdrive_min.errors import ConfigError, require, whole
 
 @dataclass(frozen=True, slots=True)
 class Discrete:
-    """The integers 0 to ``n - 1``."""
+    """Integers from 0 to ``n - 1``."""
 
     n: int
 
@@ -34,7 +34,7 @@ class Discrete:
 
 @dataclass(frozen=True, slots=True)
 class MultiDiscrete:
-    """A vector whose entry ``j`` is one of 0 to ``nvec[j] - 1``."""
+    """Vectors whose entry ``j`` is one of 0 to ``nvec[j] - 1``."""
 
     nvec: tuple[int, ...]
 
@@ -59,16 +59,19 @@ class Box:
 
 
 class Dict(dict[Any, Any]):
-    """A mapping of names to spaces."""
+    """Mapping of names to spaces."""
 
     @property
     def spaces(self) -> Mapping[Any, Any]:
-        """The spaces by name."""
+        """Spaces by name."""
         return self
 
 
 def category_counts(space: Any) -> tuple[int, ...]:
-    """Return the number of choices of each action type of a discrete space, Gymnasium's or ours."""
+    """Return a discrete space's number of choices per action type.
+
+    The space is Gymnasium's or ours.
+    """
     if hasattr(space, "nvec"):
         return tuple(int(n) for n in space.nvec)
     if hasattr(space, "n"):
@@ -80,7 +83,10 @@ def category_counts(space: Any) -> tuple[int, ...]:
 
 
 def action_types(space: Any) -> int | tuple[int, ...]:
-    """Return what a sampler registers of a space: choices of each type, or of a box the number of its numbers."""
+    """Return a sampler's ``num_actions`` for a space.
+
+    Discrete: the choices of each type. Box: its number of entries.
+    """
     return math.prod(space.shape) if hasattr(space, "low") else category_counts(space)
 
 
@@ -103,10 +109,10 @@ def action_bounds(spaces: Iterable[Any]) -> npt.NDArray[np.float32]:
 
 
 def space_of(observation: Any) -> Any:
-    """Derive the space of an observation: a ``Box``, or a ``Dict`` of them for a mapping.
+    """Derive an observation's space: a ``Box``, or a ``Dict`` for a mapping.
 
-    Bounds are +-1e20, halved until the dtype can hold them, as WarpDrive does; of unsigned numbers and bools, all
-    their values.
+    Bounds are +-1e20, halved until the dtype can represent them, as in WarpDrive. Unsigned numbers and bools get the
+    full range of their dtype.
     """
     if isinstance(observation, Mapping):
         return Dict({key: space_of(value) for key, value in observation.items()})
@@ -116,7 +122,7 @@ def space_of(observation: Any) -> Any:
 
 @cache
 def _box_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Box:
-    """Return one space for all arrays of a shape and type: a million agents have a million equal ones."""
+    """Return a cached space, which a million agents may share."""
     if dtype.kind in "ub":
         return Box(0, 1 if dtype.kind == "b" else np.iinfo(dtype).max, shape, dtype)
     bound = 1e20

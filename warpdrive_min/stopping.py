@@ -1,6 +1,6 @@
-"""Signals that stop a command: a command cleans up, ends its children and says what it has saved.
+"""Signals that stop a command: clean up, end children, report saved work.
 
-It imports little, as a signal may come while the rest is imported, which takes seconds.
+Imports little: a signal may arrive during the other imports, which take seconds.
 """
 
 from __future__ import annotations
@@ -22,24 +22,30 @@ from warpdrive_min.processes import end_children, is_rank, kill_all
 
 _NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")
 SIGNALS: Final = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-"""Signals that end a command: Ctrl-C, a job scheduler, a closed terminal, Ctrl-\\, a limit of CPU time."""
+"""Signals that end a command.
+
+Sent by Ctrl-C, a job scheduler, a closed terminal, Ctrl-\\ or a CPU time limit.
+"""
 RANK_SIGNALS: Final = tuple(number for number in SIGNALS if number != signal.SIGTERM)
-"""Signals that end a rank in order; SIGTERM kills it, as torch's launcher does when another rank has failed."""
+"""Signals on which a rank cleans up.
+
+SIGTERM kills it: torch's launcher sends it when another rank failed.
+"""
 COMMANDS: Final = ("warpdrive_min", "bench", "warpdrive_min.bench")
-"""Modules that are `stoppable` commands."""
+"""Modules with a `stoppable` command."""
 ENDING_S: Final = 10.0
-"""Longest time that a command may take to clean up, s."""
+"""Timeout of a command's clean-up, s."""
 PREFIX: Final = ".wd-"
-"""Beginning of the names of folders for temporary files; short, as paths of sockets in them must be."""
+"""Prefix of temporary folders; short, for paths of sockets."""
 NOTHING: Final = "nothing was saved; run the same command again"
 
 Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
 
 
 class Stopped(SystemExit):
-    """A signal that asks a command to end; no `Exception`, so that error handlers let it pass.
+    """Signal that ends a command, with exit code 128 + number.
 
-    Its code is 128 and the number of the signal, as a shell has it.
+    It is not an `Exception`, so that error handlers do not catch it. Shells use the same exit code.
 
     Args:
         number: Number of the signal.
@@ -52,38 +58,38 @@ class Stopped(SystemExit):
 
 @dataclass(slots=True)
 class _Command:
-    """The command that runs in this process."""
+    """Command that runs in this process."""
 
     saved: Callable[[], str] = lambda: NOTHING
     stopped: Stopped | None = None
-    """Set when a signal has come."""
+    """Signal that has arrived, if any."""
     folder: Path | None = None
     """Folder of its temporary files."""
 
 
 _COMMAND: Final = _Command()
 _ENDING: Final = threading.Lock()
-"""Taken by the thread that ends this process."""
+"""Lock held by the thread that ends this process."""
 
 
 def on_stop_say(saved: Callable[[], str]) -> None:
-    """Set the function that returns what a stopped command has saved and how to resume it."""
+    """Set a function that reports saved work and how to resume it."""
     _COMMAND.saved = saved
 
 
 def saved() -> str:
-    """Return what this command has saved so far and how to resume it."""
+    """Return a report of the saved work and how to resume it."""
     return _COMMAND.saved()
 
 
 def handle(handler: Handler, numbers: Iterable[signal.Signals] | None = None) -> dict[signal.Signals, Any]:
-    """Set a signal handler, and return the handlers before; an ignored signal stays ignored.
+    """Set a signal handler; return the handlers before.
 
-    So a command goes on under `nohup`, which ignores SIGHUP, and in a script's background, which ignores SIGINT. A rank
-    takes SIGINT all the same, which is how its launcher stops it.
+    An ignored signal stays ignored. So a command continues under `nohup`, which ignores SIGHUP, and in a script's
+    background, which ignores SIGINT. A rank handles SIGINT in any case, as its launcher stops it with this signal.
 
     Args:
-        handler: The handler.
+        handler: Signal handler.
         numbers: Signals; None: `SIGNALS`, in a rank `RANK_SIGNALS`.
     """
     ranks = is_rank()
@@ -102,18 +108,24 @@ def handle(handler: Handler, numbers: Iterable[signal.Signals] | None = None) ->
 
 
 def ignore() -> None:
-    """Ignore the signals from now on: what cleans up is not to be stopped."""
+    """Ignore the signals, so that they cannot stop the clean-up."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def end_at_once() -> None:
-    """Let the signals end this process with its line, without cleaning up: while modules are imported."""
+    """Make the signals end this process at once, with its message.
+
+    Used while modules are imported, when there is nothing to clean up.
+    """
     handle(_end)
 
 
 def is_starting() -> bool:
-    """Tell whether `python -m` is starting one of our commands; other programs keep their handlers."""
+    """True if `python -m` is starting one of our commands.
+
+    Other programs keep their handlers.
+    """
     pairs = zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
     is_ours = any(option[:1] == "-" and option[-1:] == "m" and name in COMMANDS for option, name in pairs)
     return is_ours and sys.argv[:1] == ["-m"]
@@ -121,15 +133,15 @@ def is_starting() -> bool:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let the signals end this command with its line; its exit code is 128 and the signal's number.
+    """Make the signals end this command with its message and exit code.
 
-    Outside of `tidy` there is nothing to clean up: it ends at once.
+    The exit code is 128 plus the signal's number. Outside `tidy` it ends at once, as there is nothing to clean up.
     """
     handle(_end)
     try:
         yield
     except (SystemExit, Exception) as end:
-        # Libraries in C may make another error of what the handler raised within them.
+        # C libraries may convert the handler's exception to another error.
         number = _COMMAND.stopped.number if _COMMAND.stopped else None
         if isinstance(end, Stopped):
             number = end.number
@@ -137,23 +149,23 @@ def stoppable() -> Iterator[None]:
             raise
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        _end(number)  # libraries take seconds to end
+        _end(number)  # libraries need seconds to shut down
     finally:
         ignore()
 
 
 @contextmanager
 def tidy(exit_code: int = 1) -> Iterator[None]:
-    """Let the signals unwind this command, and remove its temporary files and end its children at the end.
+    """Make the signals unwind this command; clean up at the end.
 
-    Temporary files of this process and of its children are in a folder of their own. Those that killed commands have
-    left are removed first.
+    The clean-up removes temporary files and ends child processes. Temporary files of this process and its children have
+    a separate folder. Folders that killed commands left are removed first.
 
     Args:
-        exit_code: Exit code if the folder cannot be made.
+        exit_code: Exit code if the folder cannot be created.
 
     Raises:
-        SystemExit: The folder cannot be made.
+        SystemExit: The folder cannot be created.
     """
     from multiprocessing import util  # noqa: PLC0415  (slow to import)
 
@@ -175,7 +187,7 @@ def tidy(exit_code: int = 1) -> Iterator[None]:
         finally:
             ignore()
             end_children()
-            util._exit_function()  # type: ignore[attr-defined]  # noqa: SLF001  (removes its folder while it is there)
+            util._exit_function()  # type: ignore[attr-defined]  # noqa: SLF001  (its folder must still exist)
             tempfile.tempdir = before[0]
             os.environ.pop("TMPDIR")
             if before[1] is not None:
@@ -183,22 +195,22 @@ def tidy(exit_code: int = 1) -> Iterator[None]:
 
 
 def _end(number: int, frame: FrameType | None = None) -> None:
-    """Write the line and end this process."""
-    if _ENDING.acquire(blocking=False):  # once: this may be a signal's handler within another one's
-        if not is_rank():  # the launcher says it for all ranks
-            # Past all buffers, which may be in use where the signal came.
+    """Print the message and end this process."""
+    if _ENDING.acquire(blocking=False):  # once: one signal handler may interrupt another
+        if not is_rank():  # the launcher prints it for all ranks
+            # Bypasses all buffers, which the interrupted code may be using.
             os.write(2, f"stopped by {signal.Signals(number).name}: {saved()}\n".encode())
         os._exit(128 + number)
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:
-    """Raise `Stopped` in the main thread; should that not end the process, end it all the same."""
+    """Raise `Stopped` in the main thread; exit after a timeout."""
     ignore()
     _COMMAND.stopped = Stopped(number)
     late = threading.Timer(ENDING_S, _give_up, (number,))
     late.daemon = True
     late.start()
-    kill_all()  # threads that wait for a child would hold the main thread up
+    kill_all()  # threads that wait for a child would block the main thread
     raise _COMMAND.stopped
 
 

@@ -1,4 +1,4 @@
-"""The terminal: every command prints through this module, which escapes what is not printable."""
+"""Terminal output of all commands, with unprintable characters escaped."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from warpdrive_min.errors import WriteError, printable
 
 
 class OutputError(OSError):
-    """Standard output cannot be written; it has no number if the reader of a pipe has ended."""
+    """Standard output is not writable; no number if a pipe's reader ended."""
 
 
 def echo(text: object, err: bool = False) -> None:
-    """Print text on standard output, or on standard error.
+    """Print text on standard output or standard error.
 
     Raises:
         OutputError: Standard output cannot be written.
@@ -43,10 +43,10 @@ def _as_output_error() -> Iterator[None]:
 
 @contextmanager
 def output_required(exit_code: int) -> Iterator[None]:
-    """End a command with one line and an exit code if standard output or a file cannot be written.
+    """End a command with a message if output cannot be written.
 
     Raises:
-        SystemExit: Standard output is closed, which is checked first, or something could not be written.
+        SystemExit: Standard output is closed, which is checked first, or a write failed.
     """
     output = sys.stdout
     if output is None:
@@ -68,7 +68,7 @@ def output_required(exit_code: int) -> Iterator[None]:
 
 
 def line_of(error: Exception) -> str:
-    """Return the message of an error; one of the system names the file, if it has one, before its words."""
+    """Return an error's message, with the file name of system errors."""
     if not isinstance(error, OSError) or isinstance(error, WriteError):
         return str(error)
     if error.filename is None:
@@ -77,7 +77,7 @@ def line_of(error: Exception) -> str:
 
 
 def _said(text: str, exit_code: int) -> int:
-    """Print a line on standard error if that can be written; returns the exit code."""
+    """Print a line on standard error, if possible; return the exit code."""
     try:
         echo(text, err=True)
     except OSError:
@@ -86,24 +86,24 @@ def _said(text: str, exit_code: int) -> int:
 
 
 def _discard(stream: TextIO) -> None:
-    """Drop what a stream has buffered, which could not be written at the exit either."""
+    """Discard a stream's buffer, which could not be written at exit either."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Console(rich.console.Console, RenderHook):
-    """A console that takes text as it is: no markup, no emoji names, no highlighting."""
+    """Console without markup, emoji names or highlighting."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
         self.push_render_hook(self)
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Escape all text that is printed."""
+        """Escape unprintable characters in all printed text."""
         return [_Printable(each) for each in renderables]
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does; an error of standard output is an `OutputError`."""
+        """Print as rich does; raise `OutputError` for standard output."""
         with nullcontext() if self.stderr else _as_output_error():
             super().print(*objects, **options)
 
@@ -118,7 +118,7 @@ class Console(rich.console.Console, RenderHook):
 
 @dataclass(frozen=True, slots=True)
 class _Printable:
-    """Something to print, whose text is escaped; colours and cursor movements of rich stay."""
+    """Renderable whose text is escaped; rich's colours and cursor movements stay."""
 
     content: ConsoleRenderable
 

@@ -1,4 +1,4 @@
-"""The backends: which language runs where. `BACKENDS` is the one table of them."""
+"""Backends: one language on one device each; `BACKENDS` is their table."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["BACKENDS", "PLAYED_BY", "Availability", "Backend", "availability", "
 
 
 class Backends(MutableMapping[str, "Backend"]):
-    """Backends by name, each imported on first use; to list the names imports none.
+    """Backends by name, imported on first use; listing the names imports none.
 
     Args:
-        classes: Module and class of each.
+        classes: Module and class of each backend.
     """
 
     def __init__(self, classes: dict[str, tuple[str, str]]) -> None:
@@ -60,14 +60,17 @@ BACKENDS: Final = Backends(
 )
 
 PLAYED_BY: Final[dict[str, str]] = {}
-"""Backends whose part another one of the same language plays for a whole process; `compat` says which."""
+"""Replacements of backends for a whole process, of the same language.
+
+`compat` sets them.
+"""
 
 
 def get(name: str) -> Backend:
-    """Return the backend of that name, or the one that plays its part, ready to run.
+    """Return an available backend by name, or its replacement (`PLAYED_BY`).
 
     Raises:
-        BackendUnavailable: The name is unknown, or the backend cannot run here; says why and what to install.
+        BackendUnavailable: The name is unknown, or the backend cannot run here; names the reason and what to install.
     """
     if not isinstance(name, str) or name not in BACKENDS:
         raise BackendUnavailable(f"env_backend: unknown backend (got {name!r}); known are {known(BACKENDS)}")
@@ -75,5 +78,5 @@ def get(name: str) -> Backend:
 
 
 def availability() -> dict[str, Availability]:
-    """Say of each backend whether it can run here, or why not and what to install."""
+    """Return each backend's availability, with a reason and what to install."""
     return {name: backend.availability() for name, backend in BACKENDS.items()}

@@ -1,4 +1,4 @@
-"""The interface of a backend: it builds the kernels of one language and enqueues them on one device."""
+"""Interface of backends, which compile one language and launch on one device."""
 
 from __future__ import annotations
 
@@ -30,19 +30,22 @@ else:
     torch = LazyModule("torch", globals())
 
 Language = Literal["numpy", "cuda_c", "numba"]
-"""The three languages a kernel is written in."""
+"""Language of a kernel."""
 
 Constant = int | float | bool | Sequence[int] | Sequence[float]
 Source = str | Path
-"""Path of a ``.cu`` file, or dotted name of a Python module that offers ``build(c)``."""
+"""Path of a ``.cu`` file, or dotted name of a Python module with ``build(c)``."""
 
 Argument: TypeAlias = "torch.Tensor | int | float"
 Launch = Callable[[], None]
-"""Enqueues one launch on the current stream; does not synchronise (on a CPU: runs it)."""
+"""Function that enqueues a launch on the current stream (CPU: runs it).
+
+It does not synchronise.
+"""
 
 
 def in_order(launches: Sequence[Launch]) -> Launch:
-    """Return what enqueues several launches, one after the other."""
+    """Return a launch that enqueues several launches in order."""
 
     def launch_all() -> None:
         for launch in launches:
@@ -53,7 +56,7 @@ def in_order(launches: Sequence[Launch]) -> Launch:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Availability of a backend on this machine, or why not and what to install."""
+    """Availability of a backend, or a reason and what to install."""
 
     available: bool
     reason: str = ""
@@ -67,20 +70,20 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One declared parameter of a kernel; what the source does not say is None."""
+    """Declared parameter of a kernel; None where the source declares nothing."""
 
     name: str
     dtype: str | None = None
-    """NumPy name of the element type."""
+    """NumPy name of the element dtype."""
     rank: int | None = None
     """Number of axes; 0 is a scalar passed by value."""
     shape: tuple[int | None, ...] | None = None
-    """Declared sizes, None where the source leaves one open (always the axis of environments)."""
+    """Declared sizes; None where open, as always for the axis of environments."""
 
     def check(self, kernel: str, argument: Argument) -> None:
-        """Raise `BindingError` unless ``argument`` has the declared dtype, rank and sizes.
+        """Raise `BindingError` unless an argument has the declared dtype, rank and sizes.
 
-        It is a `TypeMismatch` where the argument can be passed, and the kernel takes its bits for the declared type.
+        It is a `TypeMismatch` if the argument could be passed, with its bits reinterpreted as the declared type.
         """
         is_array = isinstance(argument, torch.Tensor)
         got_rank = argument.dim() if isinstance(argument, torch.Tensor) else 0
@@ -110,7 +113,7 @@ class Parameter:
 
 
 ANY_RANK = -1
-"""Rank of a plain pointer: an array of whatever rank."""
+"""Rank of a plain pointer: an array of any rank."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -119,46 +122,49 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 class Symbol(NamedTuple):
-    """A variable of compiled code that can be written to."""
+    """Writable variable of compiled code."""
 
     n_bytes: int
     write: Callable[[Any], object]
-    """Copies a contiguous NumPy array of so many bytes into it; synchronises."""
+    """Function that copies a contiguous NumPy array to it; synchronises."""
 
 
 class Kernel(Protocol):
-    """A compiled kernel."""
+    """Compiled kernel."""
 
     name: str
     parameters: tuple[Parameter, ...]
     owns_environments: bool
-    """Declared for blocks that own environments (`WD_KERNEL`, Numba and NumPy kernels); else one thread an agent."""
+    """True if blocks own environments (`WD_KERNEL`, Numba, NumPy).
+
+    Otherwise the kernel has a thread for each agent.
+    """
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
-        """Convert the arguments once and return what enqueues the launch, as often as it is called."""
+        """Convert the arguments once; return a launch that can be called repeatedly."""
         ...
 
 
 class Backend(abc.ABC):
-    """Builds kernels of one language and runs them on one device; stateless but for what it caches."""
+    """Compiler and launcher for one language and device; stateless except caches."""
 
     name: ClassVar[str]
     language: ClassVar[Language]
     captures_graphs: ClassVar[bool] = False
-    """Launches can be captured by a CUDA graph."""
+    """True if CUDA graphs can capture its launches."""
 
     @abc.abstractmethod
     def availability(self) -> Availability:
-        """Say whether this backend can run here; never raises."""
+        """Return this backend's availability on this machine; never raises."""
 
     @abc.abstractmethod
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Build every kernel of a source.
+        """Compile all kernels of a source.
 
-        The compiled code is cached where that pays. ``constants["EXACT"]`` turns contraction to FMA off.
+        Compiled code is cached where this saves time. ``constants["EXACT"]`` disables FMA contraction.
 
         Raises:
-            CompileError: With the compiler's own message.
+            CompileError: The source does not compile; with the compiler's message.
         """
 
     @property
@@ -176,24 +182,24 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
-        """Make the stream current on which this backend's launches can be captured; it is the same one each time."""
+        """Make a fixed stream current on which CUDA graphs can capture launches."""
         yield None
 
     @property
     def own_cores(self) -> list[int] | None:
-        """Cores on which `pinned` keeps the threads, one each; None: it leaves them where they are."""
+        """Cores used by `pinned`, one per thread; None: no pinning."""
         return None
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:
-        """Keep each thread that runs kernels on a core of its own meanwhile, where `own_cores` has some."""
+        """Pin kernel threads to the cores of `own_cores`, if any."""
         yield
 
     def require(self) -> Backend:
         """Return self if available.
 
         Raises:
-            BackendUnavailable: With the reason and what to install.
+            BackendUnavailable: The backend cannot run here; names the reason and what to install.
         """
         state = self.availability()
         if not state.available:
@@ -203,49 +209,54 @@ class Backend(abc.ABC):
 
 ACTIONS: Final = Constants.ACTIONS
 IS_OBSERVED: Final = "is_observed"
-"""Parameter, an ``int32``, by which a Python step learns whether somebody reads the observations that it leads to, as
-CUDA C's does by ``WD_OBSERVED``. It is not bound: it is 1 in a launch of one step."""
+"""Parameter ``int32`` that tells a Python step if its observations are read.
+
+CUDA C has ``WD_OBSERVED`` for it. It is not bound; in a launch of one step it is 1.
+"""
 KEPT: Final = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS, Constants.REWARDS, TERMINATED, TRUNCATED, DONE)
-"""Arrays that a step writes, of which a rollout may keep every row."""
+"""Arrays that a step writes and a rollout may store."""
 
 
 FLAGS: Final = ("terminated", "truncated", DONE)
-"""Those of them that a rollout keeps as flags of one byte, in arrays of the names `rows_of`."""
+"""Arrays of `KEPT` that rollouts store as one-byte flags (`rows_of`)."""
 
 
 def rows_of(flag: str) -> str:
-    """Return the name by which a CUDA C kernel takes the rows of a flag, ``(n_steps, n_envs)``."""
+    """Return a CUDA C kernel's name for a flag's rows, ``(n_steps, n_envs)``."""
     return f"{flag.strip('_')}_rows"
 
 
 def last_of(name: str) -> str:
-    """Return the name by which a CUDA C kernel takes an array for what its last step left, beside rows of all steps."""
+    """Return a CUDA C kernel's name for an array's last step.
+
+    Used alongside rows of all steps.
+    """
     return f"last_{name}"
 
 
 def rows_of_steps(constants: Mapping[str, Constant]) -> tuple[str, ...]:
-    """Return the arrays of which a kernel ``rollout`` takes a row in each step, by its constants.
+    """Return the arrays with one row per step in a kernel ``rollout``.
 
-    Actions that are given, and with KEEP_ALL those that are drawn (RANDOM), and what is in `KEPT`.
+    By its constants: given actions, and with KEEP_ALL random actions (RANDOM) and the arrays of `KEPT`.
     """
     actions = (ACTIONS,) if constants["KEEP_ALL"] or not constants["RANDOM"] else ()
     return (*actions, *(KEPT if constants["KEEP_ALL"] else ()))
 
 
 RESERVED: Final = {name.strip("_"): name for name in (TIMESTEP, DONE, EPISODE, RESET_SEED, LOG_MASK)}
-"""Reserved arrays by the field that stands for each in a named tuple, whose fields cannot begin with an underscore."""
+"""Reserved arrays by named tuple field; fields cannot start with an underscore."""
 
 
 class ArgumentKind(NamedTuple):
-    """Kind of an argument, or of a field of one: a named tuple of fields, or without one an array or scalar."""
+    """Kernel argument: an array, a scalar, or a named tuple of arguments."""
 
     kind: Callable[..., Any] | None = None
     fields: tuple[ArgumentKind, ...] = ()
     is_bound: bool = True
-    """False: it is `IS_OBSERVED`."""
+    """False for `IS_OBSERVED`."""
 
     def packed(self, values: Iterator[Any], pack: Callable[[Any, list[Any]], Any]) -> Any:
-        """Return what ``pack`` makes of named tuples and their fields, or the next value."""
+        """Return the next value, or for a named tuple ``pack`` of its packed fields."""
         if self.kind is None:
             return next(values)
         return pack(self.kind, [field.packed(values, pack) for field in self.fields])
@@ -253,24 +264,27 @@ class ArgumentKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PythonSignature:
-    """Parameters of a Python kernel, with those that it takes as named tuples of arrays.
+    """Parameters of a Python kernel, including fields of its named tuples.
 
-    An annotation ``float32[:, :]`` or ``int32`` declares dtype and rank; the name of a named tuple, each of its fields,
-    which may be named tuples too: ``state: State`` stands for a parameter for each array of `State`. Any other
+    An annotation ``float32[:, :]`` or ``int32`` declares dtype and rank. The name of a named tuple declares a parameter
+    for each field: ``state: State`` stands for all arrays of `State`. Fields may be named tuples, too. Any other
     annotation declares nothing.
     """
 
     parameters: tuple[Parameter, ...]
-    """One for each array and scalar that is bound by name."""
+    """Arrays and scalars that are bound by name."""
     arguments: tuple[ArgumentKind, ...]
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> PythonSignature:
-        """Read the signature of a function; a named tuple is looked up in the module that names it."""
+        """Read a function's signature.
+
+        A named tuple is looked up in the module of its annotation.
+        """
         code, parameters = function.__code__, list[Parameter]()
 
         def read(name: str, annotation: Any, space: Mapping[str, Any]) -> ArgumentKind:
-            text = str(getattr(annotation, "__forward_arg__", annotation))  # `NamedTuple` wraps those that are strings
+            text = str(getattr(annotation, "__forward_arg__", annotation))  # `NamedTuple` wraps string annotations
             kind = space.get(text, annotation)
             if not (fields := getattr(kind, "_fields", ())):
                 parameters.append(_parameter(name, text))
@@ -291,11 +305,11 @@ class PythonSignature:
         pack: Callable[[Any, list[Any]], Any] = lambda kind, fields: kind(*fields),
         is_observed: Any = 1,
     ) -> list[Any]:
-        """Return the arguments of the function for values in the order of the parameters.
+        """Return the function's arguments for values in the order of parameters.
 
         Args:
-            values: One for each parameter.
-            pack: Makes a named tuple, or what stands for it, of its fields.
+            values: One value for each parameter.
+            pack: Function that builds a named tuple, or its replacement, from its fields.
             is_observed: Argument of that name, if the function has it.
         """
         rest = iter(values)
@@ -310,7 +324,9 @@ def _parameter(name: str, annotation: str) -> Parameter:
 
 
 def build_module(source: Source, constants: Mapping[str, Constant]) -> dict[str, Callable[..., Any]]:
-    """Call ``build(c)`` of a Python kernel module; floats reach it as float32, so that literals stay single.
+    """Call ``build(c)`` of a Python kernel module.
+
+    It gets floats as float32, so that literals have single precision.
 
     Raises:
         CompileError: The module cannot be imported, or has no ``build``.

@@ -1,4 +1,4 @@
-"""Compiled code, kept in the user's cache folder under a hash of everything that may change it."""
+"""Cache of compiled code, by hash of all inputs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from warpdrive_min.errors import ConfigError, WarpDriveError
 from warpdrive_min.files import UNFINISHED, replacing
 
 SCHEMA = 1
-"""Raise it when the meaning of a cached file changes."""
+"""Version of the cached files; raise it when their meaning changes."""
 VARIABLE: Final = "WARPDRIVE_MIN_CACHE"
 """Environment variable that names the cache folder."""
 
 
 def folder() -> Path:
-    """Return the cache folder: $WARPDRIVE_MIN_CACHE, or warpdrive_min in the user's cache.
+    """Return the cache folder, by default in the user's cache.
+
+    $WARPDRIVE_MIN_CACHE overrides it.
 
     Raises:
-        ConfigError: No variable names one, and the user has no home.
+        ConfigError: No environment variable names it, and the user has no home folder.
     """
     return _place()[0]
 
 
 def _place() -> tuple[Path, str]:
-    """Return the cache folder, and the variable that it comes from."""
+    """Return the cache folder, and the environment variable that set it."""
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen), VARIABLE
     if chosen := os.environ.get("XDG_CACHE_HOME"):
@@ -41,10 +43,10 @@ def _place() -> tuple[Path, str]:
 
 
 def require_writable() -> None:
-    """Make the cache folder.
+    """Create the cache folder if it is missing.
 
     Raises:
-        ConfigError: It cannot be made or written; names it and the variable that it comes from.
+        ConfigError: It cannot be created or written; names it and the environment variable that set it.
     """
     path, variable = _place()
     if (why := obstacle(path)) is not None:
@@ -53,7 +55,10 @@ def require_writable() -> None:
 
 
 def obstacle(path: Path) -> str | None:
-    """Return why a folder can neither be made nor written; None: it can, and is there."""
+    """Return the reason why a folder is not writable, or None.
+
+    Creates the folder.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path, prefix=UNFINISHED).close()
@@ -63,11 +68,13 @@ def obstacle(path: Path) -> str | None:
 
 
 def excerpt(text: str, most: int = 2000) -> str:
-    """Shorten what a program printed to its head and tail; the cache keeps the whole, in a file that is named.
+    """Shorten a program's output to its head and tail.
+
+    The full text is cached in a file, whose name is in the result.
 
     Args:
         text: Output of a compiler or another program.
-        most: Characters of a text that is returned as it is.
+        most: Length up to which a text is returned unchanged.
     """
     if len(text) <= most:
         return text
@@ -81,17 +88,17 @@ def excerpt(text: str, most: int = 2000) -> str:
 
 
 def cached(key: Mapping[str, object], suffix: str, make: Callable[[Path], object]) -> Path:
-    """Return the file of ``key``, made by ``make(path)`` unless it is there.
+    """Return the cached file of ``key``; ``make(path)`` creates it if missing.
 
-    ``make`` writes to a temporary file that is renamed when it is whole, so that processes that build
-    the same thing at once, or die in it, never see half a file.
+    ``make`` writes to a temporary file that is renamed when complete. So processes that build the same file at once, or
+    die, never expose a partial file.
 
     Raises:
-        ConfigError: The cache folder cannot be made or written.
+        ConfigError: The cache folder cannot be created or written.
     """
     text = json.dumps({"schema": SCHEMA, **key}, sort_keys=True, default=str)
     path = folder() / (hashlib.sha256(text.encode()).hexdigest()[:32] + suffix)
-    if not os.path.exists(path):  # unlike `Path.exists`, false where the folder may not be read
+    if not os.path.exists(path):  # unlike `Path.exists`, False if the folder is unreadable
         require_writable()
         with replacing(path) as unfinished:
             make(unfinished)

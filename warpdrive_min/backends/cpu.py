@@ -1,4 +1,7 @@
-"""Backend `cpu`: the NumPy reference, over all environments at once. The oracle, and an honest baseline."""
+"""Backend `cpu`: the NumPy reference, over all environments at once.
+
+It is the correctness reference and a fair CPU baseline.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +29,22 @@ else:
 
 
 class CpuBackend(Backend):
-    """NumPy on one thread; a launch has run when it returns."""
+    """NumPy on one thread; a launch is complete when it returns."""
 
     name: ClassVar[str] = "cpu"
     language: ClassVar[Language] = "numpy"
 
     def availability(self) -> Availability:
-        """Say yes: NumPy is a dependency."""
+        """Return that it is available: NumPy is a dependency."""
         return Availability(True, "NumPy")
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Import the module and close its kernels over the constants."""
+        """Import the module and build its kernels with the constants."""
         return {name: NumPyKernel(name, function) for name, function in build_module(source, constants).items()}
 
 
 class NumPyKernel:
-    """A Python function on NumPy views of the arrays."""
+    """Kernel as a Python function on NumPy views of the arrays."""
 
     owns_environments = True
 
@@ -52,7 +55,7 @@ class NumPyKernel:
         self._function = function
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
-        """Take NumPy views of the tensors; blocks and threads mean nothing here."""
+        """Bind NumPy views of the tensors; ignores blocks and threads."""
         views = [argument.numpy() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
         values = self._signature.pack(views)
         return lambda: self._function(*values)

@@ -1,4 +1,4 @@
-"""CUDA C sources: their constants, their declared parameters, and how they are compiled for GPU and CPU."""
+"""Compilation of CUDA C sources, with their constants, for GPU and CPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from warpdrive_min.lazy import LazyModule
 from warpdrive_min.processes import run
 
 ANSWER_S = 20.0
-"""Longest time for a compiler to tell its version, s."""
+"""Timeout of a compiler's ``--version``, s."""
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,9 +57,9 @@ else:
 
 
 def prelude(constants: Mapping[str, Constant]) -> str:
-    """Return the C++ text that goes before a source: one definition for each constant, then the vocabulary.
+    """Return the C++ text before a source: constants, then the core's headers.
 
-    Tables without an entry are left out, as C++ has none.
+    Empty tables are omitted, as C++ has no empty arrays.
     """
     present = {name: value for name, value in constants.items() if not isinstance(value, Sequence) or value}
     lines = [_definition(name, value) for name, value in sorted(present.items())]
@@ -69,7 +69,10 @@ def prelude(constants: Mapping[str, Constant]) -> str:
 
 
 def _own_headers(*names: str) -> list[str]:
-    """Return the lines that include headers of the core's from `ROOT`: a source may have its own of such a name."""
+    """Return ``#include`` lines of the core's headers, relative to `ROOT`.
+
+    A source may have its own headers of the same names.
+    """
     return [f"#include <{HEADERS.parent.name}/{HEADERS.name}/{name}>" for name in names]
 
 
@@ -87,14 +90,16 @@ def _definition(name: str, value: Constant) -> str:
 
 def _float(value: float) -> str:
     require(np.isfinite(value), "kernel constant", "must be finite", value)
-    return f"{float(np.float32(value))!r}f"  # the shortest decimal of the rounded value reads back as the same float
+    return f"{float(np.float32(value))!r}f"  # the shortest decimal converts back to the same float
 
 
 def declared(source: Path, constants: Mapping[str, Constant]) -> dict[str, Signature]:
-    """Read the kernels that are compiled of a source, by name; with the constants of many steps it is one alone.
+    """Read the signatures of a source's compiled kernels, by name.
+
+    With the constants of a rollout it is a single kernel.
 
     Raises:
-        CompileError: As `signatures`, or no kernel of many steps can be made of its own.
+        CompileError: As `signatures`, or no rollout kernel can be generated from the source.
     """
     whole = whole_text(source)
     found, name = signatures(whole, constants, str(source)), kernel_of(constants)
@@ -106,11 +111,11 @@ def declared(source: Path, constants: Mapping[str, Constant]) -> dict[str, Signa
 
 
 MAX_CLUSTER = 8
-"""Blocks of the largest thread block cluster that every GPU with clusters can run."""
+"""Largest thread block cluster that all GPUs with clusters support."""
 
 
 def has_clusters(architecture: str) -> bool:
-    """Tell whether blocks on an architecture, ``"sm_90"``, can be a thread block cluster."""
+    """True if an architecture, ``"sm_90"``, supports thread block clusters."""
     return int(architecture.removeprefix("sm_").rstrip("af")) >= 90
 
 
@@ -125,9 +130,9 @@ def _check_cluster(source: Path, blocks: int, architecture: str) -> None:
 
 
 def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> str:
-    """Return the whole text of one translation unit; messages name the lines of ``source``.
+    """Return the text of a translation unit; messages name lines of ``source``.
 
-    A source with a thread for each agent was written for nvcc and WarpDrive: it gets their names, but those that it
+    A source with a thread for each agent was written for nvcc and WarpDrive. It gets their names, except those that it
     defines itself.
     """
     whole, given, many = whole_text(source), constants, kernel_of(constants)
@@ -138,7 +143,7 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
     if is_for_nvcc(whole):
         constants = {name: value for name, value in given.items() if not defines(whole, name)}
         before += _own_headers("nvcc.cuh")
-    if "curand" in whole:  # WarpDrive includes it
+    if "curand" in whole:  # WarpDrive includes its header
         before += ["#define WD_OWN_STATES"] if needs_states(whole) else []
         before += ["#include <curand_kernel.h>"]
     if speaks:
@@ -153,9 +158,10 @@ def _unit(constants: Mapping[str, Constant], before: Sequence[str], source: Path
 
 
 def _unit_of_many_steps(source: Path, whole: str, constants: Mapping[str, Constant], name: str, after: str) -> str:
-    """Return the unit of a kernel of many steps: the source's own, else one that is made of its ``step``.
+    """Return the unit of a rollout kernel, from the source or generated.
 
-    A source has its own behind ``#if defined(WD_ROLLOUT)``, or that with a policy behind ``#if defined(WD_POLICY)``.
+    A source's own is guarded by ``#if defined(WD_ROLLOUT)``, or with a policy by ``#if defined(WD_POLICY)``. A
+    generated one is built from its ``step``.
     """
     before = ["#define WD_POLICY", *_own_headers("policy.cuh")]
     if name == ROLLOUT:
@@ -173,18 +179,19 @@ def _unit_of_many_steps(source: Path, whole: str, constants: Mapping[str, Consta
 
 
 def key(text: str, source: Path, **more: object) -> dict[str, object]:
-    """Return the cache key of a unit: its text, the headers that it includes, and what else may change the code."""
+    """Return a unit's cache key: text, included headers, other inputs."""
     return {"text": text, "headers": [(path.name, read(path)) for path in headers(text, source.parent)], **more}
 
 
 def compile_cubin(source: Path, constants: Mapping[str, Constant], architecture: str) -> Path:
-    """Compile a source for a GPU architecture (``"sm_90"``), with NVRTC, else nvcc; return the cached cubin.
+    """Compile a source to a cached cubin for a GPU architecture.
 
-    A source that needs nvcc (`needs_nvcc`) is compiled with it where it is there. Needs no GPU.
+    The architecture is for example ``"sm_90"``. NVRTC compiles, else nvcc. A source that needs nvcc (`needs_nvcc`) is
+    compiled with it if it is installed. Needs no GPU.
 
     Raises:
-        CompileError: With the compiler's message, because there is no compiler, or because the architecture cannot
-            run that many blocks for an environment.
+        CompileError: The source does not compile, there is no compiler, or the architecture does not support that many
+            blocks for an environment.
     """
     text = unit(source, constants)
     _check_cluster(source, blocks_per_env(constants), architecture)
@@ -209,12 +216,12 @@ GPU_COMPILER_INSTALL = 'install NVRTC (pip install "cuda-core[cu13]") or the CUD
 
 @functools.cache
 def gpu_compiler() -> str | None:
-    """Return name and version of the CUDA compiler that would be used, or None."""
+    """Return name and version of the available CUDA compiler, or None."""
     try:
         from cuda.bindings import nvrtc  # noqa: PLC0415  (optional)
 
         _, major, minor = nvrtc.nvrtcVersion()
-    except Exception:  # noqa: BLE001  (no package, no library, or a library that cannot be loaded: try nvcc)
+    except Exception:  # noqa: BLE001  (package or library is missing or cannot be loaded: try nvcc)
         return _nvcc_version()
     return f"nvrtc {major}.{minor}"
 
@@ -223,7 +230,7 @@ def _nvcc_version() -> str | None:
     nvcc = shutil.which("nvcc")
     try:
         return nvcc and "nvcc " + _run([nvcc, "--version"], "nvcc", timeout=ANSWER_S).splitlines()[-1]
-    except (CompileError, IndexError):  # none that works
+    except (CompileError, IndexError):  # nvcc does not work
         return None
 
 
@@ -248,7 +255,7 @@ def _nvrtc(text: str, source: Path, path: Path, architecture: str, exact: bool) 
 
 @contextlib.contextmanager
 def empty_headers(names: Iterable[str]) -> Iterator[Path]:
-    """Lend a folder of empty headers."""
+    """Yield a folder of empty headers."""
     with own_folder(Path(tempfile.gettempdir()), "warpdrive-headers-") as folder:
         for name in names:
             (folder / name).touch()
@@ -256,7 +263,7 @@ def empty_headers(names: Iterable[str]) -> Iterator[Path]:
 
 
 def _toolkit_headers() -> list[Path]:
-    """Return the folders that hold the CUDA toolkit's headers for kernels, such as cuRAND's."""
+    """Return folders of the CUDA toolkit's device headers, such as cuRAND's."""
     roots = [Path(root) for name in ("CUDA_HOME", "CUDA_PATH") if (root := os.environ.get(name))]
     roots += [Path(nvcc).resolve().parents[1]] if (nvcc := shutil.which("nvcc")) else []
     roots += [Path(site) / "nvidia" / "cu13" for site in sys.path]
@@ -268,7 +275,7 @@ def _toolkit_headers() -> list[Path]:
 def _nvcc(text: str, source: Path, path: Path, architecture: str, exact: bool) -> None:
     flags = ["-cubin", f"-arch={architecture}", "-std=c++17", f"--fmad={str(not exact).lower()}"]
     included = {"source": source.parent, "kernels": HEADERS, "curand": CURAND, "root": ROOT}
-    # nvcc starts its parts through a shell, so it gets names of a folder of its own only.
+    # nvcc starts subprograms through a shell; links in a temporary folder give it safe names.
     with tempfile.TemporaryDirectory() as folder:
         for name, target in included.items():
             (Path(folder) / name).symlink_to(target.resolve())
@@ -279,21 +286,21 @@ def _nvcc(text: str, source: Path, path: Path, architecture: str, exact: bool) -
 
 
 def cpu_compiler() -> str | None:
-    """Return the command of the C++ compiler: $CXX, else g++, clang++ or c++ on the PATH; None if none works.
+    """Return the command of a working C++ compiler, or None.
 
-    It is quoted as for a shell: $CXX may have arguments.
+    Tries $CXX, else g++, clang++ and c++ on the PATH. The command is quoted for a shell, as $CXX may have arguments.
     """
     return _cpu_compiler(os.environ.get("CXX"), os.environ.get("PATH"))[0]
 
 
 def no_cpu_compiler() -> str:
-    """Return why there is no C++ compiler."""
+    """Return the reason why no C++ compiler was found."""
     return _cpu_compiler(os.environ.get("CXX"), os.environ.get("PATH"))[1]
 
 
 @functools.cache
 def _cpu_compiler(chosen: str | None, _path: str | None) -> tuple[str | None, str]:
-    """Return the command, or None and the reason; looked for once for each environment."""
+    """Return the command, or None and the reason; cached by environment."""
     reason = "found no C++ compiler"
     candidates = [["g++"], ["clang++"], ["c++"]]
     if chosen:
@@ -313,10 +320,10 @@ def _cpu_compiler(chosen: str | None, _path: str | None) -> tuple[str | None, st
 
 @functools.cache
 def compiler_version(compiler: str) -> str:
-    """Return the first line of ``compiler --version``, and the arguments that $CXX gives it.
+    """Return the first line of ``compiler --version``, and $CXX's arguments.
 
     Raises:
-        CompileError: It cannot be run, or does not answer.
+        CompileError: The compiler cannot be run, or prints nothing.
     """
     program, *arguments = shlex.split(compiler)
     lines = _run([program, *arguments, "--version"], compiler, timeout=ANSWER_S).splitlines()
@@ -327,7 +334,9 @@ def compiler_version(compiler: str) -> str:
 def compile_shared_library(
     text: str, path: Path, compiler: str, flags: Sequence[str], where: str, unit_flags: Sequence[str] = ()
 ) -> None:
-    """Compile C++ text to a shared library, with some flags for the text that are not for the linker.
+    """Compile C++ text to a shared library.
+
+    ``unit_flags`` are only for the compiler, not for the linker.
 
     Raises:
         CompileError: With the compiler's message.
@@ -345,7 +354,7 @@ def compile_shared_library(
 
 
 def preprocessed(text: str, source: Path, compiler: str, flags: Sequence[str]) -> str:
-    """Return what the preprocessor of a C++ compiler leaves of a unit; cached.
+    """Return a C++ compiler's preprocessor output of a unit; cached.
 
     Raises:
         CompileError: With the compiler's message.
@@ -368,20 +377,20 @@ def _run(
     folder: Path | None = None,
     timeout: float | None = None,
 ) -> str:
-    """Run a compiler and return what it prints.
+    """Run a compiler and return its output.
 
     Args:
         command: Program and arguments.
-        what: Beginning of the error.
-        near: Folder of the source, whose errors go before others.
+        what: Start of the error message.
+        near: Folder of the source; its errors come first.
         folder: Working folder, also for temporary files; None: this process's.
-        timeout: Longest time, s.
+        timeout: Timeout, s.
 
     Raises:
-        CompileError: It cannot be run, takes too long, or fails; with its message.
-        DiskFullError: It has failed because a disk is full.
+        CompileError: It cannot be run, exceeds the timeout, or fails; with its message.
+        DiskFullError: It failed because a disk is full.
     """
-    env = {**os.environ, "LC_ALL": "C"}  # or "error" would be another word
+    env = {**os.environ, "LC_ALL": "C"}  # or "error" would be translated
     env |= {"TMPDIR": "."} if folder else {}
     try:
         done = run(command, env=env, cwd=folder, timeout=timeout)
@@ -408,9 +417,10 @@ _CONTEXT: Final = re.compile(
 
 
 def errors_first(output: str, near: Path | None) -> str:
-    """Return a compiler's output from its first error on, that of a file in a folder if there is one.
+    """Return a compiler's output, starting at its first error.
 
-    What the compiler says of the way to that error follows it; warnings before it are left out.
+    An error in a file of the folder ``near`` comes first, if there is one. The context of that error follows it.
+    Warnings before it are omitted.
     """
     found = list(_ERROR.finditer(output))
     if not found:

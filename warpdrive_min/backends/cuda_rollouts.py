@@ -1,8 +1,8 @@
-"""Kernels of many steps a launch that are made of a source's ``step``, as CUDA C text.
+"""Rollout kernels in CUDA C, generated from a source's ``step``.
 
-A block owns its environments, so it waits between the steps for nobody else. `step` has become a device function of the
-name `BODY`, which is told whether it is observed. Constants say how many entries arrays with rows of environments have
-in each (`entries_of`); on a GPU those that are written stay in shared memory meanwhile.
+A block owns its environments, so it does not wait for other blocks between steps. ``step`` becomes a device function
+named by `BODY`; an argument tells it whether its observations are read. Constants give the entries per environment of
+arrays with rows of environments (`entries_of`). On a GPU, written arrays stay in shared memory during the rollout.
 """
 
 from __future__ import annotations
@@ -23,40 +23,41 @@ else:
     np = LazyModule("numpy", globals(), "np")
 
 ROLLOUT: Final = "rollout"
-"""Name of the kernel of many steps, whose actions are random or given."""
+"""Name of the rollout kernel with random or given actions."""
 ROLLOUT_WITH_POLICY: Final = "rollout_with_policy"
-"""Name of that whose actions a network draws."""
+"""Name of the rollout kernel whose actions a network draws."""
 BODY: Final = "wd_one_{}"
-"""Name of the function that a kernel becomes."""
+"""Name of the device function that a kernel becomes."""
 SAID: Final = ("log_probs", "values")
-"""Numbers that a policy gives of each step beside its actions."""
+"""Outputs of a policy for each step, apart from its actions."""
 NEAR_BYTES: Final = 16_384
-"""Bytes of a block's arrays that a rollout keeps in shared memory: with more, fewer blocks would run at once."""
+"""Limit of a block's arrays in shared memory, bytes, for occupancy."""
 MANY_AGENTS: Final = 512
-"""Agents above which a step needs the shared memory itself."""
+"""Most agents for `NEAR_BYTES`; with more, steps need the shared memory."""
 NEAR_BYTES_OF_MANY: Final = 1_024
-"""Bytes that are kept there then."""
+"""Limit for a block's arrays in shared memory with more agents, bytes."""
 
 
 def kernel_of(constants: Mapping[str, Constant]) -> str | None:
-    """Return the name of the one kernel of many steps that constants are of; None: they are of single steps."""
+    """Return the name of the constants' rollout kernel; None for single steps."""
     if constants.keys() >= {"KEEP_ALL", "HIDDEN1"}:
         return ROLLOUT_WITH_POLICY
     return ROLLOUT if "RANDOM" in constants else None
 
 
 def entries_of(name: str) -> str:
-    """Return the name of the constant that says how many entries an array has in each environment."""
+    """Return the constant name of an array's entries per environment."""
     return f"ENTRIES_{name}"
 
 
 def made(whole: str, constants: Mapping[str, Constant], where: str) -> str:
-    """Return the kernel of many steps that constants are of, made of the ``step`` of a source.
+    """Return a rollout kernel generated from the ``step`` of a source.
 
-    It has the parameters of ``step``, with a row for each step of what is kept of each, and more of its own.
+    The constants select the kernel. It has the parameters of ``step``, with a row per step for the stored arrays, and
+    further ones.
 
     Raises:
-        CompileError: There is no step in one kernel whose blocks own environments.
+        CompileError: The source has no single step kernel whose blocks own environments.
     """
     found = signatures(whole, constants, where).values()
     steps = [each for each in found if each.owns_environments and _is_step(each.name)]
@@ -75,7 +76,10 @@ def _is_step(name: str) -> bool:
 
 
 class _Rollout:
-    """Kernel whose actions are random, by ``draws``, ``seed`` and ``stream``, or given."""
+    """Rollout kernel with random actions or given ones.
+
+    Random actions follow from ``draws``, ``seed`` and ``stream``.
+    """
 
     name = ROLLOUT
 
@@ -93,7 +97,7 @@ class _Rollout:
         self._near = self._kept_near()
 
     def text(self) -> str:
-        """Return the text of the kernel."""
+        """Return the kernel's source text."""
         near = self._near.values()
         lines = [
             *(f"WD_BRING({', '.join(each)});" for each in near),
@@ -106,36 +110,36 @@ class _Rollout:
         ]
         return f"WD_KERNEL({self.name})({', '.join(self._declared.values())}) {{\n  " + "\n  ".join(lines) + "\n}\n"
 
-    # -------------------------------------------------------------- what differs between kernels
+    # -------------------------------------------------------------- overridden by subclasses
 
     def _rows_of_steps(self) -> dict[str, str]:
-        """Return the arrays of which a step gets a row of its own, by name, each with the number of that row."""
+        """Return the row index of arrays with one row per step."""
         return {name: "wd_step" for name in rows_of_steps(self._constants) if name not in FLAGS}
 
     def _draws(self) -> bool:
-        """Tell whether the kernel writes the actions."""
+        """True if the kernel writes the actions."""
         return bool(self._constants["RANDOM"])
 
     def _keeps_flags(self) -> bool:
-        """Tell whether the flags of each step are copied to rows of one byte each."""
+        """True if each step's flags are copied to byte rows."""
         return bool(self._constants["KEEP_ALL"])
 
     def _more(self) -> dict[str, str]:
-        """Return declarations of parameters that a step has not, by name."""
+        """Return declarations of parameters beyond those of the step, by name."""
         return {"draws": "int* draws", "seed": "const int* seed", "stream": "int stream"} if self._draws() else {}
 
     def _of_environments(self) -> dict[str, tuple[Parameter, str]]:
-        """Return what has rows of environments, by name, with the constant that says how many entries in each."""
+        """Return arrays with rows of environments and their entries constant, by name."""
         arrays = (*self._step.parameters, Parameter("draws", "int32", ANY_RANK))
         named = {each.name: (each, entries_of(each.name)) for each in arrays}
         return {name: each for name, each in named.items() if each[1] in self._constants}
 
     def _begin(self) -> list[str]:
-        """Return what comes before the first step, but for the barrier behind it."""
+        """Return the code before the first step, without the barrier after it."""
         return []
 
     def _body(self) -> list[str]:
-        """Return what each step does."""
+        """Return the code of each step."""
         is_observed = "true" if self._constants["KEEP_ALL"] else "wd_step == n_steps - 1"
         keep = self._copy_flags()
         if not self._draws():
@@ -144,7 +148,7 @@ class _Rollout:
         draw = f"wd_draw_actions({actions}, {self._at('draws')}, seed, stream, n_envs);"
         return [draw, *self._count_draw(), *self._take_step(is_observed), *keep]
 
-    # -------------------------------------------------------------- what they share
+    # -------------------------------------------------------------- shared by both kernels
 
     def _count_draw(self) -> list[str]:
         return ["WD_SYNC();", f"wd_count_draw({self._at('draws')}, n_envs);"]
@@ -159,17 +163,17 @@ class _Rollout:
         return [row, f"WD_EACH_ENV(local, env) {{ {' '.join(keep)} }}"] if keep else []
 
     def _at(self, name: str) -> str:
-        """Return the argument that an array is, with rows of environments, in a step."""
+        """Return a step's argument for an array, at the current row."""
         if name not in self._by_step:
             return f"{name}_near" if name in self._near else name
         entries = "" if "[" in self._declared[name] or name == "successes" else f" * {entries_of(name)}"
         return f"{name} + static_cast<long long>({self._by_step[name]}) * n_envs{entries}"
 
     def _kept_near(self) -> dict[str, tuple[str, ...]]:
-        """Return the arrays that are kept in shared memory meanwhile, the small ones first.
+        """Return the arrays that stay in shared memory, the small ones first.
 
-        Those are written, have rows of environments, and no row of each step. By name: the C type of an entry, the
-        array, its entries in each environment, and by how many its pointer steps from one environment to the next.
+        These are written, have rows of environments, and do not have one row per step. By name: C type of an entry,
+        array, entries per environment, and the pointer's step from one environment to the next.
         """
         found, n_bytes = dict[str, tuple[str, ...]](), 0
         is_small = cast("int", self._constants["N_AGENTS"]) <= MANY_AGENTS
@@ -204,24 +208,28 @@ RECORDED: Final = {
     "n_cuts": "int n_cuts",
     "faults": "int (*faults)[2]",
 }
-"""Declarations of what ``record`` takes beside what a step writes; the first has a row of each step."""
+"""Declarations of ``record``'s parameters beyond the step's.
+
+The first has a row per step.
+"""
 RECORD: Final = (
     (Constants.REWARDS, "float (*)[N_AGENTS]"),
     (DONE, "int*"),
     (TERMINATED, "int*"),
     (TRUNCATED, "int*"),
     (FINAL_OBSERVATIONS, "float*"),
-    (Constants.REWARDS, "float (*)[N_AGENTS]"),  # which lie where they are kept
+    (Constants.REWARDS, "float (*)[N_AGENTS]"),  # destinations of the stored rows
     (TERMINATED, "int*"),
     (TRUNCATED, "int*"),
 )
-"""Arrays of a step in the order of ``record``, with the types that it takes them as."""
+"""Arrays of a step in ``record``'s order, with C types."""
 
 
 class _WithPolicy(_Rollout):
-    """Kernel whose actions a network draws from ``observations``, which have a row of those before the first step.
+    """Rollout kernel whose actions a network draws from ``observations``.
 
-    With RECORDS it keeps what training does of each step, by the function that the kernel ``record`` has become.
+    These have a row for the observations before the first step. With RECORDS the kernel stores training data of each
+    step, by the device function of the kernel ``record``.
     """
 
     name = ROLLOUT_WITH_POLICY

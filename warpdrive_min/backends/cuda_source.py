@@ -1,4 +1,4 @@
-"""CUDA C sources as text: what they include, which kernels they declare, and whose words they use."""
+"""Text analysis of CUDA C sources: includes, kernel signatures, vocabulary."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from warpdrive_min.errors import CompileError
 
 HEADERS = Path(__file__).parents[1] / "kernels"
 CURAND = HEADERS / "curand"
-"""Folder of a header that finds cuRAND's, or takes its place."""
+"""Folder of a header that includes cuRAND's, or replaces it."""
 ROOT = HEADERS.parents[1]
-"""Folder from which units include the core's headers: whatever its own path, theirs below it are safe in C++."""
+"""Root of include paths of the core's headers.
+
+Its own path may have any characters; paths below it are safe in C++.
+"""
 
 DTYPES = {
     "float": "float32",
@@ -27,7 +30,7 @@ DTYPES = {
     "unsigned char": "uint8",
     "bool": "bool",
 }
-"""C element types that a parameter may have, and NumPy's names of them."""
+"""NumPy dtypes by C element type of a parameter."""
 AGENT_DTYPES = {
     **DTYPES,
     "signed": "int32",
@@ -42,33 +45,42 @@ AGENT_DTYPES = {
     "size_t": "uint64",
     **{f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-"""More of them, for kernels with a thread for each agent: those that other people's sources for nvcc have."""
+"""NumPy dtypes by C element type, for kernels with agent threads.
+
+Includes more types, as users' nvcc sources have them.
+"""
 
 
 class Signature(NamedTuple):
-    """Name, parameters and kind of one kernel, read from its source."""
+    """Name, parameters and kind of a kernel, read from its source."""
 
     name: str
     parameters: tuple[Parameter, ...]
     owns_environments: bool
     texts: tuple[str, ...] = ()
-    """The parameters as a source declares them."""
+    """Parameters as declared in the source."""
 
 
 CUDA_HEADERS = ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h")
-"""Headers of the CUDA toolkit that `host` takes empty; what kernels need of them is in `words.cuh`."""
+"""Headers of the CUDA toolkit that are empty for `host`.
+
+`words.cuh` declares what kernels need of them.
+"""
 HOST_HEADERS = (
     *(f"{name}.h" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),
     *(f"c{name}" for name in ("assert", "float", "limits", "math", "stdint", "stdio", "stdlib", "string", "time")),
     *CUDA_HEADERS,
 )
-"""Headers that nvcc finds and NVRTC takes empty; what kernels need of them is in `nvcc.cuh`."""
+"""Headers that nvcc finds and that are empty for NVRTC.
+
+`nvcc.cuh` declares what kernels need of them.
+"""
 
 # ------------------------------------------------------------------ what a source includes
 
 
 def read(path: Path) -> str:
-    """Return a source's text; bytes that are not UTF-8 reach the compiler unchanged, if `write` writes them.
+    """Return a source's text; `write` restores bytes that are not UTF-8.
 
     Raises:
         CompileError: The file cannot be read.
@@ -81,12 +93,15 @@ def read(path: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write the text of a unit for a compiler."""
+    """Write a unit's text for a compiler."""
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def literal(text: str) -> str:
-    """Return a C string literal; octal escapes stand for quotes, backslashes, control characters and raw bytes."""
+    """Return a C string literal with octal escapes.
+
+    Escaped are quotes, backslashes, control characters and raw bytes.
+    """
 
     def escaped(match: re.Match[str]) -> str:
         return "".join(f"\\{byte:03o}" for byte in os.fsencode(match[0]))
@@ -102,10 +117,10 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILI
 
 
 def whole_text(source: Path) -> str:
-    """Return a source without comments and ``#if 0``, and in the place of each ``#include`` the file that it names.
+    """Return a source's text with included files, without comments and ``#if 0``.
 
-    Files are looked up where the compiler looks: beside the file that includes them, then beside the source. Those of
-    `HEADERS` and of the system stay out, and a file that is included again is there once.
+    Files are searched like a compiler does: next to the including file, then next to the source. Files of `HEADERS` and
+    of the system are not included, and each file is included once.
     """
     seen: set[Path] = set()
 
@@ -122,20 +137,20 @@ def whole_text(source: Path) -> str:
 
 
 def headers(text: str, folder: Path) -> list[Path]:
-    """Return the files that a text includes by name, and those that they include, each once."""
+    """Return all files that a text includes, directly or indirectly."""
     found: set[Path] = set()
     pending = [(name, folder) for name in _INCLUDE.findall(text)]
     while pending:
         name, beside = pending.pop()
         path = _included(name, beside, folder, HEADERS, CURAND, ROOT)
-        if path is not None and path not in found:  # a missing one is the compiler's to report
+        if path is not None and path not in found:  # the compiler reports missing ones
             found.add(path)
             pending += [(inner, path.parent) for inner in _INCLUDE.findall(read(path))]
     return sorted(found)
 
 
 def needs_nvcc(source: Path) -> bool:
-    """Tell whether a source includes what NVRTC does not find: headers of libraries that come with nvcc."""
+    """True if a source includes headers that NVRTC lacks and nvcc provides."""
     files = [source, *headers(read(source), source.parent)]
     included = [(name, path) for path in files for name in _INCLUDE.findall(_COMMENT.sub(" ", read(path)))]
     folders = (source.parent, HEADERS, CURAND, ROOT)
@@ -170,12 +185,12 @@ _ALIAS = re.compile(
 
 
 def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict[str, Signature]:
-    """Read the kernels that a source defines, by name.
+    """Read the signatures of a source's kernels, by name.
 
     Args:
-        text: The source with what it includes (`whole_text`).
-        constants: Sizes by name, for parameters that are arrays of known size.
-        where: The source's name in messages.
+        text: Source with its included files (`whole_text`).
+        constants: Sizes by name, for array parameters of known size.
+        where: Name of the source in messages.
 
     Raises:
         CompileError: A parameter has a type that cannot be bound.
@@ -188,7 +203,7 @@ def signatures(text: str, constants: Mapping[str, Constant], where: str) -> dict
     found = {}
     for match in _KERNEL.finditer(code):
         end = _closing(code, match.end())
-        if match["template"] or not code[end + 1 :].lstrip().startswith("{"):  # no name to launch, or no kernel yet
+        if match["template"] or not code[end + 1 :].lstrip().startswith("{"):  # a template, or no body
             continue
         name, is_own = match["own"] or match["plain"], match["own"] is not None
         parts = [part for part in code[match.end() : end].split(",") if part.split() not in ([], ["void"])]
@@ -211,7 +226,10 @@ def _closing(code: str, start: int) -> int:
 def _parameter(
     declaration: str, constants: Mapping[str, Constant], where: str, is_own: bool, aliases: Mapping[str, str]
 ) -> Parameter:
-    """Read a parameter; a pointer to what NumPy has no name of is an array of any dtype, but not in a `WD_KERNEL`."""
+    """Read a parameter's declaration.
+
+    A pointer to a type without a NumPy name is an array of any dtype, except in a `WD_KERNEL`.
+    """
     declared = " ".join(declaration.split())
     match = _PARAMETER.fullmatch(" ".join(_QUALIFIER.sub(" ", _expanded(declared, aliases)).split()))
     dtypes = DTYPES if is_own else AGENT_DTYPES
@@ -227,7 +245,7 @@ def _parameter(
 
 
 def _expanded(declaration: str, aliases: Mapping[str, str], depth: int = 8) -> str:
-    """Put what names of types and macros stand for in their places."""
+    """Replace type aliases and macros by their meaning."""
     expanded = re.sub(r"\w+", lambda word: aliases.get(word[0], word[0]), declaration)
     return expanded if expanded == declaration or depth == 0 else _expanded(expanded, aliases, depth - 1)
 
@@ -240,61 +258,66 @@ def _size(text: str, constants: Mapping[str, Constant]) -> int | None:
 # ------------------------------------------------------------------ WarpDrive's vocabulary
 
 WORDS = ("getEnvID", "getAgentID", "get_flattened_array_index", "__sync_env_threads")
-"""Functions of `warp_drive.cuh`."""
+"""Functions defined in `warp_drive.cuh`."""
 _WARP_DRIVE = re.compile(rf"\b(?:wk[A-Z]\w*|{'|'.join(WORDS)})\b")
 N_AGENTS_BEFORE, N_ENVS_BEFORE = "num_agents", "num_envs"
-"""Names of sizes before WarpDrive 1.6."""
+"""Names of the sizes before WarpDrive 1.6."""
 
 
 def speaks_warp_drive(text: str) -> bool:
-    """Tell whether a source uses a word that `warp_drive.cuh` explains, or WarpDrive's sizes or random states."""
+    """True if a source uses WarpDrive's functions, sizes or random states."""
     uses_sizes = _takes_as_given(text, N_AGENTS_BEFORE) or _takes_as_given(text, N_ENVS_BEFORE)
     return _WARP_DRIVE.search(text) is not None or uses_sizes or needs_states(text)
 
 
 def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int) -> dict[str, Constant]:
-    """Return WarpDrive's constants that a source needs, by name; none where it uses no word of its vocabulary.
+    """Return the WarpDrive constants that a source needs, by name.
+
+    Empty if it uses no word of WarpDrive's vocabulary.
 
     Args:
-        text: The source with what it includes (`whole_text`).
-        n_envs: Environments.
-        n_agents: Agents in each.
+        text: Source with its included files (`whole_text`).
+        n_envs: Number of environments.
+        n_agents: Number of agents in each.
         blocks_per_env: Blocks that share an environment.
     """
     if not speaks_warp_drive(text):
         return {}
     sizes: dict[str, Constant] = {"wkNumberAgents": n_agents, "wkBlocksPerEnv": blocks_per_env}
-    if "wkNumberEnvs" in text or needs_states(text):  # else every number of environments would compile anew
+    if "wkNumberEnvs" in text or needs_states(text):  # only if used, or each n_envs would need a compilation
         sizes["wkNumberEnvs"] = n_envs
     before = {N_AGENTS_BEFORE: n_agents, N_ENVS_BEFORE: n_envs}
     return sizes | {name: size for name, size in before.items() if _takes_as_given(text, name)}
 
 
 def _takes_as_given(text: str, name: str) -> bool:
-    """Tell whether a source with a thread for each agent reads a name that it declares nowhere."""
+    """True if an nvcc source reads a name without declaring it."""
     types = r"(?:auto|bool|const|double|float|int|long|short|signed|size_t|unsigned|\w+_t)"
     declared = rf"\b{types}\b[\s*&]*\b{name}\b|#\s*define\s+{name}\b|\b{name}\s*=(?!=)"
     return is_for_nvcc(text) and re.search(rf"\b{name}\b", text) is not None and not re.search(declared, text)
 
 
 def needs_states(text: str) -> bool:
-    """Tell whether a source takes random states from WarpDrive's array `states`, and has none of that name itself."""
+    """True if a source reads WarpDrive's array `states` without declaring it."""
     return "curand" in text and "states[" in text and not re.search(r"\bcurandState\w*[\s*]*\bstates\b", text)
 
 
 def defines(text: str, name: str) -> bool:
-    """Tell whether a source defines a constant, a macro or a function of a name itself."""
+    """True if a source defines that constant, macro or function."""
     pattern = rf"#\s*define\s+{name}\b|\b\w+\s+{name}\s*(?:=(?!=)|\{{|\([^()]*\)\s*\{{)"
     return re.search(pattern, text) is not None
 
 
 def blocks_per_env(constants: Mapping[str, Constant]) -> int:
-    """Return the blocks that share an environment by WarpDrive's constant; 1 without it."""
+    """Return WarpDrive's constant of blocks per environment, by default 1."""
     value = constants.get("wkBlocksPerEnv", 1)
     assert isinstance(value, int)
     return value
 
 
 def is_for_nvcc(text: str) -> bool:
-    """Tell whether a source, with what it includes, is written for nvcc: its kernels have a thread for each agent."""
+    """True if a source is written for nvcc, with a thread for each agent.
+
+    ``text`` contains the included files.
+    """
     return "__global__" in text

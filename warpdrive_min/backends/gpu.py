@@ -1,4 +1,4 @@
-"""Answers of torch to both GPU backends: whether there is a GPU, which is current, and which stream."""
+"""GPU state from torch for both GPU backends: device and stream."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ else:
 
 
 class GpuBackend(Backend):
-    """A backend on torch's current GPU."""
+    """Backend on torch's current GPU."""
 
     captures_graphs: ClassVar[bool] = True
 
     @property
     def device(self) -> torch.device:
-        """The current GPU."""
+        """Current GPU."""
         return torch.device("cuda", torch.cuda.current_device())
 
     @property
@@ -38,7 +38,10 @@ class GpuBackend(Backend):
 
 
 def gpu_availability() -> Availability:
-    """Say whether torch sees a GPU; of a build for CPUs alone without importing it, which takes seconds."""
+    """Return the availability of a GPU in torch.
+
+    A CPU-only build is detected without importing torch, which takes seconds.
+    """
     is_for_cpus = _is_for_cpus()
     if not is_for_cpus and torch.cuda.is_available():
         return Availability(True, torch.cuda.get_device_name())
@@ -50,7 +53,10 @@ def gpu_availability() -> Availability:
 
 
 def _is_for_cpus() -> bool:
-    """True if torch is not imported yet, and its file of versions names neither CUDA nor ROCm."""
+    """True if torch is not imported and its version file is CPU-only.
+
+    The file then names neither CUDA nor ROCm.
+    """
     found = None if "torch" in sys.modules else importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return False
@@ -62,5 +68,5 @@ def _is_for_cpus() -> bool:
 
 
 def current_stream() -> int:
-    """Return the handle of torch's current stream; 0 is the default one."""
+    """Return the handle of torch's current stream; 0 is the default stream."""
     return int(torch.cuda.current_stream().cuda_stream)

@@ -1,7 +1,7 @@
-"""Backend `host`: the CUDA C kernels, built by the machine's C++ compiler; threads share out the blocks.
+"""Backend `host`: CUDA C kernels, compiled for CPU threads.
 
-The compiled CPU baseline, and the way CUDA C is tested without a GPU. A block of a `WD_KERNEL` is one call; of a kernel
-with a thread for each agent it is fibres (`kernels/fibres.cuh`), which is right, and not fast.
+It is the compiled CPU baseline, and tests CUDA C without a GPU. Threads share the blocks. A block of a `WD_KERNEL` is
+one call. Kernels with a thread for each agent run as fibres (`kernels/fibres.cuh`), which are correct but slow.
 """
 
 from __future__ import annotations
@@ -45,60 +45,72 @@ else:
     torch = LazyModule("torch", globals())
 
 OPTIMISATION = "-O3"
-"""Flag of the C++ compiler; tests that compile much take less."""
+"""Optimisation flag of the C++ compiler; tests with many compilations lower it."""
 
 TARGET = "-march=native"
-"""Processor that the C++ compiler builds for; what emulates one may know fewer of its instructions."""
+"""Target processor of the C++ compiler; emulators may lack instructions."""
 
 BRANCHLESS: Final = ("-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps", "-fno-tree-pre")
-"""Flags of g++ that keep selects selects, so that loops over environments run in SIMD."""
+"""g++ flags that keep selects branch-free, so that loops use SIMD."""
 
 SIGNED_ZEROS: Final = ("-frounding-math",)
-"""Flag with which no result depends on those: without it g++ makes ``-x`` of ``0 - x``, and so -0 of 0."""
+"""g++ flag for signed zeros.
+
+Without it, ``0 - x`` becomes ``-x``, which is -0 for 0.
+"""
 
 NOT_CLANG: Final = "#if defined(__clang__)\n#error\n#endif\n"
 """Program that clang cannot build."""
 
 THROWS: Final = 'extern "C" int wd_throws() { try { throw 1; } catch (int number) { return number; } }\n'
-"""Program that needs the library of C++, which a compiler of C does not link."""
+"""Program that needs the C++ library, not linked by C compilers."""
 
 UNVECTORISED: Final = ("-Wno-pass-failed",)
-"""Flag of clang++ without which it warns of loops that it does not vectorise, although told that it may."""
+"""clang++ flag against warnings about loops that it does not vectorise."""
 
 CLANG: Final = "#if !defined(__clang__)\n#error\n#endif\n"
 """Program that only clang can build."""
 
 COPIES: Final = ("-fno-tree-loop-distribute-patterns",)
-"""Flag of g++ that keeps loops which copy, which would become `rep movs`: that waits for all stores before it."""
+"""g++ flag that keeps copy loops; ``rep movs`` would wait for all earlier stores."""
 
 AS_NVCC: Final = ("-fno-reciprocal-math", "-fvisibility=hidden", "-Wno-narrowing")
-"""Flags for sources with a thread for each agent: quotients are nvcc's, names stay theirs, `{gridDim.x}` is an int."""
+"""Flags for sources with a thread for each agent.
+
+Quotients are nvcc's, names stay local to a library, and `{gridDim.x}` may narrow to an int.
+"""
 
 FRAMES: Final = ("-Wframe-larger-than=131072", "-Werror=frame-larger-than")
 FRAMES_OF_GCC: Final = ("-Werror=frame-larger-than=131072",)
-"""Flags for the same sources, of clang++ and of g++: a stack holds a frame."""
+"""Flags for these sources: frames must fit a fibre's stack."""
 
 SHOW_WRITES: Final = "-fsanitize=thread"
-"""Flag by which the compiler shows each write to `fibres.cuh`; the sanitiser's library stays out."""
+"""Flag that makes the compiler report each write to `fibres.cuh`.
+
+The sanitiser's library is not linked.
+"""
 
 FEWER_CALLS: Final = ("--param=tsan-instrument-func-entry-exit=0",)
-"""Flag of g++ without which each function of a kernel would be shown, too."""
+"""g++ flag without which function entries are reported, too."""
 
 MAX_FIBRES: Final = 16384
-"""Fibres of all threads at once: each takes two of the 65,530 parts that Linux lets the memory of a process have."""
+"""Most fibres of all threads; each needs two of Linux's 65,530 memory mappings."""
 
 PATIENCE_S = 10.0
-"""Seconds for which threads may try for a lock in vain, and of the processor, that one may take without a barrier."""
+"""Timeout of threads, s.
+
+It limits the wait for a lock, and a thread's CPU time without a barrier.
+"""
 
 
 class HostBackend(Backend):
-    """CUDA C on the CPU, on as many threads as torch uses (`torch.set_num_threads`)."""
+    """CUDA C on the CPU, with torch's number of threads (`torch.set_num_threads`)."""
 
     name: ClassVar[str] = "host"
     language: ClassVar[Language] = "cuda_c"
 
     def availability(self) -> Availability:
-        """Say whether there is a C++ compiler, and whether it knows OpenMP."""
+        """Check for a C++ compiler, and for OpenMP."""
         compiler = cuda_c.cpu_compiler()
         if compiler is None:
             return Availability(False, cuda_c.no_cpu_compiler(), "install g++ or clang++, or name one in $CXX")
@@ -112,14 +124,14 @@ class HostBackend(Backend):
 
     @property
     def threads(self) -> int | None:
-        """Threads that share out the blocks; 1 in a forked process."""
+        """Threads that share the blocks; 1 in a forked process."""
         return forks.threads() if _has_openmp(os.environ.get("CXX"), os.environ.get("PATH")) else 1
 
     @property
     def own_cores(self) -> list[int] | None:
-        """Cores on which `pinned` keeps the threads: other cores first, then hyperthreads of the same.
+        """Cores used by `pinned`: physical cores first, then their hyperthreads.
 
-        None where there are fewer than threads, and where the system or the compiler cannot pin.
+        None if there are fewer cores than threads, or if the system or compiler cannot pin.
         """
         compiler, n = cuda_c.cpu_compiler(), self.threads or 1
         if compiler is None or not openmp_flags(compiler) or not hasattr(os, "sched_getaffinity"):
@@ -129,7 +141,7 @@ class HostBackend(Backend):
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:
-        """Keep each thread that runs kernels, the caller's among them, on a core of its own meanwhile."""
+        """Pin each thread that runs kernels, including the caller's, to one core."""
         cores, compiler = self.own_cores, cuda_c.cpu_compiler()
         if cores is None or compiler is None:
             yield
@@ -142,7 +154,7 @@ class HostBackend(Backend):
             _pin(compiler, [allowed] * len(cores))
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Compile the source and a launcher for each of its kernels to a shared library; cached."""
+        """Compile a source and its kernels' launchers to a cached shared library."""
         self.require()
         compiler = cuda_c.cpu_compiler()
         assert compiler is not None
@@ -170,7 +182,7 @@ class HostBackend(Backend):
                 left = cuda_c.preprocessed(cuda_c.unit(path, constants), path, compiler, flags)
                 declared = {name: each for name, each in declared.items() if re.search(rf"\b{name}\s*\(", left)}
         text = cuda_c.unit(path, constants, "".join(_launcher(signature) for signature in declared.values()))
-        # Code built with -march=native must not meet another CPU, x86 or Arm, in a shared home folder.
+        # Code built with -march=native must not run on another CPU that shares the home folder.
         key = cuda_c.key(
             text, path, flags=flags, compiler=cuda_c.compiler_version(compiler), cpu=processor("flags", "Features")
         )
@@ -198,7 +210,7 @@ class HostBackend(Backend):
 
 
 class HostKernel:
-    """One kernel of a shared library; a launch has run when it returns."""
+    """Kernel of a shared library; a launch is complete when it returns."""
 
     owns_environments = True
 
@@ -215,7 +227,7 @@ class HostKernel:
         self._launch.restype = None
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
-        """Pack the addresses of the arguments once; ``threads`` of a block become loops."""
+        """Pack the arguments' addresses once; ``threads`` of a block become loops."""
         addresses, kept = self._packing(arguments)
         launch, pointer, workers = self._launch, ctypes.addressof(addresses), self._backend.threads or 1
         forks.used |= workers > 1
@@ -227,10 +239,10 @@ class HostKernel:
 
 
 class HostModule:
-    """A shared library loaded anew, with variables of its own, as a module on a GPU has them.
+    """Newly loaded shared library with separate variables, like a GPU module.
 
     Args:
-        path: The library, of which a copy is loaded.
+        path: Path of the library; a copy is loaded.
         blocks_per_env: Blocks that share an environment in its kernels.
     """
 
@@ -244,7 +256,7 @@ class HostModule:
         self._size_of.restype = ctypes.c_size_t
 
     def symbol(self, name: str) -> Symbol | None:
-        """Return the ``__constant__`` of a name; None: there is none."""
+        """Return the ``__constant__`` symbol of a name, or None."""
         try:
             address = ctypes.addressof(ctypes.c_char.in_dll(self.library, name))
         except ValueError:
@@ -253,9 +265,9 @@ class HostModule:
 
 
 class AgentKernel:
-    """One kernel with a thread for each agent, whose threads are fibres; a launch has run when it returns.
+    """Kernel with a thread for each agent, run as fibres.
 
-    A launch raises `KernelError` where its threads wait for each other for ever, or an `assert` of it does not hold.
+    A launch is complete when it returns. It raises `KernelError` if its threads deadlock or an `assert` fails.
     """
 
     owns_environments = False
@@ -272,10 +284,10 @@ class AgentKernel:
         self._launch.restype = ctypes.c_int
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
-        """Pack the addresses of the arguments once.
+        """Pack the arguments' addresses once.
 
         Raises:
-            BindingError: The blocks are not those of whole environments.
+            BindingError: The number of blocks is not a multiple of an environment's blocks.
         """
         n = self.module.blocks_per_env
         rule, do = f"must get blocks by {n}, which share an environment", "launch it on the manager's grid"
@@ -295,10 +307,12 @@ class AgentKernel:
 
 
 class Packing:
-    """Lays the values of a kernel's arguments down for its launcher, which takes their addresses, as CUDA does.
+    """Memory layout of a kernel's arguments for its launcher.
+
+    The launcher takes the addresses of the values, as CUDA does.
 
     Args:
-        parameters: Of the kernel; an array goes by its address, a scalar in as many bytes as are declared.
+        parameters: Parameters of the kernel; an array is passed by address, a scalar in its declared size.
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
@@ -312,7 +326,7 @@ class Packing:
         self._addresses: Any = ctypes.c_void_p * len(fields)
 
     def __call__(self, arguments: Sequence[Argument]) -> tuple[Any, object]:
-        """Return the addresses of the arguments' values, and what must live as long."""
+        """Return the addresses of the arguments' values, and objects to keep alive."""
         values = self._values(*(each.data_ptr() if isinstance(each, torch.Tensor) else each for each in arguments))
         first = ctypes.addressof(values)
         return self._addresses(*(first + offset for offset in self._offsets)), (arguments, values)
@@ -333,7 +347,10 @@ template <class T> static T wd_argument(void* address) { return *static_cast<T*>
 
 
 def _launcher(signature: cuda_source.Signature) -> str:
-    """Return the C++ function that runs a kernel's blocks; it takes the addresses of the arguments, as CUDA does."""
+    """Return a C++ function that runs a kernel's blocks.
+
+    It takes the addresses of the arguments, as CUDA does.
+    """
     arguments = ", ".join(
         f"wd_argument<wd_parameter<{index}, decltype({signature.name})>::type>(arguments[{index}])"
         for index in range(len(signature.parameters))
@@ -374,7 +391,7 @@ extern "C" void wd_pin(int threads, int n_each, const int* cores) {
 
 
 def _pin(compiler: str, cores: Sequence[Sequence[int]]) -> None:
-    """Keep each thread of the pool that runs kernels on the cores of its entry, which are as many for each."""
+    """Pin kernel threads to their entries' cores, equally many each."""
     flat = [core for each in cores for core in each]
     _pinning(compiler).wd_pin(len(cores), len(cores[0]), (ctypes.c_int * len(flat))(*flat))
 
@@ -388,7 +405,7 @@ def _pinning(compiler: str) -> ctypes.CDLL:
 
 
 def _hyperthread(core: int) -> int:
-    """Return the place of a logical core among those that share its physical one; 0 where the system does not say."""
+    """Return a logical core's index on its physical core; 0 if unknown."""
     try:
         text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
         return [int(number) for number in re.findall(r"\d+", text)].index(core)
@@ -398,21 +415,21 @@ def _hyperthread(core: int) -> int:
 
 @functools.cache
 def _has_openmp(*environment: str | None) -> bool:
-    """Tell whether the compiler that the environment names knows OpenMP; looked for once for each environment."""
+    """True if the environment's compiler supports OpenMP; cached by environment."""
     compiler = cuda_c.cpu_compiler()
     return compiler is not None and bool(openmp_flags(compiler))
 
 
 @functools.cache
 def openmp_flags(compiler: str) -> tuple[str, ...]:
-    """Return ``("-fopenmp",)`` if the compiler can build with it, else nothing."""
+    """Return ``("-fopenmp",)`` if the compiler supports it, else ()."""
     program = '#include <omp.h>\nextern "C" int threads() { return omp_get_max_threads(); }\n'
     return accepted(compiler, ("-fopenmp",), program)
 
 
 @functools.cache
 def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[str, ...]:
-    """Return the flags if the compiler can build a program with them, else nothing."""
+    """Return the flags if the compiler can build with them, else ()."""
     try:
         _probe(compiler, flags, program, lambda path: None)
     except CompileError:
@@ -422,10 +439,10 @@ def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[
 
 @functools.cache
 def _obstacle(compiler: str) -> str:
-    """Return why libraries of a compiler cannot be used; empty: they can.
+    """Return the reason why a compiler's libraries cannot be used, or "".
 
     Raises:
-        WriteError: There is no room to build one.
+        WriteError: The disk has no space to build one.
     """
     try:
         _probe(compiler, ("-std=c++17",), THROWS, lambda path: ctypes.CDLL(str(path)))
@@ -439,11 +456,11 @@ def _obstacle(compiler: str) -> str:
 
 
 def _probe(compiler: str, flags: tuple[str, ...], program: str, use: Callable[[Path], object]) -> None:
-    """Build a shared library, which is cached, and use it.
+    """Build a cached shared library, and use it.
 
     Raises:
         CompileError: It cannot be built.
-        WriteError: There is no room for it.
+        WriteError: The disk has no space for it.
     """
     key = {"text": program, "flags": flags, "compiler": cuda_c.compiler_version(compiler)}
 
@@ -452,14 +469,17 @@ def _probe(compiler: str, flags: tuple[str, ...], program: str, use: Callable[[P
 
     try:
         use(cached(key, ".so", make))
-    except ConfigError:  # there is no cache folder; whoever compiles kernels says so
+    except ConfigError:  # no cache folder; compiling kernels reports it
         with tempfile.TemporaryDirectory(prefix="warpdrive-probe-") as folder:
             make(path := Path(folder, "probe.so"))
             use(path)
 
 
 def processor(*fields: str) -> str:
-    """Return the first line about the CPU that begins with one of these words; where there is none, its name."""
+    """Return the first CPU info line with one of the words.
+
+    Falls back to the processor's name.
+    """
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(fields):

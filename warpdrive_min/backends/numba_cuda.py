@@ -1,6 +1,6 @@
-"""Backend `numba`: Numba-CUDA kernels, on the GPU or, for tests, in Numba's simulator.
+"""Backend `numba`: Numba-CUDA kernels, on the GPU or in Numba's simulator.
 
-Everything that touches numba-cuda's own interface is here and in `kernels/core_numba.py`.
+All uses of numba-cuda's internal interface are here and in `kernels/core_numba.py`. The simulator is for tests.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ else:
 
 
 class NumbaBackend(GpuBackend):
-    """Numba-CUDA. With ``NUMBA_ENABLE_CUDASIM=1`` in the environment: its simulator, on the CPU and slow."""
+    """Numba-CUDA on the GPU, or in its simulator.
+
+    ``NUMBA_ENABLE_CUDASIM=1`` in the environment selects the simulator, which runs on the CPU and is slow.
+    """
 
     name: ClassVar[str] = "numba"
     language: ClassVar[Language] = "numba"
 
     def availability(self) -> Availability:
-        """Say whether numba-cuda is there, and a GPU or the simulator."""
+        """Check for numba-cuda, and for a GPU or the simulator."""
         if importlib.util.find_spec("numba") is None or importlib.util.find_spec("numba_cuda") is None:
             return Availability(False, "numba-cuda is not installed", 'pip install "warpdrive-min[numba]"')
         if simulated():
@@ -59,7 +62,7 @@ class NumbaBackend(GpuBackend):
 
     @property
     def device(self) -> torch.device:
-        """The current GPU; the CPU in the simulator."""
+        """Current GPU; the CPU in the simulator."""
         return torch.device("cpu") if simulated() else super().device
 
     @property
@@ -74,7 +77,7 @@ class NumbaBackend(GpuBackend):
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
-        """Make current the stream that torch made for it."""
+        """Make the backend's own torch stream current."""
         if simulated():
             yield None
             return
@@ -83,17 +86,17 @@ class NumbaBackend(GpuBackend):
             yield own
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Build the kernels (`built`); machine code is made at the first `prepare`."""
+        """Build the kernels (`built`); machine code is compiled by the first `prepare`."""
         self.enter()
         exact = bool(constants.get("EXACT"))
         kernels = built(source, constants)
         return {name: NumbaKernel(name, kernel, exact) for name, kernel in kernels.items()}
 
     def enter(self) -> None:
-        """Make torch's context Numba's, so that kernels can be built.
+        """Make Numba use torch's context, so that kernels can be built.
 
         Raises:
-            BackendUnavailable: With the reason and what to install.
+            BackendUnavailable: The backend cannot run here; names the reason and what to install.
         """
         self.require()
         if simulated():
@@ -104,13 +107,13 @@ class NumbaBackend(GpuBackend):
 
 
 class NumbaKernel:
-    """A Numba-CUDA kernel, bound to torch's current stream at each launch."""
+    """Numba-CUDA kernel, launched on torch's current stream."""
 
     def __init__(self, name: str, kernel: Any, exact: bool, owns_environments: bool = True) -> None:
         self.name = name
         self.owns_environments = owns_environments
         self._is_compiled = bool(getattr(kernel, "signatures", ()))
-        """Declared with explicit signatures, for which its decorator compiled it; it then compiles for no others."""
+        """True if its decorator declares the only signatures."""
         self.parameters: tuple[Parameter, ...] = declared_parameters(kernel)
         self._signature = PythonSignature.of(_function(kernel))
         self._kernel = kernel
@@ -122,7 +125,7 @@ class NumbaKernel:
         if simulated():
             views = [argument.numpy() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
             packed = self._signature.pack(views)
-            # The simulator keeps one launch shape for each kernel: set it at each launch.
+            # The simulator stores one launch shape per kernel: set it at each launch.
             return lambda: self._kernel[blocks, threads](*packed)
         from numba import cuda  # noqa: PLC0415  (optional)
         from numba.cuda.core.errors import NumbaPerformanceWarning  # noqa: PLC0415
@@ -152,7 +155,10 @@ class NumbaKernel:
         return launch
 
     def _specialised(self, values: Sequence[Any], shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
-        """Compile for the types of these values, and for all sizes of arrays but the first; a launch asks for none."""
+        """Compile for the types of these values and fixed sizes of arrays.
+
+        The first size stays variable; a launch does not pass the others.
+        """
         from numba.core.errors import NumbaError  # noqa: PLC0415  (optional)
 
         from warpdrive_min.kernels.core_numba import contraction_off  # noqa: PLC0415
@@ -164,9 +170,10 @@ class NumbaKernel:
             raise CompileError(f"kernel {self.name!r}: does not compile (Numba):\n{excerpt(str(error))}") from error
 
     def of_sizes(self, shapes: Sequence[tuple[int, ...] | None], threads: int) -> Any:
-        """Return the kernel for arrays of all these sizes but the first, and for blocks of so many threads.
+        """Return the kernel for fixed array sizes, except the first, and ``threads``.
 
-        Its parameters are those of `parameters`, one by one; None in ``shapes`` is a scalar. It is kept.
+        Its parameters are those of `parameters`, each passed separately; None in ``shapes`` is a scalar. The kernel is
+        cached.
         """
         from warpdrive_min.backends.numba_source import with_sizes  # noqa: PLC0415  (needs Numba)
 
@@ -174,7 +181,7 @@ class NumbaKernel:
         if key not in self._by_sizes:
             options = dict(self._kernel.targetoptions)
             if options.get("launch_bounds") is None:
-                options["launch_bounds"] = threads  # else it may take more registers than a block has
+                options["launch_bounds"] = threads  # limits registers to those that a block has
             function, dispatcher = _function(self._kernel), type(self._kernel)
             on_device = {**options, "device": True, "forceinline": True, "launch_bounds": None}
             of_sizes = with_sizes(function, dispatcher(function, targetoptions=on_device), shapes)
@@ -183,7 +190,10 @@ class NumbaKernel:
 
 
 def built(source: Source, constants: Mapping[str, Constant]) -> dict[str, Any]:
-    """Build the kernels of a source; with the constants of a rollout also ``rollout``, made of ``step`` if need be."""
+    """Build a source's kernels, and ``rollout`` with the constants of a rollout.
+
+    It is generated from ``step`` if the source has none.
+    """
     kernels = build_module(source, constants)
     if "RANDOM" in constants and "rollout" not in kernels:
         from warpdrive_min.backends.numba_source import rollout_of  # noqa: PLC0415  (needs Numba)
@@ -193,16 +203,16 @@ def built(source: Source, constants: Mapping[str, Constant]) -> dict[str, Any]:
 
 
 def step_of(kernels: Mapping[str, Any]) -> Any:
-    """Return the kernel of a step: ``step``, or the one that is named so by WarpDrive's convention."""
+    """Return the step kernel: ``step``, or by WarpDrive's naming convention."""
     names = [name for name in kernels if name == "step" or (name.startswith("Numba") and name.endswith("Step"))]
     require(bool(names), "rollout", "needs a kernel 'step'", known(kernels), error=CompileError)
     return kernels[names[0]]
 
 
 def scalar(value: float, dtype: str | None) -> Any:
-    """Return a number as it is declared, else 32 bits wide, as the data manager keeps scalars.
+    """Convert a number to its declared dtype, else to 32 bits.
 
-    Numba would take a Python number for 64 bits wide.
+    The data manager stores scalars in 32 bits; Numba would pass Python numbers as 64 bits.
     """
     if dtype is not None:
         return np.dtype(dtype).type(value)
@@ -210,7 +220,10 @@ def scalar(value: float, dtype: str | None) -> Any:
 
 
 def declared_parameters(kernel: Any) -> tuple[Parameter, ...]:
-    """Read a kernel's parameters: names from its function, types from its one explicit signature or its annotations."""
+    """Read a kernel's parameters.
+
+    Names come from its function, types from its only explicit signature or its annotations.
+    """
     parameters = PythonSignature.of(_function(kernel)).parameters
     signatures: Any = getattr(kernel, "signatures", ())
     if len(signatures) != 1:
@@ -222,24 +235,24 @@ def declared_parameters(kernel: Any) -> tuple[Parameter, ...]:
 
 
 def _function(kernel: Any) -> Callable[..., Any]:
-    """Return the Python function of a kernel, which the simulator calls `fn`."""
+    """Return a kernel's Python function, named `fn` in the simulator."""
     function: Callable[..., Any] = getattr(kernel, "py_func", None) or kernel.fn
     return function
 
 
 def simulated() -> bool:
-    """Tell whether Numba runs its CUDA simulator in this process."""
+    """True if Numba runs its CUDA simulator in this process."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
 
 
 @functools.cache
 def _own_stream(device: int) -> torch.cuda.Stream:
-    """Return the one stream of this backend on a GPU."""
+    """Return this backend's only stream on a GPU."""
     return torch.cuda.Stream(device)
 
 
 def _use_torch_context() -> None:
-    """Make numba use the primary context that torch made; both then see each other's memory and streams."""
+    """Make Numba use torch's primary context, to share memory and streams."""
     from numba import cuda  # noqa: PLC0415
 
     cuda.select_device(torch.cuda.current_device())
@@ -247,15 +260,16 @@ def _use_torch_context() -> None:
 
 @functools.cache
 def _keep_modules_simulated() -> None:
-    """Let the simulator take `cuda` back from a module when the last thread leaves its functions, not the first one.
+    """Restore a module's `cuda` when the last simulator thread leaves its functions.
 
-    It puts its own `cuda` into the module of a device function while that runs: here once for all threads and calls.
+    The simulator replaces `cuda` in the module of a device function while that runs, and would restore it when the
+    first thread leaves. This replacement counts all threads and calls.
     """
     from numba import cuda  # noqa: PLC0415  (optional)
     from numba.cuda.simulator import kernel  # noqa: PLC0415
 
     guard = threading.Lock()
-    if hasattr(os, "register_at_fork"):  # a child must not inherit it locked
+    if hasattr(os, "register_at_fork"):  # a child must not inherit a locked guard
         os.register_at_fork(before=guard.acquire, after_in_parent=guard.release, after_in_child=guard.release)
     n_inside: dict[int, int] = {}
 

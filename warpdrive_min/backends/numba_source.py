@@ -1,4 +1,4 @@
-"""Numba kernels made from other ones: with the sizes of arrays compiled in, and of many steps a launch."""
+"""Generated Numba kernels: with compile-time array sizes, and rollouts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from warpdrive_min.kernels.core_numba import sized
 from warpdrive_min.kernels.rollout_numba import drawing
 
 DRAWN: Final = {"draws": "int32[:]", "seed": "int32[:]", "stream": "int32", "n_envs": "int32"}
-"""Parameters by which actions are drawn."""
+"""Parameters of random actions."""
 
 
 def with_sizes(
     function: Callable[..., Any], on_device: Any, shapes: Sequence[tuple[int, ...] | None]
 ) -> Callable[..., Any]:
-    """Return a kernel's function, on arrays and scalars one by one, whose arrays have all sizes but the first fixed.
+    """Return a kernel's function with compile-time array sizes, except the first.
 
-    Numba reads the sizes of an array where it is indexed, and multiplies by them, 64 bits wide.
+    Its arrays and scalars are separate parameters. Otherwise Numba would read sizes at each index and multiply in 64
+    bits.
 
     Args:
         function: Function of a kernel.
-        on_device: The same as a device function.
+        on_device: The same function as a device function.
         shapes: Shape of each parameter; None: a scalar.
     """
     names = [f"argument_{index}" for index in range(len(shapes))]
@@ -39,14 +40,15 @@ def with_sizes(
 
 
 def rollout_of(step: Callable[..., Any], c: Any) -> Any:
-    """Return the kernel that steps ``n_steps`` times; a block owns its environments, and waits between the steps.
+    """Return a kernel that takes ``n_steps`` env steps.
 
-    It takes the parameters of ``step``, those of its named tuples one by one, and ``n_steps``. With RANDOM it draws the
-    actions, and takes what is in `DRAWN` too. Arrays in `rows_of_steps` have a leading axis of steps.
+    A block owns its environments and synchronises between steps. The parameters are those of ``step``, fields of named
+    tuples one by one, and ``n_steps``. With RANDOM the kernel draws the actions and also takes the parameters of
+    `DRAWN`. Arrays in `rows_of_steps` have a leading axis of steps.
 
     Args:
         step: Function of the kernel ``step``.
-        c: Constants: KEEP_ALL, RANDOM, and those of `drawing`.
+        c: Constants KEEP_ALL and RANDOM, and those of `drawing`.
     """
     signature = PythonSignature.of(step)
     by_step = rows_of_steps(vars(c))
@@ -72,7 +74,7 @@ def rollout_of(step: Callable[..., Any], c: Any) -> Any:
 def _call(
     name: str, signature: PythonSignature, values: Sequence[str], space: dict[str, Any], is_observed: str = "1"
 ) -> str:
-    """Return the text of a call with values for the parameters; named tuples are put into ``space``."""
+    """Return the text of a call; adds its named tuples to ``space``."""
 
     def pack(kind: Any, fields: list[str]) -> str:
         named = f"_tuple_{len(space)}"
@@ -83,7 +85,7 @@ def _call(
 
 
 def _defined(name: str, parameters: Sequence[str], body: Sequence[str], space: dict[str, Any]) -> Callable[..., Any]:
-    """Return a function of a text."""
+    """Define a function from its text."""
     text = "\n    ".join([f"def {name}({', '.join(parameters)}):", *body])
     exec(text, space)
     function: Callable[..., Any] = space[name]

@@ -1,4 +1,4 @@
-"""Backend `pycuda`: CUDA C compiled for the present GPU, loaded and launched through PyCUDA."""
+"""Backend `pycuda`: CUDA C compiled for the current GPU, launched by PyCUDA."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ else:
 
 
 class PyCudaBackend(GpuBackend):
-    """CUDA C on the GPU, in the primary context that torch uses too."""
+    """CUDA C on the GPU, in torch's primary context."""
 
     name: ClassVar[str] = "pycuda"
     language: ClassVar[Language] = "cuda_c"
 
     def availability(self) -> Availability:
-        """Say whether PyCUDA, its driver, a GPU and a CUDA compiler are there."""
+        """Check for PyCUDA, its driver, a GPU and a CUDA compiler."""
         if importlib.util.find_spec("pycuda") is None:
             return Availability(False, "PyCUDA is not installed", 'pip install "warpdrive-min[pycuda]"')
         state = gpu_availability()
@@ -49,13 +49,13 @@ class PyCudaBackend(GpuBackend):
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
-        """Make current the stream that PyCUDA made: it cannot launch on another library's."""
+        """Make PyCUDA's own stream current; it cannot launch on other libraries' streams."""
         stream = torch.cuda.ExternalStream(_own_stream().handle)
         with torch.cuda.stream(stream):
             yield stream
 
     def compile(self, source: Source, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
-        """Compile for the present GPU, cached, and load."""
+        """Compile for the current GPU, cached, and load."""
         self.require()
         major, minor = torch.cuda.get_device_capability()
         path = Path(source)
@@ -64,8 +64,8 @@ class PyCudaBackend(GpuBackend):
     def load(self, binary: Path, source: Path, constants: Mapping[str, Constant]) -> dict[str, Kernel]:
         """Load a compiled file (cubin or fatbin) whose kernels ``source`` declares.
 
-        Kernels with a thread for each agent that the file has under no such name stay out: they are launched by another
-        kernel, or left out by the preprocessor.
+        Kernels with a thread for each agent that the file lacks are skipped: another kernel launches them, or the
+        preprocessor removed them.
         """
         module = LoadedModule(loaded_driver().module_from_buffer(binary.read_bytes()), binary)
         kernels: dict[str, Kernel] = {}
@@ -79,10 +79,10 @@ class PyCudaBackend(GpuBackend):
 
 
 class LoadedModule:
-    """A module of PyCUDA's, which is unloaded in a thread that loads another one.
+    """PyCUDA module, unloaded only by a thread that loads another.
 
-    Python's garbage collector may run in one of autograd's threads, where the context is not current: PyCUDA could not
-    unload a module there, and would warn and leak it.
+    Python's garbage collector may run in an autograd thread, where the context is not current. PyCUDA could not unload
+    a module there; it would warn and leak it.
     """
 
     _held: ClassVar[list[tuple[weakref.ref[LoadedModule], Any]]] = []
@@ -93,7 +93,7 @@ class LoadedModule:
         self.module, self.binary = module, binary
 
     def symbol(self, name: str) -> Symbol | None:
-        """Return the ``__constant__`` of a name; None: there is none."""
+        """Return the ``__constant__`` symbol of a name, or None."""
         driver = loaded_driver()
         try:
             address, n_bytes = self.module.get_global(name)
@@ -103,7 +103,7 @@ class LoadedModule:
 
 
 class PyCudaKernel:
-    """One kernel of a loaded module."""
+    """Kernel of a loaded module."""
 
     def __init__(self, signature: cuda_source.Signature, loaded: LoadedModule) -> None:
         self.name = signature.name
@@ -130,8 +130,8 @@ class PyCudaKernel:
 
 @functools.cache
 def _own_stream() -> Any:
-    """Return the one stream of this backend."""
-    return loaded_driver().Stream(1)  # 1: does not wait for the default stream, as a capture requires
+    """Return this backend's only stream."""
+    return loaded_driver().Stream(1)  # 1: non-blocking, as a graph capture requires
 
 
 def _current_stream() -> Any:
@@ -154,7 +154,7 @@ def _current_stream() -> Any:
 
 @functools.cache
 def loaded_driver() -> Any:
-    """Return `pycuda.driver` with torch's primary context current, popped again at exit."""
+    """Return `pycuda.driver` with torch's primary context, popped at exit."""
     import pycuda.driver as driver  # noqa: PLC0415  (optional)
 
     torch.cuda.init()

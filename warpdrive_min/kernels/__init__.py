@@ -1,1 +1,1 @@
-"""The core's own kernels, each in CUDA C, Numba and NumPy, and what kernels share."""
+"""Core kernels in CUDA C, Numba and NumPy, and shared code."""

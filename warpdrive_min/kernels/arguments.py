@@ -1,7 +1,7 @@
-"""Arguments of the core's own kernels, as named tuples that kernels in NumPy and in Numba take whole.
+"""Arguments of the core's kernels, as named tuples for NumPy and Numba.
 
-Annotations are in Numba's notation; ``Any`` is what the constants switch off. The first axis is the environment unless
-said otherwise.
+Annotations are in Numba's notation. ``Any`` marks arguments that constants may disable. The first axis is the
+environment unless noted otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Recording(NamedTuple):
-    """Step of all environments, the rows that keep it, and sums over episodes."""
+    """Arguments of ``record``: a step, its rows, sums over episodes."""
 
     rewards: float32[:, :]
     done: int32[:]
@@ -36,7 +36,10 @@ class Recording(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Rollout, and what follows from it: ``[step, row]``, ``[step, env]`` and ``[row]``."""
+    """Arguments of ``scan``: a rollout and its results.
+
+    Axes are ``[step, row]``, ``[step, env]`` and ``[row]``.
+    """
 
     rewards: float32[:, :]
     values: float32[:, :]
@@ -54,7 +57,7 @@ class Scan(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Draw of an Ornstein-Uhlenbeck process around a mean."""
+    """Arguments of ``noise``: an Ornstein-Uhlenbeck process around a mean."""
 
     mean: float32[:, :, :]
     ou_state: float32[:, :, :]
@@ -71,7 +74,7 @@ class Noise(NamedTuple):
 
 
 class Gaussian(NamedTuple):
-    """Draw from Gaussians."""
+    """Arguments of ``gaussian``: a draw from Gaussians."""
 
     mean: float32[:, :, :]
     log_std: float32[:, :]
@@ -84,7 +87,7 @@ class Gaussian(NamedTuple):
 
 
 class Uniform(NamedTuple):
-    """Draw between bounds."""
+    """Arguments of ``uniform_actions``: a draw between bounds."""
 
     low: float32[:, :]
     high: float32[:, :]
@@ -95,7 +98,7 @@ class Uniform(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Draw of discrete actions."""
+    """Arguments of ``sample``: a draw of discrete actions."""
 
     distribution: float32[:, :, :]
     mask: Any
@@ -109,7 +112,7 @@ class Choices(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Array whose rows are restored, and where they come from."""
+    """Arguments of ``reset_rows``: an array to restore, and its source."""
 
     target: int32[:, :]
     source: int32[:, :]

@@ -1,4 +1,4 @@
-"""Arrays that every environment has, as named tuples that kernels in NumPy and in Numba take whole.
+"""Arrays of every environment, as named tuples for NumPy and Numba kernels.
 
 Annotations are in Numba's notation. The first axis is the environment.
 """
@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from numba import float32, int32
 
 Arrays = TypeVar("Arrays", bound=tuple[Any, ...])
-"""A named tuple of arrays."""
+"""Named tuple of arrays."""
 
 
 class Clock(NamedTuple):
-    """Reserved arrays of episodes: `_done_`, `_timestep_` and `_episode_` by environment, and `_reset_seed_`."""
+    """Reserved arrays: `_done_`, `_timestep_`, `_episode_` and `_reset_seed_`.
+
+    The first three have one entry for each environment.
+    """
 
     done: int32[:]
     timestep: int32[:]
@@ -24,7 +27,10 @@ class Clock(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Arrays that a step writes for the trainer: ``[env, agent]``, ``[env]`` and ``[env, agent, feature]``."""
+    """Arrays that a step writes for the trainer.
+
+    Axes are ``[env, agent]``, ``[env]`` and ``[env, agent, feature]``.
+    """
 
     rewards: float32[:, :]
     terminated: int32[:]
@@ -34,7 +40,7 @@ class Results(NamedTuple):
 
 
 def rows(arrays: Arrays, envs: Any) -> Arrays:
-    """Return copies of the rows of some environments, by their numbers or as a mask; in NumPy."""
+    """Return copies of some environments' rows, by index or mask; in NumPy."""
     kind: Any = type(arrays)
     copies: Arrays = kind(*(array[envs] for array in arrays))
     return copies

@@ -1,5 +1,5 @@
-// What nvcc knows without a header, for the C++ compiler of the backend `host`: included by `nvcc.cuh` before a source with
-// a thread for each agent.
+// nvcc's built-in names, for the C++ compiler of the backend `host`; `nvcc.cuh` includes it before a source with a thread
+// for each agent.
 #pragma once
 
 #include <limits>
@@ -7,11 +7,11 @@
 
 #define __global__
 #define WD_EXPORTED __attribute__((visibility("protected")))
-#define __constant__ WD_EXPORTED  // others copy to it, by its name
+#define __constant__ WD_EXPORTED  // the backend copies data to it, by name
 
 #include "fibres.cuh"
 //
-#include "words.cuh"  // whose atomics give turns
+#include "words.cuh"  // with atomics that switch between fibres
 
 // ---- symbols
 

@@ -14,7 +14,7 @@
 
 constexpr float WD_SMALLEST = 1.17549435e-38f;  // the least normal float: smaller weights count as 0
 constexpr float WD_LARGEST = 3.40282347e38f;    // the largest finite float
-constexpr bool WD_WEIGHED = !(ARGMAX && LOGITS) || LOG_PROB || ENTROPY;  // else the maximum alone is asked for
+constexpr bool WD_WEIGHED = !(ARGMAX && LOGITS) || LOG_PROB || ENTROPY;  // else only the maximum is needed
 
 WD_FN float wd_minus_infinity() { return wd_float(0xFF800000u); }
 WD_FN float wd_forbidden() { return LOGITS ? wd_minus_infinity() : 0.f; }  // of weight 0

@@ -9,8 +9,8 @@
 #define WD_FN static __device__ __forceinline__
 #define WD_METHOD __device__ __forceinline__  // of a struct
 #define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, WD_BLOCKS_AT_ONCE) name
-// Of large blocks a multiprocessor has registers for 1,024 threads; of others the compiler chooses, where a 1 would let it
-// take more registers, and leave fewer threads.
+// Large blocks: limit registers so that a multiprocessor runs 1,024 threads. Others: 0 leaves the choice to the compiler;
+// a 1 would allow more registers, and so fewer threads.
 #define WD_BLOCKS_AT_ONCE (BLOCKS_PER_ENV == 1 && THREADS >= 256 ? 1024 / THREADS : 0)
 #define WD_SHARED __shared__
 #define WD_TABLE static __constant__ const
@@ -58,7 +58,7 @@ static inline int wd_atomic_min(int* address, int value) {
   return before;
 }
 
-// Lists the numbers from `first` to before `end` whose flag is set, and returns how many; writes up to WD_LISTED_MORE more.
+// Lists the indices in [first, end) whose flag is set, and returns their number; may write up to WD_LISTED_MORE more.
 constexpr int WD_LISTED_MORE = 16;
 
 template <class Flag>
@@ -87,14 +87,14 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
 
 #endif
 
-// How a kernel begins. Where one is made of a source's `step` (rollout.cuh), the source's own kernels are functions.
+// Start of a kernel. Where a rollout kernel is generated from `step` (many_steps.cuh), a source's kernels are functions.
 #define WD_KERNEL(name) WD_ENTRY(name)
 
-// Whether anybody sees what a step leads to: in a rollout that keeps its last step alone, of no other one. There a step
-// need not write `observations`, but it must write the last ones of the episodes that end.
+// True if the observations of a step are read. In a rollout that stores only its last step, the others are not read.
+// A step may then skip `observations`, but must write the final observations of episodes that end.
 #define WD_OBSERVED true
 
-// WD_ATOMIC_ADD and WD_ATOMIC_MIN are for int, whose result does not depend on the order; they return the value before.
+// WD_ATOMIC_ADD and WD_ATOMIC_MIN are for int, so that the order does not matter; they return the value before.
 
 // Blocks that share an environment take consecutive parts of its agents: block WD_PART of BLOCKS_PER_ENV those from
 // WD_FIRST_ITEM to before WD_END_ITEM. Alone it takes all.
@@ -109,8 +109,8 @@ static inline int wd_list_set(const Flag* flags, int first, int end, int* list) 
 // shared memory), `env` counts all environments; `n_envs` must be in scope. WD_EACH_ENV: of blocks that share an
 // environment only the first one.
 //
-// On the CPU environments are the lanes of SIMD, as far as the compiler can turn the body of the loop into one without
-// branches; WD_INDEPENDENT goes before a loop whose iterations touch no memory that another one writes.
+// On the CPU environments are SIMD lanes if the compiler can make the loop body branch-free. WD_INDEPENDENT marks a loop
+// whose iterations do not access memory that other iterations write.
 #if defined(__CUDACC__)
 
 #define WD_EACH_AGENT(local, env, agent)                                                        \

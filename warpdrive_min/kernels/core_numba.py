@@ -1,7 +1,7 @@
-"""The vocabulary of every Numba kernel: the device functions of `philox.cuh` and `maths.cuh`, and contraction off.
+"""Device functions of all Numba kernels, and compilation without contraction.
 
-They run compiled and in Numba's simulator alike. Numba widens int32 and uint32 to 64 bits, and a Python float is
-float64, so every value that matters is cast: random words to uint32, the rest to float32.
+They are those of `philox.cuh` and `maths.cuh`, and run compiled or in Numba's simulator. Numba widens int32 and uint32
+to 64 bits, and a Python float is float64. So all values are cast: random words to uint32, others to float32.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ONE: Final = np.float32(1)
 
 @cuda.jit(device=True)
 def philox(step, env, agent, stream, seed_low, seed_high):
-    """Return the four words, uint32, of a block; the counters and the seed count as uint32."""
-    # A product of two widened uint32 is one wide multiplication; of two uint64 it would be several.
+    """Return a block's four uint32 words; inputs count as uint32."""
+    # A product of two widened uint32 is one instruction; of two uint64 it would be several.
     half = uint64(32)
     x, y, z, w = _uint32(step), _uint32(env), _uint32(agent), _uint32(stream)
     key_low, key_high = _uint32(seed_low), _uint32(seed_high)
@@ -53,7 +53,10 @@ def _uint32(value):
 
 @cuda.jit(device=True)
 def word(words, index):
-    """Return the word of an index from 0 to 3 known at run time only, by selects: an array would be in local memory."""
+    """Return the word of a run-time index, 0 to 3.
+
+    It uses selects, as an array would be in local memory.
+    """
     low = words[1] if index & 1 else words[0]
     high = words[3] if index & 1 else words[2]
     return high if index & 2 else low
@@ -61,7 +64,10 @@ def word(words, index):
 
 @cuda.jit(device=True)
 def uniform(word):
-    """Return a float32 in [0, 1): the upper 24 bits, so that 1 cannot be reached by rounding."""
+    """Return a float32 in [0, 1), from the upper 24 bits.
+
+    So rounding cannot reach 1.
+    """
     return float32(uint32(uint32(word) >> uint32(8))) * float32(2.0**-24)
 
 
@@ -73,7 +79,7 @@ def below(word, n):
 
 @cuda.jit(device=True)
 def pool_row(episode, env, seed_low, seed_high, n_rows):
-    """Return the row of a reset pool that starts an episode: one for all arrays of an environment."""
+    """Return an episode's reset pool row, equal for all arrays."""
     return below(philox(episode, env, 0, STREAM_POOL, seed_low, seed_high)[0], n_rows)
 
 
@@ -81,24 +87,30 @@ def pool_row(episode, env, seed_low, seed_high, n_rows):
 
 
 class Maths(NamedTuple):
-    """Sine and cosine, device functions on float32."""
+    """Sine and cosine as device functions on float32."""
 
     sin: Callable[[Any], Any]
     cos: Callable[[Any], Any]
 
 
 def maths(exact: bool) -> Maths:
-    """Return our own sine and cosine, bit-identical in all languages, or the library's."""
+    """Return our sine and cosine, bit-identical in all languages, or the library's."""
     return Maths(_exact_sin, _exact_cos) if exact else Maths(_library_sin, _library_cos)
 
 
 def sincos_of(exact: bool) -> Callable[[Any], Any]:
-    """Return the device function that gives sine and cosine at once, as `maths` does, by one reduction."""
+    """Return a device function for sine and cosine at once, as `maths`.
+
+    Both use one range reduction.
+    """
     return _exact_sincos if exact else _library_sincos
 
 
 def quotient_of(exact: bool) -> Callable[[Any, Any], Any]:
-    """Return the device function that divides: as IEEE 754 says, or within 2 ulp and without a branch."""
+    """Return a device function that divides.
+
+    Exact: IEEE 754. Otherwise within 2 ulp, without a branch.
+    """
     return _exact_quotient if exact else _fast_quotient
 
 
@@ -109,7 +121,7 @@ def exp(x):
         return float32(0)
     if x > float32(88):
         return float32(math.inf)
-    shifted = x * float32(1.44269504) + float32(12582912)  # as _round; its lowest bits are n
+    shifted = x * float32(1.44269504) + float32(12582912)  # see _round; its lowest bits are n
     n = shifted - float32(12582912)
     r = (x - n * float32(0.693359375)) - n * float32(-2.12194440e-4)
     p = float32(1.9875691500e-4)
@@ -178,7 +190,7 @@ else:
 
     bits, float_of_bits = libdevice.float_as_int, libdevice.int_as_float
     product, total = libdevice.fmul_rn, libdevice.fadd_rn  # never contracted to FMA
-    smaller, larger = libdevice.fminf, libdevice.fmaxf  # one instruction, unlike `min` and `max`, for which NaN count
+    smaller, larger = libdevice.fminf, libdevice.fmaxf  # one instruction, unlike `min` and `max`, which handle NaN
     _library_sincos, _fast_quotient = libdevice.sincosf, libdevice.fast_fdividef
 
 
@@ -200,7 +212,7 @@ def wrap(x, period):
 
 @cuda.jit(device=True)
 def principal(angle):
-    """Return the same angle within +-pi; one that is there already keeps its bits."""
+    """Return the angle within +-pi; one in range keeps its bits."""
     return angle if abs(angle) <= _PI else wrap(angle + _PI, _TWO_PI) - _PI
 
 
@@ -232,7 +244,7 @@ def _exact_quotient(a, b):
 
 @cuda.jit(device=True)
 def _reduced(x):
-    """Return the quadrant of x, -2 to 2, and sine and cosine of the rest."""
+    """Return x's quadrant, -2 to 2, and the rest's sine and cosine."""
     j = _round(x * float32(0.636619772))
     r = x - j * float32(1.5703125)
     r = r - j * float32(4.837512969970703e-4)
@@ -263,13 +275,16 @@ def _library_cos(x):
 
 @cuda.jit(device=True)
 def between(least, most, weight):
-    """Return a weighted mean, which cannot overflow, clipped, since its rounding may pass a bound; not contracted."""
+    """Return a weighted mean that cannot overflow; not contracted.
+
+    It is clipped, since rounding may exceed a bound.
+    """
     return clip(product(ONE - weight, least) + product(weight, most), least, most)
 
 
 @cuda.jit(device=True)
 def squared(dx, dy):
-    """Return the square of a distance; not contracted, so that it is the same wherever it is computed."""
+    """Return a squared distance; not contracted, so bit-identical everywhere."""
     return total(product(dx, dx), product(dy, dy))
 
 
@@ -283,32 +298,38 @@ def sort(a, b):
 
 @cuda.jit(device=True)
 def split(index, size):
-    """Return quotient and rest; from uint32 the division is one of 32 bits, Numba's own is of 64 and signed."""
+    """Return quotient and remainder, by 32-bit division of uint32.
+
+    Numba's own division is signed with 64 bits.
+    """
     return int32(uint32(index) // uint32(size)), int32(uint32(index) % uint32(size))
 
 
 @cuda.jit(device=True)
 def natural(index):
-    """Return an index as an int32 of which LLVM sees that it is not negative: Numba's tests for that then vanish."""
+    """Return an index as an int32 that LLVM knows to be non-negative.
+
+    Numba's checks for negative indices then vanish.
+    """
     return int32(uint32(index) & uint32(0x7FFFFFFF))
 
 
 @cuda.jit(device=True)
 def env_at(index, envs_per_block):
-    """Return the environment of an index in this block: its place there, and among all."""
+    """Return an environment's index in this block, and among all environments."""
     local = natural(index)
     return local, natural(cuda.blockIdx.x * envs_per_block + local)
 
 
 @cuda.jit(device=True)
 def agent_at(item, envs_per_block, n_agents):
-    """Return the agent of an index in this block: its environment's place there and among all, and its own."""
+    """Return an agent's environment, in the block and overall, and index."""
     local, agent = split(item, n_agents)
     return local, natural(cuda.blockIdx.x * envs_per_block + local), agent
 
 
 SIMULATED: Final[bool] = bool(config.ENABLE_CUDASIM)
-"""Kernels run in the simulator, whose shared arrays know no alignment."""
+"""True in the simulator, whose shared arrays are not aligned."""
 
 if config.ENABLE_CUDASIM:
 
@@ -334,7 +355,7 @@ else:
 
     @intrinsic
     def sized(context, array, sizes):
-        """Return a contiguous array with all axes but the first of sizes that are known when it is compiled."""
+        """Return a contiguous array with compile-time sizes except for the first axis."""
 
         def generate(context, builder, signature, arguments):
             kind = signature.args[0]
@@ -349,20 +370,26 @@ else:
         return array(array, sizes), generate
 
     def _row(context, builder, kind, array, row, n):
-        """Return a pointer to vectors, as wide as fill a row of n float32 of a contiguous array, and their number."""
+        """Return a pointer to a row's widest vectors, and their number.
+
+        The row has n float32 of a contiguous array.
+        """
         lanes = 4 if n % 4 == 0 else 2 if n % 2 == 0 else 1
         made = context.make_array(kind)(context, builder, value=array)
         vector = ir.VectorType(ir.FloatType(), lanes)
         first = builder.mul(
             builder.and_(row, row.type(0xFFFFFFFF)), row.type(n // lanes)
-        )  # a product of 32 bits is one instruction
+        )  # a 32-bit product is one instruction
         return builder.gep(builder.bitcast(made.data, vector.as_pointer()), [first]), n // lanes, lanes
 
     @intrinsic
     def load_row(context, array, row, n):
-        """Return the n float32 of a row of a contiguous array ``[row, 1, n]``, loaded as wide as they lie."""
+        """Return a row of a contiguous float32 array ``[row, 1, n]``.
+
+        The loads are as wide as the alignment allows.
+        """
         if not isinstance(n, types.IntegerLiteral):
-            return None  # Numba then asks again, with its value
+            return None  # Numba then calls again with its value
         n_values = n.literal_value
 
         def generate(context, builder, signature, arguments):
@@ -377,7 +404,10 @@ else:
 
     @intrinsic
     def store_row(context, array, row, values):
-        """Write float32 to a row of a contiguous array ``[row, 1, n]``, n of them, as wide as they lie."""
+        """Write a row of a contiguous float32 array ``[row, 1, n]``.
+
+        The stores are as wide as the alignment allows.
+        """
 
         def generate(context, builder, signature, arguments):
             numbers = cgutils.unpack_tuple(builder, arguments[2])
@@ -393,7 +423,10 @@ else:
 
     @intrinsic
     def load_four(context, array, index):
-        """Return four float32 of a contiguous array aligned to 16 bytes, from an index that is a multiple of 4."""
+        """Return four float32 of a contiguous array aligned to 16 bytes.
+
+        The index must be a multiple of 4.
+        """
 
         def generate(context, builder, signature, arguments):
             made = context.make_array(signature.args[0])(context, builder, value=arguments[0])
@@ -406,7 +439,10 @@ else:
 
     @cuda.jit(device=True)
     def any_near(flag, n):
-        """Tell whether a flag is set for a thread or, of n side by side, another; all of the warp call it together."""
+        """True if any of n adjacent threads has a flag set.
+
+        All threads of the warp must call it together.
+        """
         first = uint32(cuda.threadIdx.x) % uint32(32) // uint32(n) * uint32(n)
         return (uint32(cuda.ballot_sync(0xFFFFFFFF, flag)) >> first) & uint32((1 << n) - 1) != 0
 
@@ -416,7 +452,7 @@ else:
 
 @cuda.jit(device=True)
 def conclude(env, is_terminal, out_of_time, clock, results):
-    """Write why an episode ended, if it did, and whether; termination goes before the time limit."""
+    """Write whether and why an episode ended; termination precedes the time limit."""
     results.terminated[env] = is_terminal
     results.truncated[env] = out_of_time and not is_terminal
     clock.done[env] = is_terminal or out_of_time
@@ -424,7 +460,7 @@ def conclude(env, is_terminal, out_of_time, clock, results):
 
 @cuda.jit(device=True)
 def take_ended(ended, clock, force, envs_per_block, threads, n_envs):
-    """Note which environments of the block restart, and clear their flags; then the block waits."""
+    """Mark the block's environments to restart and clear their flags; synchronise."""
     for each in range(cuda.threadIdx.x, envs_per_block, threads):
         local, env = env_at(each, envs_per_block)
         if env < n_envs:
@@ -435,7 +471,7 @@ def take_ended(ended, clock, force, envs_per_block, threads, n_envs):
 
 @cuda.jit(device=True)
 def any_ended(ended, n_envs):
-    """Tell, to all threads of the block alike, whether an environment of it ended: a flag for each of them."""
+    """True in all threads if an environment of the block ended."""
     found = False
     for local in range(len(ended)):
         if cuda.blockIdx.x * len(ended) + local < n_envs and ended[local] != 0:
@@ -448,17 +484,17 @@ def any_ended(ended, n_envs):
 
 @contextlib.contextmanager
 def contraction_off() -> Iterator[None]:
-    """Compile kernels in this context without contraction to FMA; not for several threads at once.
+    """Compile kernels in this context without FMA contraction; not thread-safe.
 
-    No decorator of numba-cuda passes NVVM's option ``fma`` on, so its compiler call is wrapped meanwhile. Linked as
-    LTO-IR, code would be made by nvJitLink, to which cuda-core spells the option in a way that it refuses; so what is
-    linked meanwhile is PTX. Machine code is made by ``kernel.compile(signature)`` or the first launch: do it in here.
-    Does nothing in the simulator, which never contracts.
+    numba-cuda's decorators do not pass NVVM's option ``fma`` on, so its compiler call is wrapped. It would link LTO-IR
+    with nvJitLink, which rejects cuda-core's spelling of the option, so PTX is linked. Machine code is compiled by
+    ``kernel.compile(signature)`` or the first launch: call it in this context. Does nothing in the simulator, which
+    never contracts.
     """
     if config.ENABLE_CUDASIM:
         yield
         return
-    from numba.cuda.cudadrv import driver, nvvm  # the simulator has other ones
+    from numba.cuda.cudadrv import driver, nvvm  # not in the simulator
 
     compile_ir, linker = nvvm.compile_ir, driver._Linker  # noqa: SLF001  (there is no public way)
 

@@ -1,7 +1,7 @@
 // Training in one order: layers of networks, their gradients, sums over rows, normalisation and Adam.
 //
 // Each number is a chain of operations that IEEE 754 rounds in one way only, and the order of the chain follows from
-// sizes alone. So the bits are the same on every GPU and CPU, however many threads share out the numbers. A product is
+// sizes alone. So results are bit-identical on every GPU and CPU, for any number of threads. A product is
 // added by `fmaf`, which rounds once everywhere; nothing else is contracted.
 //
 //   linear           out[r][o]    = act(bias[o] + sum over i of x[r][i] w[o][i]), i = 0, 1, 2, ...
@@ -10,8 +10,8 @@
 //   part_sums        parts[p][c]  = sum over the rows r of part p, in order, of x[r][c]
 //   add_parts        out[m]       = sum over p, in order, of parts[p][m]
 //
-// Arrays are row-major and without gaps. An item is a number of the result; a thread has one on a GPU, and on the CPU
-// up to LANES neighbours of a row are computed side by side, in SIMD.
+// Arrays are row-major and without gaps. An item is a number of the result. A GPU thread computes one; on the CPU up to
+// LANES neighbours of a row are computed at once, in SIMD.
 
 constexpr int RELU = 1, TANH = 2;  // else nothing
 
@@ -48,7 +48,7 @@ WD_FN float activated(const float x, const int activation) {
 }
 
 WD_FN void activate_side_by_side(const float* const x, float* const out, const int n, const int activation) {
-#if !defined(__CUDACC__)  // where all of these are computed for every number, tanh would take longer than the layer
+#if !defined(__CUDACC__)  // SIMD computes all branches for each number; tanh would then take longer than the layer
   if (activation != TANH) {
     WD_INDEPENDENT for (int k = 0; k < n; ++k) out[k] = activated(x[k], activation == RELU ? RELU : 0);
     return;
@@ -57,12 +57,12 @@ WD_FN void activate_side_by_side(const float* const x, float* const out, const i
   WD_INDEPENDENT for (int k = 0; k < n; ++k) out[k] = activated(x[k], activation);
 }
 
-// Derivative of the activation by what it returned.
+// Derivative of the activation, computed from its output.
 WD_FN float slope(const float y, const int activation) {
   return activation == TANH ? 1.f - y * y : activation == RELU && y <= 0.f ? 0.f : 1.f;
 }
 
-// Goes before a loop over numbers side by side; GCC would write one of constant length out, and then find no SIMD in it.
+// Marks a loop over SIMD lanes; GCC would unroll one of constant length, and then not vectorise it.
 #if defined(__CUDACC__) || defined(__clang__)
 #define SIDE_BY_SIDE
 #else
@@ -80,14 +80,14 @@ WD_FN void add_products(float* const sums, const float* const factors, const int
 }
 
 WD_FN void add_rows(float* const sums, const float* const from, const int n_columns, const int n_rows, const int n) {
-#if defined(__CUDACC__)  // many numbers are on their way meanwhile
+#if defined(__CUDACC__)  // keeps many loads in flight
 #pragma unroll 16
 #endif
   for (int r = 0; r < n_rows; ++r)
     SIDE_BY_SIDE for (int k = 0; k < n; ++k) sums[k] += from[static_cast<long long>(r) * n_columns + k];
 }
 
-// Calls with the length of a run, on the CPU as a constant: sums then stay in registers.
+// Calls a function with the length of a run; on the CPU it is a constant, so that sums stay in registers.
 #if defined(__CUDACC__)
 #define WITH_LENGTH(function, ...) \
   if (run.n == LANES)              \
@@ -209,8 +209,8 @@ WD_FN double power(double base, int exponent) {  // by squares, the last digit o
   return result;
 }
 
-// The norm of the gradient is the root of sum_of_squares[0]; longer than max_norm the gradient is shortened to it,
-// where max_norm is positive. Nothing changes where `skip` says so, or the norm is not finite.
+// The norm of the gradient is the root of sum_of_squares[0]. If max_norm is positive, longer gradients are clipped to it.
+// Nothing changes if `skip` is set or the norm is not finite.
 //
 // Source: Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1.
 WD_KERNEL(adam)(const float* gradient, const float* sum_of_squares, const float* skip, const float* step,

@@ -1,8 +1,8 @@
-// A network of one or two hidden layers that a tile of rows passes through, forward and back, in the order of operations
-// of exact.cu: each number has the bits of `linear`, `linear_inputs`, `linear_weights` and `part_sums`.
+// Forward and backward pass of a tile of rows through a network of one or two hidden layers, in the order of operations of
+// exact.cu: bit-identical to `linear`, `linear_inputs`, `linear_weights` and `part_sums`.
 //
-// A block has a part of the rows. Sums over rows begin with its first row and go on from tile to tile; rows beyond the last
-// one must add zeros to them.
+// A block has a part of the rows. Sums over rows start at its first row and continue from tile to tile; rows beyond the
+// last one must add zeros.
 //
 // Constants that come before this header: N_SEEN; HIDDEN1, HIDDEN2, units of the hidden layers, the latter 0 if there is
 // one; N_LAST, outputs; IS_TANH, else relu.
@@ -38,7 +38,7 @@ struct WD_ALIGN(16) Tile {
   }
 };
 
-// Fills the hidden layers from `seen`; all threads of the block call it, and have met before and meet after.
+// Fills the hidden layers from `seen`. All threads of the block must call it, with a barrier before and after.
 WD_FN void pass_hidden(const Weights& weights, Tile& tile) {
   weights.first.template forward<true>(tile.seen, tile.hidden1);
   MEET();
@@ -61,8 +61,8 @@ struct Gradients {
   Gradient<HIDDEN1, UNITS2> second;
   Gradient<WD_LAST_HIDDEN, N_LAST> last;
 
-  // Adds what each weight gets of a tile whose `out` has become the gradient by the outputs; what is below becomes the
-  // gradient by the sums of the units, and with OF_INPUTS `seen` that by the inputs. As `pass_hidden`.
+  // Adds a tile's gradient of each weight. `out` must hold the gradient by the outputs; the hidden layers become the
+  // gradient by the units' sums, and with OF_INPUTS `seen` the gradient by the inputs. Called like `pass_hidden`.
   template <bool OF_INPUTS>
   WD_METHOD void pass_back(const Weights& weights, Tile& tile) {
     last.add(tile.out, tile.below());

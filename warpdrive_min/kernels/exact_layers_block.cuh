@@ -1,6 +1,6 @@
-// Layers whose rows a block of a GPU has, see exact_layers.cuh. Numbers lie row by row for each feature, unit and output.
-// A thread computes a few of them for four rows at a time, or adds up the gradient of a few weights. Rows of weights are
-// longer than they must be: neighbours begin in other banks.
+// Layers on a GPU block, see exact_layers.cuh. Each feature, unit and output has the numbers of all rows next to each other.
+// A thread computes a few of them for four rows at a time, or sums the gradient of a few weights. Rows of weights are
+// padded, so that neighbours start in different banks.
 #pragma once
 
 constexpr int N_THREADS = THREADS;
@@ -154,19 +154,19 @@ struct Gradient {
   }
 };
 
-// Brings rows to a tile; `row` gives the first number of each, and those from n on are zeros.
+// Copies rows to a tile; `row` returns the first number of each. Rows from n on are zeros.
 template <int N, class RowOf>
 WD_FN void bring(Numbers<N>& to, const int n, const RowOf row) {
   for (int i = THREAD; i < TILE * N; i += N_THREADS) to.at(i / N, i % N) = i / N < n ? row(i / N)[i % N] : 0.f;
 }
 
-// Takes the first n rows of a tile to where `row` says.
+// Copies the first n rows of a tile to the addresses that `row` returns.
 template <int N, class RowOf>
 WD_FN void take(const Numbers<N>& from, const int n, const RowOf row) {
   for (int i = THREAD; i < n * N; i += N_THREADS) row(i / N)[i % N] = from.of[i % N][i / N];
 }
 
-// The weights, where threads find them soonest: after they have met.
+// The weights in the fastest memory; needs a barrier first.
 template <class Of>
 WD_FN const Of& near(Of& room, const float* const given) {
   for (int i = 4 * THREAD; i < static_cast<int>(sizeof(Of) / sizeof(float)); i += 4 * N_THREADS)

@@ -1,5 +1,5 @@
-// Layers whose rows a thread of the CPU has, see exact_layers.cuh. Of each row the features, units and outputs lie side by
-// side, in SIMD, with zeros up to a multiple of its lanes.
+// Layers on a CPU thread, see exact_layers.cuh. Features, units and outputs of a row are contiguous for SIMD, with zeros up
+// to a multiple of the lanes.
 #pragma once
 
 #include "float_lanes.cuh"
@@ -125,7 +125,7 @@ struct Gradient {
   }
 };
 
-// Brings rows to a tile; `row` gives the first number of each, and those from n on are zeros.
+// Copies rows to a tile; `row` returns the first number of each. Rows from n on are zeros.
 template <int N, class RowOf>
 WD_FN void bring(Numbers<N>& to, const int n, const RowOf row) {
   for (int r = 0; r < TILE; ++r) {
@@ -134,13 +134,13 @@ WD_FN void bring(Numbers<N>& to, const int n, const RowOf row) {
   }
 }
 
-// Takes the first n rows of a tile to where `row` says.
+// Copies the first n rows of a tile to the addresses that `row` returns.
 template <int N, class RowOf>
 WD_FN void take(const Numbers<N>& from, const int n, const RowOf row) {
   for (int r = 0; r < n; ++r) std::memcpy(row(r), from.of[r], N * sizeof(float));
 }
 
-// The weights, where threads find them soonest: after they have met.
+// The weights in the fastest memory; needs a barrier first.
 template <class Of>
 WD_FN const Of& near(Of&, const float* const given) {
   return *reinterpret_cast<const Of*>(given);

@@ -1,9 +1,8 @@
-// A2C's and PPO's loss of a minibatch and its gradients, in one pass over the rows: to the bits of exact.cu's kernels and
-// exact_loss.cu one after the other, whose rows and sums are the same.
+// A2C's and PPO's loss of a minibatch and its gradients, in one pass over the rows; bit-identical to the kernels of exact.cu
+// and exact_loss.cu called one after the other.
 //
-// A block has a part of the rows. It passes a tile of them forward, through the loss and back, and adds what each weight
-// gets of them to a sum of its own, in the order of the rows; nothing of a row leaves the chip. `add_parts` adds up the
-// parts.
+// A block has a part of the rows. It passes a tile of them forward, through the loss and back. It adds the gradients of the
+// weights to its own sums, in the order of the rows; no row is written to memory. `add_parts` adds the blocks' sums.
 //
 // Constants that come before this header: those of exact_loss.cuh, and of exact_layers.cuh but for N_LAST; HAS_POLICY and
 // HAS_VALUE, which outputs the network has, the value last; AGENTS of each environment; IS_DEALT, if `indices` says which
@@ -31,7 +30,7 @@ struct Rollout {
     return IS_DEALT ? static_cast<long long>(indices[item / AGENTS]) * AGENTS + item % AGENTS : item;
   }
 
-  // Loss of an item by what the network puts out of it: gradients by that, and what is summed.
+  // Loss of an item from the network's outputs: gradients by the outputs, and terms to sum.
   WD_METHOD void learn(const int item, const Scale& scale, const float* const out, float* const d_out,
                        float* const sums) const {
     const long long at = row(item);
@@ -59,7 +58,7 @@ struct Rollout {
   }
 };
 
-// Places in the gradient: of a weight of the last layer, of its biases, and of what rows sum up to.
+// Indices in the gradient: of a weight of the last layer, of its biases, and of the sums over rows.
 WD_FN int place_of_last(const int o, const int i) {
   return HAS_VALUE && o == N_HEAD ? PLACE_V3 + i : PLACE_W3 + o * WD_LAST_HIDDEN + i;
 }

@@ -41,7 +41,7 @@ WD_FN Policy choice(const float* const logits, const int* const mask, const int 
   return policy;
 }
 
-// What a row's loss depends on beside the outputs. Pointers whose flag is false are never followed.
+// Inputs of a row's loss apart from the outputs. Pointers whose flag is false are never dereferenced.
 struct Row {
   const int* choices;   // of each type, if DISCRETE
   const float* drawn;   // else

@@ -1,8 +1,8 @@
-// A network of one or two hidden layers, and its gradients, of a part of the rows: to the bits of exact.cu's kernels layer
-// by layer.
+// A network of one or two hidden layers, and its gradients, for a part of the rows; bit-identical to exact.cu's kernels
+// layer by layer.
 //
-// Constants that come before this header: those of exact_layers.cuh, and OF_INPUTS, if the gradient by the inputs is asked
-// for. Of a part N_COLUMNS sums are kept: weights (outputs, inputs) and biases, layer by layer.
+// Constants that come before this header: those of exact_layers.cuh, and OF_INPUTS, if the gradient by the inputs is
+// computed. A part has N_COLUMNS sums: weights (outputs, inputs) and biases, layer by layer.
 #pragma once
 
 #include "exact_layers.cuh"

@@ -1,9 +1,8 @@
 // Kernels with a thread for each agent on the CPU, included by `builtins.cuh` for the backend `host`.
 //
-// The threads of a block are fibres on one thread of the operating system, which others take blocks beside. A fibre runs a
-// CUDA thread until it waits for others or writes where they may read; then the next one gets its turn, on a fibre of its
-// own. Blocks that share an environment run together. Nothing depends on time: the threads of a block take turns in the
-// same order in every run.
+// The CUDA threads of a block are fibres on one OS thread; several OS threads share the blocks. A fibre runs until its CUDA
+// thread waits for others or writes to memory that they may read. Then the next CUDA thread runs, on its own fibre. Blocks
+// that share an environment run together. Scheduling does not depend on time: the order is the same in every run.
 #pragma once
 
 #define WD_FIBRES
@@ -43,7 +42,7 @@ static thread_local uint3 threadIdx, blockIdx;
 static thread_local dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
-// Functions whose writes are none of a kernel's.
+// Functions whose writes are not a kernel's.
 #if defined(__clang__)
 #define WD_UNSEEN __attribute__((disable_sanitizer_instrumentation, noinline))  // inlined, clang shows them
 #else
@@ -60,13 +59,13 @@ struct Site {  // where a thread waits
   int line;
 };
 
-struct Lanes {  // what the lanes of a warp brought to the place where they met
+struct Lanes {  // values that the lanes of a warp passed to a barrier
   unsigned present;
   unsigned long long words[warpSize];
 };
 
-// A place on a stack from which it goes on. `swapcontext` keeps the mask of signals by a call of the system each time, which
-// costs more than all else here, so that there is another way where most machines are.
+// A saved point of execution on a stack. `swapcontext` saves the signal mask by a system call, which costs more than
+// everything else here. So most machines use the assembly below.
 #if defined(__x86_64__) && defined(__ELF__)
 struct Context {
   void* stack;
@@ -125,8 +124,8 @@ struct Thread {
   Fibre* fibre;
   Site site;
   unsigned mask;            // lanes that it waits for
-  unsigned long long word;  // what it brings: a lane's value, or whether a condition of the block holds
-  int n_holds, n_met;       // of a block's barrier: threads that brought something else than 0, and all
+  unsigned long long word;  // value passed to the barrier: a lane's word, or a condition of the block
+  int n_holds, n_met;       // of a block's barrier: threads that passed a value other than 0, and all threads
   Lanes lanes;
 };
 
@@ -140,7 +139,7 @@ constexpr size_t stack_bytes = size_t{256} << 10, guard_bytes = size_t{64} << 10
 class Runner;
 static thread_local Runner* runner;  // none outside of a launch
 
-// A thread of the operating system: runs the blocks of an environment, and then those of the next one.
+// An OS thread: runs the blocks of an environment, then those of the next one.
 class Runner {
  public:
   Runner(const Kernel& kernel, void** arguments, int blocks, int threads, double patience)
@@ -160,7 +159,7 @@ class Runner {
 
   std::string error;  // empty while all is well
 
-  // Run the blocks from `first_block` on that share an environment; an error leaves them where they were.
+  // Run the blocks of one environment, from `first_block` on; an error stops them.
   void run(const int first_block) {
     first_block_ = first_block;
     for (Thread& thread : threads_) thread.state = State::fresh;
@@ -196,8 +195,9 @@ class Runner {
     }
   }
 
-  // Before a thread writes where others may read, they go on as far: the lanes of a warp go in step, and there are kernels
-  // whose lanes all read, compute and write the same without a barrier. What lies on the thread's own stack is its own.
+  // Before a thread writes to memory that others may read, these run up to the same point. Lanes of a warp run in lockstep
+  // on a GPU, and some kernels rely on it: all lanes read, compute and write the same without a barrier. The thread's own
+  // stack is private.
   WD_UNSEEN void go_in_step(const void* const address) {
     if (!in_kernel_ || n_runnable_ == 1) return;
     const size_t offset = static_cast<const char*>(address) - static_cast<char*>(threads_[current_].fibre->memory);
@@ -209,7 +209,7 @@ class Runner {
     in_kernel_ = true;
   }
 
-  // Wait until the scheduler says that the others are there; returns the thread.
+  // Wait until the other threads have arrived; returns the thread.
   WD_UNSEEN Thread& wait(State state, Site site, unsigned mask = 0u, unsigned long long word = 0ull) {
     in_kernel_ = false;
     n_runnable_ -= state > State::ready;
@@ -241,16 +241,16 @@ class Runner {
 
   void fail(const std::string& what) { error = std::string("kernel '") + kernel_.name + "': " + what; }
 
-  // ---- turns
+  // ---- scheduling
 
-  // Let the current thread go on, and those of its block after it that can.
+  // Resume the current thread, and those of its block after it that can run.
   void resume() {
     is_turn_ = true;
     if (Fibre* const fibre = begin_turn()) switch_to(&scheduler_, &fibre->context);
     is_turn_ = false;
   }
 
-  // Leave a fibre for the next thread of the block if it can go on, else for the scheduler.
+  // Switch from a fibre to the next thread of the block if it can run, else to the scheduler.
   void leave(Fibre* const fibre) {
     asm volatile("" ::: "memory");
     const int next = current_ + 1;
@@ -263,7 +263,7 @@ class Runner {
     asm volatile("" ::: "memory");
   }
 
-  // Return the fibre of the current thread; none, with an error, where there is no memory for one.
+  // Return the fibre of the current thread; null, with an error, if memory is exhausted.
   Fibre* begin_turn() {
     Thread& thread = threads_[current_];
     if (thread.state == State::fresh) thread.fibre = free_fibre();
@@ -272,7 +272,7 @@ class Runner {
     return thread.fibre;
   }
 
-  // Let the built-in variables, and shared memory, be those of the current thread.
+  // Set the built-in variables and shared memory of the current thread.
   void enter() {
     const int block = current_ / n_threads_;
     if (shared_bytes_ > 0 && block != entered_) {
@@ -328,7 +328,7 @@ class Runner {
 
   // ---- barriers
 
-  // Let those go on that wait for nobody who is still to come; returns whether there are any.
+  // Release the threads whose awaited threads have all arrived; returns whether there are any.
   bool meet() {
     bool any = false;
     for (int first = 0; first < n(); first += n_threads_) {
@@ -380,9 +380,9 @@ class Runner {
     return any;
   }
 
-  // ---- the watch
+  // ---- detection of endless loops
 
-  // A thread that has had its turn for twice as much time of the processor as patience allows loops: the launch ends.
+  // A thread that runs for twice the patience in CPU time without a switch is in an endless loop: the launch ends.
 #if defined(__linux__)
   void watch() {
     struct sigaction action = {};
@@ -404,7 +404,7 @@ class Runner {
     if (is_watched_) timer_delete(timer_);
   }
 
-  WD_UNSEEN void look() {  // in a handler of signals, on the stack of the fibre whose turn it is
+  WD_UNSEEN void look() {  // in a signal handler, on the stack of the running fibre
     loops_ = is_turn_ && seen_turn_ == n_turns_;
     seen_turn_ = n_turns_;
     if (!loops_) return;
@@ -454,8 +454,8 @@ class Runner {
 
   // ---- shared memory
 
-  // Variables of a block are variables of the system's thread: where several blocks take turns on one, they are
-  // exchanged with the block, all that this library has of the thread.
+  // Shared memory of a block is thread-local memory of the OS thread. Where several blocks share an OS thread, all of this
+  // library's thread-local memory is swapped with the block.
   void find_shared_memory() {
 #if __has_include(<link.h>)
     dl_iterate_phdr(
@@ -487,9 +487,9 @@ class Runner {
   const double patience_;  // in seconds
   volatile long long n_turns_ = 0, seen_turn_ = 0;
   volatile bool is_turn_ = false, loops_ = false;
-  bool in_kernel_ = false;  // not in what this class does for it
-  int n_runnable_ = 0;      // threads that wait for nobody, and are not gone
-  long long n_steps_ = 0;   // times that one waited for the others to come as far
+  bool in_kernel_ = false;  // false while this class's code runs
+  int n_runnable_ = 0;      // threads that neither wait nor have ended
+  long long n_steps_ = 0;   // number of waits for other threads to reach the same point
   int first_block_ = 0, current_ = 0, entered_ = 0;
   std::vector<Thread> threads_;  // of all blocks of the environment
   std::deque<Fibre> fibres_;
@@ -497,14 +497,14 @@ class Runner {
   Context scheduler_;
   char* shared_memory_ = nullptr;
   size_t shared_bytes_ = 0;
-  std::vector<std::vector<char>> shared_;  // of the blocks that have no turn
+  std::vector<std::vector<char>> shared_;  // of the blocks that are not running
 };
 
 // Run a kernel; on an error returns 1, and its text.
 static int launch(const Kernel& kernel, int blocks, int threads, int workers, double patience, void** arguments,
                   char* error, size_t error_bytes) {
   (void)workers;
-  volatile int failed = 0;  // read without a lock: whoever sees it late runs a block too many
+  volatile int failed = 0;  // read without a lock: seen late, one more block runs
 #pragma omp parallel num_threads(workers) if (blocks > WD_BLOCKS && workers > 1)
   {
     Runner own(kernel, arguments, blocks, threads, patience);
@@ -560,7 +560,7 @@ static inline int __syncthreads_or(const int holds, WD_HERE) {
 
 // ---- warps
 
-// Bring a word to the other lanes of a mask, and return what they brought.
+// Exchange a word with the other lanes of a mask; returns their words.
 static inline const wd_fibres::Lanes& wd_meet(wd_fibres::Site site, unsigned mask, unsigned long long word) {
   if (!(mask >> threadIdx.x % warpSize & 1u)) wd_stop(std::string(site.what) + ": the mask lacks the thread's own lane");
   return wd_wait(wd_fibres::State::at_warp, site, mask, word).lanes;
@@ -570,7 +570,7 @@ static inline void __syncwarp(const unsigned mask = 0xffffffffu, WD_HERE) {
   wd_meet(WD_SITE("__syncwarp"), mask, 0ull);
 }
 
-// One lane alone is always right: which lanes run together, CUDA leaves open.
+// A single lane is always correct: CUDA does not define which lanes run together.
 static inline unsigned __activemask() { return 1u << threadIdx.x % warpSize; }
 
 static inline unsigned __ballot_sync(const unsigned mask, const int holds, WD_HERE) {
@@ -600,7 +600,7 @@ static unsigned __match_any_sync(const unsigned mask, const T value, WD_HERE) {
   return same;
 }
 
-// True in all lanes if all brought the same, and then the lanes; else no lanes.
+// If all lanes passed the same word, true and the lanes' mask; else false and 0.
 template <class T>
 static unsigned __match_all_sync(const unsigned mask, const T value, int* const all, WD_HERE) {
   const unsigned same = __match_any_sync(mask, value, file, line);
@@ -670,7 +670,7 @@ static inline void wd_yield(const char* what, const char* file, int line) {
 [[noreturn]] static inline void __trap() { wd_stop("__trap was called"); }
 
 #if defined(__GLIBC__)
-// What `assert` calls: ours ends the launch with an error, where the C library's would end the process.
+// Called by `assert`: ends the launch with an error; the C library's version would end the process.
 extern "C" __attribute__((noreturn, visibility("hidden"))) void __assert_fail(const char* rule, const char* file,
                                                                              unsigned line, const char*) noexcept {
   wd_stop(std::string("assert(") + rule + ") does not hold (" + file + ":" + std::to_string(line) + ")");

@@ -4,7 +4,7 @@
 typedef float wd_floats __attribute__((vector_size(64)));
 constexpr int WD_FLOATS = sizeof(wd_floats) / sizeof(float);
 
-// All lanes with a number, whose sign stays if it is 0.
+// A number in all lanes; keeps the sign of 0.
 WD_FN wd_floats wd_all_lanes(const float number) { return number - wd_floats{}; }
 
 // sum += weight * row, rounded once.

@@ -1,13 +1,13 @@
-// What a kernel of many steps needs that is made of a source's `step`.
+// Definitions for rollout kernels that are generated from a source's `step`.
 #pragma once
 
 WD_FN void wd_count_draw(int* const draws, const int n_envs) {
   WD_EACH_ENV(local, env) draws[env] += 1;
 }
 
-// Between the first step of a launch and its last the arrays that steps write and read are in shared memory: WD_BRING makes
-// `<array>_near`, which is indexed as the array is, for the environments of this block, and WD_TAKE_BACK writes it back.
-// The block waits between them. `type` is that of the `entries` of an environment, which are so many `steps` of the pointer.
+// During a launch the arrays that steps read and write are in shared memory. WD_BRING copies this block's environments to
+// `<array>_near`, with the array's indices, and WD_TAKE_BACK writes them back. The block synchronises in between. An
+// environment has `entries` of `type`; `steps` is its stride in units of the pointer's type.
 #if defined(__CUDACC__)
 
 template <class Entry>
@@ -32,6 +32,6 @@ WD_FN void wd_copy(Entry* const to, const Entry* const from, const int entries, 
 
 #endif
 
-// What a source's `step` becomes: a function that is told whether it is observed.
+// Signature of the function that a source's `step` becomes; the first argument is WD_OBSERVED.
 #undef WD_OBSERVED
 #define WD_TOLD(...) (const bool WD_OBSERVED, __VA_ARGS__)

@@ -1,4 +1,4 @@
-"""The functions of `maths.cuh` in NumPy: float32 in, float32 out, the same operations in the same order."""
+"""NumPy versions of `maths.cuh`: float32, same operations in the same order."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def wrap(x: FloatArray, period: float) -> FloatArray:
 
 
 def principal(angle: FloatArray) -> FloatArray:
-    """Return the same angles within +-pi; those that are there already keep their bits."""
+    """Return the same angles within +-pi; angles in range keep their bits."""
     return np.where(np.abs(angle) <= _PI, angle, wrap(angle + _PI, 2 * np.pi) - _PI)
 
 

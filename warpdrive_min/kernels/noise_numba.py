@@ -22,14 +22,17 @@ cos = maths(exact=True).cos
 
 @cuda.jit(device=True)
 def normal(first, second):
-    """Return a standard normal from two random words, by Box and Muller; at most 5.77 in magnitude."""
+    """Return a standard normal from two random words (Box-Muller).
+
+    Its magnitude is at most 5.77.
+    """
     radius = float32(math.sqrt(float32(-2) * log(ONE - uniform(first))))
     return radius * cos(TWO_PI * uniform(second))
 
 
 @cuda.jit(device=True)
 def number(draws, n_types, action_type):
-    """Return draws * n_types + action_type as uint32: the count wraps as in the other languages."""
+    """Return draws * n_types + action_type, wrapped to uint32."""
     return uint32((int64(draws) * int64(n_types) + int64(action_type)) & int64(0xFFFFFFFF))
 
 
@@ -48,7 +51,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def next_normal(words, n_draws, action_type, env, agent, stream, seed):
-        """Return the normal of an action type, and the block of words, which two types of an agent share, in order."""
+        """Return an action type's normal, and the words for the next.
+
+        Two types of an agent share a block.
+        """
         index = number(n_draws, 2 * N_TYPES, 2 * action_type)
         is_upper = index & uint32(2) != 0  # the pair is the upper half of its block
         if action_type == 0 or not is_upper:

@@ -1,4 +1,4 @@
-"""Continuous actions in NumPy: the rules of `noise.cu`, over all environments at once."""
+"""Continuous actions in NumPy: the rules of `noise.cu`, for all environments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ cos = maths_numpy.maths(exact=True).cos
 
 
 def normal(first: rng.UInt32Array, second: rng.UInt32Array) -> FloatArray:
-    """Return standard normals from two random words each, by Box and Muller; at most 5.77 in magnitude."""
+    """Return standard normals from two random words each (Box-Muller).
+
+    Their magnitude is at most 5.77.
+    """
     radius: FloatArray = np.sqrt(np.float32(-2) * maths_numpy.log(ONE - rng.uniform(first)))
     return radius * cos(TWO_PI * rng.uniform(second))
 
@@ -34,11 +37,14 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     agents, types = np.arange(c.N_AGENTS)[:, None], np.arange(c.N_TYPES, dtype=np.uint32)
 
     def blocks(word: rng.UInt32Array, stream: int, seed: IntArray) -> tuple[rng.UInt32Array, ...]:
-        """Return the four words (n_envs, n_agents, n_types) of the block in which each word (n_envs, 1, n_types) is."""
+        """Return the four words of each word's block, (n_envs, n_agents, n_types).
+
+        ``word`` is (n_envs, 1, n_types).
+        """
         return rng.philox(word >> np.uint32(2), np.arange(len(word))[:, None, None], agents, stream, seed[0], seed[1])
 
     def normals(draws: IntArray, stream: int, seed: IntArray) -> FloatArray:
-        """Return the normals (n_envs, n_agents, n_types) of the current draw."""
+        """Return the current draw's normals, (n_envs, n_agents, n_types)."""
         word = np.uint32(2) * (draws.view(np.uint32)[:, None, None] * np.uint32(c.N_TYPES) + types)
         x, y, z, w = blocks(word, stream, seed)
         is_upper = (word & np.uint32(2)) != 0
@@ -71,6 +77,6 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
 
 def _total(terms: FloatArray) -> FloatArray:
-    """Return the sums over the last axis, added in the order of the other languages."""
+    """Return sums over the last axis, in the same order in all languages."""
     total: FloatArray = np.add.accumulate(terms, axis=-1)[..., -1]
     return total

@@ -1,5 +1,5 @@
-// Names that sources for nvcc rely on, included before a source with a thread for each agent: nvcc includes headers of
-// the host's compiler, and WarpDrive included some more. NVRTC includes none, so they are here what nvcc makes of them.
+// Names that sources for nvcc rely on, included before a source with a thread for each agent. nvcc includes headers of the
+// host's compiler, and WarpDrive included more. NVRTC includes none, so this header defines the same names.
 #pragma once
 
 #if !defined(__CUDACC_RTC__)

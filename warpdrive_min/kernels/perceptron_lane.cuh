@@ -1,4 +1,4 @@
-// A perceptron whose rows have a thread each, in the order of operations of `linear` in exact.cu: to the same bits.
+// A perceptron with one thread per row; bit-identical to `linear` in exact.cu, with the same order of operations.
 //
 // Hidden units of the first layer stay in registers. The weights of the first and the last layer are (inputs, outputs),
 // those between (outputs, inputs), and the biases of each layer lie behind its weights: neighbours in memory are used

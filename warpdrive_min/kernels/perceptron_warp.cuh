@@ -1,14 +1,14 @@
-// A perceptron on the matrix units of a GPU: a warp passes 32 rows through all layers, and between them nothing leaves its
+// A perceptron on the matrix units of a GPU: a warp passes 32 rows through all layers and keeps all intermediate results in
 // registers.
 //
-// A product of float32 is three of TF32: each factor is cut into its first 11 bits and the rest, and only the product of
-// the rests is left out. So the results have errors as those of float32. With TF32 it is one, of the first bits.
+// A float32 product is three TF32 products: each factor is split into its first 11 bits and the rest, and only the product
+// of the rests is omitted. So errors are those of float32. With TF32 it is one product, of the first bits.
 //
 // A tile of 16 rows and 8 columns has four numbers in each lane, 4 g + t: those of rows g and g + 8 in columns 2 t and
-// 2 t + 1. That is what comes out of a product (`mma.m16n8k8`); it goes into the next one as it is, since the order of the
-// terms of a sum is free: the two columns of a lane stand where the unit has columns t and t + 4. `warpdrive_min.perceptron`
-// lays down the weights accordingly: for each 8 outputs and 8 inputs, of each lane the weights of output g and inputs 2 t
-// and 2 t + 1; after those of a layer its biases. Sizes are rounded up to multiples of 8, with zeros.
+// 2 t + 1. This is the output layout of a product (`mma.m16n8k8`). It is used unchanged as the next input, since the order
+// of a sum's terms is free: the unit takes a lane's two columns for columns t and t + 4. `warpdrive_min.perceptron` orders
+// the weights accordingly: for each 8 outputs and 8 inputs, each lane's weights of output g and inputs 2 t and 2 t + 1.
+// A layer's biases follow its weights. Sizes are rounded up to multiples of 8, with zeros.
 //
 // Constants that come before this header: N_SEEN; HIDDEN1, HIDDEN2, units of the hidden layers, the latter 0 if there
 // is one; IS_TANH; TF32.
@@ -72,7 +72,7 @@ WD_FN void wd_cut(const float x, unsigned& high, unsigned& low) {
   low = wd_bits(x - wd_float(high));
 }
 
-// A sum of products, whose parts do not wait for each other: those of first bits alone, and the others.
+// A sum of products in two independent parts: products of first bits, and the others.
 struct wd_sum {
   float high[4], low[4];
 };
@@ -113,9 +113,8 @@ WD_FN wd_sum wd_begin(const float* const biases) {
   return {{of.x, of.y, of.x, of.y}, {0.f, 0.f, 0.f, 0.f}};
 }
 
-// Writes what the last layer puts out of the rows of `in` (ROWS, IN_ROW), 16 or 32, to `out` (ROWS, OUT_ROW), with what
-// rounds its sizes up to multiples of 8. All lanes of a warp call it, with rows that all have written; they meet before and
-// after.
+// Writes the last layer's outputs for the rows of `in` (ROWS, IN_ROW), 16 or 32, to `out` (ROWS, OUT_ROW), padded to
+// multiples of 8. All lanes of a warp must call it, with a barrier before and after.
 template <int N_OUTPUTS, int IN_ROW, int OUT_ROW, int ROWS = 32>
 WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_ROW], float (*const out)[OUT_ROW],
                        const int lane) {
@@ -165,7 +164,7 @@ WD_FN void wd_evaluate(const float* const weights, const float (*const in)[IN_RO
 #pragma unroll
           for (int m = 0; m < AT_ONCE; ++m) wd_multiply(sums[m][o], hidden[m][n], right);
         }
-    } else {  // eight units of the second layer at a time, which go on to the last one at once
+    } else {  // eight units of the second layer at a time, used for the last one immediately
 #pragma unroll 1
       for (int n = 0; n < WD_TILES2; ++n) {
         float tile[AT_ONCE][4];

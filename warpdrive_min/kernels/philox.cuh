@@ -14,7 +14,7 @@ struct wd_words {
   unsigned x, y, z, w;
 };
 
-// The word of an index from 0 to 3 that is known at run time only, by selects: an array would live in local memory.
+// The word of an index 0 to 3 that is only known at run time. It uses selects, as an array would be in local memory.
 WD_FN unsigned wd_word(const wd_words words, const int index) {
   const unsigned low = index & 1 ? words.y : words.x;
   const unsigned high = index & 1 ? words.w : words.z;
@@ -47,8 +47,8 @@ WD_FN wd_words wd_philox(unsigned step, unsigned env, unsigned agent, unsigned s
 
 #if !defined(__CUDACC__)
 
-// On the CPU, Philox in SIMD. Eight lanes of 64 bits hold words in their lower halves, and whatever in the upper ones: so
-// multiplied, they give whole products. What is the same in all lanes is a number, and so is what follows from it alone.
+// On the CPU, Philox in SIMD. Eight lanes of 64 bits hold words in their lower halves; the upper halves are arbitrary.
+// Multiplying lower halves gives 64-bit products. Values that are equal in all lanes, and their results, are scalars.
 typedef unsigned long long wd_number;
 typedef wd_number wd_lanes __attribute__((vector_size(64)));
 typedef unsigned wd_halves __attribute__((vector_size(32)));
@@ -98,7 +98,7 @@ WD_FN void wd_store_lanes(unsigned* const to, const wd_lanes words) {
 
 constexpr int WD_TILE = 128;  // rows whose words are drawn at once
 
-// Blocks of words of up to so many rows, a row for each agent of each environment, and what they follow from.
+// Blocks of words of up to WD_TILE rows, one for each agent of each environment, with their counters and seed.
 template <int ROWS>
 struct wd_blocks {
   alignas(64) unsigned of[4][(ROWS + 15) / 16 * 16];
@@ -136,7 +136,7 @@ struct wd_blocks {
   }
 };
 
-// Blocks that serve the next draws as well, up to four: each thread keeps those of so many tiles.
+// Blocks serve up to four draws: each thread caches those of this many tiles.
 constexpr int WD_KEPT_TILES = 128;
 static thread_local wd_blocks<WD_TILE> wd_kept[WD_KEPT_TILES];
 

@@ -1,9 +1,9 @@
-// A policy within a kernel: a perceptron of one or two hidden layers, and a choice that is drawn from what it puts out.
+// A policy within a kernel: a perceptron of one or two hidden layers, and a choice drawn from its outputs.
 //
 // Constants that come before this header: those of `choice.cuh`, of one type; N_SEEN; HIDDEN1, HIDDEN2, units of the
 // hidden layers, the latter 0 if there is one; IS_TANH, else relu; TF32, which matrix units then take products in; HAS_VALUE;
 // IS_SHARED, if the value is a further output on the same hidden layers; N_WEIGHTS, floats of the weights, whose order is
-// that of `warpdrive_min.perceptron`; IN_ORDER, without TF32: what it puts out has the bits of `linear` in exact.cu.
+// that of `warpdrive_min.perceptron`; IN_ORDER, without TF32: outputs are bit-identical to `linear` in exact.cu.
 #pragma once
 
 #include "choice.cuh"
@@ -21,17 +21,17 @@ constexpr bool HAS_CRITIC = HAS_VALUE && !IS_SHARED;                      // a n
 #define WD_ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 128 ? 3 : 1) name
 
 constexpr int VALUE_COLUMN = IS_SHARED ? N_CATEGORIES : 8 * wd_tiles(N_HEAD);
-// Rows are a pair longer than they must be: neighbours begin in other banks.
+// Rows are padded by a pair, so that neighbours start in different banks.
 constexpr int SEEN_ROW = 8 * WD_TILES_IN + 2, OUT_ROW = 8 * (wd_tiles(N_HEAD) + (HAS_CRITIC ? 1 : 0)) + 2;
 constexpr int WD_ROW_BYTES = 4 * (SEEN_ROW + OUT_ROW), WD_SHARED_BYTES = 48 * 1024;
-// Rows that a warp passes through the network where a block has several agents of each of its environments: fewer, and
-// sooner, if there are warps enough. And those of a block: all that it has, and that fit into a quarter of what it may
-// share; the rest is for what else it keeps there.
+// Rows that a warp passes through the network in blocks with several agents per environment: fewer if there are enough
+// warps, for lower latency. And rows of a block: all that fit into a quarter of its shared memory; the rest is for other
+// arrays.
 constexpr int WD_AGENT_ROWS = ENVS_PER_BLOCK * N_AGENTS, WD_WARP_ROWS = WD_AGENT_ROWS <= THREADS / 2 ? 16 : 32;
 constexpr int WD_ACTING_WARPS = wd_min(wd_min(THREADS / 32, (WD_AGENT_ROWS + WD_WARP_ROWS - 1) / WD_WARP_ROWS),
                                        1 + WD_SHARED_BYTES / 4 / (WD_WARP_ROWS * WD_ROW_BYTES));
 
-// What a block works on: the weights, if they fit, and the rows of its first warps.
+// Shared memory of a block: the weights, if they fit, and the rows of its first warps.
 template <int WARPS, int WARP_ROWS, int BYTES>
 struct WD_ALIGN(16) wd_policy_of {
   static constexpr int ROWS = WARPS * WARP_ROWS;
@@ -40,7 +40,7 @@ struct WD_ALIGN(16) wd_policy_of {
   float seen[ROWS][SEEN_ROW];
   float out[ROWS][OUT_ROW];
 
-  // All threads of a block call it first, and then wait.
+  // All threads of a block must call it first, and then synchronise.
   __device__ __forceinline__ void begin(const float* const given) {
     for (int i = 4 * WD_THREAD; ARE_STAGED && i < N_WEIGHTS; i += 4 * THREADS)
       *reinterpret_cast<float4*>(weights + i) = *reinterpret_cast<const float4*>(given + i);
@@ -70,7 +70,7 @@ struct WD_ALIGN(16) wd_policy_of {
     __syncwarp();
   }
 
-  // The same of warps whose threads have a row each, from what this one sees.
+  // The same for warps with one row per thread, from this thread's observation.
   template <class Seen>
   __device__ __forceinline__ void evaluate(const Seen& s, const float* const given) {
     for (int i = 0; i < N_SEEN; ++i) seen[WD_THREAD][i] = reinterpret_cast<const float*>(&s)[i];
@@ -81,8 +81,8 @@ struct WD_ALIGN(16) wd_policy_of {
 using wd_policy = wd_policy_of<THREADS / 32, 32, WD_SHARED_BYTES>;                         // a thread acts for its environment
 using wd_policy_of_block = wd_policy_of<WD_ACTING_WARPS, WD_WARP_ROWS, WD_SHARED_BYTES * 5 / 8>;  // for all of a block
 
-// Draws the actions of this block's agents from what they see, (n_envs, N_AGENTS, N_SEEN), and counts the rows that are
-// impossible. Afterwards the block waits, and then counts the draw.
+// Draws the actions of this block's agents from their observations, (n_envs, N_AGENTS, N_SEEN), and counts impossible rows.
+// The caller must then synchronise the block and count the draw.
 WD_FN void wd_act(wd_policy_of_block& policy, const float* const seen, const float* const weights, const int* const draws,
                   const int* const seed, const int stream, int* const impossible, int* const actions,
                   float (*const log_probs)[N_AGENTS], float (*const values)[N_AGENTS], const int n_envs) {
@@ -139,8 +139,7 @@ WD_FN void wd_units(float (*const out)[WD_ROWS], const float (*const in)[WD_ROWS
   }
 }
 
-// A layer, whose weights are those of `torch.nn.Linear`, (outputs, inputs), with the biases behind them; returns what comes
-// after these.
+// A layer with weights as in `torch.nn.Linear`, (outputs, inputs), followed by biases; returns the pointer after these.
 template <int N_INPUTS, int N_OUTPUTS>
 static const float* wd_layer(float (*const out)[WD_ROWS], const float (*const in)[WD_ROWS], const float* const weights) {
   const float* const biases = weights + N_OUTPUTS * N_INPUTS;
@@ -154,7 +153,7 @@ static void wd_activate(float* const numbers, const int n) {
   WD_INDEPENDENT for (int i = 0; i < n; ++i) numbers[i] = wd_unit(numbers[i]);
 }
 
-// What a thread works on: a row for each feature, unit and output.
+// Working memory of a thread: a row for each feature, unit and output.
 struct wd_policy {
   float seen[N_SEEN][WD_ROWS], hidden1[HIDDEN1][WD_ROWS], hidden2[HIDDEN2 + 1][WD_ROWS];
   float out[N_HEAD][WD_ROWS], value[1][WD_ROWS];

@@ -1,14 +1,14 @@
-// What training keeps of one step.
+// Recording of one env step for training.
 //
 // Reads rewards, _done_, terminated and truncated if HAS_FLAGS, final_observations if CUTS; writes the row of the step:
 // reward_row, terminated_row, truncated_row, success_row. Adds to running_return and running_steps of the episode; at
 // its end moves them to finished_return and finished_steps and counts it in finished_episodes. If CUTS, the final
 // observation of a truncated episode, N_WORDS floats of all agents, goes to slot n_cut[env] of cuts, which counts on.
 //
-// Of an environment that breaks its contract `faults` keeps the largest n_cut that passed n_cuts, and counts the steps at
-// which HAS_FLAGS and _done_ is not set exactly where one of the flags is.
+// `faults` records environments that break their contract: the largest n_cut above n_cuts, and with HAS_FLAGS the number of
+// steps where _done_ differs from terminated or truncated.
 //
-// Without HAS_FLAGS every end is by the dynamics. A success is such an end that the flags tell, or _done_ == 2.
+// Without HAS_FLAGS every end is by the dynamics. A success is a terminated flag, or _done_ == 2.
 //
 // A sum belongs to one thread, so nothing is atomic and the order of additions is that of the steps.
 
@@ -25,7 +25,7 @@ WD_KERNEL(record)(const float (*rewards)[N_AGENTS], const int* _done_, const int
     running_return[env][agent] = _done_[env] ? 0.f : sum;
   }
   if (CUTS) {
-    // Neighbouring threads copy neighbouring words; a block with one environment only looks once whether it must.
+    // Neighbouring threads copy neighbouring words; a block with one environment checks only once.
     const int n_words = ENVS_PER_BLOCK > 1 || truncated[WD_FIRST_ENV] ? ENVS_PER_BLOCK * N_WORDS : 0;
     for (int item = WD_THREAD; item < n_words; item += WD_STRIDE) {
       const int env = WD_FIRST_ENV + item / N_WORDS, word = item % N_WORDS;

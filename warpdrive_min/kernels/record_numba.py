@@ -1,4 +1,4 @@
-"""Recording of one step of training, in Numba: the rule of `record.cu`."""
+"""Recording of a training step in Numba: the rule of `record.cu`."""
 
 # ruff: noqa: N806, SIM102  (constants keep their names in all languages; Numba prunes only an `if` on its own)
 

@@ -1,4 +1,4 @@
-"""Recording of one step of training, in NumPy: the rule of `record.cu`, over all environments at once."""
+"""Recording of a training step in NumPy: the rule of `record.cu`."""
 
 from __future__ import annotations
 

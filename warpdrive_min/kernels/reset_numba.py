@@ -1,4 +1,4 @@
-"""The generic resets in Numba: the rule of `reset.cu`."""
+"""Generic resets in Numba: the rule of `reset.cu`."""
 
 # ruff: noqa: N806  (constants keep their names in all languages)
 
@@ -13,7 +13,10 @@ from warpdrive_min.kernels.core_numba import pool_row
 
 
 def build(c: Any) -> dict[str, Any]:
-    """Return the kernels ``reset_rows`` and ``undo_done``; arrays arrive as rows of 32-bit words."""
+    """Return the kernels ``reset_rows`` and ``undo_done``.
+
+    Arrays are passed as rows of 32-bit words.
+    """
     ENVS_PER_BLOCK, THREADS = c.ENVS_PER_BLOCK, c.THREADS
 
     @cuda.jit

@@ -1,4 +1,4 @@
-"""The generic resets in NumPy: the rule of `reset.cu`, over all environments at once."""
+"""Generic resets in NumPy: the rule of `reset.cu`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ IntArray = NDArray[np.int32]
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
-    """Return the kernels ``reset_rows`` and ``undo_done``; arrays arrive as rows of 32-bit words."""
+    """Return the kernels ``reset_rows`` and ``undo_done``.
+
+    Arrays are passed as rows of 32-bit words.
+    """
 
     def reset_rows(given: Rows, n_envs: int) -> None:
         envs = _affected(given.done, given.force)

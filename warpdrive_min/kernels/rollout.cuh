@@ -1,4 +1,4 @@
-// What a kernel of many steps adds to that of one: random actions, as the sampler would draw them.
+// Random actions of a rollout kernel, equal to the sampler's.
 //
 // Constants that come before this header, besides the sizes of all kernels: KEEP_ALL, RANDOM; with RANDOM also N_TYPES
 // and either CATEGORIES, the choices of each type, with WD_DISCRETE defined, or LOW and HIGH, bounds of each agent's types.
@@ -10,7 +10,7 @@
 
 typedef int wd_action;
 
-// One of the choices, each as likely as the others: what the sampler draws from equal weights.
+// One of the choices, uniformly: the sampler's draw from equal weights.
 WD_FN wd_action wd_chosen(const unsigned word, const int, const int type) {
   if (CATEGORIES[type] == 2) return static_cast<int>(word >> 31);  // the same, without a conversion
   return wd_min(static_cast<int>(wd_uniform(word) * static_cast<float>(CATEGORIES[type])), CATEGORIES[type] - 1);
@@ -26,8 +26,8 @@ WD_FN wd_action wd_chosen(const unsigned word, const int agent, const int type) 
 
 #endif
 
-// Writes the actions (n_envs, N_AGENTS, N_TYPES) of the environments of this block. Afterwards the block waits, and then
-// counts the draw with `wd_count_draw`.
+// Writes this block's actions (n_envs, N_AGENTS, N_TYPES). The caller must then synchronise the block and count the draw
+// with `wd_count_draw`.
 WD_FN void wd_draw_actions(wd_action* const actions, const int* const draws, const int* const seed, const int stream,
                            const int n_envs) {
 #if defined(__CUDACC__)

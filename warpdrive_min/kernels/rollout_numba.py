@@ -1,7 +1,7 @@
-"""Random actions of a kernel ``rollout`` in Numba, as the sampler would draw them.
+"""Random actions of a kernel ``rollout`` in Numba, equal to the sampler's.
 
-Constants besides the sizes of all kernels: N_TYPES; CATEGORIES, choices of each type, none of continuous actions; these
-lie between LOW and HIGH, a number for each agent and type.
+Constants in addition to the sizes of all kernels: N_TYPES, CATEGORIES, LOW and HIGH. CATEGORIES has the choices of each
+type, and is empty for continuous actions. These lie between LOW and HIGH, with a number for each agent and type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from warpdrive_min.kernels.noise_numba import number
 
 
 class Draw(NamedTuple):
-    """Device functions on actions: of one word, and of a block that draws for all agents of its environments."""
+    """Device functions for actions: for one word, and for a block's environments."""
 
     choose: Callable[..., Any]
     draw: Callable[..., Any]
@@ -25,7 +25,7 @@ class Draw(NamedTuple):
 
 
 def drawing(c: Any) -> Draw:
-    """Close the functions over the constants."""
+    """Build the device functions with the constants."""
     threads, envs_per_block, n_agents, n_types = c.THREADS, c.ENVS_PER_BLOCK, c.N_AGENTS, c.N_TYPES
     n_items = envs_per_block * n_agents
     if c.CATEGORIES:
@@ -33,7 +33,7 @@ def drawing(c: Any) -> Draw:
 
         @cuda.jit(device=True)
         def choose(word, agent, action_type):
-            """Return one of the choices, each as likely as the others: as the sampler does from equal weights."""
+            """Return one of the choices, uniformly, as the sampler from equal weights."""
             n = categories[action_type]
             return min(int32(uniform(word) * float32(n)), int32(n - 1))
 
@@ -47,7 +47,7 @@ def drawing(c: Any) -> Draw:
 
     @cuda.jit(device=True)
     def draw(actions, step, draws, seed, stream, n_envs):
-        """Write the actions of a step, counted from the first one of the launch; afterwards the block waits."""
+        """Write the actions of a launch's step; the caller must synchronise."""
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, agent = split(item, n_agents)
             env = cuda.blockIdx.x * envs_per_block + local
@@ -65,7 +65,7 @@ def drawing(c: Any) -> Draw:
 
     @cuda.jit(device=True)
     def count(draws, n_steps, n_envs):
-        """Count the draws of a launch; the block has waited before."""
+        """Count the draws of a launch; the caller must have synchronised."""
         for local in range(cuda.threadIdx.x, envs_per_block, threads):
             env = cuda.blockIdx.x * envs_per_block + local
             if env < n_envs:

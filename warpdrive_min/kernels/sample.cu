@@ -21,7 +21,7 @@ constexpr int TILE_FLOATS = 8192;  // 32 KB leave room for seven blocks on one m
 static_assert(ROW_STRIDE <= TILE_FLOATS, "sample: N_CATEGORIES must be below 8192; split the action space");
 constexpr int TILE_ROWS = THREADS * ROW_STRIDE <= TILE_FLOATS ? THREADS : TILE_FLOATS / ROW_STRIDE;
 #else
-constexpr int LANES = 16;  // so many rows go together; those beyond the last one hold zeros
+constexpr int LANES = 16;  // rows of a group; those beyond the last row hold zeros
 constexpr int TILE_ROWS = N_CATEGORIES <= 64 ? WD_TILE : N_CATEGORIES <= 8192 ? LANES : 1;
 constexpr int TILES = (WD_ITEMS_OF_A_PART + TILE_ROWS - 1) / TILE_ROWS;  // of a block
 #endif

@@ -1,4 +1,4 @@
-"""The sampler in Numba: the rule and the tiles of `sample.cu`."""
+"""Sampler in Numba: the rule and the tiles of `sample.cu`."""
 
 # ruff: noqa: N806, SIM102  (constants keep their names in all languages; Numba prunes only an `if` on its own)
 
@@ -14,7 +14,10 @@ from warpdrive_min.kernels.arguments import Choices
 from warpdrive_min.kernels.core_numba import exp, log, natural, philox, split, uniform, word
 
 TILE_FLOATS = 8192
-"""32 KB of shared memory leave room for seven blocks on one multiprocessor of an H200."""
+"""Floats of a tile, 32 KB.
+
+Shared memory then has room for seven blocks on a multiprocessor of an H200.
+"""
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -34,9 +37,9 @@ def build(c: Any) -> dict[str, Any]:
         raise ValueError(f"sample: N_CATEGORIES must be below 8192 (got {N_CATEGORIES}); split the action space")
     TILE_ROWS = min(THREADS, TILE_FLOATS // ROW_STRIDE)
     MINUS_INFINITY = np.float32(-math.inf)
-    FORBIDDEN = MINUS_INFINITY if LOGITS else np.float32(0)  # of weight 0
+    FORBIDDEN = MINUS_INFINITY if LOGITS else np.float32(0)  # has weight 0
     NAN = np.float32(math.nan)
-    SMALLEST = np.finfo(np.float32).tiny  # the least normal float: smaller weights count as 0
+    SMALLEST = np.finfo(np.float32).tiny  # smallest normal float; smaller weights count as 0
     LARGEST = np.finfo(np.float32).max
 
     @cuda.jit(device=True)
@@ -99,7 +102,7 @@ def build(c: Any) -> dict[str, Any]:
                                 weight = exp(entry)
                             elif entry >= SMALLEST:
                                 weight = entry
-                            else:  # NaN, which makes the total NaN, for one that is negative or NaN
+                            else:  # NaN for negative or NaN entries; it makes the total NaN
                                 weight = float32(0) if entry >= float32(0) else NAN
                             if ENTROPY:
                                 if weight > float32(0):
@@ -110,7 +113,7 @@ def build(c: Any) -> dict[str, Any]:
                             if not (total > float32(0) and total <= LARGEST):
                                 is_impossible = True
                         if not ARGMAX:
-                            # uint32 of each step: the count of words wraps as in the other languages.
+                            # Each operation is cast to uint32: the count of words wraps as in the other languages.
                             number = uint32(uint32(uint32(given.draws[env]) * uint32(N_TYPES)) + uint32(action_type))
                             if action_type == 0 or number & uint32(3) == 0:
                                 words = philox(
@@ -151,7 +154,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def count(draws: int32[:], n_envs: int32) -> None:
-        """Count a draw whose blocks shared an environment, after all have read the count."""
+        """Count a draw, after all blocks of an environment read the count."""
         if cuda.threadIdx.x == 0 and cuda.blockIdx.x % BLOCKS_PER_ENV == 0:
             draws[cuda.blockIdx.x // BLOCKS_PER_ENV] += 1
 

@@ -1,4 +1,4 @@
-"""The sampler in NumPy: the rule of `sample.cu`, over all environments at once."""
+"""Sampler in NumPy: the rule of `sample.cu`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     """Return the kernel ``sample``."""
     words = _Words(c.N_AGENTS)
     sizes = [int(size) for size in c.CATEGORIES]
-    forbidden = MINUS_INFINITY if c.LOGITS else np.float32(0)  # of weight 0
+    forbidden = MINUS_INFINITY if c.LOGITS else np.float32(0)  # has weight 0
     starts = np.cumsum([0, *sizes[:-1]])
 
     def sample(given: Choices, n_envs: int) -> None:
@@ -33,7 +33,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
             given.entropy[...] = 0
         for action_type, (start, size) in enumerate(zip(starts, sizes, strict=True)):
             part = slice(start, start + size)
-            # Categories first, so that the sums over them run along whole arrays.
+            # Categories first, so that sums over them add whole arrays.
             rows = np.moveaxis(given.distribution[..., part], -1, 0)
             allowed = np.moveaxis(given.mask[..., part], -1, 0) != 0 if c.MASKED else None
             rows = rows if allowed is None else np.where(allowed, rows, forbidden)
@@ -65,7 +65,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
 
 class _Words:
-    """The random words of the current draw; the four words of a block last for up to four draws."""
+    """Random words of a draw; a block serves up to four draws."""
 
     def __init__(self, n_agents: int) -> None:
         self._agents = np.arange(n_agents)
@@ -73,7 +73,7 @@ class _Words:
         self._words: tuple[rng.UInt32Array, ...] = ()
 
     def select(self, word: rng.UInt32Array, stream: int, seed: IntArray) -> rng.UInt32Array:
-        """Return the words (n_envs, n_agents) number ``word`` (n_envs,)."""
+        """Return the words (n_envs, n_agents) of index ``word`` (n_envs,)."""
         block, index = word >> np.uint32(2), word & np.uint32(3)
         key = (stream, seed.tobytes(), block.tobytes())
         if key != self._key:
@@ -87,7 +87,10 @@ class _Words:
 
 
 def _impossible(rows: FloatArray, *, is_logits: bool) -> NDArray[np.bool_]:
-    """Return the rows from which nothing can be drawn, (n_envs, n_agents), from entries with categories first."""
+    """Return a mask of rows without a possible draw, (n_envs, n_agents).
+
+    Entries have the categories as first axis.
+    """
     if is_logits:
         total = np.abs(rows.max(axis=0)) + np.float32(1)  # NaN if one is
     else:

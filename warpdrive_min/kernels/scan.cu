@@ -3,8 +3,8 @@
 // warp read neighbouring ones.
 //
 // Reads rewards, terminated, truncated, values if VALUES, last_values unless COMPAT, cut_values if CUTS; writes
-// returns, and advantages if VALUES. Arrays whose flag is false are never touched. In each case follow_t = 0 at an end,
-// but the value of the cut where CUTS and the time limit ended it; else what step t + 1 has.
+// returns, and advantages if VALUES. Arrays whose flag is false are never touched. In each case follow_t is 0 at an end, the
+// cut's value at an end by the time limit with CUTS, else the value or return of step t + 1, as below.
 //
 //   VALUES: delta_t = r_t + gamma follow_t - v_t;  A_t = delta_t + gamma lam A_{t+1}, without A_{t+1} at an end;
 //           R_t = A_t + v_t;  step t + 1 has the value v_{t+1}, v_T = last_values
@@ -21,15 +21,15 @@ WD_KERNEL(scan)(const float* __restrict__ rewards, const float* __restrict__ val
                 const int* __restrict__ truncated, const float* __restrict__ last_values,
                 const float* __restrict__ cut_values, float* __restrict__ advantages, float* __restrict__ returns,
                 float gamma, float lam, int n_steps, int n_cuts, int n_rows) {
-  const int n_envs = n_rows;  // as many as WD_EACH_ENV counts
+  const int n_envs = n_rows;  // bound of WD_EACH_ENV
   const int n_flags = n_rows / AGENTS_PER_ENV;
   const float decay = gamma * lam;
   WD_EACH_ENV(local, row) {
     const int env = row / AGENTS_PER_ENV;
-    int slot = 0;  // of the next truncation, going back: first of that after the last
+    int slot = 0;  // of the next truncation backwards; starts after the last one
     for (int step = 0; CUTS && step < n_steps; ++step)
       slot += truncated[static_cast<long long>(step) * n_flags + env] != 0;
-    float after = COMPAT ? 0.f : last_values[row], advantage = 0.f;  // after: what the step that follows has
+    float after = COMPAT ? 0.f : last_values[row], advantage = 0.f;  // after: value or return of step t + 1
     for (int step = n_steps - 1; step >= 0; --step) {
       const long long flag = static_cast<long long>(step) * n_flags + env;
       const long long at = static_cast<long long>(step) * n_rows + row;

@@ -12,7 +12,10 @@ from warpdrive_min.kernels.arguments import Scan
 
 
 def build(c: Any) -> dict[str, Any]:
-    """Return the kernel ``scan``; arrays arrive with one axis for the rows, which are (environment, agent) pairs."""
+    """Return the kernel ``scan``.
+
+    Arrays have one axis of rows, which are (environment, agent) pairs.
+    """
     AGENTS_PER_ENV, ENVS_PER_BLOCK, THREADS = c.AGENTS_PER_ENV, c.ENVS_PER_BLOCK, c.THREADS
     VALUES, CUTS, COMPAT = c.VALUES, c.CUTS, c.COMPAT
     GENERALISED = VALUES and not COMPAT
@@ -25,12 +28,12 @@ def build(c: Any) -> dict[str, Any]:
             row = cuda.blockIdx.x * ENVS_PER_BLOCK + local
             if row < given.n_rows:
                 env = row // AGENTS_PER_ENV
-                slot = 0  # of the next truncation, going back: first of that after the last
+                slot = 0  # of the next truncation backwards; starts after the last one
                 if CUTS:
                     for step in range(given.n_steps):
                         if given.truncated[step, env] != 0:
                             slot += 1
-                after = float32(0) if COMPAT else float32(given.last_values[row])  # what the step that follows has
+                after = float32(0) if COMPAT else float32(given.last_values[row])  # of the following step
                 advantage = float32(0)
                 for step in range(given.n_steps - 1, -1, -1):
                     is_terminated, is_truncated = given.terminated[step, env] != 0, given.truncated[step, env] != 0

@@ -1,4 +1,4 @@
-"""Advantages and returns in NumPy: the rule of `scan.cu`, over all rows at once."""
+"""Advantages and returns in NumPy: the rule of `scan.cu`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ ZERO: Final = np.float32(0)
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
-    """Return the kernel ``scan``; arrays arrive with one axis for the rows, which are (environment, agent) pairs."""
+    """Return the kernel ``scan``.
+
+    Arrays have one axis of rows, which are (environment, agent) pairs.
+    """
 
     def scan(given: Scan) -> None:
         rate = np.float32(given.gamma)

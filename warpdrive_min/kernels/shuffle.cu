@@ -15,8 +15,8 @@ WD_FN unsigned mixed(unsigned x) {
 
 // A Feistel network permutes the numbers of 2 half_bits bits, at least n and below 4 n of them; an index walks along
 // its cycle until it is below n again, 4 steps at most on average, which permutes 0 to n - 1. No memory, no sort.
-// With 12 rounds the frequencies of pairs are those of chance even at n = 5: chi-square of 400,000 draws is 16 with 19
-// degrees of freedom (8 rounds: 55; 6: 774).
+// With 12 rounds the frequencies of pairs are random even at n = 5: chi-square of 400,000 draws is 16 with 19 degrees of
+// freedom (8 rounds: 55; 6: 774).
 // Each permutation has two words of the seed.
 WD_KERNEL(permute)(int* indices, const int* counter, const int* seed, int half_bits, int n, int n_envs) {
   const unsigned mask = (1u << half_bits) - 1u;

@@ -18,7 +18,10 @@ FACTORS = (np.uint64(0x85EBCA6B), np.uint64(0xC2B2AE35))
 
 @cuda.jit(device=True)
 def mixed(x):
-    """Return the finaliser of MurmurHash3; products are of 64 bits, so that the simulator's do not overflow."""
+    """Return the finaliser of MurmurHash3.
+
+    Products have 64 bits, so that they do not overflow in the simulator.
+    """
     x = uint32(uint64(uint32(x ^ (x >> uint32(16)))) * FACTORS[0] & LOW)
     x = uint32(uint64(uint32(x ^ (x >> uint32(13)))) * FACTORS[1] & LOW)
     return uint32(x ^ (x >> uint32(16)))
@@ -26,7 +29,10 @@ def mixed(x):
 
 @cuda.jit(device=True)
 def four_rounds(left, right, keys, mask):
-    """Return both halves after the rounds of four keys, an even number: they need not swap places in between."""
+    """Return both halves after four rounds, one for each key.
+
+    An even number of rounds needs no swaps.
+    """
     left = uint32(left ^ (mixed(uint32(right ^ keys[0])) & mask))
     right = uint32(right ^ (mixed(uint32(left ^ keys[1])) & mask))
     left = uint32(left ^ (mixed(uint32(right ^ keys[2])) & mask))

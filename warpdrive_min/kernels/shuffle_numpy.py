@@ -1,4 +1,4 @@
-"""Random indices in NumPy: the rules of `shuffle.cu`, over all indices at once."""
+"""Random indices in NumPy: the rules of `shuffle.cu`."""
 
 from __future__ import annotations
 

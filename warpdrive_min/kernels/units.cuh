@@ -8,5 +8,5 @@ constexpr int WD_LAST_HIDDEN = HIDDEN2 ? HIDDEN2 : HIDDEN1;
 
 WD_FN float wd_unit(const float sum) { return IS_TANH ? wd_tanh(sum) : sum < 0.f ? 0.f : sum; }  // NaN stays NaN
 
-// Derivative of a unit by what it returned.
+// Derivative of a unit, computed from its output.
 WD_FN float wd_unit_slope(const float y) { return IS_TANH ? 1.f - y * y : y <= 0.f ? 0.f : 1.f; }

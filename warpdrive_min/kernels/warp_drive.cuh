@@ -1,4 +1,4 @@
-// WarpDrive's vocabulary for kernels with a thread for each agent, included before a source that uses a word of it.
+// WarpDrive's vocabulary for kernels with a thread for each agent, included before sources that use it.
 //
 // Defined before this header: WD_BLOCKS, the blocks that share an environment, and WD_OWN_ with each of the words that the
 // source defines itself. Several blocks of an environment are a thread block cluster, which the hardware schedules
@@ -30,8 +30,8 @@ WD_FN int get_flattened_array_index(const int* index, const int* sizes, int rank
 #endif
 
 // Barrier of all threads of an environment that have not left the kernel; what they wrote before it, all of them see.
-// Fibres take ours in any case, as one that spins in memory, such as WarpDrive's, would leave the others no turn: then
-// calls take the overload for a `wd_ours`, and what reads `__sync_env_threads(wd_ours()) {` defines another one.
+// Fibres always use our barrier: one that spins in memory, such as WarpDrive's, would never switch to the others. Calls then
+// take the overload for a `wd_ours`, and a source's definition `__sync_env_threads(wd_ours()) {` defines another one.
 #if defined(WD_FIBRES)
 struct wd_ours {};
 WD_FN void __sync_env_threads(wd_ours, WD_HERE) { wd_sync_env(file, line); }

@@ -1,6 +1,6 @@
-// Words of CUDA C that nvcc offers without a header, for the C++ compiler of the backend `host`: included before each source.
-// docs/cuda-words.md lists them. Names that approximate are exact here, and atomics hold for all threads, whatever their
-// scope. It includes no header of the C++ library but the smallest: each takes time in every build.
+// CUDA C names that nvcc provides without a header, for the C++ compiler of the backend `host`; included before each source.
+// docs/cuda-words.md lists them. Approximate functions are exact here, and atomics cover all threads, whatever their scope.
+// It includes only the smallest headers of the C++ library, since each slows down every build.
 #pragma once
 
 #if !defined(__CUDACC__)
@@ -15,7 +15,7 @@
 #define __host__
 #define __device__
 #define __managed__
-#define __shared__ thread_local  // of the system's thread that runs the block
+#define __shared__ thread_local  // of the OS thread that runs the block
 #define __forceinline__ inline
 #define __noinline__
 #define __grid_constant__
@@ -128,7 +128,7 @@ static inline double erfcx(double x) {
   for (int k = 8; k > 0; --k) rest = x + .5 * k / rest;
   return M_2_SQRTPI / 2. / rest;
 }
-// x of which the lower tail of a normal distribution is p: by steps of Halley's method, in the tail that is smaller.
+// Quantile p of the normal distribution, by steps of Halley's method in the smaller tail.
 static inline double normcdfinv(double p) {
   if (!(p > 0. && p < 1.)) return p == 0. ? -HUGE_VAL : p == 1. ? HUGE_VAL : nan("");
   if (p > .5) return -normcdfinv(1. - p);
@@ -299,8 +299,8 @@ static inline unsigned __brev(unsigned x) {
 static inline unsigned long long __brevll(unsigned long long x) {
   return static_cast<unsigned long long>(__brev(static_cast<unsigned>(x))) << 32 | __brev(static_cast<unsigned>(x >> 32));
 }
-// Four bytes of the eight of two numbers; the lowest three bits of each digit of the choice say which, the fourth repeats
-// the byte's sign instead.
+// Select four of the eight bytes of two numbers. The lowest three bits of each digit of the choice are the byte's index; the
+// fourth bit selects copies of that byte's sign bit instead.
 static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned choice) {
   const unsigned long long both = static_cast<unsigned long long>(high) << 32 | low;
   unsigned result = 0u;
@@ -375,7 +375,7 @@ static inline long long clock64() { return clock(); }
 
 // ---- atomics
 
-// Where threads are fibres, one that changed nothing lets others have their turn: of such calls locks are made.
+// With fibres, an atomic that changes nothing switches to other threads: kernels build locks from such calls.
 #if defined(WD_FIBRES)
 #define WD_TURN(what) wd_yield(what, file, line)
 #define WD_CALLER , WD_HERE
@@ -388,7 +388,7 @@ static inline void __syncwarp(unsigned = ~0u) {}
 static inline void __nanosleep(unsigned) {}
 #endif
 
-// Replace a value by what `change` makes of it; returns the value before. In a template, so that a source may have its own.
+// Replace a value by `change` of it; returns the value before. A template, so that a source may define its own.
 template <class T, class Change>
 WD_UNSEEN static T wd_change(T* const address, const Change change) {
   T before;
@@ -443,7 +443,7 @@ WD_ATOMIC_EXCHANGE(atomicExch_system)
 WD_ATOMIC_COMPARE(atomicCAS)
 WD_ATOMIC_COMPARE(atomicCAS_block)
 WD_ATOMIC_COMPARE(atomicCAS_system)
-#if defined(WD_FIBRES)  // of its writes fibres must not be shown
+#if defined(WD_FIBRES)  // its writes must not be reported to fibres
 #undef WD_ATOMIC_ADD
 #undef WD_ATOMIC_MIN
 #define WD_ATOMIC_ADD(address, value) atomicAdd(address, value)
