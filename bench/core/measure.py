@@ -102,7 +102,7 @@ class Checked:
     twin: Callable[[], Check] | None = None
     """Compares a small run with its reference run; None if there is no reference run.
 
-    Called only after the timing: another trainer in the process slows each launch outside a CUDA graph permanently (ADR
+    Called only after the timing: another trainer in the process slows every launch of a CUDA graph permanently (ADR
     0014)."""
 
     def check_after(self, *, with_twin: bool = True) -> Check:

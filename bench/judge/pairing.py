@@ -1,4 +1,4 @@
-"""Records of two sides become pairs, with their caveats."""
+"""Pair the records of two sides, and state caveats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .evidence import Judgement, Key, check_allowed, disturbed, mismatches, name
 
 
 def is_file(side: str) -> bool:
-    """True if a side is records rather than a revision."""
+    """True if a side is a file of records rather than a revision."""
     return side != WORKING_TREE and exists(Path(side))
 
 
