@@ -320,7 +320,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
             yield f"{index}/{len(todo)} {name}: {got}"
         else:
             publication.add([got.a, got.b], got.comparison)
-            yield f"{index}/{len(todo)} {name}: {got.ratio.value:.3f}"
+            yield f"{index}/{len(todo)} {name}: the second takes {got.ratio.value:.3f} times as long as the first"
 
 
 def run_peers(publication: Publication) -> Iterator[str]:

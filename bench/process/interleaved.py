@@ -155,7 +155,7 @@ def measure_all(
         if kept:
             kept.add(got)
         pairs[index] = got
-        say(f"{n_done}/{len(missing)} {name}: {got.ratio.value:.4f}")
+        say(f"{n_done}/{len(missing)} {name}: B takes {got.ratio.value:.4f} times as long as A")
     found.pairs.extend(pairs[index] for index in sorted(pairs))
     return found
 

@@ -21,15 +21,15 @@ from .many_steps import modes
 from .shared import is_outside, place
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
-"""Cases that measure such an environment."""
+"""Cases that can measure such an environment."""
 FEW_ENVS: Final = (64,)
-"""Numbers of environments in preset smoke, unless others are asked for."""
+"""Default numbers of environments in preset smoke."""
 SOME_ENVS: Final = (100, 10_000)
-"""The same in the other presets."""
+"""Default numbers of environments in the other presets."""
 
 
 def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[int]) -> list[str]:
-    """Return those of the names of environments that are outside `envs/`.
+    """Return the names of environments that are outside `envs/`.
 
     Raises:
         CompareError: One is of no environment, or another option is given that is not of these.
@@ -49,7 +49,7 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
 
 
 def name_of(target: str, arguments: Mapping[str, Any]) -> str:
-    """Return the name of an environment in records: its class and config.
+    """Return an environment's name in records: its class and config.
 
     Raises:
         ConfigError: There is no such class.
@@ -65,7 +65,7 @@ def name_of(target: str, arguments: Mapping[str, Any]) -> str:
 
 
 def names_of(envs: Sequence[str]) -> set[str]:
-    """Return all names in records of environments on the command line.
+    """Return all names in records for environments on the command line.
 
     Raises:
         CompareError: One is of no environment.
@@ -105,7 +105,7 @@ def outside_jobs(
 ) -> list[Job]:
     """Return the points of an environment outside `envs/`.
 
-    Points of `many_steps` are of an `Environment`: one after WarpDrive's manual takes its steps one by one.
+    Points of `many_steps` need an `Environment`; an environment after WarpDrive's manual takes single steps.
 
     Args:
         name: As `is_outside`.
@@ -138,7 +138,7 @@ def outside_jobs(
         env = environment_of({"env": name})
     except ConfigError:
         raise
-    except Exception as error:  # whatever its author's constructor raises
+    except Exception as error:  # its constructor may raise anything
         do = "give its arguments, each as --config KEY=VALUE; `python -m warpdrive_min validate` shows where it breaks"
         raise CompareError(
             f"--env: {target} cannot be made with arguments {arguments} (got {type(error).__name__}: {error}); {do}"

@@ -21,7 +21,7 @@ from ..shared import steps_of
 
 
 def available(name: str) -> Backend:
-    """Return the backend, or skip the point with the reason and what to install."""
+    """Return the backend; raises Skip with the reason and what to install."""
     state = BACKENDS[name].availability()
     if not state.available:
         raise Skip(f"{name}: {state}")
@@ -45,24 +45,26 @@ def torch_threads(backend: Backend) -> int | None:
 # ------------------------------------------------------------------ repeated work
 
 GRAPH_STEPS: Final = 50
-"""Steps in a captured graph; long enough that its launch costs nothing."""
+"""Env steps in a captured graph; enough to hide the cost of its launch."""
 EAGER_STEPS: Final = 4
-"""Steps of a run on a CPU: one Philox block serves four draws, so that every run costs the same."""
+"""Env steps of a run on a CPU.
+
+One Philox block serves four draws, so every run costs the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Work that a run does several times."""
+    """Work that a run repeats."""
 
     run: Callable[[], None]
-    """Enqueues all of it."""
+    """Enqueues all repetitions."""
     n: int
     """Number of repetitions."""
     mode: Mode
 
 
 def repeated(backend: Backend, work: Callable[[], object], mode: Mode | None = None, n: int | None = None) -> Repeated:
-    """Do the work once, so that all is compiled, and return it many times over.
+    """Do the work once, so that everything is compiled, and return it repeated.
 
     Args:
         backend: That it runs on.
@@ -164,7 +166,7 @@ def timed_steps(
 
 
 def snapshot_of(data: CUDADataManager) -> Callable[[], None]:
-    """Copy all arrays but workspace; return what restores them. Enqueues."""
+    """Copy all arrays except workspace; return a function that restores them. Enqueues."""
     live = [data.tensor(name) for name in data.array_names() if not data.attribute(name, "scratch", False)]
     copies = [tensor.clone() for tensor in live]
 
