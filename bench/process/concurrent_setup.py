@@ -34,8 +34,9 @@ def run_point(job: Job, context: Context, start: Start | None) -> Record:
 def run_points(todo: Sequence[Job], context: Context, start_of: StartOf, at_once: int = 1) -> Iterator[Record]:
     """Measure points; the `Runner` of a sweep on this machine.
 
-    Points of a GPU that are `Timed` come first, several at once, each timed in `quiet`. The others run alone: their
-    set-up is timed too, or they take all memory, all threads or several GPUs. So do points that failed beside others.
+    `Timed` points on a GPU come first, several at once, each timed in `quiet`. All others run alone: their set-up is
+    timed too, or they use all memory, all threads or several GPUs. Points that failed alongside others are repeated
+    alone.
 
     Args:
         todo: The points.
@@ -78,9 +79,9 @@ class Attempt:
     worker: Worker
     waits: bool = False
     wants_quiet: bool = False
-    """It waits for its timing, not for the timing of others."""
+    """True while it waits for its own timing."""
     is_done: bool = False
-    """It has sent its record and exits."""
+    """True once it has sent its record; then it exits."""
 
     @classmethod
     def start(cls, job: Job, context: Context, start: Start) -> Attempt:
@@ -110,8 +111,8 @@ def _run_at_once(
 ) -> Generator[Record, None, list[tuple[Job, str]]]:
     """Yield the record of each finished point; return the failed ones with reasons.
 
-    Once all processes wait, those that want quiet are timed one by one; then all others continue. So no process sets
-    up, checks, starts or ends while another one is timed, and this process only waits.
+    Once all processes wait, those that request quiet are timed one by one; then all others continue. So no process sets
+    up, checks, starts or ends while another one is timed. This process only waits.
     """
     to_start = deque(todo)
     running: list[Attempt] = []
@@ -130,7 +131,7 @@ def _run_at_once(
             ready = connection.wait([each.worker.fileno() for each in busy], ENDING_S if some_end else None)
             for each in busy:
                 if each.worker.fileno() not in ready:
-                    if not ready and each.is_done:  # it does not exit by itself
+                    if not ready and each.is_done:  # it does not exit on its own
                         each.worker.kill()
                     continue
                 try:

@@ -1,6 +1,6 @@
-"""A sweep on a Ray cluster: a point has its own GPU, or all CPUs of a node.
+"""A sweep on a Ray cluster: each point has its own GPU, or all CPUs of a node.
 
-The driver chooses the node of each point: a point of the CPU needs all CPUs of that node. Each point has a new process;
+The driver chooses each point's node, because a CPU point needs all CPUs of that node. Each point has a new process;
 only the driver writes records.
 """
 
@@ -30,7 +30,7 @@ RETRIES: Final = 3
 KNOCK_S: Final = 5.0
 """Timeout of the connection to a cluster's head, s."""
 REFRESH_S: Final = 2.0
-"""Interval of looking for new nodes, s."""
+"""Interval between searches for new nodes, s."""
 
 
 class ClusterError(RuntimeError):
@@ -90,7 +90,7 @@ class Node:
 
     id: str
     address: str
-    """For messages; records name no host."""
+    """Address for messages; records name no host."""
     n_cpus: int
     n_gpus: int
 
@@ -146,7 +146,7 @@ class Cluster:
         """Dead nodes that Ray may still list; a restarted node has a new id."""
 
     def availability(self) -> dict[str, Availability]:
-        """Return the backends for which a node has the device."""
+        """Return the available backends: those whose device a node has."""
         nodes = self.nodes()
 
         def state(on_gpu: bool) -> Availability:
@@ -189,7 +189,7 @@ class Cluster:
         self._checked.add(node.id)
 
     def measure(self, todo: Sequence[Job], context: Context) -> Iterator[Record]:
-        """Yield the record of each point; retries points whose worker or node died.
+        """Yield the record of each point; retry points whose worker or node died.
 
         Raises:
             ClusterError: A node has other sources.
@@ -220,7 +220,7 @@ class Cluster:
                 self._ray.cancel(reference, force=True)
 
     def _send_out(self, waiting: Sequence[Task], running: dict[Any, Task], context: Context) -> list[Task]:
-        """Start points that fit; returns the others."""
+        """Start points that fit; return the others."""
         nodes, left = self.nodes(), []
         for task in waiting:
             there = {node: [each for each in running.values() if each.node == node] for node in nodes}
@@ -268,7 +268,7 @@ def _losses(task: Task) -> dict[str, list[str]]:
 
 
 def _unmeasured(status: Status, task: Task, context: Context, why: str) -> Record:
-    """Record a point without a result, and so without a machine."""
+    """Return the record of a point without a result, and so without a machine."""
     reason = why + (f" ({', '.join(task.losses)})" if task.losses else "")
     seen = Measurement(notes=_losses(task), unread={"machine": "no node sent the point back"})
     nowhere, job = replace(context, machine={}), task.job

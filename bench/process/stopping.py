@@ -1,4 +1,4 @@
-"""Report of what a stopped command saved, and the command that resumes it."""
+"""Report of a stopped command's output files, and the command that resumes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import remove_left
 
 PROGRAM = __name__.rpartition(".process.")[0]
-"""Package in a command line."""
+"""Package name in a command line."""
 
 
 @dataclass(slots=True)

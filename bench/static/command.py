@@ -1,4 +1,4 @@
-"""`python -m bench static`: what every kernel costs, by its machine code, on a machine without a GPU."""
+"""`python -m bench static`: cost of every kernel by its machine code, without a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .sides import architectures, compiled, counted, counted_jobs
 STATIC: Final = RESULTS / "static"
 WIDE: Final = 200
 HOST: Final = counts.BACKEND
-"""Backend whose instructions are counted; only where it is named."""
+"""Backend whose instructions are counted; only if named."""
 
 
 def static(

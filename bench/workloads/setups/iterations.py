@@ -56,9 +56,9 @@ def plays(trainer: WatchedTrainer, mode: Any) -> Repeated:
 TWIN_ENVS: Final = 8
 TWIN_STEPS: Final = 16
 TWIN_ITERATIONS: Final = 3
-"""Iterations of a small run: the first eager, the second captured, the third replayed."""
+"""Iterations of a small run: one eager, one captured, one replayed."""
 Comparison = Callable[[], tuple[float, str]]
-"""Returns the difference of two runs that must be bit-identical, and describes them."""
+"""Returns the error of two runs that must be bit-identical, and a description."""
 NO_TWIN: Final = "none before the timing, which another trainer would slow down"
 """Reference's name in a check without a reference run."""
 

@@ -166,7 +166,7 @@ def timed_steps(
 
 
 def snapshot_of(data: CUDADataManager) -> Callable[[], None]:
-    """Copy all arrays except workspace; return a function that restores them. Enqueues."""
+    """Copy all arrays except workspace; return their restoring function. Enqueues."""
     live = [data.tensor(name) for name in data.array_names() if not data.attribute(name, "scratch", False)]
     copies = [tensor.clone() for tensor in live]
 

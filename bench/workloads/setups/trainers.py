@@ -31,7 +31,7 @@ NETWORKS: Final[dict[str, dict[str, Any]]] = {
     "256-256": {"fc_dims": [256, 256]},
     SEPARATE: {"fc_dims": [64, 64], "activation": "tanh", "shared": False, "init_method": "orthogonal"},
 }
-"""Network settings by their name on the axis; missing ones come from the run config."""
+"""Network settings by name on the axis; the run config has the others."""
 SPLIT_OVER: Final = 3
 """Iterations over which the shares of rollout and update are measured."""
 NO_CHECKPOINTS: Final = 10**9
