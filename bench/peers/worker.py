@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_RUNS = 8
-"""Number of runs within which compilation must end."""
+"""Maximum number of runs until compilation must end."""
 
 
 class Peer:
@@ -65,9 +65,9 @@ class Peer:
         return {"wall_ns": wall_ns, "compiled": compiled() - before}
 
     def _by_laps(self, work: Any, runs: int) -> int:
-        """Return the time of a number of runs at the fastest time of each lap so far, ns.
+        """Return the time of a number of runs by the fastest time of each lap, ns.
 
-        A run of a Python loop may be so long that others on the machine always slow a part of it down.
+        A run of a Python loop may be so long that other processes always slow part of it.
         """
         for _ in range(runs):
             work.laps.clear()
@@ -94,9 +94,9 @@ def _provenance(module: Any, device: str) -> dict[str, Any]:
 
 
 def _until_nothing_compiles(work: Any) -> int:
-    """Run until a run compiles nothing; returns the number of runs.
+    """Run until a run compiles nothing; return the number of runs.
 
-    JAX compiles again when the types of results differ from those of the inputs, such as weak types.
+    JAX compiles again if the types of results differ from those of the inputs, such as weak types.
 
     Raises:
         RuntimeError: Every run compiles.
@@ -106,13 +106,13 @@ def _until_nothing_compiles(work: Any) -> int:
         before = compiled()
         work.run()
         work.wait()
-        if n > 1 and compiled() == before:  # without a counter the first run may compile, too
+        if n > 1 and compiled() == before:  # without a counter the first run may compile too
             return n
     raise RuntimeError(f"each of its first {MOST_RUNS} runs must not compile (got {compiled()} programs)")
 
 
 def _nothing() -> int:
-    """Return the count of software that compiles nothing, or has no counter."""
+    """Return 0: the software compiles nothing, or has no counter."""
     return 0
 
 

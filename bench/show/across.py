@@ -85,7 +85,7 @@ def _ops_per_s(record: Record) -> Metric:
 
 
 def kernels(records: Sequence[Record]) -> Chart:
-    """Return the rates of single kernels but the sampler, a panel for each case."""
+    """Return the rates of single kernels except the sampler, a panel per case."""
     shown = [record for record in latest(records) if record.scope == "kernel" and record.case != "sampler"]
     panels = []
     for case in dict.fromkeys(record.case for record in shown):

@@ -76,9 +76,9 @@ def show(records: Sequence[Record], console: Console) -> None:
 
 
 def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
-    """Return a Markdown table for each case, below its name if there are several.
+    """Return a Markdown table per case, below its name if there are several.
 
-    The order in which they were measured does not matter.
+    The order of measuring does not matter.
     """
     tables: dict[str, str] = {}
     for case, make in TABLES.items():

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 ROWS_A_PAGE: Final = 50
-"""Rows of a LaTeX table; a longer one is cut into parts."""
+"""Maximum rows of a LaTeX table; longer ones are split."""
 AS_ABOVE: Final = "Empty cells on the left are as above."
 HEAD_LETTERS: Final = 8
-"""Least width of a column head in LaTeX, letters."""
+"""Minimum width of a column head in LaTeX, characters."""
 
 
 def console(width: int = 200) -> Console:
@@ -36,7 +36,7 @@ def console(width: int = 200) -> Console:
 
 
 def terminal(table: Table[Any]) -> rich_table.Table:
-    """Return a table as rich prints it: words on the left, numbers on the right."""
+    """Return a table for rich: words on the left, numbers on the right."""
     made = rich_table.Table(
         title=Text(table.title),
         caption=Text(table.caption) if table.caption else None,
@@ -59,7 +59,7 @@ def terminal(table: Table[Any]) -> rich_table.Table:
 
 
 def markdown(table: Table[Any]) -> str:
-    """Return a table as Markdown, without a line break at its end."""
+    """Return a table as Markdown, without a trailing line break."""
     head = [column.name.replace("\n", " ") for column in table.columns]
     lines = [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in (head, *table.cells)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
@@ -71,12 +71,15 @@ def escape_markdown(text: str) -> str:
 
 
 def template(name: str, **options: Any) -> Template:
-    """Return a template of the report or the paper; its macro `table` renders a table."""
+    """Return a template of the report or the paper.
+
+    Its macro `table` renders a table.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
         trim_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # not what is HTML already
+        finalize=lambda value: printable(value) if type(value) is str else value,  # leaves HTML unchanged
         **options,
     )
     return environment.get_template(name)
@@ -94,7 +97,7 @@ SPECIAL: Final = {
     '"': "''",
     "\N{MINUS SIGN}": r"\ensuremath{-}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row they would belong to the end of the last
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row they would be taken as arguments of the previous row's end
 }
 
 TYPESET: Final = (
@@ -113,7 +116,7 @@ def _power(digits: str, exponent: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Return plain text as LaTeX prints it, with its numbers set as such."""
+    """Return plain text escaped for LaTeX, with its numbers typeset."""
     text = "".join(SPECIAL.get(letter, letter) for letter in one_line(text))
     for pattern, put in TYPESET:
         text = re.sub(pattern, put, text)
@@ -133,7 +136,7 @@ def head(packages: Sequence[str], name: str) -> str:
 
 
 def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: bool) -> str:
-    """Return a floating figure that shrinks to the room of the document.
+    """Return a floating figure that shrinks to the document's width.
 
     Args:
         name: Path of the LaTeX file that is made.
@@ -148,7 +151,7 @@ def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: b
 
 
 def floating_table(name: str, table: Table[Any]) -> str:
-    """Return a floating booktabs table; a long one is split, a wide one shrinks.
+    """Return a floating booktabs table; long ones are split, wide ones shrink.
 
     Args:
         name: Path of the LaTeX file that is made.

@@ -1,4 +1,4 @@
-"""`python -m bench static`: cost of every kernel by its machine code, without a GPU."""
+"""`python -m bench static`: cost of each kernel's machine code, without a GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def static(
     config: Annotated[list[str] | None, typer.Option(help="Argument of a user's environment, as KEY=VALUE.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = STATIC,
 ) -> None:
-    """Compile every kernel as it would be launched, read its machine code, record it, and show a table.
+    """Compile every kernel as launched, read and record its machine code, show a table.
 
     Exits with 1 if a kernel could not be compiled or read, with 5 if an option is wrong.
     """

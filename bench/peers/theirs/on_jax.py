@@ -9,11 +9,11 @@ from typing import Any
 from .work import RUN_STEPS, Point, Work
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
-"""JAX's event of a program that it has compiled."""
+"""JAX's event for a compiled program."""
 
 
 def device() -> str:
-    """Return the kind of device that JAX computes on."""
+    """Return the kind of device that JAX uses."""
     import jax  # noqa: PLC0415  (theirs)
 
     return "cuda" if jax.default_backend() == "gpu" else "cpu"

@@ -1,4 +1,4 @@
-"""Charts of samplers, training and start-up: rows of runs, scaling over GPUs, and learning curves."""
+"""Charts of samplers, training and start-up, scaling over GPUs, learning curves."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def split_chart(records: Sequence[Record]) -> Chart:
 
 
 def starts_chart(records: Sequence[Record]) -> Chart:
-    """Chart the parts of a start, one after the other."""
+    """Chart the parts of a start, stacked."""
     shown = sorted(latest(records), key=_start_name)
     names = dict.fromkeys(name for record in shown for name in record.notes["samples_s"])
     parts = {name: HATCHES[index // len(PART_COLORS)] for index, name in enumerate(names)}
@@ -270,7 +270,7 @@ def scaling_chart(records: Sequence[Record]) -> Chart:
 def efficiencies(records: Sequence[Record]) -> dict[int, float]:
     """Return rate(n) / (n * rate(1)) by `id` of each record.
 
-    Records without one of a single rank in the same run are left out.
+    Records without a single-rank record in the same run are omitted.
     """
     single = baselines(records, "n_ranks", 1)
     return {
@@ -305,7 +305,7 @@ def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series
 
 TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision", "until", "population")
 CURVE_POINTS: Final = 100
-"""Points at which curves of several seeds are averaged."""
+"""Points where curves of several seeds are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +363,7 @@ class LearningCurves:
         return [Panel(title, series, level=float(threshold) if policy == learner else None)]
 
     def _curve(self, record: Record, policy: str) -> tuple[Floats, Floats]:
-        """Return where a seed has a mean return, and these returns."""
+        """Return the positions along the curve with a mean return, and these returns."""
         assert record.curve is not None
         pairs = zip(self.along(record.curve), record.curve.mean_return[policy], strict=True)
         found = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.float64).reshape(-1, 2)
@@ -379,7 +379,7 @@ class LearningCurves:
         return sorted(found, key=lambda point: point.x)
 
     def _mean(self, curves: Sequence[tuple[Floats, Floats]]) -> list[DataPoint]:
-        """Return the interquartile mean, from where all seeds have a return."""
+        """Return the interquartile mean, starting where all seeds have a return."""
         curves = [curve for curve in curves if len(curve[0])]
         if not curves:
             return []
