@@ -41,7 +41,7 @@ class Finding:
 
     topic: str
     level: Level
-    """`note`: figures are valid, with a limitation; `problem`: misleading or impossible."""
+    """`note`: figures are valid with a limit; `problem`: misleading or impossible."""
     says: str
     do: str = ""
     """Advice; empty if nothing needs doing."""

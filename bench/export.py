@@ -247,7 +247,7 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
 
 
 def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folder: Path) -> None:
-    """Let asv write its files into a temporary folder, because it replaces files in place."""
+    """Let asv write into a temporary folder, because it replaces files in place."""
     from asv import results, runner, util  # noqa: PLC0415  (optional)
     from asv.benchmarks import Benchmarks  # noqa: PLC0415
     from asv.machine import Machine  # noqa: PLC0415

@@ -182,7 +182,7 @@ def runnable(todo: Sequence[Job], states: Mapping[str, Availability], what: str 
 # ------------------------------------------------------------------ points and records of a comparison
 
 GATED: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).parent / "judge" / "gated.toml")["points"]
-"""Rows of conditions; without cases a gate uses the points that meet all of one row."""
+"""Rows of conditions; by default a gate uses the points that meet all of a row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

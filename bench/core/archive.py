@@ -26,7 +26,7 @@ File = Path | zipfile.Path
 ARCHIVE: Final = "archive.zip"
 """Name of the archive in the results folder."""
 CUT: Final = "is cut short"
-"""Start of the message for incomplete JSON, such as the last line of a killed sweep."""
+"""Start of the message for incomplete JSON, such as a killed sweep's last line."""
 Loaded = TypeVar("Loaded")
 
 

@@ -72,7 +72,7 @@ def judge_all(
         return [each for each in shown if each[0].case in cases]
 
     def candidates(claim: Claim) -> Sequence[tuple[Record, str]]:
-        """Return the records that can decide a claim; a peer's may be paired with any case."""
+        """Return the records that can decide a claim; a peer's pair with any case."""
         if claim.query is None or claim.query.peer:
             return shown
         return of_cases(frozenset(each.case for each in claim.query.filters))

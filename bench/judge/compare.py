@@ -139,7 +139,7 @@ def compare(
     resume: Resume = None,
     at_once: AtOnce = 1,
 ) -> None:
-    """Measure two sides in turns, or read two files of records, and say which is faster.
+    """Compare two sides, measured interleaved or read from files of records.
 
     Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
     fails.

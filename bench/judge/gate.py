@@ -85,7 +85,7 @@ def gate(
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="With --static: its argument, as KEY=VALUE.")] = None,
 ) -> None:
-    """Fail if something is slower than a baseline, or with --static if the machine code of kernels is worse.
+    """Fail if a point is slower than a baseline, or with --static if a kernel's code is worse.
 
     Exits with 0 ok, 1 regression, 2 inconclusive, 3 nothing measured or the set of points changed, 4 not comparable or
     no baseline, 5 broken.
@@ -348,7 +348,7 @@ def _slower(estimate: Estimate) -> str:
 
 
 def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration | None, list[str]]:
-    """Return the calibration of the records' machine, and what it lacks, as text."""
+    """Return the calibration of the records' machine, and its gaps, as text."""
     if not records:
         return None, []
     calibration = read(records[0].machine, folder)

@@ -83,9 +83,10 @@ def reproduce(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure the points of a run again; exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken.
+    """Measure the points of a run again, and compare.
 
-    Of certificates the runs are trained again, and compared to the bit.
+    Exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken. Runs of certificates are trained again
+    and must be bit-identical.
     """
     if out is not None:
         require_writable(out, "--out", is_file=True)

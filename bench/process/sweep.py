@@ -1,4 +1,4 @@
-"""Sweep of points into a file of records, from which a stopped sweep resumes."""
+"""Sweep of points into a file of records; a stopped sweep resumes from it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def table(
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
-    """Update the tables of documents: run the `python -m bench table ...` command above each."""
+    """Update the tables of documents by running the `bench table` command above each."""
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         for document in documents:
             echo(f"{document}:")

@@ -97,7 +97,7 @@ SPECIAL: Final = {
     '"': "''",
     "\N{MINUS SIGN}": r"\ensuremath{-}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row they would be taken as arguments of the previous row's end
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row: an argument of the row break
 }
 
 TYPESET: Final = (

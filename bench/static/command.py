@@ -39,7 +39,7 @@ def static(
     config: Annotated[list[str] | None, typer.Option(help="Argument of a user's environment, as KEY=VALUE.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = STATIC,
 ) -> None:
-    """Compile every kernel as launched, read and record its machine code, show a table.
+    """Compile every kernel as launched, and record and show its machine code's cost.
 
     Exits with 1 if a kernel could not be compiled or read, with 5 if an option is wrong.
     """

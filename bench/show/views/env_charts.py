@@ -179,7 +179,7 @@ def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]
 
 
 def agents_chart(records: Sequence[Record]) -> Chart:
-    """Chart the throughput over agents, for the number of environments with most sizes."""
+    """Chart the throughput over agents, at the most-measured number of environments."""
     partly = {"tag_gridworld": f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"}
     by_env = grouped(plain(latest(records)), "env").values()
     shown = _of_several_sizes(
