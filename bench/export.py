@@ -164,7 +164,7 @@ def of_one_machine(shown: Sequence[Cost]) -> list[Cost]:
     """Return the newest cost of each name.
 
     Raises:
-        ShowError: They are of several machines, which the format cannot tell apart.
+        ShowError: The costs are of several machines, which the format cannot distinguish.
     """
     machines = by_machine(each.record for each in shown)
     if len(machines) > 1:

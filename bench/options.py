@@ -110,7 +110,7 @@ def refuse_unused(context: typer.Context, reason: str, *names: str) -> None:
         names: Parameters of the command.
 
     Raises:
-        BadParameter: One was given.
+        BadParameter: Such an option was given.
     """
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name)

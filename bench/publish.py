@@ -209,7 +209,7 @@ def begin(
     """Start or continue a set; return it with its manifest.
 
     Raises:
-        RefusedError: There are changes or the doctor sees a problem; or the set was begun in another way.
+        RefusedError: There are changes, the doctor finds a problem, or the set was started with other options.
         SetError: Its manifest breaks the schema.
     """
     context = Context.here(preset.value)

@@ -56,7 +56,7 @@ def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence
     """Return the page; equal records and claims give an equal page.
 
     Args:
-        records: Of any number of machines.
+        records: Records of one or several machines.
         claims: Verdicts on the same records; None: the page is without them.
         past: Other records, for the history.
 

@@ -211,7 +211,7 @@ class Bystanders:
     """Processes that are neither a given process nor its descendants.
 
     Args:
-        root: That process; None: this one.
+        root: The given process; None: this one.
         proc: Folder of the system's figures.
         cores: Cores on which their work counts; None: those that this process may use.
     """

@@ -338,10 +338,10 @@ class Record(_Line):
 
         Args:
             case: Its case.
-            point: The point.
+            point: Axes of the point.
             context: Facts that it shares with others.
             started: Start of the set-up; the record ends now.
-            facts: Those of the point that is set up; None: its set-up failed.
+            facts: Facts of the prepared point; None: its set-up failed.
             seen: Result of measuring; one with a `Measurement.fault` makes a failed record.
             status: "skipped" or "failed" where nothing was measured.
             reason: Why.
@@ -741,7 +741,7 @@ def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record
 
     Args:
         paths: Files of JSON lines, and folders; comparisons among the lines are left to `read_comparisons`.
-        cut: Gets a message for each line that is left out: a killed sweep leaves one cut, and others break the schema.
+        cut: Gets a message for each skipped line: incomplete after a kill, or against the schema.
 
     Raises:
         RecordError: A line cannot be read or breaks the schema, and there is no ``cut``; or a path is missing.

@@ -104,7 +104,7 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
 
     Raises:
         NotComparable: The condition does not name two values.
-        CompareError: There is no such axis or value.
+        CompareError: The axis or value does not exist.
     """
     name, _, values = axis.partition("=")
     both = values.split(",")

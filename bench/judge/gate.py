@@ -143,7 +143,7 @@ def parse_threshold(text: str) -> float:
     """Parse ``--threshold``, such as ``5%`` or ``0.05``.
 
     Raises:
-        CompareError: It is neither, or not between 0 and 1.
+        CompareError: The text is neither, or not between 0 and 1.
     """
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

@@ -91,7 +91,7 @@ class Query(Model):
         Args:
             records: Evidence.
             comparisons: Turns that join records.
-            hardware: That of `theirs`, which says nothing of a peer elsewhere.
+            hardware: Hardware of `theirs`; it says nothing about other hardware.
         """
         if self.peer and (beside := self._beside(records, comparisons, hardware)):
             return beside

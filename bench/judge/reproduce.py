@@ -130,7 +130,7 @@ def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list
     """Return the evidence of a run, of its N-th record, or by conditions.
 
     Raises:
-        NoSuchRunError: There is none; lists what there is.
+        NoSuchRunError: No record matches; lists the available ones.
     """
     run_id, _, number = run.partition(":")
     ids = sorted({record.run_id for record in records if record.run_id.startswith(run_id)})

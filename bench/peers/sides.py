@@ -324,7 +324,7 @@ def _counterpart(device: str) -> str:
     """Return our fastest backend on a kind of device.
 
     Raises:
-        WorkerError: None can run here.
+        WorkerError: No backend can run here.
     """
     states = availability()
     if here := [name for name in BACKENDS[device] if states[name].available]:

@@ -42,7 +42,7 @@ def run_points(todo: Sequence[Job], context: Context, start_of: StartOf, at_once
         todo: The points.
         context: Fields that their records share.
         start_of: Chooses the process of a point.
-        at_once: Most points that are set up and checked at the same time.
+        at_once: Maximum number of points that are set up and checked at once.
     """
     beside_others: list[tuple[Job, Start]] = []
     alone: list[Job] = []

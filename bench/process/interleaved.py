@@ -125,7 +125,7 @@ def measure_all(
         preset: Lengths of blocks and number of rounds.
         say: Gets a progress line for each pair.
         kept: Output files; pairs in them are not measured again.
-        at_once: Most rounds that are set up at the same time, see `in_rounds`.
+        at_once: Maximum number of rounds that are set up at once, see `in_rounds`.
 
     Raises:
         NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
@@ -218,8 +218,8 @@ def in_rounds(
     Args:
         todo: The sides of each pair.
         preset: Lengths of blocks and number of rounds.
-        at_once: Most rounds that are set up at the same time.
-        say: Gets a line for each pair that is postponed.
+        at_once: Maximum number of rounds that are set up at once.
+        say: Gets a line for each postponed pair.
 
     Raises:
         NotComparable: Two sides have different case versions or GPUs.

@@ -90,7 +90,7 @@ class Round:
     Args:
         sides: Both sides.
         preset: Lengths of blocks and warm-ups.
-        number: Number among the rounds of its pair, from 0.
+        number: Index among the rounds of its pair, from 0.
         place: Index of its pair.
     """
 

@@ -114,10 +114,10 @@ def printed(
         cases: Names of cases; none: all.
         where: Conditions on points.
         on: Beginning of the names of machines, see `machine.kind`.
-        only_latest: Of the records of a point keep the latest.
+        only_latest: Keep only the latest record of each point.
 
     Raises:
-        ShowError: There is no such file, or nothing measured and right is left to show.
+        ShowError: A file does not exist, or no correct measurement is left to show.
         RecordError: A file of records breaks the schema.
     """
     names = " ".join(records)

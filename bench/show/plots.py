@@ -117,7 +117,7 @@ def draw(
     If a point was measured several times, the latest record is drawn.
 
     Args:
-        records: Of one run or several; what failed or was skipped is left out.
+        records: Records of one or several runs; failed and skipped ones are left out.
         out: Folder; made if missing.
         style: Fonts and sizes.
         formats: A file is written in each.

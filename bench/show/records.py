@@ -151,7 +151,7 @@ def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
     environment without NumPy code.
 
     Args:
-        records: Of one case, and peers.
+        records: Records of one case, and of peers.
     """
 
     def is_code_on_cpu(record: Record) -> bool:

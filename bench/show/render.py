@@ -140,10 +140,10 @@ def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: b
 
     Args:
         name: Path of the LaTeX file that is made.
-        file: The picture in the same folder, for ``graphicx``.
+        file: Picture in the same folder, for ``graphicx``.
         caption: Plain text, like all others here.
-        label: Its label after ``fig:``.
-        is_narrow: It stands in one column of the page, not across all of them.
+        label: Label after ``fig:``.
+        is_narrow: True for one column of the page instead of all.
     """
     named = f"\\caption{{{escape(caption)}}}\n\\label{{fig:{label}}}\n"
     picture = f"\\includegraphics{{{file}}}%\n"

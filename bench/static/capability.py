@@ -52,10 +52,10 @@ def warps_at_once(capability: Capability, *, threads: int, registers: int, share
     """Return the resident warps of a multiprocessor, and the limiting resource.
 
     Args:
-        capability: Of the multiprocessor.
-        threads: Of a block.
-        registers: Of a thread.
-        shared_bytes: Of a block.
+        capability: Resources of the multiprocessor.
+        threads: Threads per block.
+        registers: Registers per thread.
+        shared_bytes: Shared memory per block, bytes.
 
     Source: `cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`.
     """
@@ -77,8 +77,8 @@ def blocks_at_once(capability: Capability, *, threads: int, warps: int) -> int:
     """Return the number of blocks in a wave.
 
     Args:
-        capability: Of the multiprocessors.
-        threads: Of a block.
+        capability: Resources of the multiprocessors.
+        threads: Threads per block.
         warps: On a multiprocessor at once, see `warps_at_once`.
     """
     return max(1, warps // -(-threads // WARP)) * capability.multiprocessors

@@ -56,7 +56,7 @@ def kernels(path: Path) -> dict[str, KernelCode]:
     """Return the kernels of a compiled file by name.
 
     Raises:
-        CubinError: It is no cubin.
+        CubinError: The file is no cubin.
     """
     content = path.read_bytes()
     if content[:5] != b"\x7fELF\x02":

@@ -42,7 +42,7 @@ def chosen(
 
     Args:
         envs: Environments, kinds of the core's kernels, or a user's classes as ``module:Class``; none: all of ours.
-        backends: Of `BACKENDS`; none: both.
+        backends: Names in `BACKENDS`; empty: both.
         n_envs: Copies, in place of the usual ones.
         n_agents: Agents, in place of the usual ones.
         config: Arguments of a user's environment.

@@ -82,11 +82,11 @@ def records_of(
     """Yield the records of each program, with the code under a folder.
 
     Args:
-        programs: What is compiled.
-        architectures: As ``sm_90``; each one of `CAPABILITIES`.
-        context: What the records share.
+        programs: Programs to compile.
+        architectures: Names in `CAPABILITIES`, such as ``sm_90``.
+        context: Fields that the records share.
         root: Folder of a checkout.
-        n_processes: That compile at once; None: one for each core.
+        n_processes: Number of compiling processes; None: one per core.
     """
     for program, reply in answers(programs, architectures, root, n_processes):
         yield list(_records(program, reply, architectures, context))

@@ -67,7 +67,7 @@ def nvdisasm() -> str:
     """Return the path of the disassembler: the package's, else one on the PATH.
 
     Raises:
-        CompareError: There is none.
+        CompareError: No disassembler is installed.
     """
     folders = [Path(folder) / "nvidia" / "cu13" / "bin" for folder in sys.path]
     found = next((path for folder in folders if (path := folder / "nvdisasm").is_file()), None)

@@ -53,7 +53,7 @@ per step."""
 def env_step_points(preset: Preset) -> list[Point]:
     """Return environments x backends x sizes, and some points with exact floats.
 
-    Presets full and paper also have `A_MILLION` agents, so many that rounding always decides for some of them.
+    Presets full and paper also have `A_MILLION` agents; rounding always decides for some of them.
     """
     sizes = env_step_sizes(preset)
     points: list[Point] = [

@@ -137,7 +137,7 @@ def fill(point: Point, n_envs: int) -> int:
     """Start a number of environments, step them once, and return that number.
 
     Raises:
-        DeviceMemoryError: They do not fit.
+        DeviceMemoryError: The environments do not fit.
     """
     import torch
 

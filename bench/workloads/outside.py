@@ -32,7 +32,7 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
     """Return the names of environments that are outside `envs/`.
 
     Raises:
-        CompareError: One is of no environment, or another option is given that is not of these.
+        CompareError: A name is no environment, or an option does not apply to it.
     """
     outside = [name for name in envs if is_outside(name)]
     if shipped := [name for name in envs if name not in outside]:
@@ -52,7 +52,7 @@ def name_of(target: str, arguments: Mapping[str, Any]) -> str:
     """Return an environment's name in records: its class and config.
 
     Raises:
-        ConfigError: There is no such class.
+        ConfigError: The class does not exist.
     """
     from warpdrive_min.registrar import load_class
 
@@ -68,7 +68,7 @@ def names_of(envs: Sequence[str]) -> set[str]:
     """Return all names in records for environments on the command line.
 
     Raises:
-        CompareError: One is of no environment.
+        CompareError: A name is no environment.
     """
     targets = [name.partition("{")[0] for name in outside_of(envs, (), ())]
     try:
@@ -108,16 +108,16 @@ def outside_jobs(
     Points of `many_steps` need an `Environment`; an environment after WarpDrive's manual takes single steps.
 
     Args:
-        name: As `is_outside`.
+        name: Name as for `is_outside`.
         config: Its arguments, each as KEY=VALUE.
-        preset: How many environments there are, unless ``n_envs`` says.
-        cases: Of `OUTSIDE_CASES`; none: both.
-        backends: Of those that it has kernels for; none: all of them.
+        preset: Preset of the number of environments, unless ``n_envs`` is given.
+        cases: Names in `OUTSIDE_CASES`; empty: both.
+        backends: Backends with kernels for it; empty: all of them.
         n_envs: Numbers of environments.
 
     Raises:
-        CompareError: Another case or backend is named, there are no NumPy kernels, or the class takes other arguments.
-        ConfigError: There is no such class, or the config breaks a rule of its own.
+        CompareError: A case or backend is unknown, NumPy kernels are missing, or the arguments do not fit.
+        ConfigError: The class does not exist, or the config breaks its rules.
     """
     from warpdrive_min.environment import Environment
 
@@ -166,7 +166,7 @@ def config_of(settings: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of an environment's class from KEY=VALUE settings.
 
     Raises:
-        CompareError: One is no pair.
+        CompareError: A setting is not KEY=VALUE.
     """
     from warpdrive_min.commands.environments import read_settings
 

@@ -100,11 +100,11 @@ def start(point: Point, plan: Plan, threads: int) -> Measurement:
 
     Args:
         point: The point.
-        plan: How much is measured.
+        plan: Amount of sampling.
         threads: CPU threads of torch in each rank.
 
     Raises:
-        TrainingError: A rank has failed; what it said is on standard error.
+        TrainingError: A rank failed; its output is on standard error.
     """
     from pydantic import TypeAdapter
 

@@ -61,10 +61,10 @@ def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers
     """Return the config of an environment, as in published run configs.
 
     Args:
-        env: Its name in `ENVS`.
-        n_agents: All of them.
-        neighbor_search: Of Tag Continuous.
-        n_taggers: Of Tag Continuous; None: one in eleven agents.
+        env: Name in `ENVS`.
+        n_agents: Number of all agents.
+        neighbor_search: Setting of Tag Continuous.
+        n_taggers: Number of taggers in Tag Continuous; None: one in eleven agents.
     """
     if env in EPISODE_LENGTHS:
         return {"episode_length": EPISODE_LENGTHS[env]}

@@ -75,8 +75,8 @@ class Starter:
     """Starts the processes of a point, and keeps their arrays for the check.
 
     Args:
-        point: The point; ``cache`` says whether each process finds the folder of compiled code empty, or as the first
-            one has left it.
+        point: The point. Its ``cache`` selects an empty folder of compiled code for each process, or the folder that
+            the first one filled.
         threads: CPU threads of torch in each process.
     """
 
@@ -91,7 +91,7 @@ class Starter:
         """Start a process, wait, and return the duration of each part, s, in order.
 
         Raises:
-            StartError: It failed; with the end of what it wrote.
+            StartError: The process failed; quotes the end of its output.
         """
         import numpy as np
 

@@ -45,7 +45,7 @@ def row_chart(
     """Return a chart of rows with a panel for each value of some axes.
 
     Args:
-        records: In the order of their rows.
+        records: Records in the order of their rows.
         axes: Axes that tell panels apart.
         panel: Makes the panel of these values and records.
         declared: Other fields of the chart.

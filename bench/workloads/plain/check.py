@@ -22,7 +22,8 @@ def agreement(batch: Batch, oracle: EnvWrapper, n_steps: int) -> Agreement:
 
     Args:
         batch: Any number of environments.
-        oracle: Started wrapper of the same environment on `cpu`, of as many or fewer copies, without `auto_reset`.
+        oracle: Started wrapper of the same environment on `cpu`, without `auto_reset`, with at most the batch's
+            number of copies.
         n_steps: Steps.
 
     Raises:

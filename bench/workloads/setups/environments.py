@@ -45,7 +45,7 @@ def environment_of(point: Point) -> CUDAEnvironmentContext:
     """Return the environment of a point, from `ENVS` or from outside.
 
     Raises:
-        ConfigError: There is no such class, or it does not take this config.
+        ConfigError: The class does not exist, or refuses this config.
     """
     name, own = class_and_config(point["env"])
     if is_outside(name):

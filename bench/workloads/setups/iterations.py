@@ -67,8 +67,8 @@ def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Che
     """Return the check of a small run against a reference run.
 
     Args:
-        point: Whose sizes are made small.
-        run: Plays and learns, `TWIN_ITERATIONS` times; returns what it came to.
+        point: The point; its sizes are reduced.
+        run: Plays and learns, `TWIN_ITERATIONS` times; returns the resulting arrays.
     """
 
     def check() -> Check:

@@ -40,9 +40,9 @@ class LearningRun(WatchedTrainer):
 
     Args:
         env: Name of the environment in `ENVS`.
-        settings: The run.
-        learner: Policy that is judged.
-        threshold: Least mean return; None: train to the end.
+        settings: Run config of the run.
+        learner: Policy that is evaluated.
+        threshold: Minimum mean return; None: train to the end.
     """
 
     def __init__(self, env: str, settings: Settings, learner: str, threshold: float | None) -> None:

@@ -67,7 +67,7 @@ def require_room(wrapper: EnvWrapper) -> None:
     """Check that a GPU can hold all observations of a launch.
 
     Raises:
-        Skip: It has not.
+        Skip: The GPU's memory is too small.
     """
     data = wrapper.cuda_data_manager
     if data.device.type != "cuda":

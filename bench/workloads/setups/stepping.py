@@ -29,7 +29,7 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
     """Sample random actions, step, and restart ended environments.
 
     Args:
-        point: Its ``mode``, where it has one, says whether there is a graph.
+        point: The point; its ``mode``, if any, selects graph or eager.
         draws: Sample in each step; else the actions of one draw are taken again and again.
     """
     if point["backend"] == PLAIN:

@@ -83,7 +83,7 @@ class WatchedTrainer(Trainer):
 
     Args:
         env: Name of the environment in `ENVS`.
-        settings: The run.
+        settings: Run config of the run.
         exact: Floats of the environment are bit-identical on every backend.
         saves: Save checkpoints as the run says, not only one at the end.
     """
