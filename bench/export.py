@@ -33,7 +33,7 @@ from .workloads.cases import CASES, is_present
 GROUPED_BY: Final = ("env", "implementation")
 """Axes in the name of an ASV benchmark; the others are parameters."""
 PARAMETERS: Final = ("backend", "n_envs")
-"""Axes with a parameter each; the rest is one parameter, as ASV crosses them."""
+"""Axes with one parameter each; ASV crosses parameters, so the rest is one."""
 
 
 class Format(StrEnum):
@@ -51,7 +51,7 @@ def export(
     records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")],
     out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
 ) -> None:
-    """Write records as a CSV or Parquet table, or as costs for other tools.
+    """Write records as a CSV or Parquet table, or costs for other tools.
 
     The tools are ASV, github-action-benchmark and Bencher.
     """
@@ -123,7 +123,7 @@ class Cost:
 
     @property
     def samples(self) -> list[float] | None:
-        """Metric of each sample; None: it is no time, or there was one run."""
+        """Metric per sample; None if it is no time, or run once."""
         if self.record.samples_ns is None:
             return None
         per_ns = self.metric.value / median(self.record.samples_ns)
@@ -193,7 +193,7 @@ def github_action_benchmark(shown: Sequence[Cost]) -> list[dict[str, Any]]:
 
 
 def bencher(shown: Sequence[Cost]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the Bencher Metric Format; a time is the measure ``latency``, in ns.
+    """Return the Bencher Metric Format; times are ``latency``, in ns.
 
     Source: https://bencher.dev/docs/reference/bencher-metric-format/.
     """
@@ -298,7 +298,7 @@ def _committed(shown: Sequence[Cost]) -> list[Cost]:
 
 
 def scale(each: Cost) -> float:
-    """Return the factor to seconds, ASV's unit of time; 1 for other units."""
+    """Return the factor to seconds, ASV's unit; 1 for other units."""
     return NANOSECONDS.get(each.metric.unit, 1e9) / 1e9
 
 
@@ -348,7 +348,7 @@ def asv_machine(name: str, record: Record) -> dict[str, str]:
 
 
 def commit_date(sha: str, record: Record) -> int:
-    """Return the time of a commit, or of its measurement if git lacks it; ms."""
+    """Return a commit's time, or its measurement's if git lacks it; ms."""
     try:
         return int(git("show", "-s", "--format=%ct", sha, root=machine.ROOT).split()[-1]) * 1000
     except (GitError, ValueError, IndexError):

@@ -21,7 +21,7 @@ print(json.dumps({name: str(state) for name, state in availability().items()}))
 
 
 def list_() -> None:
-    """Show the cases with their axes, and the backends that can run here."""
+    """Show the cases with their axes, and the available backends."""
     for case in CASES.values():
         echo(f"{case.name} ({case.scope}): {case.title}")
         for preset in PresetName:

@@ -48,7 +48,7 @@ def require_cases(names: Sequence[str]) -> None:
 
 
 def between(low: float, high: float) -> Callable[[float | None], float | None]:
-    """Return an option callback that requires a number within bounds, and refuses NaN."""
+    """Return an option callback that checks bounds and refuses NaN."""
 
     def checked(value: float | None) -> float | None:
         if value is None or low <= value <= high:
@@ -79,7 +79,7 @@ Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished p
 
 
 def run_of(resume: str | None, out: Path, preset: Preset, option: str = "--out") -> str:
-    """Return the run id to resume, or a new one if ``resume`` is None.
+    """Return the run id to resume, or a new one for None.
 
     Raises:
         BadParameter: It is not a run id, or the folder has no records of that run, or has some of another preset.
@@ -145,7 +145,7 @@ def require_known(conditions: Sequence[str], option: str = "--where") -> None:
 
 
 def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:
-    """Require each AXIS=VALUE condition to match a point, unless there are no points.
+    """Require each AXIS=VALUE condition to match, unless there are no points.
 
     Raises:
         BadParameter: A condition matches none, or selects plain NumPy of environments that lack it.
@@ -182,7 +182,7 @@ def runnable(todo: Sequence[Job], states: Mapping[str, Availability], what: str 
 # ------------------------------------------------------------------ points and records of a comparison
 
 GATED: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).parent / "judge" / "gated.toml")["points"]
-"""Rows of conditions; by default a gate uses the points that meet all of a row."""
+"""Rows of conditions; a gate's default points meet all of one row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

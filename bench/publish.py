@@ -1,4 +1,4 @@
-"""`python -m bench publish`: create or resume the set of a commit on this machine.
+"""`python -m bench publish`: create or resume a commit's set of records.
 
 Doctor, sweep, pairs, peers, figures, tables and manifest go to results/sets/KIND-SHA/. Documents are made from that
 folder.
@@ -53,7 +53,7 @@ class TimeIsUp(Exception):  # noqa: N818  (an outcome, not a mistake)
 
 @dataclass(slots=True)
 class Clock:
-    """Deadline that assumes each step takes as long as the longest so far."""
+    """Deadline that assumes steps as long as the longest so far."""
 
     until_s: float | None
     start: float = field(default_factory=time.monotonic)
@@ -61,7 +61,7 @@ class Clock:
     last: float = field(default_factory=time.monotonic)
 
     def tick(self) -> None:
-        """End a step; raises TimeIsUp if the next one may exceed the deadline."""
+        """End a step; raises TimeIsUp if another may exceed the deadline."""
         now = time.monotonic()
         self.longest_s, self.last = max(self.longest_s, now - self.last), now
         if self.until_s is not None and now - self.start + self.longest_s > self.until_s:
@@ -114,7 +114,7 @@ class Publication:
 
     @property
     def is_shard(self) -> bool:
-        """True if the call measures a part of the set and does not finish it."""
+        """True if the call measures only a part of the set."""
         return self.shard[1] > 1
 
     def of_shard(self, work: Iterable[_T]) -> list[_T]:
@@ -150,7 +150,7 @@ def publish(
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
 ) -> None:
-    """Make or continue the set of this commit on this kind of machine.
+    """Make or continue this commit's set on this kind of machine.
 
     It has records, figures, tables and a manifest. Shards of a set can be measured at once, each on its own GPU and
     cores; the call without a shard makes the rest. Exits with 1 if a point failed, with 3 if nothing can be published
@@ -258,7 +258,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def finish(publication: Publication, manifest: Manifest) -> Manifest:
-    """Write the manifest of a set whose steps are done, and return it."""
+    """Write and return the manifest of a set whose steps are done."""
     records = list({(key(record), record.taken): record for record in publication.records()}.values())
     absent = {f"backend {name}": str(state) for name, state in availability().items() if not state.available}
     cards = {str(record.machine.get("gpu_uuid_hash")) for record in records if record.machine.get("gpu_uuid_hash")}
@@ -358,4 +358,4 @@ def write_tables(publication: Publication) -> Iterator[str]:
 Steps = dict[str, Callable[[Publication], Iterator[str]]]
 STEPS_OF_SHARDS: Final[Steps] = {"sweep": run_sweep, "pairs": run_pairs, "peers": run_peers}
 STEPS: Final[Steps] = {**STEPS_OF_SHARDS, "figures": draw_figures, "tables": write_tables}
-"""Steps in order; each yields a line per finished, resumable piece of work."""
+"""Steps in order; each yields a line per finished piece of work."""

@@ -128,7 +128,7 @@ def runs(records: Sequence[Record]) -> Table[pd.Series]:
 
 
 def figure(machine: str, chart: Chart) -> dict[str, Any]:
-    """Return the template's data for a figure; ``drawn`` is for the page's script."""
+    """Return the template's data for a figure; the page's script uses ``drawn``."""
     return {
         "id": f"{machine}-{chart.name}",
         "chart": chart,

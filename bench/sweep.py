@@ -1,4 +1,4 @@
-"""`python -m bench run`: a sweep that turns each point of the cases into a record."""
+"""`python -m bench run`: a sweep that turns each point into a record."""
 
 from __future__ import annotations
 

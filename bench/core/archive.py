@@ -26,7 +26,7 @@ File = Path | zipfile.Path
 ARCHIVE: Final = "archive.zip"
 """Name of the archive in the results folder."""
 CUT: Final = "is cut short"
-"""Start of the message for incomplete JSON, such as a killed sweep's last line."""
+"""Start of the message for incomplete JSON, such as a killed sweep's."""
 Loaded = TypeVar("Loaded")
 
 
@@ -46,12 +46,12 @@ def located(path: Path) -> File:
 
 
 def _archive_of(path: Path) -> Path | None:
-    """Return the archive that contains a path, or the path if it is an archive."""
+    """Return the archive that contains a path, or equals it."""
     return next((each for each in (path, *path.parents) if each.suffix == ".zip" and each.is_file()), None)
 
 
 def exists(path: Path) -> bool:
-    """True if a file or folder exists, on disk or in an archive."""
+    """True if a path exists, on disk or in an archive."""
     place = located(path)
     return place.is_dir() or place.exists()
 
@@ -155,5 +155,5 @@ def load(path: File, kind: type[Loaded]) -> Loaded:
 
 
 def load_if_any(path: Path, kind: type[Loaded]) -> Loaded | None:
-    """Read a model from a file as `load` does; None if the file is missing."""
+    """Read a model from a file, see `load`; None if missing."""
     return load(located(path), kind) if exists(path) else None

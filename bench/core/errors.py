@@ -51,16 +51,16 @@ class NotComparable(CompareError):  # noqa: N818  (an outcome, not a mistake)
 
 
 class FileError(ValueError):
-    """A file, or a line of it, has the wrong content; names the place."""
+    """A file or a line has wrong content; names the place."""
 
 
 class ShowError(ValueError):
-    """Records cannot be shown as a figure, page, document or other tool's file."""
+    """Records cannot be shown or exported."""
 
 
 @contextmanager
 def exiting(code: int, *kinds: type[Exception], to_stderr: bool = False) -> Iterator[None]:
-    """Print errors of these kinds and exit with their code, or the default."""
+    """Print these errors and exit with their code, or the default."""
     try:
         yield
     except kinds as error:

@@ -89,7 +89,7 @@ COMPARABLE: Final = (
     *("gpu", "driver", "cuda", "cuda_compiler", "cpp_compiler", "torch", "numpy", "numba", "numba_cuda", "pycuda"),
     *("python", "cpu", "cores", "cpu_limit", "settings"),
 )
-"""Fields of a fingerprint that two machines must share to compare their times.
+"""Fingerprint fields that must match to compare times.
 
 Another card of the same model, another OS kernel and unused packages are allowed."""
 
@@ -111,18 +111,18 @@ def difference_texts(differs: Mapping[str, tuple[Any, Any]]) -> list[str]:
 
 
 def kind(fingerprint: Mapping[str, Any]) -> str:
-    """Name the kind of a machine by its GPU, else its CPU, and its cores."""
+    """Name a kind of machine: GPU, else CPU, and cores."""
     name = f"{fingerprint.get('gpu') or fingerprint.get('cpu')} {fingerprint.get('cores')} cores"
     return slug(name.lower())
 
 
 def slug(text: str) -> str:
-    """Turn a text into a file name of at most 100 ASCII characters."""
+    """Return a text as a file name of at most 100 ASCII characters."""
     return "-".join(re.findall("[A-Za-z0-9]+", text))[:100] or "unnamed"
 
 
 def commit_of(git: Mapping[str, Any]) -> str | None:
-    """Return the commit that a record names; None if it names none or something else."""
+    """Return the commit of a record; None if unknown or invalid."""
     sha = git.get("sha")
     return sha if isinstance(sha, str) and re.fullmatch("[0-9a-f]{4,64}", sha) else None
 
@@ -179,7 +179,7 @@ def _cpu_limit() -> float | None:
 
 
 def load() -> float | None:
-    """Return the load average over a minute per usable core; None if unknown."""
+    """Return the load average (1 min) per usable core; None if unknown."""
     return os.getloadavg()[0] / n_cores() if hasattr(os, "getloadavg") else None
 
 
@@ -189,7 +189,7 @@ def n_cores() -> int:
 
 
 def pinned_cores() -> list[int] | None:
-    """Return the cores that this process is pinned to; None: it may use all."""
+    """Return the cores that this process is pinned to; None: all."""
     if n_cores() == os.cpu_count() or not hasattr(os, "sched_getaffinity"):
         return None
     return sorted(os.sched_getaffinity(0))
@@ -359,7 +359,7 @@ def sources_hash() -> str:
 
 
 def hash_below(root: Path) -> str:
-    """Hash names and contents of all files of the packages in a checkout, without git."""
+    """Hash all package files of a checkout by name and content, without git."""
     digest = hashlib.sha256()
     for folder in (root / name for name in PACKAGES_OF_CODE):
         for file in sorted(folder.rglob("*")):

@@ -29,7 +29,7 @@ FEWEST: Final = 9
 
 It is the smallest number whose shortest and longest sample lie outside the median's interval."""
 CLOCKS_AGREE: Final = 0.02
-"""Relative difference between device and wall time above which a record notes it."""
+"""Relative difference of device and wall time above which records note it."""
 
 
 class MeasureError(RuntimeError):
@@ -100,7 +100,7 @@ class Checked:
     """Compares the work since the last check with its reference."""
     facts: Facts
     twin: Callable[[], Check] | None = None
-    """Compares a small run with its reference run; None if there is no reference run.
+    """Compares a small run with its reference run; None without one.
 
     Called only after the timing: another trainer in the process slows every launch of a CUDA graph permanently (ADR
     0014)."""
@@ -136,7 +136,7 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timed(Checked):
-    """Repeated work; it is set up and warmed up, so that ``run`` does nothing else."""
+    """Repeated work, set up and warmed up beforehand."""
 
     run: Callable[[], None]
     """Enqueues one block of work; does not synchronise."""
@@ -147,7 +147,7 @@ class Timed(Checked):
     pinned: Callable[[], AbstractContextManager[None]] = nullcontext
     """Context of sampling; pins each thread to a core."""
     snapshot: Callable[[], Callable[[], None]] | None = None
-    """Copies the state before the next run and returns a function that restores it.
+    """Copies the state before the next run; returns its restoring function.
 
     Both enqueue. None if there is no state, or it cannot be accessed."""
 
@@ -190,7 +190,7 @@ class ColdStart(Checked):
     """Work timed in fresh processes: one process per sample, no warm-up."""
 
     run: Callable[[], Mapping[str, float]]
-    """Runs one process, waits, and returns the duration of each part, s, in order."""
+    """Runs one process and returns the duration of each part, s, in order."""
 
     def taken(self, plan: Plan) -> Measurement:
         """Start the planned number of processes, one by one."""
@@ -235,7 +235,7 @@ class Ranks:
 
 
 def rates(seen: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:
-    """Return the rate of each kind of work, and the time per unit of the first."""
+    """Return each work rate, and the time per unit of the first."""
     low_ns, high_ns = seen.interval_ns
     metrics = {
         f"{kind}_per_s": Metric(
@@ -304,7 +304,7 @@ class Timer:
         )
 
     def watched(self, window_s: float, median_ns: float) -> tuple[dict[str, Any] | None, str]:
-        """Repeat the work under telemetry; return the telemetry and its cost, or a reason."""
+        """Repeat the work under telemetry; return telemetry and cost, or a reason."""
         if window_s == 0:
             return None, "the preset does not watch the device"
         facts = self._timed.facts

@@ -24,7 +24,7 @@ ENERGY_WINDOW_S: Final = 5.0
 GPM_WINDOW_S: Final = 0.1
 """Minimum time between two GPM samples, s."""
 ANSWER_S: Final = 5.0
-"""Timeout of a call, s: a driver that lost its GPU may never return."""
+"""Timeout of a call, s; a driver without its GPU may hang."""
 
 THROTTLE: Final = {
     "GpuIdle": "idle",
@@ -228,7 +228,7 @@ def _series(values: Sequence[float] | None) -> Series | None:
 
 
 def _count_others(processes: Sequence[Any]) -> int:
-    """Count the processes on a GPU other than this one and its siblings.
+    """Count the GPU's processes other than this one and its siblings.
 
     Raises:
         RuntimeError: NVML shows not even this one.
@@ -243,7 +243,7 @@ def _count_others(processes: Sequence[Any]) -> int:
 
 
 def other_users(device: torch.device) -> int | None:
-    """Count the other processes on our GPU; None on a CPU or if unknown."""
+    """Count other processes on our GPU; None on a CPU or if unknown."""
     try:
         with opened(device) as (nvml, handle):
             return _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -329,7 +329,7 @@ def energy_period_s(
     clock: Callable[[], float] = time.perf_counter,
     pause: Callable[[float], None] = time.sleep,
 ) -> float | None:
-    """Median update period of the energy counter, s; None if over 1 s."""
+    """Return the energy counter's median update period, s; None above 1 s."""
     began, last, moved = clock(), read_mj(), []
     while clock() - began < 1:
         pause(0.001)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import torch
 
 Point = Mapping[str, Any]
-"""Value of each axis: a string, a number or a bool, depending on the axis."""
+"""Value of each axis: a string, number or bool, by axis."""
 Mode = Literal["eager", "graph", "fused"]
 """Launch mode; "fused": a peer compiles all work into one program."""
 Preset = Literal["smoke", "default", "full", "paper"]
 
 
 class PresetName(StrEnum):
-    """Preset names for the command line; a preset sets the points and sampling effort."""
+    """Preset names for the command line: points and sampling effort."""
 
     smoke = "smoke"
     default = "default"
@@ -83,7 +83,7 @@ Direction = Literal["higher", "lower"]
 
 
 class Metric(Model):
-    """A figure with its unit, its better direction, and its 95 % interval."""
+    """Figure with unit, better direction and 95 % interval."""
 
     value: Number
     unit: str
@@ -124,14 +124,14 @@ class Curve(Model):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """Result of one point: samples and how they were taken, figures, and both checks."""
+    """Result of one point: samples, figures, and both checks."""
 
     samples_ns: tuple[float, ...] = ()
-    """Wall time of one run in each sample, ns: a sample's time over its runs.
+    """Wall time per run in each sample, ns.
 
     Empty if the work is not repeated."""
     device_ns: tuple[float, ...] | None = None
-    """Device time of one run in each sample, ns, from events; None on a CPU."""
+    """Device time per run in each sample, ns, from events; None on a CPU."""
     runs_per_sample: int | None = None
     stop_reason: str | None = None
     warm_up: dict[str, Any] | None = None
@@ -144,10 +144,10 @@ class Measurement:
     before: Check | None = None
     after: Check | None = None
     process: tuple[int, ...] | None = None
-    """Index of the process that took each sample; None: one process took all."""
+    """Index of each sample's process; None: one process took all."""
     notes: dict[str, Any] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
-    """Reason for each field that is None though it could have a value."""
+    """Reason for each None of a field that could have a value."""
 
     @property
     def median_ns(self) -> float:
@@ -161,7 +161,7 @@ class Measurement:
 
     @property
     def fault(self) -> str | None:
-        """Reason to reject it; None if it is correct and below the roofline."""
+        """Reason to reject it; None if correct and below the roofline."""
         for when, check in (("before", self.before), ("after", self.after)):
             if check is not None and not check.passed:
                 return f"ArithmeticError: {check.why(when)}"
@@ -177,7 +177,7 @@ class Measurement:
 
 
 def point_name(case: str, point: Point) -> str:
-    """Name a point of a case, for progress lines, tables and test ids."""
+    """Name a point, for progress lines, tables and test ids."""
     return f"{case}[{','.join(conditions(point))}]"
 
 
@@ -188,7 +188,7 @@ HOST: Final = "host"
 ON_CPU: Final = (ORACLE, HOST)
 """Backends of a CPU."""
 PLAIN: Final = "numpy"
-"""Value of the axis `backend` for the baseline in vectorised NumPy, on one thread."""
+"""Value of the axis `backend` for the NumPy baseline (vectorised, one thread)."""
 PLAIN_ENVS: Final = (
     "cartpole",
     "mountain_car",
@@ -210,11 +210,11 @@ def why_no_plain(envs: Iterable[str]) -> str:
 
 
 ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
-"""Axes, besides the base's, that may differ between the sides of a ratio."""
+"""Axes, besides the base's, that may differ within a ratio."""
 
 
 def shared_axes(point: Point, axis: str, *ignored: str) -> tuple[Any, ...]:
-    """Return the values that a point shares with its base in a ratio.
+    """Return the values shared by a point and its base.
 
     Args:
         point: One side.

@@ -21,7 +21,7 @@ class Siblings:
 
     Returns the number of paused processes."""
     n: int = 0
-    """Number of processes paused by the last request, all with work on the GPU."""
+    """Number of processes paused by the last request, all using the GPU."""
 
 
 SIBLINGS: Final = Siblings()

@@ -133,18 +133,18 @@ class Host(Model):
     """State of the host around a measurement."""
 
     load_before: Amount | None
-    """Load average over a minute per usable core before set-up; null if unknown."""
+    """Load average (1 min) per usable core before set-up; null if unknown."""
     load_after: Amount | None = None
     pinned_cores: list[Index] | None
     """Cores that the process is pinned to; null: it may use all."""
     gpu_users: Index | None = None
-    """Other processes on the GPU at the end; null on a CPU or if NVML cannot tell."""
+    """Other processes on the GPU at the end; null if unknown or on a CPU."""
     others_busy: Amount | None = None
     """Largest share over rounds of our cores that other processes kept busy.
 
     null: unknown, or the point was not interleaved."""
     loop_ns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
-    """Shortest and longest time of a Python loop in the leading process, ns.
+    """Shortest and longest Python loop in the leading process, ns.
 
     Timed before and after each round; null: the point was not interleaved."""
 
@@ -205,7 +205,7 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Start of some work, by the wall clock and by a monotonic clock."""
+    """Start of some work, by wall clock and monotonic clock."""
 
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
     clock_s: float = field(default_factory=time.monotonic)
@@ -243,7 +243,7 @@ class Record(_Line):
     warm_up: WarmUp | None
     metrics: dict[str, Metric] | None
     curve: Curve | None = None
-    """Learning curve of the case `learn`; null in other cases and in older records."""
+    """Learning curve of the case `learn`; null in other or older records."""
     roofline: Amount | None
     """Share of the machine's limit (roofline)."""
     correctness: Checks | None
@@ -257,13 +257,13 @@ class Record(_Line):
     duration_s: Amount
     notes: Notes
     unread: dict[str, str]
-    """Reason for each field that is null though it could have a value."""
+    """Reason for each null of a field that could have a value."""
     host: Host | None = None
     """Load and pinning of the host.
 
     null: schema 1, or a point whose host did not report."""
     process: list[Index] | None = None
-    """Index of the process that took each sample, from 0; null: unknown (schema 1)."""
+    """Index of each sample's process, from 0; null: unknown (schema 1)."""
     taken: str = ALONE
     """Way of measuring: alone, or interleaved with another side."""
 
@@ -291,7 +291,7 @@ class Record(_Line):
     @field_validator("metrics")
     @classmethod
     def _are_figures(cls, metrics: dict[str, Metric] | None) -> dict[str, Metric] | None:
-        """Check that values lie in their intervals, and that rates and times are positive."""
+        """Check that values lie in their intervals; rates and times are positive."""
         for name, each in (metrics or {}).items():
             got = {"name": name, "got": f"value {each.value:g}, low {each.low:g}, high {each.high:g}"}
             if not each.low <= each.value <= each.high:
@@ -392,7 +392,7 @@ class Record(_Line):
 
     @property
     def is_evidence(self) -> bool:
-        """True if measured and correct, so that plots, comparisons and gates use it."""
+        """True if measured and correct, so that plots and comparisons use it."""
         return self.status == "ok" and self.correctness is not None and self.correctness.passed
 
     @property
@@ -412,7 +412,7 @@ class Record(_Line):
 
     @property
     def card(self) -> str | None:
-        """Hash of the card that did the work; None: a CPU did, or it is unknown."""
+        """Hash of the card that did the work; None if unknown or a CPU."""
         return self.machine.get("gpu_uuid_hash") if self.threads is None else None
 
     @property
@@ -425,7 +425,7 @@ class Record(_Line):
 
     @property
     def turn_ns(self) -> list[float]:
-        """Mean time of one unit of work in each turn A B B A, ns.
+        """Mean time per unit of work in each turn A B B A, ns.
 
         In A B B A both sides' blocks have the same mean position in time. So a drift that is linear over a turn cancels
         in the ratio of the two sides.
@@ -462,7 +462,7 @@ class Comparison(_Line):
     @field_validator("log_ratios")
     @classmethod
     def _have_a_spread(cls, log_ratios: list[list[float]]) -> list[list[float]]:
-        """Check that there are at least two rounds, or two turns of one."""
+        """Check that there are two rounds, or two turns of one."""
         if len(log_ratios) == 1 and len(log_ratios[0]) < 2:
             raise ValueError("needs two rounds, or two turns of one")
         return log_ratios
@@ -483,11 +483,11 @@ class Comparison(_Line):
 
     @classmethod
     def of_one_round(cls, a: Record, b: Record) -> Comparison:
-        """Return the comparison of two records with paired samples, as in schema 1."""
+        """Return the comparison of two paired records of schema 1."""
         return cls.of(a, b, [log_ratios(a.turn_ns, b.turn_ns)])
 
     def ratio(self) -> Ratio:
-        """Return b over a, with Student's interval over rounds (or turns of one).
+        """Return b over a, with Student's interval over rounds, or turns of one.
 
         The replicate is the round, so that the interval includes differences between processes.
 
@@ -559,7 +559,7 @@ def read_results(paths: Iterable[Path], cut: list[str] | None = None) -> tuple[l
 
 
 def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
-    """Yield the pairs of schema 1: runs named -a and -b, or peer and ours."""
+    """Yield the pairs of schema 1: runs -a and -b, or peer and ours."""
     sides: dict[str, list[Record]] = {}
     peer: Record | None = None
     for record in records:
@@ -593,7 +593,7 @@ def files_in(path: Path) -> list[File]:
 
 
 def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the JSON object and the location of each line in the paths."""
+    """Yield each line's JSON object and location."""
     for path in itertools.chain(*map(files_in, paths)):
         try:
             lines = read_bytes(path).split(b"\n")
@@ -698,7 +698,7 @@ def _require_of_case(record: Record, where: str) -> None:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Disable garbage collection: it takes a third of the time of large reads."""
+    """Disable garbage collection, which slows large reads by half."""
     gc.disable()
     try:
         yield

@@ -16,7 +16,7 @@ from warpdrive_min.errors import shortened
 DEEPEST: Final = 32
 """Maximum nesting of a value in a file."""
 MOST: Final = 1e24
-"""Largest number in a file; products and ratios of two of them are finite."""
+"""Largest number in a file; products and ratios stay finite."""
 SHOWN: Final = 80
 """Maximum characters of a value in an error."""
 _SHORT: Final = reprlib.Repr()

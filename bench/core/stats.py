@@ -1,4 +1,4 @@
-"""Statistics of samples: a median and its interval, and the ratio of two sides.
+"""Statistics of samples: medians, intervals, and ratios of two sides.
 
 NumPy and SciPy are imported by the functions that need them: the import takes longer than most commands.
 """
@@ -88,7 +88,7 @@ def interquartile_band(values: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Ratio of a second side's time to the first's; above 1 the second is slower."""
+    """Ratio of the second side's time to the first's; above 1: slower."""
 
     value: float
     low: float
@@ -123,7 +123,7 @@ class Ratio:
         return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half), error, dof, between_processes)
 
     def widened(self, noise: float, dof: int) -> Ratio:
-        """Return the ratio with its interval widened by noise its samples cannot show.
+        """Return the ratio, widened by noise that its samples cannot show.
 
         Args:
             noise: Standard deviation of the ratio's logarithm that comes on top.
@@ -228,7 +228,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_detectable(noise: float, n: int, dof: int | None = None) -> float:
-    """Return the smallest slow-down a 5 % test detects with power 0.8, as a share.
+    """Return the smallest slow-down that a 5 % test detects with power 0.8.
 
     Args:
         noise: Standard deviation of the logarithm of one ratio.

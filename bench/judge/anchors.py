@@ -47,7 +47,7 @@ class Anchor(Model):
 
 
 def rows() -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each list, named "table.list", with the texts that they name."""
+    """Return the rows of each list "table.list", with their texts."""
 
     def filled(row: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
         return {name: value.format_map(table) if isinstance(value, str) else value for name, value in row.items()}

@@ -60,7 +60,7 @@ def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
 
 
 def _medians(record: Record) -> list[float]:
-    """Return the median time of one unit in each process of a record, ns."""
+    """Return the median time per unit in each process, ns."""
     times = record.unit_ns
     processes = record.process or [0] * len(times)
     return [median([ns for of, ns in zip(processes, times, strict=True) if of == each]) for each in set(processes)]

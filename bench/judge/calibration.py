@@ -1,4 +1,4 @@
-"""Noise calibration of a machine, and the number of rounds a point needs."""
+"""Noise calibration of a machine, and rounds per point."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARGIN: Final = 5.0
 
 With this many, 20 gates of unchanged code nearly always pass."""
 MOST_ROUNDS: Final = 24
-"""Maximum number of rounds of a gated point; it takes minutes of GPU time."""
+"""Maximum rounds of a gated point; they take minutes of GPU time."""
 
 
 class NoiseFloor(Model):
@@ -44,7 +44,7 @@ class NoiseFloor(Model):
     """Smallest detectable slow-down of two interleaved runs, as a share."""
 
     def of_ratio(self, in_turns: bool) -> tuple[float, int]:
-        """Return the standard deviation of a ratio's logarithm and its degrees of freedom."""
+        """Return the standard deviation of a log ratio and its degrees of freedom."""
         if in_turns:
             return self.pair, self.rounds
         return math.sqrt(2) * self.run, 2 * self.rounds - 1
@@ -58,7 +58,7 @@ class NoiseFloor(Model):
         return self.model_copy(update={"pair": share * self.pair, "smallest_in_turns": smallest})
 
     def rounds_for(self, threshold: float) -> int:
-        """Return the number of rounds of a gate, see `MARGIN`; at least the preset's."""
+        """Return the rounds of a gate, see `MARGIN`; at least the preset's."""
         fewest = ROUNDS[self.preset]
         return min(max(fewest, math.ceil(fewest * (MARGIN * self.pair / math.log1p(threshold)) ** 2)), MOST_ROUNDS)
 
@@ -84,7 +84,7 @@ class Calibration(Model):
         return max(exact or known, key=lambda each: each.run, default=None)
 
     def rounds_of(self, job: Job, preset: Preset, threshold: float) -> int | None:
-        """Return the number of rounds of a gated point; None if not calibrated."""
+        """Return a gated point's number of rounds; None if not calibrated."""
         known = self._of(job.case.name, job.case.version, preset)
         return next((each.rounds_for(threshold) for each in known if each.point == job.point), None)
 
@@ -92,7 +92,7 @@ class Calibration(Model):
         return [each for each in self.noise if (each.case, each.case_version, each.preset) == (case, version, preset)]
 
     def fits(self, machine: Mapping[str, Any]) -> bool:
-        """True if it was made on such a machine with the same versions."""
+        """True if made on such a machine with the same versions."""
         return not differences(self.machine, machine)
 
 

@@ -41,7 +41,7 @@ Judged = Judgement[Claim]
 
 
 def times_claimed(judged: Judged) -> Estimate | None:
-    """Measured value divided by claimed value, or by the lower end of a range."""
+    """Measured value divided by claimed value (a range's lower end)."""
     return judged.estimate and judged.estimate.over(judged.subject.low)
 
 
@@ -86,7 +86,7 @@ def _judge(
     began: Mapping[str, datetime],
     comparisons: Sequence[Comparison],
 ) -> Judged:
-    """Judge a claim by evidence from its hardware; ``began`` is each run's start.
+    """Judge a claim by its hardware's evidence; ``began`` has each run's start.
 
     A claim made by a run needs another run that started no earlier, because earlier runs are of older code.
     """
@@ -203,7 +203,7 @@ def _without_seed(point: Point) -> dict[str, Any]:
 
 
 def _own_claim(records: Sequence[Record]) -> tuple[Claim, bool] | None:
-    """Return the claim of one point on one GPU or CPU, and if it is repeated.
+    """Return a point's claim on one GPU or CPU, and if repeated.
 
     All seeds of `learn` together are one point; none may be missing.
     """
@@ -290,7 +290,7 @@ class Claims:
 
 
 def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Claims | None:
-    """Judge all claims by the records of a report; None if none has an estimate.
+    """Judge all claims by a report's records; None without estimates.
 
     Our own claims are those of the published records.
 

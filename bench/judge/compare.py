@@ -202,7 +202,7 @@ def _sides(
 
 
 def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
-    """Return a pair with each run as a round, if both sides have equally many."""
+    """Return a pair with runs as rounds, if both sides have equally many."""
     runs_a, runs_b = (_medians(side, of) for side, of in ((a, pair.a), (b, pair.b)))
     if len(runs_a) != len(runs_b) or len(runs_a) < 2:
         return pair
@@ -211,7 +211,7 @@ def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
 
 
 def _medians(records: Sequence[Record], like: Record) -> list[float]:
-    """Return the median time per unit of each run of a record's point, ns."""
+    """Return the median time per unit in each run of a point, ns."""
     runs = {each.run_id: each for each in oldest_first(records) if _counts(each, like)}
     return [median(each.unit_ns) for each in runs.values()]
 

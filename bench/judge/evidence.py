@@ -91,7 +91,7 @@ class Judgement(Generic[Subject]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filter:
-    """Selection of a case's records by the values of their axes; None: no such axis."""
+    """Selection of a case's records by axis values; None: no such axis."""
 
     case: str
     axes: Mapping[str, Any] = field(default_factory=dict)
@@ -156,9 +156,9 @@ def disturbed(record: Record) -> list[str]:
 
 
 MOST_OTHERS: Final = 0.1
-"""Share of cores used by other processes above which a remark is added."""
+"""Share of cores used by others above which a remark is added."""
 MOST_SLOWED: Final = 1.25
-"""Ratio of longest to shortest Python loop above which a remark is added."""
+"""Ratio of longest to shortest Python loop above which remarks are added."""
 
 
 def remarks(record: Record) -> list[str]:

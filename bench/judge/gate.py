@@ -85,7 +85,7 @@ def gate(
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="With --static: its argument, as KEY=VALUE.")] = None,
 ) -> None:
-    """Fail if a point is slower than a baseline, or with --static if a kernel's code is worse.
+    """Fail if a point is slower than a baseline; --static compares machine code.
 
     Exits with 0 ok, 1 regression, 2 inconclusive, 3 nothing measured or the set of points changed, 4 not comparable or
     no baseline, 5 broken.

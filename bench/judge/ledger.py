@@ -63,7 +63,7 @@ class Query(Model):
     per_env: bool = False
     """Divide by the point's environments too, to turn total steps into iterations."""
     n_seeds: int = 1
-    """Minimum number of seeds in a run, so that lucky seeds do not decide."""
+    """Minimum seeds of a run, so that lucky ones do not decide."""
 
     @property
     def filters(self) -> tuple[Filter, ...]:
@@ -83,7 +83,7 @@ class Query(Model):
     def estimate(
         self, records: Sequence[Record], comparisons: Sequence[Comparison] = (), hardware: str = ""
     ) -> Estimate | None:
-        """Return the estimate of the newest interleaved pair, else of the newest run.
+        """Return the estimate of the newest interleaved pair, else newest run.
 
         With a peer, the fastest of its variants is used. A ratio of times from records that were not interleaved needs
         one card. The number of seeds that reach a threshold comes from the run with most seeds.
@@ -132,7 +132,7 @@ class Query(Model):
         return [each for each in figures if each]
 
     def _over_base(self, group: Sequence[Record], bases: Sequence[Record]) -> Estimate | None:
-        """Return the ratio of two points in one run; ratios of times need one card."""
+        """Return the ratio of two points in one run; times need one card."""
         shared = [each for each in bases if not (self.is_timed and are_on_two_cards(group[0], each))]
         of, base = self._figure(group), self._figure(shared)
         return of and base and self._ratio(of, base)
@@ -179,7 +179,7 @@ class Query(Model):
         return replace(estimate, note="; ".join(notes))
 
     def _is_the_peer(self, theirs: Record) -> bool:
-        """True if a record is of the peer and the same work: training, or stepping."""
+        """True if a record is of the peer and the same work (training or stepping)."""
         name, trains = str(theirs.point["peer"]), theirs.point["work"] == "train"
         is_named = name == self.peer or name.startswith(f"{self.peer}-")  # variants used to be separate peers
         return is_named and trains == (self.of.case == "train")
@@ -209,7 +209,7 @@ class Query(Model):
         return Estimate(value=rate.value, low=rate.low, high=rate.high, records=(record,))
 
     def _learned(self, seeds: Sequence[Record]) -> Estimate | None:
-        """Return the median over seeds if most reached the threshold; a miss is infinity."""
+        """Return the median over seeds, misses as infinity; None if most missed."""
         seeds = [record for record in seeds if not (self.is_timed and is_of_shared_gpu(record))]
         times = [
             time.value / (float(record.point["n_envs"]) if self.per_env else 1)
@@ -261,7 +261,7 @@ def _rounds(compared: Comparison) -> str:
 
 
 def _rate_of_time(record: Record) -> str:
-    """Name the rate whose inverse is compared: the one of the first kind of work."""
+    """Name the compared rate: that of the first kind of work."""
     return f"{next(iter(record.work_per_run or {}), '')}_per_s"
 
 
@@ -306,7 +306,7 @@ class Claim(Model):
     """Upper end of a claimed range."""
     unit: str
     direction: Direction = "higher"
-    """Better direction of the figure; a miss on that side exceeds the claim."""
+    """Better direction of the figure; a miss there exceeds the claim."""
     hardware: str
     """Hardware that the source names."""
     query: Query | None = None
@@ -316,7 +316,7 @@ class Claim(Model):
     cannot: str = ""
     """Reason why it cannot be measured here."""
     made_by: str = ""
-    """Run that made one of our own claims; another run must confirm it."""
+    """Run behind one of our claims; another run must confirm it."""
 
     @property
     def region(self) -> Interval:
@@ -349,7 +349,7 @@ class Ledger:
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """Claims in the order of the file; an entry with several rows becomes several.
+        """Claims in file order; entries with several rows become several.
 
         Raises:
             LedgerError: An entry breaks the rules.
@@ -359,7 +359,7 @@ class Ledger:
         )
 
     def _rows(self, each: Sequence[str | Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """Return the product of lists of rows, with the texts of the file."""
+        """Return the product of row lists, with the file's texts."""
         named = {**self._document["rows"], **anchors.rows()}
         factors = [named[rows] if isinstance(rows, str) else rows for rows in each]
         return [dict(ChainMap(*reversed(some), self._document["texts"])) for some in itertools.product(*factors)]
@@ -412,6 +412,6 @@ LINKS: Final = LEDGER.links
 
 
 def is_claimed(case: str, base: Point, other: Point) -> bool:
-    """True if a claim is about the ratio of two points of a case."""
+    """True if a claim is about the ratio of two points."""
     queries = (claim.query for claim in CLAIMS if claim.query and claim.query.over and claim.query.of.case == case)
     return any(query.over.takes(base) and query.of.takes(other) for query in queries if query.over)

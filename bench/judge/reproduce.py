@@ -127,7 +127,7 @@ def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:
 
 
 def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list[Record]:
-    """Return the evidence of a run, of its N-th record, or by conditions.
+    """Return the evidence of a run or its N-th record, or by conditions.
 
     Raises:
         NoSuchRunError: No record matches; lists the available ones.
@@ -356,7 +356,7 @@ def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
 
 
 def changed_files(sha: str | None) -> int | None:
-    """Count the files that differ from a commit; None if git does not know it."""
+    """Count files that differ from a commit; None if unknown to git."""
     if sha is None:
         return None
     try:
@@ -393,4 +393,4 @@ KINDS: Final = {
     "dependency": "packages or compilers",
     "machine code": "kernels, in their machine code",
 }
-"""Plural names of kinds of differences, by the prefix of the fields' names."""
+"""Plural names of kinds of differences, by field prefix."""

@@ -43,12 +43,12 @@ class Peer:
     variants: Mapping[str, Mapping[str, Any]]
     """Options of the adapter, by variant."""
     is_eager: bool = False
-    """True if a Python loop takes its steps; only its fastest blocks count."""
+    """True if a Python loop steps it; only its fastest blocks count."""
     is_alone: bool = False
-    """True if its idle workers may spin; no other pair is then set up at once."""
+    """True if idle workers may spin; no other pair is set up concurrently."""
 
     def points(self, preset: Preset) -> list[Point]:
-        """Return the points of a preset, without the axis `peer`; fewer without a GPU."""
+        """Return a preset's points, without the axis `peer`; fewer without a GPU."""
         rows = self.rows["rows"]
         if preset == "smoke":
             rows = self.rows["smoke"]

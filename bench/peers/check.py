@@ -1,4 +1,4 @@
-"""Check of a peer's step, from its state and actions, with our reference."""
+"""Check of a peer's step against our reference."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _remarks(ours: Record, theirs: Record) -> list[str]:
 
 
 def _learned(job: PeerJob, run: Run, ours: Side, theirs: Side) -> list[Record]:
-    """Train both from one seed in new processes; ours first if the seed is even.
+    """Train both from one seed in new processes; even seeds start with ours.
 
     Raises:
         WorkerError: A side cannot run, or ours is wrong.
@@ -207,7 +207,7 @@ def _theirs_learned(job: PeerJob, run: Run, theirs: Side) -> Record:
 
 @contextmanager
 def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
-    """Yield a server with one case, whose work runs in a peer's process."""
+    """Yield a server whose one case runs in a peer's process."""
     version = _version(job)
     with started(job, run) as peer:
         case = Case(
@@ -242,7 +242,7 @@ def started(job: PeerJob, run: Run) -> Worker:
 
 
 def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
-    """Ask a peer; raises WorkerError with its name, "Skip" if it is not installed."""
+    """Ask a peer; raises WorkerError with its name, "Skip" if missing."""
     try:
         return peer.ask(method, **arguments)
     except WorkerError as error:

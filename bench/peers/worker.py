@@ -30,7 +30,7 @@ class Peer:
         return {"device": _adapter(adapter).device()}
 
     def set_up(self, adapter: str, point: dict[str, Any]) -> dict[str, Any]:
-        """Import the peer and set up a point; returns its work and versions."""
+        """Import the peer and set up a point; return work and versions."""
         module = _adapter(adapter)
         work = self._work = module.prepare(point)
         self._fastest = list[int]()
@@ -65,7 +65,7 @@ class Peer:
         return {"wall_ns": wall_ns, "compiled": compiled() - before}
 
     def _by_laps(self, work: Any, runs: int) -> int:
-        """Return the time of a number of runs by the fastest time of each lap, ns.
+        """Return the time of several runs by each lap's fastest time, ns.
 
         A run of a Python loop may be so long that other processes always slow part of it.
         """
@@ -85,7 +85,7 @@ class Peer:
 
 
 def _provenance(module: Any, device: str) -> dict[str, Any]:
-    """Return the UUID of the GPU, if any, and the versions of an adapter's packages."""
+    """Return the GPU's UUID, if any, and an adapter's package versions."""
     versions = {name: _version(name) for name in module.PACKAGES}
     return {
         "card": importlib.import_module("theirs.work").card() if device == "cuda" else None,
@@ -117,7 +117,7 @@ def _nothing() -> int:
 
 
 def _adapter(name: str) -> Any:
-    """Import an adapter by its path: our folders stay off the peer's path."""
+    """Import an adapter by path, without our folders on the path."""
     folder = Path(__file__).resolve().with_name("theirs")
     spec = importlib.util.spec_from_file_location(
         "theirs", folder / "__init__.py", submodule_search_locations=[str(folder)]
@@ -138,7 +138,7 @@ def _version(package: str) -> str | None:
 
 
 def _hash(package: str) -> str | None:
-    """Return a hash of the sources of a package that is not installed; None if absent."""
+    """Return a hash of an uninstalled package's sources; None if absent."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.name != package or not spec.submodule_search_locations:
         return None

@@ -186,7 +186,7 @@ class Count:
     off: int = 0
     """Instructions missing from the profiles."""
     error: str = ""
-    """Name of the exception in the set-up; "Skip": the point cannot run here."""
+    """Exception's name in the set-up; "Skip": it cannot run here."""
     reason: str = ""
 
 
@@ -207,7 +207,7 @@ def architecture() -> str:
 
 
 def points(cases: Mapping[str, Case]) -> list[Job]:
-    """Return preset smoke on `host`, plus a step and a reset of every environment."""
+    """Return preset smoke on `host`, plus every environment's step and reset."""
     repeated = [case for case in cases.values() if case.workload is Timed and case.name not in TWICE]
     jobs = [Job(case, point) for case in repeated for point in case.points("smoke") if point["backend"] == BACKEND]
     stepped = {job.point["env"]: job.point for job in jobs if job.case.name == "env_step"}

@@ -1,4 +1,4 @@
-"""Points set up and checked at the same time, timed one by one (ADR 0025)."""
+"""Points set up and checked concurrently, timed one by one (ADR 0025)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Attempt:
 def _run_at_once(
     todo: Sequence[tuple[Job, Start]], context: Context, n: int
 ) -> Generator[Record, None, list[tuple[Job, str]]]:
-    """Yield the record of each finished point; return the failed ones with reasons.
+    """Yield each finished point's record; return failed ones with reasons.
 
     Once all processes wait, those that request quiet are timed one by one; then all others continue. So no process sets
     up, checks, starts or ends while another one is timed. This process only waits.

@@ -45,7 +45,7 @@ class Pair:
 
     @classmethod
     def of(cls, a: Record, b: Record, comparison: Comparison) -> Pair:
-        """Return a pair, named after the first point and the axes that differ."""
+        """Return a pair, named by the first point and differing axes."""
         return cls(name=_name(a.case, a.point, b.point), a=a, b=b, comparison=comparison)
 
     @property
@@ -208,7 +208,7 @@ def sides_of(
 def in_rounds(
     todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
-    """Yield each pair's index with its records and comparison, or its error. Waits.
+    """Yield each pair's index and its records and comparison, or error. Waits.
 
     With several rounds at once, their processes start and set up together, are timed one by one, and are checked and
     ended together (ADR 0026). A pair that fails this way may have run out of memory: it is repeated with half the
@@ -278,7 +278,7 @@ def _pair(rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
 
 
 def compared_in_rounds(a: Record, b: Record) -> Pair:
-    """Return the pair of two records with `TURNS` turns, or one sample, per round."""
+    """Return the pair of two records with `TURNS` turns or one sample per round."""
     one_each = a.process is not None and len(set(a.process)) == len(a.process)
     logs, n = (log_ratios(a.unit_ns, b.unit_ns), 1) if one_each else (log_ratios(a.turn_ns, b.turn_ns), TURNS)
     by_round = [logs[first : first + n] for first in range(0, len(logs), n)]

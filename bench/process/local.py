@@ -1,4 +1,4 @@
-"""Measure points with this code: each point of a GPU in a new process.
+"""Measure points with this code, each GPU point in a new process.
 
 Also the program that `Worker.on` starts by path, so that each commit's code measures its own points.
 """

@@ -1,4 +1,4 @@
-"""First import of the fork server, which makes it exit with its parent.
+"""First import of the fork server: makes it exit with its parent.
 
 The fork server imports torch next, which takes seconds, and checks its parent only afterwards. So this file imports
 nothing of the project, which would import torch.

@@ -1,4 +1,4 @@
-"""One round of a pair: two new processes, timed in interleaved A B B A turns."""
+"""Round of a pair: two new processes, timed in A B B A turns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .worker import Answering, Message, Start, WorkerError
 TURNS: Final = 3
 """Number of A B B A turns in a round."""
 MORE: Final = 7
-"""Maximum repetitions of a round until a second block confirms the fastest one."""
+"""Maximum repetitions until a second block confirms the fastest one."""
 UNDISTURBED: Final = 0.02
 """Relative slow-down of a second block that still confirms the fastest one."""
 
@@ -65,7 +65,7 @@ class Half:
 
 
 def _part(do: Callable[[Round], None]) -> Callable[[Round], None]:
-    """Make a method do nothing after an error, and store an error that it raises."""
+    """Make a method do nothing after an error, and store its own."""
 
     def part(self: Round) -> None:
         if self.error:
@@ -80,7 +80,7 @@ def _part(do: Callable[[Round], None]) -> Callable[[Round], None]:
 
 
 class Round:
-    """Two processes that are set up, timed in interleaved turns, and checked again.
+    """Two processes, set up, timed in interleaved turns, and checked again.
 
     The process that starts second can be slower throughout. Sides start first in alternate rounds, so this cancels, as
     drift does. If both sides have snapshots, the four blocks of a turn start from one state. Each turn starts where the
@@ -111,7 +111,7 @@ class Round:
 
     @_part
     def set_up(self) -> None:
-        """Start the processes one by one, and set up both sides at the same time."""
+        """Start processes one by one, and set up both sides at once."""
         self.started = StartTime()
         sides = self._sides[::-1] if self.number % 2 else self._sides
         self._order = [Half(side, self._processes.enter_context(side.start())) for side in sides]
@@ -172,7 +172,7 @@ class Round:
 
 
 def on_both(do: Callable[[Half], None], halves: Sequence[Half]) -> None:
-    """Do something on both sides at the same time; raises the first error."""
+    """Call a function for both sides at once; raises the first error."""
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(do, halves))
 
@@ -190,7 +190,7 @@ def _require_one_card(a: Message, b: Message) -> None:
 
 
 def abba_turns(a: Answering, b: Answering, n: int, block_s: float = 0.0) -> tuple[list[Message], list[Message]]:
-    """Time ``n`` turns of blocks A B B A; return the samples of each side.
+    """Time ``n`` turns of blocks A B B A; return each side's samples.
 
     A block is the fastest sample of two, or of all within ``block_s``. After a change of sides the caches hold the
     other side's data, and interruptions only add time.
@@ -268,7 +268,7 @@ def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int)
 
 
 def _host(rounds: Sequence[Round], index: int) -> Host:
-    """Return the host of the most disturbed round, with all rounds' loop times."""
+    """Return the most disturbed round's host, with all rounds' loop times."""
 
     def load(each: Round) -> tuple[float, float]:
         return each.others_busy or 0.0, each.halves[index].end["host"]["load_before"] or 0.0

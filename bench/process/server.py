@@ -1,4 +1,4 @@
-"""Server of points: it sets up, checks, times and counts points on request."""
+"""Server that sets up, checks, times and counts points on request."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Server(Dispatcher):
         return {}
 
     def finish(self, *, with_twin: bool) -> Message:
-        """Check the point again, with its reference run if requested, and free it."""
+        """Check the point again, optionally its reference run, and free it."""
         assert self._timed is not None, "a point is set up before it is finished"
         try:
             host = self._host.after(self._timed.facts.device)
@@ -140,7 +140,7 @@ class Server(Dispatcher):
             self._let_go()
 
     def count(self, points: Sequence[tuple[str, Message]]) -> Message:
-        """Count runs of points; return the runs and work of each, or its error."""
+        """Count runs of points; return each point's runs and work, or error."""
         if platform.machine() == "x86_64":
             host.TARGET = f"-march={callgrind.TARGET}"
         torch.set_num_threads(1)
@@ -164,7 +164,7 @@ class Server(Dispatcher):
         return {"root": str(machine.ROOT), "points": counted}
 
     def _ready(self, name: str, point: Message) -> Timed | Message:
-        """Set up a point and warm it up; return the error if it fails."""
+        """Set up and warm up a point; return the error if it fails."""
         try:
             if name not in self._cases:
                 raise Skip(f"this code has no case {name}")
@@ -179,7 +179,7 @@ class Server(Dispatcher):
         return timed
 
     def _let_go(self) -> None:
-        """Free the memory of the point for the other side or the next point."""
+        """Free the point's memory for the other side or next point."""
         if self._timed is None:
             return
         self._timed = self._timer = self._start = None

@@ -1,4 +1,4 @@
-"""Sweep of points into a file of records; a stopped sweep resumes from it."""
+"""Sweep of points into a file, from which it can resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
 
 
 def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> Iterator[Record]:
-    """Yield the record of each point missing from ``file``, once it is written there.
+    """Yield each point's record that ``file`` lacks, once written there.
 
     A point that fails or cannot run here gets a record with the reason.
 

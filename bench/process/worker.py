@@ -51,7 +51,7 @@ PROCESSES: Final[Any] = multiprocessing.get_context("forkserver" if CAN_COPY els
 
 
 class WorkerError(RuntimeError):
-    """A request failed; ``kind`` names the exception in the process, or is "Died"."""
+    """Failed request; ``kind`` names the process's exception, or is "Died"."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message if kind in ("Skip", "Died") else f"{kind}: {message}")
@@ -120,7 +120,7 @@ def _read(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
 
 @dataclass(eq=False)
 class Worker:
-    """Client of a process that answers requests; a context manager, which ends it.
+    """Client of a process that answers requests; its context ends it.
 
     Args:
         name: Name in messages.
@@ -140,7 +140,7 @@ class Worker:
 
     @classmethod
     def on(cls, root: Path) -> Worker:
-        """Start the server of the code in a folder, with its own cases and timer.
+        """Start the server of a folder's code, with its own cases.
 
         Raises:
             WorkerError: It has no server, or the process dies or imports other code.
@@ -166,7 +166,7 @@ class Worker:
         timeout_s: float | None = None,
         is_quiet: bool = False,
     ) -> Worker:
-        """Start a program, with the number of its socket as its last argument.
+        """Start a program with its socket's number as last argument.
 
         Args:
             name: Name in messages.
@@ -233,7 +233,7 @@ class Worker:
             self.connection.send_bytes(json.dumps(message).encode())
 
     def receive(self, method: str) -> Message:
-        """Wait for the next message: the answer, or a request for `quiet` before it.
+        """Wait for the answer, or a request for `quiet` before it.
 
         Raises:
             WorkerError: As `ask`.
@@ -263,13 +263,13 @@ class Worker:
         return self.connection.fileno()
 
     def require_code(self, root: Path, reply: Message | None = None) -> None:
-        """Raise WorkerError unless a reply is from the code in a folder; None: ask."""
+        """Raise WorkerError unless a reply is from a folder's code; None: ask."""
         found = (reply or {}).get("root") or self.ask("describe")["root"]
         if Path(found) != root:
             raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
 
     def _ended(self, why: str) -> WorkerError:
-        """Kill the process; return an error with the reason and its exit code if it died."""
+        """Kill the process; return an error with reason and exit code."""
         code = self.wait(ENDING_S) if why.startswith("died") else None
         self.kill()
         self.wait(ENDING_S)
@@ -284,7 +284,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Starts a copy of this code, from the fork server where there is one.
+    """Starts a copy of this code, if possible from the fork server.
 
     Args:
         serve: Function that serves requests there.
@@ -356,7 +356,7 @@ def _environment(root: Path) -> dict[str, str]:
 
 
 def program(root: Path, *names: str) -> list[str]:
-    """Return the command that starts a program of the code in a folder.
+    """Return the command that starts a folder's program.
 
     Args:
         root: Folder of a checkout, at any commit, or of an install.
@@ -373,5 +373,5 @@ def program(root: Path, *names: str) -> list[str]:
 
 
 def finding(root: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python finds the code of a folder first."""
+    """Return an environment in which Python finds a folder's code first."""
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))}

@@ -1,4 +1,4 @@
-"""Charts as plain data; `plots` draws them on paper, `report.js` on the page."""
+"""Charts as plain data, drawn by `plots` and by `report.js`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GREY: Final = {"color": "#808080", "marker": "x", "linestyle": "none"}
 PART_COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
 HATCHES: Final = ("", "///")
 OTHERS: Final = {True: "#555555", False: "#999999"}
-"""Colours of code other than our kernels, on a GPU and on a CPU."""
+"""Colours of code other than our kernels, on GPU and CPU."""
 COLOURS: Final = (*(style["color"] for style in (*BACKEND_STYLE.values(), GREY)), *PART_COLORS, *OTHERS.values())
 """Colours that tell series apart."""
 OTHER_MARKER: Final = {"torch cumsum": "+", "torch.Categorical": "+"}
@@ -49,7 +49,7 @@ class DataPoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values under one name; a name has the same style in all panels of a chart."""
+    """Values under one name, with one style throughout a chart."""
 
     name: str
     style: Mapping[str, Any]
@@ -93,7 +93,7 @@ class Chart:
     statistic: str = "median and 95 % interval"
     """The same in a few words, for a figure without its caption."""
     kind: Literal["lines", "rows"] = "lines"
-    """Values of y along x ("lines"), or values of x in a row per tick ("rows").
+    """Values of y along x ("lines"), or of x in rows ("rows").
 
     Rows show points or stacked bars."""
     x: Axis
@@ -114,7 +114,7 @@ class Chart:
         return any("hatch" in series.style for panel in self.panels for series in panel.series)
 
     def with_points(self) -> Chart:
-        """Return the chart without empty series and panels, each text on one line."""
+        """Return the chart without empty series and panels, texts on one line."""
         full = [replace(panel, series=[each for each in panel.series if each.points]) for panel in self.panels]
         shown = replace(self, panels=[panel for panel in full if panel.series], records=())
         return replace(in_lines(shown), records=self.records)
@@ -162,7 +162,7 @@ def rows(
     label: Callable[[Record], str] = lambda record: "",
     xlabel: str = "",
 ) -> Panel:
-    """Return a panel with a row for each name, and a metric of each record in it."""
+    """Return a panel with a row per name and a metric per record."""
     ticks = list(dict.fromkeys(map(row, records)))
     series = []
     for who, (style, own) in by_maker(records).items():
@@ -207,7 +207,7 @@ def bars(
 
 
 def by_maker(records: Sequence[Record]) -> dict[str, tuple[dict[str, str], list[Record]]]:
-    """Group records by code, each with a style: our backends, then other code."""
+    """Group records by code with its style: our backends, then others."""
     found: dict[str, tuple[dict[str, str], list[Record]]] = {}
     order = list(BACKEND_STYLE)
     for record in sorted(records, key=lambda r: (not is_ours(r), order.index(str(r.point["backend"])))):

@@ -57,7 +57,7 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table(Generic[Row]):
-    """Rows of any kind and their columns; `render` prints it in every format."""
+    """Rows of any kind with their columns, printed by `render`."""
 
     title: str = ""
     """Title; shown on a terminal only."""
@@ -85,7 +85,7 @@ MakeTable: TypeAlias = Callable[[Sequence[Record]], Table[Any]]
 
 
 def column_of(column: Column[Record], record: Callable[[Row], Record]) -> Column[Row]:
-    """Return a column of records as a column of rows that have a record."""
+    """Return a column of records as a column of rows."""
     return Column(column.name, lambda row: column.text(record(row)), is_right=column.is_number)
 
 
@@ -97,7 +97,7 @@ INTERVAL: Final = "95 % interval"
 
 
 def axis_column(name: str, records: Iterable[Record]) -> Column[Record]:
-    """Return the column of an axis: numbers to sort, or values to filter by."""
+    """Return the column of an axis: sortable numbers or filterable values."""
 
     def text(record: Record) -> str:
         value = record.point.get(name, NOTHING)
@@ -177,11 +177,11 @@ def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) 
 
 
 Sides = Callable[[Record], tuple[Record, Record] | None]
-"""Returns the two records of a row's ratio, its base last; None without a ratio."""
+"""Returns a row's two records, the base last; None without a ratio."""
 
 
 def best_columns(header: str, sides: Sides) -> list[Column[Record]]:
-    """Return two columns: the ratio over the best CPU code, and its name."""
+    """Return two columns: ratio to the best CPU code, and its name."""
 
     def ratio(record: Record) -> float | None:
         return _ratio(*found) if (found := sides(record)) else None

@@ -53,7 +53,7 @@ def table(
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
-    """Update the tables of documents by running the `bench table` command above each."""
+    """Update documents by running the `bench table` command above each table."""
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         for document in documents:
             echo(f"{document}:")
@@ -92,7 +92,7 @@ def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
 
 
 def _with_commits(table: Table[Any]) -> Table[Any]:
-    """Add the commit of each record of a table of records of several commits."""
+    """Add commits to a table whose records are of several commits."""
     rows = table.rows
     if not all(isinstance(row, Record) for row in rows) or len({commit_label(row) for row in rows}) < 2:
         return table

@@ -14,7 +14,7 @@ from ..core.machine import commit_of, kind
 from ..core.record import Record, leaving_out, read_all
 
 Field = tuple[str, Callable[[Record], Any]]
-"""Type of a pandas column, and a function from record to its value."""
+"""Type of a pandas column, and its value for a record."""
 
 ORIGIN: Final[Mapping[str, Field]] = {
     "run_id": ("str", lambda record: record.run_id),
@@ -75,7 +75,7 @@ def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
 
 
 def existing_files(names: Iterable[str | Path]) -> list[Path]:
-    """Return the files for names and patterns; raises ShowError if one matches none."""
+    """Return the files for names and patterns; raises ShowError without a match."""
     paths: list[Path] = []
     for name in names:
         found = matches(str(name))
@@ -86,7 +86,7 @@ def existing_files(names: Iterable[str | Path]) -> list[Path]:
 
 
 def frame_of(records: Iterable[Record]) -> pd.DataFrame:
-    """Return a row for each record; a field takes precedence over an axis of its name."""
+    """Return a row per record; fields take precedence over equally named axes."""
     rows = list(records)
     columns = {name: _column(dtype, map(value, rows)) for name, (dtype, value) in ORIGIN.items()}
     for axis in dict.fromkeys(axis for record in rows for axis in record.point):

@@ -18,7 +18,7 @@ BACKEND_NAME: Final = {
     "numba": "Numba-CUDA",
     "pycuda": "CUDA C (PyCUDA)",
 }
-"""Name of the code, by backend; `numpy` is no backend but the baseline."""
+"""Name of the code, by backend; `numpy` is the baseline."""
 ENV_NAME: Final = {
     "cartpole": "CartPole",
     "mountain_car": "MountainCar",
@@ -53,14 +53,14 @@ def is_ours(record: Record) -> bool:
 
 
 def maker(record: Record) -> str:
-    """Name the code that did the work: our backend, or other code and its device."""
+    """Name the code: our backend, or other code and its device."""
     if is_ours(record):
         return backend_label(record)
     return f"{record.point['implementation']}, {'GPU' if record.threads is None else 'CPU'}"
 
 
 def code_label(record: Record) -> str:
-    """Name the code and its threads: our backend, or a peer and its variant."""
+    """Name the code and threads: our backend, or a peer's variant."""
     if record.case != "peer":
         return backend_label(record)
     who = " ".join(str(record.point[axis]) for axis in ("peer", "variant") if axis in record.point)
@@ -90,7 +90,7 @@ def notes(records: Iterable[Record]) -> list[str]:
 
 
 def env_name(env: str) -> str:
-    """Name an environment; a user's by its class or path, and its config."""
+    """Name an environment; a user's by class or path, and config."""
     try:
         target, config = class_and_config(env)
     except (ValueError, RecursionError):  # a user's name

@@ -1,4 +1,4 @@
-"""Table and chart of peers and our code, interleaved on the same work."""
+"""Table and chart of peers and our code on the same work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .records import axes_but, by, derived, grouped, latest, point_order, rate_o
 
 
 def beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return rates of each peer's variants and of our code, and their ratio.
+    """Return each peer variant's rate, ours, and their ratio.
 
     A column marks the fastest of a point's variants; remarks name disturbances.
     """
@@ -64,7 +64,7 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
 
 
 def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return when a peer and our code reached the threshold, for each seed."""
+    """Return when a peer and our code reached the threshold, by seed."""
     axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "seed")
     columns = {
         "env_steps_to_threshold": "steps, theirs",
@@ -101,7 +101,7 @@ WORKS: Final = {"simulate": "random actions", "train": "training"}
 
 
 def peers(records: Sequence[Record]) -> Chart:
-    """Return the throughput of peers and of our code, a row for each point.
+    """Return the throughput of peers and our code, a row per point.
 
     Each peer is shown with its fastest variant. An asterisk marks Python loops timed in laps on shared cores.
     """

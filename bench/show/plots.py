@@ -37,7 +37,7 @@ STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 128
 """Colours of a PNG's palette, which cuts its size to a third."""
 WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}
-"""Figure width by columns of panels, in: one or two columns of `article`."""
+"""Figure width by columns of panels, in; `article` has one or two."""
 HEIGHT_IN: Final = {2: 2.1, 3: 1.85}
 """Height of a row of panels by the figure's columns, in."""
 LEGEND_COLUMNS: Final = 4
@@ -47,14 +47,14 @@ KEY_LETTERS: Final = 6
 """Width of a legend's key, characters."""
 TITLE_LETTERS_AN_INCH: Final = 13
 MOST_NAMED_RUNS: Final = 8
-"""Maximum number of runs that a footer names; above, it states the number."""
+"""Maximum number of runs named in a footer; above, their number."""
 FOOTER_LETTERS_AN_INCH: Final = 25
 MANY_PANELS: Final = 4
 """Number of panels above which a page has three columns."""
 MAX_HEIGHT_IN: Final = 7.0
-"""Maximum height of a figure on a page, in; higher ones are split."""
+"""Maximum figure height on a page, in; higher ones are split."""
 PAPER_FONT: Final = 8
-"""Font size for these widths, pt; figures with a larger font grow with it."""
+"""Font size for these widths, pt; larger fonts enlarge the figure."""
 
 
 class Format(StrEnum):
@@ -95,7 +95,7 @@ def plot(
 
 
 def listed(paths: Iterable[Path]) -> list[str]:
-    """Return a line for each figure, with the suffixes of all its files."""
+    """Return a line per figure, with the suffixes of its files."""
     suffixes: dict[Path, list[str]] = {}
     for path in paths:
         suffixes.setdefault(path.with_suffix(""), []).append(path.suffix)
@@ -225,7 +225,7 @@ def pages(chart: Chart) -> Iterator[Chart]:
 
 
 def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
-    """Draw a line with a band for each series; return the legend's keys."""
+    """Draw a line with a band per series; return the legend's keys."""
     keys = {}
     for index, series in enumerate(panel.series):
         x = [point.x for point in series.points]
@@ -260,7 +260,7 @@ def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
 
 
 def _turn(names: Sequence[str], width: float) -> int:
-    """Return the rotation of tick labels that fits them below a panel, degrees."""
+    """Return the rotation that fits tick labels below a panel, degrees."""
     if sum(map(len, names)) <= LETTERS_ACROSS:
         return 0
     return 20 if width / len(names) >= LEAST_SLANTED_IN else 90
@@ -269,11 +269,11 @@ def _turn(names: Sequence[str], width: float) -> int:
 LETTERS_ACROSS: Final = 20
 """Total characters of an axis's ticks above which they are rotated."""
 LEAST_SLANTED_IN: Final = 0.45
-"""Minimum width per tick for slanted labels, in; below it they are vertical."""
+"""Minimum width per tick for slanted labels, in; else vertical."""
 
 
 def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
-    """Draw the values of each series in their rows, or as stacked bars."""
+    """Draw the values of each series in rows, or as stacked bars."""
     if chart.has_bars:
         left = np.zeros(len(panel.ticks))
         keys = {series.name: _paint_bars(axes, series, left) for series in panel.series}
@@ -301,7 +301,7 @@ def _paint_marks(axes: Axes, series: Series) -> Any:
 
 
 def _paint_bars(axes: Axes, series: Series, left: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
-    """Draw bars from ``left`` on and add their widths to it; return the legend's key."""
+    """Draw bars from ``left`` on and advance it; return the legend's key."""
     rows = [int(point.y) for point in series.points]
     widths = [point.x for point in series.points]
     style = {name: series.style[name] for name in ("color", "hatch")} | {"edgecolor": "white", "linewidth": 0}
@@ -329,7 +329,7 @@ def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) 
 
 
 def _name_ticks(axis: Axis, low: float, high: float, is_log: bool, most: int = 12) -> None:
-    """Name an axis's ticks: powers of ten, also 2 and 5 where those are few.
+    """Name an axis's ticks: powers of ten, and 2 and 5 if few.
 
     With more powers of ten than ``most``, only every second, third, ... has a number. A narrow range has equal steps.
     """
@@ -344,7 +344,7 @@ def _name_ticks(axis: Axis, low: float, high: float, is_log: bool, most: int = 1
 
 NARROW: Final = 5
 FEW_DECADES: Final = 100
-"""Ratio of an axis's highest to its lowest value below which 2 and 5 are named."""
+"""Ratio of an axis's limits below which 2 and 5 are named."""
 MOST_DECADES: Final = {1: 12, 2: 12, 3: 6}
 """Maximum numbered ticks of the horizontal axis, by columns of panels."""
 
@@ -386,7 +386,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def _with_few_colours(png: io.BytesIO) -> bytes:
-    """Reduce a PNG to the colours of series and the most frequent others.
+    """Reduce a PNG to the series' and the most frequent other colours.
 
     These stay exact; the rest become the nearest of them.
     """

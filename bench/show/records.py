@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd.DataFrame:
-    """Return a frame with the records in `record`, and a column for each function."""
+    """Return a frame of records with a column for each function."""
     import pandas as pd  # noqa: PLC0415  (claims and gates need none)
 
     rows = list(records)
@@ -54,7 +54,7 @@ def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list[Record]]:
-    """Group records by the values of axes, sorted; environments in their usual order."""
+    """Group records by sorted axis values; environments in usual order."""
     groups = derived(records, key=by(*axes)).groupby("key", sort=False)["record"]
     order = list(ENV_NAME)
 
@@ -96,17 +96,17 @@ def plain(records: Iterable[Record]) -> list[Record]:
 
 
 def metric(record: Record, name: str) -> Metric | None:
-    """Return a metric of a record by its name, if it has it."""
+    """Return a record's metric by name; None if missing."""
     return (record.metrics or {}).get(name)
 
 
 def first_metric(record: Record) -> Metric | None:
-    """Return the first metric: the rate of a record's first kind of work."""
+    """Return the first metric: the rate of the first work."""
     return next(iter((record.metrics or {}).values()), None)
 
 
 def rate_of(record: Record, name: str) -> float:
-    """Return the value of a metric by its name; 0 if the record lacks it."""
+    """Return a metric's value by name; 0 if missing."""
     found = metric(record, name)
     return found.value if found else 0.0
 
@@ -117,7 +117,7 @@ def between(value: float, low: float, high: float) -> Metric:
 
 
 def times_baseline(record: Record, base: Record) -> Metric | None:
-    """Return the speed-up over a baseline; None without a rate or across cards."""
+    """Return the speed-up over a baseline; None without one or across cards."""
     own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
     if own is None or reference is None or are_on_two_cards(record, base):
         return None
@@ -130,7 +130,7 @@ def extent(record: Record) -> float:
 
 
 def axes_but(record: Record, *names: str) -> tuple[tuple[str, Any], ...]:
-    """Return the sorted axes of a point with their values, except some axes."""
+    """Return a point's sorted axes and values, except some axes."""
     return tuple(sorted((axis, value) for axis, value in record.point.items() if axis not in names))
 
 
@@ -145,7 +145,7 @@ def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[An
 
 
 def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
-    """Return the fastest CPU code for each run and work, except the reference.
+    """Return the fastest CPU code per run and work, except the reference.
 
     Peers count if they do the same work. Work has no best code unless vectorised NumPy was measured, or C++ for an
     environment without NumPy code.
@@ -179,7 +179,7 @@ def work_of(record: Record) -> tuple[Any, ...]:
 
 
 def joules(record: Record) -> Metric | None:
-    """Return the joules per million env steps; None if no energy was read."""
+    """Return the joules per million env steps; None if unread."""
     rate, telemetry = metric(record, "env_steps_per_s"), record.telemetry or {}
     if rate is None or telemetry.get("energy_j") is None:
         return None

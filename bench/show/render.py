@@ -36,7 +36,7 @@ def console(width: int = 200) -> Console:
 
 
 def terminal(table: Table[Any]) -> rich_table.Table:
-    """Return a table for rich: words on the left, numbers on the right."""
+    """Return a table for rich: words left, numbers right."""
     made = rich_table.Table(
         title=Text(table.title),
         caption=Text(table.caption) if table.caption else None,
@@ -106,7 +106,7 @@ TYPESET: Final = (
     (r"(?<=\d) (?=[kMGT]\b|\\%)", lambda m: r"\,"),
     (r"(?<=\d) x\b|(?<=\w) x(?= \d)", lambda m: r"\,$\times$"),
 )
-"""Style of numbers: powers of ten, minus signs, and a narrow space before a unit."""
+"""Style of numbers: powers of ten, minus signs, spaces before units."""
 
 
 def _power(digits: str, exponent: str) -> str:
@@ -127,7 +127,7 @@ def escape(text: str) -> str:
 
 
 def head(packages: Sequence[str], name: str) -> str:
-    """Return the first comment of a LaTeX file: packages, and how to include it."""
+    """Return a LaTeX file's first comment: packages, and how to include it."""
     folder, _, file = name.rpartition("/")
     return (
         f"% In the preamble: \\usepackage{{{','.join(['import', *packages])}}}\n"

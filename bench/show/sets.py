@@ -1,4 +1,4 @@
-"""Sets: all records of one commit on one kind of machine, with a manifest."""
+"""Sets: one commit's records on one kind of machine, with manifest."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of a set's files by path, without manifest and figures."""
+    """Return the SHA-256 of a set's files, without manifest and figures."""
     files = {name: file for name, file in files_below(folder).items() if is_evidence(name)}
     return {name: hashlib.sha256(read_bytes(file)).hexdigest() for name, file in files.items()}
 
 
 def is_evidence(name: str) -> bool:
-    """True for a set's records and tables; figures can be redrawn from them."""
+    """True for a set's records and tables; figures can be redrawn."""
     return name != MANIFEST and not name.startswith("figures/")
 
 
@@ -140,7 +140,7 @@ def published_records(root: Path = RESULTS) -> list[Path]:
 
 
 def past_records(root: Path = RESULTS) -> list[Path]:
-    """Return the folders for the history only: the archive, if there is a set."""
+    """Return the history's extra folders: the archive, if a set exists."""
     return _archive(root) if newest_sets(root) else []
 
 

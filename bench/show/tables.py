@@ -85,7 +85,7 @@ SAME: Final = 1e-6
 
 
 def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Record]:
-    """Return a row per point with the axes that differ; the caption has the others.
+    """Return a row per point with its differing axes; the caption has others.
 
     Args:
         records: Records of one case.
@@ -114,7 +114,7 @@ def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Recor
 
 
 def over_baseline(axis: str, base: str, *ignored: str) -> MakeTable:
-    """Return a function that makes the table of all points over a baseline."""
+    """Return a function that makes a table of points over a baseline."""
     if axis == "backend":
         return lambda records: every_point(records, *over_cpu_columns(records, *ignored))
     return lambda records: every_point(records, over_column(records, axis, base, *ignored))

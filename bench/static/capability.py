@@ -7,7 +7,7 @@ from typing import Final
 
 WARP: Final = 32
 SUBPARTITIONS: Final = 4
-"""Partitions of a multiprocessor, each with a quarter of its registers and warps."""
+"""Partitions of a multiprocessor; registers and warps are divided equally."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class Capability:
     fp64: int
     sfu: int = 16
     multiprocessors: int
-    """Number on an A100, an H100 or H200, a B200, an RTX 5090.
+    """Multiprocessors of an A100, H100 or H200, B200, RTX 5090.
 
     Source: NVIDIA's white papers of their architectures."""
 

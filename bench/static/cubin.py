@@ -35,7 +35,7 @@ class KernelCode:
     name: str
     """Name in the file; Numba mangles names."""
     functions: tuple[str, ...]
-    """The kernel and all non-kernel functions of the file, which it may call."""
+    """Kernel and all non-kernel functions of the file, its possible callees."""
     n_bytes: int
     """Machine code of all these functions, bytes."""
     hash: str
@@ -115,7 +115,7 @@ def _name(content: bytes, at: int) -> str:
 
 
 def _attributes(info: bytes) -> dict[tuple[int, int], int]:
-    """Return the attributes that are a number of a symbol, by attribute and symbol."""
+    """Return numeric attributes by attribute and symbol."""
     found, at = {}, 0
     while at + 4 <= len(info):
         form, attribute, size = struct.unpack_from("<BBH", info, at)

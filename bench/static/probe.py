@@ -254,7 +254,7 @@ def _tools() -> list[str]:
 
 
 def _assembled(kernel: Any, types: Sequence[Any], architecture: str, exact: bool) -> Callable[[Path], None]:
-    """Return a function that compiles a Numba kernel via LTO-IR to a file."""
+    """Return a function that compiles a Numba kernel via LTO-IR."""
 
     def make(path: Path) -> None:
         from types import SimpleNamespace  # noqa: PLC0415

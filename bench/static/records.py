@@ -53,7 +53,7 @@ def table_of(records: Sequence[Record]) -> Table[Any]:
 
 
 def point_column(name: str) -> Column[Record]:
-    """Return the column of an axis; cells of points without it are empty."""
+    """Return the column of an axis; cells without it are empty."""
     return Column(name, lambda record: str(record.point.get(name, "")), is_choice=True)
 
 
@@ -132,7 +132,7 @@ def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: 
 def _records(
     program: Program, reply: Mapping[str, Any], architectures: Sequence[str], context: Context
 ) -> Iterator[Record]:
-    """Yield the records of a program, or the reason why it has none."""
+    """Yield the records of a program, or why it has none."""
     if "parts" not in reply:
         status = "skipped" if "skipped" in reply else "failed"
         for architecture in architectures:
@@ -158,7 +158,7 @@ def _point(program: Program, architecture: str, part: str, kernel: str) -> dict[
 
 
 def _record(point: dict[str, Any], program: Program, context: Context, **found: Any) -> Record:
-    """Return a record without a duration, so that equal runs give equal records."""
+    """Return a record without duration, so that equal runs match."""
     source = program.get("source", "")
     is_users = bool(source) and not source.startswith("warpdrive_min.")
     command = command_line(
@@ -244,7 +244,7 @@ def _by_depth(code: Sequence[sass.Instruction]) -> list[int]:
 
 
 def _metrics(found: cubin.KernelCode, code: Sequence[sass.Instruction], argument_bytes: float) -> dict[str, Metric]:
-    """Return the metrics of a kernel; weighted ones count a loop `LOOP` times.
+    """Return a kernel's metrics; weighted ones count a loop `LOOP` times.
 
     Expected counts are weighted by the share of passes through each instruction. So a store that became unconditional
     counts more.

@@ -39,7 +39,7 @@ class Instruction:
     depth: int = 0
     """Number of enclosing loops."""
     share: float = 1.0
-    """Share of passes through it, of its function or loop, if branches split evenly."""
+    """Share of its function's or loop's passes, if branches split evenly."""
 
     @property
     def base(self) -> str:
@@ -64,7 +64,7 @@ _NUMBER = re.compile(r"-?\b(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b|[+-]INF
 
 
 def nvdisasm() -> str:
-    """Return the path of the disassembler: the package's, else one on the PATH.
+    """Return the disassembler's path: the package's, else from the PATH.
 
     Raises:
         CompareError: No disassembler is installed.

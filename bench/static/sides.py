@@ -46,7 +46,7 @@ def architectures(given: Sequence[str] | None) -> list[str]:
 
 
 def compiled(programs: Sequence[Program], archs: Sequence[str], context: Context, root: Path = ROOT) -> list[Record]:
-    """Return the records of programs; print a line for each, and any failures."""
+    """Return the records of programs; print each program and any failures."""
     records: list[Record] = []
     start = time.monotonic()
     for index, (program, found) in enumerate(
@@ -82,7 +82,7 @@ def counted_jobs(envs: Sequence[str] = ()) -> list[Job]:
 
 
 def counted(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Record]:
-    """Count the instructions of points; return a record per part, or the reason.
+    """Count instructions of points; return records per part, or a reason.
 
     Counts of the same code with the same tools are reused.
     """
@@ -107,7 +107,7 @@ def counted(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Re
 
 
 def point_of(job: Job, kernel: str = "") -> dict[str, Any]:
-    """Return the point of a job or of one of its kernels, by machine code's axes."""
+    """Return the point of a job or kernel, by machine code's axes."""
     point = {name: value for name, value in job.point.items() if name != "env"}
     named = [str(point[name]) for name in ("implementation", "neighbor_search", "algorithm") if name in point]
     part = " ".join([job.case.name, *(name for name in named if name != "ours")])

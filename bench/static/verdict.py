@@ -38,7 +38,7 @@ COSTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 Row = Judgement[str]
-"""Judgement of a kernel; its estimate is the largest growth of a cost.
+"""Judgement of a kernel; estimates its largest growth of cost.
 
 Growth is over its records before and now."""
 
@@ -72,7 +72,7 @@ def judged(
 
 
 def _metric_column(name: str) -> Column[Row]:
-    """Return the column of a metric before and now; empty if the case lacks it."""
+    """Return a metric's column before and now; empty if missing."""
 
     def text(row: Row) -> str:
         assert row.estimate is not None, "a kernel has records"
@@ -174,7 +174,7 @@ JUDGES: Final[Mapping[str, Judge]] = {MACHINE_CODE.name: of_machine_code, INSTRU
 
 
 def judge_into(report: Report, before: Sequence[Record], now: Sequence[Record]) -> None:
-    """Add the judgements of kernels to a report, and why others have none."""
+    """Add judgements of kernels to a report, and why others lack one."""
     first, second = _evidence(before), _evidence(now)
     report.add("broken", *(f"{name_of(each)}: {each.why_no_evidence}" for each in now if each.has_failed))
     skipped = [each for each in [*before, *now] if each.status == "skipped"]

@@ -1,4 +1,4 @@
-"""All benchmarks: a new one is a file in `workloads` and a line here."""
+"""All benchmarks; each is a file in `workloads` and a line here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CASES: Final[dict[str, Case]] = {
 
 
 def _axes(case: Case) -> dict[str, Axis]:
-    """Return the axes of a case, taken from the points of all its presets."""
+    """Return the axes of a case, from all presets' points."""
     points = [point for preset in get_args(Preset) for point in case.points(preset)]
     kinds = {name: type(value) for point in points for name, value in point.items()}
     return {

@@ -34,9 +34,9 @@ Above that a step takes it seconds."""
 ORACLE_ENVS: Final = 100_000
 """Environments up to which the reference is measured; its rate has saturated."""
 PLAIN_PAIRS: Final = 100_000_000
-"""Agent pairs up to which vectorised NumPy is measured, if it computes all pairs."""
+"""Agent pairs up to which vectorised NumPy is measured if it computes all."""
 NODE: Final[dict[str, Any]] = {"env": "tag_continuous", "n_envs": 60, "n_agents": 105, "n_taggers": 5}
-"""Sizes of WarpDrive's comparison of a GPU with a node of 16 CPUs."""
+"""Sizes of WarpDrive's comparison: a GPU with a 16-CPU node."""
 HIGHEST: Final[dict[str, Any]] = {"env": "tag_gridworld", "n_envs": 2_000, "n_agents": 1_000}
 """Sizes of WarpDrive's highest figure."""
 GPU_ALONE: Final[tuple[dict[str, Any], ...]] = (
@@ -89,7 +89,7 @@ def graph_points(preset: Preset) -> list[Point]:
 
 
 def neighbor_search_points(preset: Preset) -> list[Point]:
-    """Return Tag Continuous with cells and with all pairs, up to a full GPU."""
+    """Return Tag Continuous with cells and all pairs, up to a full GPU."""
     on_gpu = has_gpu()
     counts = (
         [60] if preset == "smoke" else [n for n in agent_counts(preset) if 500 <= n <= (10_000 if on_gpu else 1_000)]
@@ -114,7 +114,7 @@ def published_points(preset: Preset) -> list[Point]:
 
 
 def step_points(preset: Preset) -> list[Point]:
-    """Return CartPole and both Tag environments at the largest and a small size."""
+    """Return CartPole and both Tags at the largest and a small size."""
     sizes = env_step_sizes(preset)
     return [
         place(env, backend, n_envs, n_agents)

@@ -85,7 +85,7 @@ def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, 
 
 
 def _first_update(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
-    """Build a trainer and iterate twice; on a GPU the second time uses graphs."""
+    """Build a trainer and iterate twice; on a GPU the second in graphs."""
     parts.time("import_training_s", lambda: importlib.import_module("warpdrive_min.training.trainer"))
     from .setups.trainers import player
 

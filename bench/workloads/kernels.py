@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 def sizes_of(
     preset: Preset, axes: tuple[str, ...], smoke: Row, usual: Sequence[Row], large: Sequence[Row] = ()
 ) -> list[dict[str, Any]]:
-    """Return one size in preset smoke, else the usual and the large ones."""
+    """Return one size in preset smoke, else usual and large ones."""
     rows = [*([smoke] if preset == "smoke" else usual), *(large if has_gpu_sizes(preset) else ())]
     return [dict(zip(axes, row, strict=True)) for row in rows]
 
@@ -97,7 +97,7 @@ def launch_points(preset: Preset) -> list[Point]:
 
 
 def kernel_case(name: str, noun: str = "launched", **declared: Any) -> Case:
-    """Return the case of a kernel from `setups.kernels`, called many times per run."""
+    """Return the case of a `setups.kernels` kernel, called repeatedly."""
 
     def setup(point: Point) -> Timed:
         from .setups import kernels

@@ -102,7 +102,7 @@ Those of PPO match PureJaxRL's measurements, whose products are in TF32 there.""
 
 
 def learn_points(preset: Preset) -> list[Point]:
-    """Return CartPole from one seed; from preset paper on all tasks and seeds.
+    """Return CartPole from one seed; from preset paper all tasks and seeds.
 
     On `pycuda` each task is also trained in the precisions in which its training is timed, so that each speed has a
     curve. All tasks take an hour on a CPU. NumPy trains CartPole only. Points with thousands of environments and runs
@@ -148,7 +148,7 @@ def learn_points(preset: Preset) -> list[Point]:
 
 
 def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> dict[str, Any]:
-    """Return the point of a task, by default with its run config's environments."""
+    """Return a task's point, by default with its run config's environments."""
     return {
         "env": task.env,
         "backend": backend,

@@ -52,13 +52,13 @@ def many_steps_points(preset: Preset) -> list[Point]:
 
 
 def modes(backend: str) -> list[tuple[Mode, str]]:
-    """Return single-step launches, and fused launches that keep the last step or all."""
+    """Return single-step launches, and fused ones that keep last or all steps."""
     single: Mode = "graph" if backend in ON_GPU else "eager"
     return [(single, "last"), ("fused", "last"), ("fused", "all")]
 
 
 WITH_POLICY: Final[dict[str, Mode]] = {"host": "eager", "pycuda": "graph"}
-"""Backends with a kernel that includes a policy, and their mode of single steps."""
+"""Backends with a policy kernel, and their mode of single steps."""
 
 
 # ------------------------------------------------------------------ set-up

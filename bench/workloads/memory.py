@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from warpdrive_min.backends import Backend
 
 SLACK_BYTES: Final = 1 << 20
-"""Fixed GPU memory that belongs to no array, bytes; such as a kernel's constants."""
+"""GPU memory outside arrays, bytes; fixed, such as kernel constants."""
 REQUESTED: Final = "requested_bytes.all.current"
 """Statistic of torch's allocator: requested bytes, before rounding.
 
 Rounding adds up to 1 MiB per array, which would hide the slope."""
 FILLED: Final = 0.9
-"""Share of the maximum number of environments that a GPU starts to verify it."""
+"""Share of the computed maximum that a GPU starts to verify it."""
 MOST_ENVS: Final = 2**31 - 1
 """Maximum number of environments: kernels count them in 32 bits."""
 AT_ONCE: Final = 2**26
@@ -57,7 +57,7 @@ def counted_envs(backend: str, n_agents: int) -> int:
 
 
 def memory(point: Point) -> Once:
-    """Measure the memory of n and 2 n environments; the slope is one environment's."""
+    """Measure the memory of n and 2 n environments; the slope is the result."""
     from .setups.timing import available
 
     backend = available(point["backend"])

@@ -78,7 +78,7 @@ def names_of(envs: Sequence[str]) -> set[str]:
 
 
 def job_of(record: Record, named: Collection[str] = ()) -> Job:
-    """Return the point of a record, whose environment must be known or named.
+    """Return the point of a record with a known or named environment.
 
     Args:
         record: Record of a case of today.

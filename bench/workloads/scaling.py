@@ -38,14 +38,14 @@ REPORT: Final = "report.json"
 ON_GPUS: Final = (1, 2, 4, 8)
 """Numbers of ranks, one GPU each."""
 ON_THREADS: Final = (1, 2)
-"""Numbers of ranks on a CPU; the threads of a rank do not depend on it."""
+"""Numbers of ranks on a CPU; threads per rank are constant."""
 
 
 # ------------------------------------------------------------------ points
 
 
 def scaling_points(preset: Preset) -> list[Point]:
-    """Return CartPole in two ranks on the CPU, and both Tags on 1 to 8 GPUs."""
+    """Return CartPole in two CPU ranks, and both Tags on 1-8 GPUs."""
     if preset == "smoke":
         return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
     points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
@@ -136,7 +136,7 @@ def main(task: str, file: str) -> None:
 
 
 def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
-    """Set up, check, time and check again; return the same times on all ranks."""
+    """Set up, check, time, check; return equal times on all ranks."""
     import torch
 
     from .setups.iterations import learned, learning_check, twin_check

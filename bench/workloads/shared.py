@@ -112,7 +112,7 @@ def run_config_file(env: str, name: str) -> Path:
 
 
 def is_outside(name: str) -> bool:
-    """True if a name is ``module:Class`` or a path; a config in JSON may follow."""
+    """True if a name is ``module:Class`` or a path, optionally with config."""
     target = name.partition("{")[0]
     if ":" not in target and not os.path.exists(target):
         return False
@@ -155,7 +155,7 @@ def _has_nvml_gpu() -> bool:
 
 
 def has_gpu_sizes(preset: Preset) -> bool:
-    """True if a preset has GPU sizes: `full`, or any other with a GPU."""
+    """True if a preset has GPU sizes: `full`, others with a GPU."""
     return preset == "full" or (preset != "smoke" and has_gpu())
 
 
@@ -201,7 +201,7 @@ def training_point(
     mode: str = "",
     **first: Any,
 ) -> dict[str, Any]:
-    """Return a point of a trainer, its axes in the order of records."""
+    """Return a trainer's point, with axes in record order."""
     network = network or ("256-256" if env in ("tag_continuous", "covid19_economy") else "32-32")
     algorithm = {"algorithm": first.pop("algorithm")} if "algorithm" in first else {}
     how = {"network": network, "precision": precision, "mode": mode or default_mode(backend)}
@@ -242,5 +242,5 @@ def agent_counts(preset: Preset) -> list[int]:
 
 
 def is_to_the_end(point: Point) -> bool:
-    """True if a run continues after the threshold; such runs are not timed."""
+    """True if a run continues after the threshold; it is untimed."""
     return point.get("until") == UNTIL_END["until"]

@@ -60,7 +60,7 @@ def first_step_point(env: str, n_envs: int, n_agents: int, backend: str, cache: 
 
 
 def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
-    """Return the point of a start to the first update, with compiled code."""
+    """Return the point of a start to the first update, compiled code cached."""
     return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
 
 
@@ -72,7 +72,7 @@ class StartError(RuntimeError):
 
 
 class Starter:
-    """Starts the processes of a point, and keeps their arrays for the check.
+    """Starts a point's processes, and keeps their arrays for the check.
 
     Args:
         point: The point. Its ``cache`` selects an empty folder of compiled code for each process, or the folder that
@@ -88,7 +88,7 @@ class Starter:
         self.n_started = 0
 
     def start(self) -> dict[str, float]:
-        """Start a process, wait, and return the duration of each part, s, in order.
+        """Run a process; return the duration of each part, s, in order.
 
         Raises:
             StartError: The process failed; quotes the end of its output.
@@ -174,7 +174,7 @@ def startup(point: Point) -> ColdStart:
 
 
 def first_step(point: Point) -> tuple[Arrays, str]:
-    """Return the arrays after one step on another CPU backend, and its name."""
+    """Return the arrays after a step on another CPU backend, and its name."""
     from warpdrive_min.policies import random_policy
 
     from .setups.environments import start_env

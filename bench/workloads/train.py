@@ -112,7 +112,7 @@ def train_pairs(preset: Preset) -> Pairs:
 
 
 def rollout(point: Point) -> Timed:
-    """Play a rollout and keep the data for training, in one graph or eagerly."""
+    """Play a rollout and keep its data, in a graph or eagerly."""
     from .setups.iterations import iterations, played, plays, rollout_check, twin_check
     from .setups.timing import available
     from .setups.trainers import player
@@ -125,7 +125,7 @@ def rollout(point: Point) -> Timed:
 
 
 def train(point: Point) -> Timed:
-    """Play a rollout and train on it, in one CUDA graph each or eagerly."""
+    """Play a rollout and train on it, in graphs or eagerly."""
     import torch
 
     from .setups.iterations import iterations, learned, learning_check, twin_check

@@ -1,4 +1,4 @@
-"""Work compiled by JAX: one program for many steps, or one a step."""
+"""Work compiled by JAX: one program per step or per many steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def counting() -> Callable[[], int]:
 
 
 def work(arrays: Callable[[], Any], notes: Mapping[str, Any], *, mode: str = "fused", **fields: Any) -> Work:
-    """Return work compiled by JAX, with results ``arrays`` and a counter of programs."""
+    """Return work compiled by JAX, with its results and a program counter."""
     import jax  # noqa: PLC0415  (theirs)
 
     kind = device()

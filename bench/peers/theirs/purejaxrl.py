@@ -1,4 +1,4 @@
-"""PureJaxRL's PPO, from a checkout on the interpreter's path; it is no package."""
+"""PureJaxRL's PPO, from a checkout on the interpreter's path."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["PACKAGES", "device", "learn"]
 SHIPPED = {"NUM_STEPS": 128, "UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "LR": 2.5e-4, "ANNEAL_LR": True}
 """More settings of its script for CartPole."""
 LONG_S = 5.0
-"""Duration above which the first run is as fast as the next, s."""
+"""Duration above which first and second run are equally fast, s."""
 EPISODE_STEPS = 500
 """Maximum steps of an evaluation episode."""
 

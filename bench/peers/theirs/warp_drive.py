@@ -54,7 +54,7 @@ def prepare(point: Point) -> Work:
 
 
 def _gym() -> dict[str, Any]:
-    """Import gymnasium as gym if gym is missing: gym does not run with NumPy 2."""
+    """Import gymnasium as gym if gym is missing (NumPy 2 breaks gym)."""
     if importlib.util.find_spec("gym") is not None:
         return {}
     for name in GYM_MODULES:
@@ -82,7 +82,7 @@ def _copy(packages: list[Path]) -> None:
 
 
 def _trainer(point: Point) -> Any:
-    """Return its trainer with the shipped run config, in the sizes of the point."""
+    """Return its trainer: the shipped run config in the point's sizes."""
     import yaml  # noqa: PLC0415
 
     root = Path(importlib.import_module("warp_drive").__file__ or "").parent
@@ -156,7 +156,7 @@ def _simulating(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
 
 
 def _training(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
-    """Return iterations of its trainer without logging, with a lap for each step."""
+    """Return its training iterations without logging, a lap per step."""
     iteration, laps, step = 0, list[int](), trainer.cuda_envs.step_all_envs
 
     def timed_step(*arguments: Any, **keywords: Any) -> Any:

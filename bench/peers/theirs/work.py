@@ -35,7 +35,7 @@ class Work:
     env_steps: int
     """Steps of one run, over all environments."""
     trace: Callable[[], dict[str, Any]]
-    """Returns a step to check, or ``says``: the peer's own check; raises if it fails.
+    """Returns a step to check, or ``says``: the peer's own check.
 
     The step is ``before``, ``actions``, ``after``, ``rewards`` (lists with a row per environment) and ``config``
     (differences from ours). Waits."""

@@ -100,11 +100,11 @@ MOST_LISTED: Final = 100
 """Maximum number of runs listed one by one."""
 
 Seeds: TypeAlias = Sequence[Record]
-"""Records of one task on one backend: one per seed, or one of a population."""
+"""Records of a task on a backend: one per seed or population."""
 
 
 def learning_table(records: Sequence[Record]) -> Table[Seeds]:
-    """Return time and steps to the threshold and the final return, over seeds."""
+    """Return time and steps to the threshold and final return, over seeds."""
     groups = groups_of(sorted(records, key=point_order(TASK)), by(*TASK, "backend"))
 
     def where(seeds: Seeds) -> str:

@@ -70,7 +70,7 @@ def speedup_chart(records: Sequence[Record]) -> Chart:
 
 
 def speedup_over(baseline: str) -> MakeChart:
-    """Return the chart of speed-ups over a CPU backend at the same size and run."""
+    """Return the chart of speed-ups over a CPU backend, same size and run."""
 
     def speedup(records: Sequence[Record]) -> Chart:
         bases = baselines(records, "backend", baseline)
@@ -124,7 +124,7 @@ def saturation(points: Sequence[DataPoint]) -> str:
 
 
 def crossover(points: Sequence[DataPoint]) -> str:
-    """Return the number of environments above which a ratio stays above 1, as text.
+    """Return the number of environments above which a ratio exceeds 1, as text.
 
     Between two measured sizes it is interpolated on a log-log line.
     """
@@ -219,7 +219,7 @@ def memory_chart(records: Sequence[Record]) -> Chart:
 
 
 def neighbors_chart(records: Sequence[Record]) -> Chart:
-    """Chart the neighbour search in cells over all pairs, of the same run."""
+    """Chart the neighbour search in cells over all pairs of the run."""
     pairs = baselines(records, "neighbor_search", "all_pairs")
 
     def place(record: Record) -> tuple[Any, ...]:

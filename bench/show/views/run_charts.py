@@ -42,7 +42,7 @@ def row_chart(
     panel: Callable[[tuple[Any, ...], Sequence[Record]], Panel],
     **declared: Any,
 ) -> Chart:
-    """Return a chart of rows with a panel for each value of some axes.
+    """Return a chart of rows with a panel per value of axes.
 
     Args:
         records: Records in the order of their rows.
@@ -55,7 +55,7 @@ def row_chart(
 
 
 def samplers_chart(records: Sequence[Record]) -> Chart:
-    """Chart the rate of each sampler, with its ratio to torch on the same device."""
+    """Chart each sampler's rate, with its ratio to torch on the device."""
 
     def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
         n_envs, n_agents, n_actions = key
@@ -281,7 +281,7 @@ def efficiencies(records: Sequence[Record]) -> dict[int, float]:
 
 
 def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series]:
-    """Return a series for each backend over numbers of ranks, then linear scaling."""
+    """Return a series per backend over ranks, then linear scaling."""
     efficiency = efficiencies(records)
     reached, ideal = [], []
     for name, style in BACKEND_STYLE.items():
@@ -363,7 +363,7 @@ class LearningCurves:
         return [Panel(title, series, level=float(threshold) if policy == learner else None)]
 
     def _curve(self, record: Record, policy: str) -> tuple[Floats, Floats]:
-        """Return the positions along the curve with a mean return, and these returns."""
+        """Return the curve's positions with a mean return, and these returns."""
         assert record.curve is not None
         pairs = zip(self.along(record.curve), record.curve.mean_return[policy], strict=True)
         found = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.float64).reshape(-1, 2)

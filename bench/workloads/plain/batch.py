@@ -41,7 +41,7 @@ class Batch(abc.ABC):
 
     @abc.abstractmethod
     def draw(self) -> Array:
-        """Draw a uniform action for every agent, with one call of the generator."""
+        """Draw a uniform action for every agent in one generator call."""
 
     @abc.abstractmethod
     def advance(self, actions: Array) -> None:
@@ -52,7 +52,7 @@ class Batch(abc.ABC):
         """Restart environments: write their state and `observations`."""
 
     def show(self, observations: Floats) -> None:
-        """Set the observation array, and allocate an equal one for the last ones."""
+        """Set the observation array, and allocate one for last observations."""
         self.observations, self.final_observations = observations, np.zeros_like(observations)
 
     def keep_last(self, envs: Indices) -> None:
@@ -81,7 +81,7 @@ class Batch(abc.ABC):
             self.restart(ended)
 
     def snapshot(self) -> Callable[[], None]:
-        """Copy all arrays and the generator's state; return a function that restores them."""
+        """Copy arrays and generator state; return their restoring function."""
         live = [value for value in vars(self).values() if isinstance(value, np.ndarray)]
         copies, drawn = [array.copy() for array in live], self.generator.bit_generator.state
 

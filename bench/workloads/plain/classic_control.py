@@ -19,7 +19,7 @@ class Single(Batch):
 
     n_state: ClassVar[int]
     n_features: ClassVar[int]
-    """Number of observation rows; equal to the state's rows if the state is observed."""
+    """Number of observation rows; the state's if it is observed."""
     n_buffers: ClassVar[int]
     """Number of buffer rows for a step."""
     n_actions: ClassVar[int] = 0

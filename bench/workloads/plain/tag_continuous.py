@@ -118,7 +118,7 @@ class TagContinuous(Batch):
         np.logical_not(runs.any(1), out=self.terminated)
 
     def move(self, actions: Array) -> Flags:
-        """Move the agents in the game in place; return the mask of agents at the edge."""
+        """Move agents in the game in place; return those at the edge."""
         c, in_game, direction, speed = self.config, self.in_game, self.direction, self.speed
         direction += c.turn_actions.take(actions[..., 1])
         direction -= np.floor(direction * (1 / math.tau)) * math.tau
@@ -208,7 +208,7 @@ def by_minima(distance: Floats, n: int) -> Array:
 
 
 def by_partition(distance: Floats, n: int) -> Array:
-    """Return the same indices by a partition of integers: distance bits, then index."""
+    """Return the same indices by partitioning integers: distance bits, then index."""
     keys = np.left_shift(distance.view(np.uint32), np.uint64(16), dtype=np.uint64)
     keys |= np.arange(distance.shape[-1], dtype=np.uint64)
     keys.partition(n - 1, axis=-1)

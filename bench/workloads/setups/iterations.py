@@ -58,7 +58,7 @@ TWIN_STEPS: Final = 16
 TWIN_ITERATIONS: Final = 3
 """Iterations of a small run: one eager, one captured, one replayed."""
 Comparison = Callable[[], tuple[float, str]]
-"""Returns the error of two runs that must be bit-identical, and a description."""
+"""Returns the error of two bit-identical runs, and a description."""
 NO_TWIN: Final = "none before the timing, which another trainer would slow down"
 """Reference's name in a check without a reference run."""
 
@@ -83,7 +83,7 @@ def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Che
 
 
 def twin_of(point: Point) -> Point:
-    """Return the point with equal results: other mode on a GPU, else backend.
+    """Return the point with equal results: other mode (GPU) or backend.
 
     Exact training must give the same on a CPU as on a GPU, and the same again there.
 
@@ -150,7 +150,7 @@ def learning_check(trainer: WatchedTrainer, compare: Comparison = lambda: (0.0, 
 
 
 def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]) -> Callable[[], Check]:
-    """Return the check that a rollout plays all its steps with finite numbers."""
+    """Return the check that a rollout completes with finite numbers."""
     data = trainer.wrapper.cuda_data_manager
 
     def check() -> Check:
@@ -212,12 +212,12 @@ def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:
 
 
 def rows_seen(trainer: WatchedTrainer, group: PolicyGroup) -> int:
-    """Return the number of observation rows that differ in more than the agent's id."""
+    """Return the observation rows that differ beyond the agent's id."""
     return group.arrays.n_agents if trainer.wrapper.env.own_columns is None else 1
 
 
 def rows_learned(policy: PolicyConfig, n_rows: int) -> int:
-    """Return the number of rows that an update passes through a policy's networks."""
+    """Return the rows that an update passes through its networks."""
     if policy.algorithm == "DDPG":
         return policy.batch_size * policy.updates_per_iteration
     return n_rows * (policy.n_epochs if policy.algorithm == "PPO" else 1)

@@ -92,7 +92,7 @@ def mark_done(data: CUDADataManager, generator: torch.Generator) -> torch.Tensor
 
 
 MOST_DRAWS: Final = 2_000
-"""Draws of a check; with few agents the number of draws limits its time."""
+"""Draws of a check; limits its time with few agents."""
 
 STANDARD_ERRORS: Final = 6.0
 """Largest allowed deviation of a frequency, in standard errors."""
@@ -447,7 +447,7 @@ def recorded(recorder: RolloutRecorder) -> dict[str, torch.Tensor]:
 
 
 def recorded_by_torch(wrapper: EnvWrapper, recorder: RolloutRecorder) -> dict[str, torch.Tensor]:
-    """Return the expected recording of the present arrays, by torch on the CPU."""
+    """Return the expected recording, by torch on the CPU."""
     data, before = arrays_of(wrapper.cuda_data_manager), recorded(recorder)
     is_done = data[DONE] != 0
     sums, steps = before["running_return"] + data["rewards"], before["running_steps"] + 1

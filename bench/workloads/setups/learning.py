@@ -33,7 +33,7 @@ CHECKED_ERRORS: Final = 4
 
 
 class LearningRun(WatchedTrainer):
-    """A trainer that stops at a policy's threshold, or trains to the end.
+    """Trainer that stops at a policy's threshold, or at the end.
 
     The threshold applies to `Trainer.recent_return`. The first episodes to end are short ones, which in some
     environments are all good and in others all bad.
@@ -53,7 +53,7 @@ class LearningRun(WatchedTrainer):
 
     @property
     def judged_return(self) -> dict[str, float | None]:
-        """Mean return of each policy; None: too few steps, or no episode ended."""
+        """Mean return of each policy; None: too few steps or episodes."""
         return self.recent_return
 
     def log_metrics(self) -> Row:
@@ -78,7 +78,7 @@ class PopulationRun(LearningRun, PopulationTrainer):
 
     @property
     def judged_return(self) -> dict[str, float | None]:
-        """Median over members of their mean returns; None: a member has none yet."""
+        """Median of members' mean returns; None until all have one."""
         known = [value for value in self.recent_returns if value is not None]
         return {self.group.name: median(known) if len(known) == len(self.members) else None}
 
@@ -88,7 +88,7 @@ Learning: TypeAlias = tuple[Callable[[], Measurement], Callable[[], Check]]
 
 
 def learning_of_policies(point: Point) -> Learning:
-    """Set up the training of a trainer's policies; one of them is evaluated."""
+    """Set up the training of policies; one is evaluated."""
     learner, is_whole = point["learner"], is_to_the_end(point)
     trainer = LearningRun(point["env"], settings(point), learner, None if is_whole else point["threshold"])
     # Random opponents must stay random. From one start state two greedy policies always play the same game.
@@ -208,7 +208,7 @@ def best_score(trainer: LearningRun) -> evaluation.Score:
 
 
 def settings(point: Point) -> Settings:
-    """Return the run of a point: the shipped one, with one policy to train.
+    """Return a point's run: the shipped one with one trained policy.
 
     With more environments, each still plays the same number of steps between updates and of episodes in total.
     Schedules count the steps of all environments, so they are stretched.
@@ -232,7 +232,7 @@ def settings(point: Point) -> Settings:
 
 
 def stretched(schedule: Any, times: float) -> Any:
-    """Return a schedule, or a mapping of them, with its steps multiplied by ``times``."""
+    """Return a schedule, or mapping of them, stretched by ``times``."""
     if isinstance(schedule, Mapping):
         return {part: stretched(each, times) for part, each in schedule.items()}
     return [[step * times, value] for step, value in schedule] if isinstance(schedule, list) else schedule
@@ -275,7 +275,7 @@ def same_return(trainer: LearningRun, play: Callable[[EnvWrapper], MeanReturn]) 
 
 
 Z: Final = 1.96
-"""Standard errors on either side of a mean in its 95 % interval."""
+"""Standard errors from a mean to its 95 % interval's ends."""
 
 
 def return_metric(mean: float, standard_error: float) -> Metric:

@@ -45,7 +45,7 @@ def torch_threads(backend: Backend) -> int | None:
 # ------------------------------------------------------------------ repeated work
 
 GRAPH_STEPS: Final = 50
-"""Env steps in a captured graph; enough to hide the cost of its launch."""
+"""Env steps in a captured graph, enough to hide its launch."""
 EAGER_STEPS: Final = 4
 """Env steps of a run on a CPU.
 
@@ -64,7 +64,7 @@ class Repeated:
 
 
 def repeated(backend: Backend, work: Callable[[], object], mode: Mode | None = None, n: int | None = None) -> Repeated:
-    """Do the work once, so that everything is compiled, and return it repeated.
+    """Do the work once, to compile it, and return it repeated.
 
     Args:
         backend: Backend of the work.

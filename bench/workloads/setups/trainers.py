@@ -24,20 +24,20 @@ from ...judge.anchors import SEPARATE
 from ..shared import SEED, env_config, run_config_file
 
 SCHEDULES: Final = ("lr", "vf_loss_coeff", "entropy_coeff")
-"""Settings of a policy that may change with the steps of all environments."""
+"""Policy settings that may change with the env steps."""
 NETWORKS: Final[dict[str, dict[str, Any]]] = {
     "32-32": {"fc_dims": [32, 32]},
     "64-64": {"fc_dims": [64, 64]},
     "256-256": {"fc_dims": [256, 256]},
     SEPARATE: {"fc_dims": [64, 64], "activation": "tanh", "shared": False, "init_method": "orthogonal"},
 }
-"""Network settings by name on the axis; the run config has the others."""
+"""Network settings by axis value; the run config has the others."""
 SPLIT_OVER: Final = 3
 """Iterations over which the shares of rollout and update are measured."""
 NO_CHECKPOINTS: Final = 10**9
 """Iterations until the first checkpoint; never reached."""
 Settings = dict[str, Any]
-"""Run config as a mapping, which a case changes before it is parsed again."""
+"""Run config as a mapping, changed before it is parsed again."""
 
 
 @cache
@@ -47,7 +47,7 @@ def shipped(env: str, name: str) -> RunConfig:
 
 
 def settings(point: Point) -> Settings:
-    """Return the run of a point: the shipped run config in other sizes.
+    """Return a point's run: the shipped run config in other sizes.
 
     Schedules by steps of all environments keep their first value. With millions of steps per iteration they would end,
     at zero, after the first one.
