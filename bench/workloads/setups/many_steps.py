@@ -48,7 +48,7 @@ def random_steps(point: Point) -> Timed:
         require_room(wrapper)
     launch, steps = wrapper.bound_rollout(STEPS_OF_A_LAUNCH, keep=point["kept"])
     launch()
-    n_bytes, n_ops = 0, wrapper.env.ops_per_step  # the state stays in registers or cache
+    n_bytes, n_ops = 0, wrapper.env.ops_per_step  # the state does not move through memory
     if point["kept"] == "all":
         n_bytes = sum(each[0][0].nbytes for name, each in steps._asdict().items() if name != FINAL_OBSERVATIONS)
     elif point["n_agents"] > 1:
