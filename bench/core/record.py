@@ -698,7 +698,7 @@ def _require_of_case(record: Record, where: str) -> None:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Disable garbage collection, which slows large reads by half."""
+    """Disable garbage collection, a third of the time of large reads."""
     gc.disable()
     try:
         yield
