@@ -8,7 +8,7 @@ if sys.argv[:1] == ["-m"]:  # a command starts: this handles its signals before 
 
 
 def __getattr__(name: str) -> Any:
-    """Import `records`, which needs pandas, when it is first used."""
+    """Import `records` on first use; it needs pandas."""
     if name != "records":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .show.frames import records  # noqa: PLC0415  (lazy: measuring must not import pandas)

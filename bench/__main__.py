@@ -9,6 +9,6 @@ with stoppable():
     from .process.stopping import tidy
 
     if sys.argv[1:2] and sys.argv[1] in ROWS:
-        import_function(sys.argv[1])  # a signal ends the process at once, as there is nothing to tidy yet
+        import_function(sys.argv[1])  # a signal ends the process at once; nothing needs cleaning up yet
     with tidy(Commands.exit_code(sys.argv[1:])):
         app(prog_name=f"python -m {__package__}")

@@ -1,4 +1,4 @@
-"""`python -m bench claims`: what WarpDrive and we claim about speed and learning, and what records show of it."""
+"""`python -m bench claims`: claims of WarpDrive and of us, judged by records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def claims(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Compare every claim about speed and learning, WarpDrive's and our own, with records."""
+    """Compare all claims about speed and learning with records.
+
+    They are WarpDrive's claims and our own.
+    """
     if run:
         require_writable(out, "--out")
     else:
@@ -68,7 +71,10 @@ def claims(
 
 
 def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
-    """Measure the claims whose backends are all available here, into a file; prints the backends that are not."""
+    """Measure the claims whose backends are available here, into a file.
+
+    Prints the backends that are not available.
+    """
     from .process.local import run_points  # noqa: PLC0415  (imports torch)
 
     states = availability()

@@ -18,20 +18,20 @@ from warpdrive_min.terminal import echo
 
 from .core.errors import FileError
 
-# Typer brings its own click or needs click, by its release; this is the UsageError of the one in use.
+# Depending on its release Typer brings its own click or needs click; this is the UsageError of the one in use.
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A command."""
+    """Command with its exit codes."""
 
     function: str
-    """Its module and function."""
+    """Module and function of the command."""
     file_error: int = 1
-    """Exit code where a file cannot be read or written."""
+    """Exit code if a file cannot be read or written."""
     usage_error: int = 2
-    """Exit code of wrong usage."""
+    """Exit code of incorrect usage."""
 
     def help(self) -> str:
         """Return the first paragraph of the docstring, without importing the module."""
@@ -60,7 +60,7 @@ ROWS: Final = {
     "report": Row("report:report"),
     "list": Row("list:list_"),
 }
-"""The commands by name, in the order of `--help`."""
+"""Commands by name, in the order of `--help`."""
 
 
 def import_function(name: str) -> Callable[..., None]:
@@ -71,7 +71,7 @@ def import_function(name: str) -> Callable[..., None]:
 
 
 class Command(TyperCommand):
-    """A command that is imported when it runs."""
+    """Command that is imported when it runs."""
 
     def imported(self) -> Any:
         """Return the command with its options."""

@@ -1,4 +1,4 @@
-"""`python -m bench doctor`: what this machine can measure, what it cannot, and why. Changes nothing."""
+"""`python -m bench doctor`: report what this machine can measure; changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .workloads.cases import CASES
 LOAD_HIGH: Final = 0.5
 """Load per core above which timings are unreliable."""
 LOAD_NOTED: Final = 0.1
-"""Load per core above which a note is made."""
+"""Load per core above which a note is added."""
 CACHE_BYTES: Final = 2**30
 """Free space below which compiled kernels may not fit."""
 HOT_C: Final = 80
@@ -41,14 +41,17 @@ class Finding:
 
     topic: str
     level: Level
-    """`note`: figures hold, with a limit; `problem`: figures would mislead, or cannot be made."""
+    """`note`: figures are valid with a limit; `problem`: misleading or impossible."""
     says: str
     do: str = ""
-    """Advice; empty where nothing is to be done."""
+    """Advice; empty if nothing needs doing."""
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Report what this machine can measure, and what to do about problems; exits with 1 if there is one."""
+    """Report what this machine can measure, and how to fix problems.
+
+    Exits with 1 if there is a problem.
+    """
     findings = examine()
     if as_json:
         echo(json.dumps([asdict(finding) for finding in findings], indent=1))
@@ -70,7 +73,7 @@ def examine() -> list[Finding]:
 # ------------------------------------------------------------------ software
 
 Choice = tuple[Any, Level, str] | tuple[Any, Level, str, str]
-"""Condition, level, words, and an advice."""
+"""Condition, level, text, and optional advice."""
 
 
 def first(topic: str, *choices: Choice) -> Finding:
@@ -253,7 +256,7 @@ def _gpus() -> Iterator[Finding]:
             with nvml.opened(device) as (library, handle):
                 yield Finding(topic, "ok", torch.cuda.get_device_properties(device).name)
                 yield from _with_nvml(topic, library, handle)
-        except Exception as error:  # noqa: BLE001  (no library, no driver, a device that it does not know)
+        except Exception as error:  # noqa: BLE001  (no library, no driver, or an unknown device)
             says = f"NVML: {error or type(error).__name__}: no clocks, energy, throttling or other processes"
             yield Finding(topic, "note", says)
 
@@ -262,7 +265,7 @@ def _with_nvml(topic: str, library: Any, handle: Any) -> Iterator[Finding]:
     for name, choices in PARTS.items():
         try:
             yield first(f"{topic} {name}", *choices(library, handle))
-        except Exception as error:  # noqa: BLE001  (what one GPU lacks or loses, the others may have)
+        except Exception as error:  # noqa: BLE001  (a failure of one GPU must not hide the others)
             yield Finding(f"{topic} {name}", "note", f"cannot be read: {error or type(error).__name__}")
 
 
@@ -330,4 +333,4 @@ PARTS: Final[dict[str, Callable[[Any, Any], Iterator[Choice]]]] = {
     "GPM": _gpm,
     "energy counter": _energy,
 }
-"""Choices of what NVML tells of a GPU."""
+"""Checks of the values that NVML reports for a GPU."""

@@ -1,4 +1,4 @@
-"""`python -m bench export`: records in the formats of other tools, which then draw, store and alert."""
+"""`python -m bench export`: records in other tools' formats."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from .workloads.cases import CASES, is_present
 GROUPED_BY: Final = ("env", "implementation")
 """Axes in the name of an ASV benchmark; the others are parameters."""
 PARAMETERS: Final = ("backend", "n_envs")
-"""Axes with a parameter each; the rest is one parameter, as ASV crosses them."""
+"""Axes with one parameter each; ASV crosses parameters, so the rest is one."""
 
 
 class Format(StrEnum):
-    """Whose format."""
+    """Target format."""
 
     asv = "asv"
     github_action_benchmark = "github-action-benchmark"
@@ -51,7 +51,10 @@ def export(
     records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")],
     out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
 ) -> None:
-    """Write records as a CSV or Parquet table, or as times and costs for ASV, github-action-benchmark or Bencher."""
+    """Write records as a CSV or Parquet table, or costs for other tools.
+
+    The tools are ASV, github-action-benchmark and Bencher.
+    """
     require_writable(out, "--out", is_file=to is not Format.asv)
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         with leaving_out() as cut:
@@ -120,7 +123,7 @@ class Cost:
 
     @property
     def samples(self) -> list[float] | None:
-        """The metric of each sample; None: it is no time, or there was one run."""
+        """Metric per sample; None if it is no time, or run once."""
         if self.record.samples_ns is None:
             return None
         per_ns = self.metric.value / median(self.record.samples_ns)
@@ -128,7 +131,7 @@ class Cost:
 
 
 def costs(records: Iterable[Record]) -> tuple[list[Cost], list[str]]:
-    """Return the records to export, and the reasons of the others with counts."""
+    """Return the records to export, and counts of reasons for the others."""
     shown: list[Cost] = []
     reasons = Counter[str]()
     for record in records:
@@ -153,15 +156,15 @@ def _why_not(record: Record) -> str | None:
 
 
 def newest(shown: Iterable[Cost]) -> list[Cost]:
-    """Return the newest of each name."""
+    """Return the newest cost of each name."""
     return list({each.name: each for each in sorted(shown, key=lambda each: each.record.start)}.values())
 
 
 def of_one_machine(shown: Sequence[Cost]) -> list[Cost]:
-    """Return the newest of each name.
+    """Return the newest cost of each name.
 
     Raises:
-        ShowError: They are of several machines, which the format cannot tell apart.
+        ShowError: The costs are of several machines, which the format cannot distinguish.
     """
     machines = by_machine(each.record for each in shown)
     if len(machines) > 1:
@@ -190,7 +193,7 @@ def github_action_benchmark(shown: Sequence[Cost]) -> list[dict[str, Any]]:
 
 
 def bencher(shown: Sequence[Cost]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the Bencher Metric Format; a time is the measure ``latency``, in ns.
+    """Return the Bencher Metric Format; times are ``latency``, in ns.
 
     Source: https://bencher.dev/docs/reference/bencher-metric-format/.
     """
@@ -204,7 +207,7 @@ def bencher(shown: Sequence[Cost]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 NANOSECONDS: Final[Mapping[str, float]] = {"ns": 1.0, "s": 1e9}
-"""Seconds of one unit of time."""
+"""Nanoseconds per unit of time."""
 
 
 # ------------------------------------------------------------------ ASV
@@ -213,8 +216,8 @@ NANOSECONDS: Final[Mapping[str, float]] = {"ns": 1.0, "s": 1e9}
 def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
     """Write ASV's results of each machine and commit, and their description.
 
-    ASV tells benchmarks apart by name and parameters: a name is a case and its environment or implementation, the
-    parameters are the rest of the point. Records of no commit, or of code that was changed after it, are left out.
+    ASV identifies benchmarks by name and parameters. A name is a case with its environment or implementation; the
+    parameters are the rest of the point. Records without a commit, or of modified code, are omitted.
 
     Raises:
         ShowError: ASV is not installed, or no record names its commit.
@@ -244,7 +247,7 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
 
 
 def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folder: Path) -> None:
-    """Let asv write its files into a temporary folder, as it replaces files in place."""
+    """Let asv write into a temporary folder, because it replaces files in place."""
     from asv import results, runner, util  # noqa: PLC0415  (optional)
     from asv.benchmarks import Benchmarks  # noqa: PLC0415
     from asv.machine import Machine  # noqa: PLC0415
@@ -281,7 +284,7 @@ def _write_asv(committed: Sequence[Cost], described: Any, benchmarks: Any, folde
 
 
 def _grouped(shown: Sequence[Cost] | pd.Series, key: Callable[[Cost], str | None]) -> Any:
-    """Return the pairs of a key and its costs, in their order."""
+    """Return pairs of a key and its costs, in order."""
     items = pd.Series(shown, dtype="object")
     return items.groupby(items.map(key), sort=False)
 
@@ -295,7 +298,7 @@ def _committed(shown: Sequence[Cost]) -> list[Cost]:
 
 
 def scale(each: Cost) -> float:
-    """Return the factor to seconds, the unit that ASV expects of a time; else 1."""
+    """Return the factor to seconds, ASV's unit; 1 for other units."""
     return NANOSECONDS.get(each.metric.unit, 1e9) / 1e9
 
 
@@ -345,7 +348,7 @@ def asv_machine(name: str, record: Record) -> dict[str, str]:
 
 
 def commit_date(sha: str, record: Record) -> int:
-    """Return the time of a commit, or of its measurement if git lacks it; ms."""
+    """Return a commit's time, or its measurement's if git lacks it; ms."""
     try:
         return int(git("show", "-s", "--format=%ct", sha, root=machine.ROOT).split()[-1]) * 1000
     except (GitError, ValueError, IndexError):

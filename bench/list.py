@@ -1,4 +1,4 @@
-"""`python -m bench list`: the cases and the backends."""
+"""`python -m bench list`: show the cases and the backends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(json.dumps({name: str(state) for name, state in availability().items()}))
 
 
 def list_() -> None:
-    """Show the cases with their axes, and which backends can run here."""
+    """Show the cases with their axes, and the available backends."""
     for case in CASES.values():
         echo(f"{case.name} ({case.scope}): {case.title}")
         for preset in PresetName:
@@ -34,7 +34,7 @@ def list_() -> None:
 
 
 def availability() -> dict[str, str]:
-    """Ask a new process which backends can run here, as the answer needs torch."""
+    """Return the backends' availability from a new process, because it needs torch."""
     done = run([sys.executable, "-c", ASK], stderr=None)
     if done.returncode:
         echo(f"backends: must answer in a process of their own (exit code {done.returncode}); see above", err=True)

@@ -1,4 +1,4 @@
-"""Options that commands share, and the points that they select."""
+"""Shared options of commands, and the points that they select."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPARISONS: Final = RESULTS / "comparisons"
 
 
 def say(text: str) -> None:
-    """Print a line verbatim, without markup, colours or line breaks."""
+    """Print a line unchanged, without markup, colours or line breaks."""
     console.say(text)
 
 
@@ -48,7 +48,7 @@ def require_cases(names: Sequence[str]) -> None:
 
 
 def between(low: float, high: float) -> Callable[[float | None], float | None]:
-    """Return an option callback that requires a number within bounds; NaN is out of bounds."""
+    """Return an option callback that checks bounds and refuses NaN."""
 
     def checked(value: float | None) -> float | None:
         if value is None or low <= value <= high:
@@ -79,7 +79,7 @@ Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished p
 
 
 def run_of(resume: str | None, out: Path, preset: Preset, option: str = "--out") -> str:
-    """Return the run id to resume, or a new one if ``resume`` is None.
+    """Return the run id to resume, or a new one for None.
 
     Raises:
         BadParameter: It is not a run id, or the folder has no records of that run, or has some of another preset.
@@ -110,7 +110,7 @@ def refuse_unused(context: typer.Context, reason: str, *names: str) -> None:
         names: Parameters of the command.
 
     Raises:
-        BadParameter: One was given.
+        BadParameter: Such an option was given.
     """
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name)
@@ -122,7 +122,9 @@ def refuse_unused(context: typer.Context, reason: str, *names: str) -> None:
 
 
 def require_known(conditions: Sequence[str], option: str = "--where") -> None:
-    """Require AXIS=VALUE conditions to name axes and values of a case; `ABSENT` is a value of every axis.
+    """Require AXIS=VALUE conditions to name axes and values of a case.
+
+    `ABSENT` is a value of every axis.
 
     Raises:
         BadParameter: A condition does not; the message names the option.
@@ -143,7 +145,7 @@ def require_known(conditions: Sequence[str], option: str = "--where") -> None:
 
 
 def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:
-    """Require each AXIS=VALUE condition to match a point, unless there are no points.
+    """Require each AXIS=VALUE condition to match, unless there are no points.
 
     Raises:
         BadParameter: A condition matches none, or selects plain NumPy of environments that lack it.
@@ -157,7 +159,7 @@ def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:
 
 
 def no_plain_numpy(conditions: Sequence[str]) -> str:
-    """Return why conditions select plain NumPy of environments that lack it, or an empty string."""
+    """Return why conditions select vectorised NumPy where it is missing; else ""."""
     if f"backend={PLAIN}" not in conditions:
         return ""
     from warpdrive_min.envs import ENVS  # noqa: PLC0415  (imports NumPy)
@@ -166,7 +168,10 @@ def no_plain_numpy(conditions: Sequence[str]) -> str:
 
 
 def runnable(todo: Sequence[Job], states: Mapping[str, Availability], what: str = "skipped") -> list[Job]:
-    """Return the points whose backend is available; prints, after ``what``, why others are not."""
+    """Return the points whose backend is available.
+
+    Prints, after ``what``, why others are not available.
+    """
     wanted = {str(job.point.get("backend")) for job in todo}
     for name, state in states.items():
         if name in wanted and not state.available:
@@ -177,12 +182,12 @@ def runnable(todo: Sequence[Job], states: Mapping[str, Availability], what: str 
 # ------------------------------------------------------------------ points and records of a comparison
 
 GATED: Final[Sequence[Sequence[str]]] = read_toml(Path(__file__).parent / "judge" / "gated.toml")["points"]
-"""Rows of conditions; a gate without cases takes the points that meet all of one row."""
+"""Rows of conditions; a gate's default points meet all of one row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Points to compare, as options name them."""
+    """Options that select the points to compare."""
 
     preset: Preset = "default"
     cases: Sequence[str] = ()
@@ -213,7 +218,7 @@ class Choice:
 
 
 def chosen(choice: Choice) -> list[Job]:
-    """Return the timed points that can run here; prints each backend that is not available.
+    """Return the timed points that can run here; print each missing backend.
 
     Raises:
         CompareError: A case, axis or value is unknown.

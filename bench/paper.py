@@ -38,7 +38,10 @@ def paper(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of what is written; made if missing.")] = OUT,
 ) -> None:
-    """Write figures, LaTeX tables, the method and a manifest for a paper; measures nothing."""
+    """Write figures, LaTeX tables, the method and a manifest for a paper.
+
+    Measures nothing.
+    """
     require_writable(out, "--out")
     with exiting(1, FileError, ShowError):
         written = write(records or published_records(), out)
@@ -48,7 +51,7 @@ def paper(
 def write(sources: Sequence[Path], out: Path) -> list[Path]:
     """Write everything below ``out`` and return the files' paths, the manifest last.
 
-    The same records give the same bytes, but for figures of another matplotlib.
+    The same records give the same bytes, except figures of another matplotlib version.
 
     Args:
         sources: Files or folders of records; copies of the files stand in the manifest.
@@ -60,7 +63,7 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
     """
     files = [file for path in sources for file in files_in(path)]
     copies, names = out / "records", Counter(file.name for file in files)
-    # Records of sets have one name, and lie in folders named after their machines and commits.
+    # Records of sets share one name; their folders are named after machines and commits.
     folders = [Path(str(file)).resolve().parent for file in files]
     places = [
         Path(folder.name if names[file.name] > 1 else "", file.name)
@@ -109,17 +112,17 @@ def _write(path: Path, text: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Float:
-    """A figure or a table, as a document includes and names it."""
+    """Figure or table as a document includes and names it."""
 
     folder: str
     file: str
     label: str
     title: str
-    """As LaTeX."""
+    """Title in LaTeX."""
 
 
 def figures(records: Sequence[Record], folder: Path, machine: str) -> tuple[list[Float], list[Path]]:
-    """Draw the figures of one machine, each with a LaTeX file that floats it."""
+    """Draw one machine's figures, each with a LaTeX file that floats it."""
     shown, written = [], []
     for chart in (page for whole in charts(records) for page in pages(whole)):
         pdf = folder / f"{chart.name}.pdf"
@@ -138,7 +141,7 @@ def figures(records: Sequence[Record], folder: Path, machine: str) -> tuple[list
 
 
 def floating_tables(records: Sequence[Record], folder: Path, machine: str) -> tuple[list[Float], list[Path]]:
-    """Write the tables of one machine, each so that it floats."""
+    """Write one machine's tables as LaTeX floats."""
     shown, written = [], []
     for name, table in tables(records).items():
         label, caption = f"{machine}:{name}", f"{table.caption} {machine_label(records[0])}."
@@ -162,7 +165,7 @@ def tables(records: Sequence[Record]) -> dict[str, Table[Any]]:
 
 
 def hardware_table(records: Sequence[Record]) -> Table[tuple[str, str]]:
-    """Return the machine and its versions, as far as they are known."""
+    """Return the machine and its versions, where known."""
     fields = [(name, value) for name, value in hardware(records).items() if "hash" not in name and value != "not known"]
     return Table(
         columns=[

@@ -1,6 +1,7 @@
-"""`python -m bench publish`: one command makes one set of a commit on this kind of machine; stopped, it goes on.
+"""`python -m bench publish`: create or resume a commit's set of records.
 
-Doctor, sweep, pairs, peers, figures, tables and manifest end in results/sets/KIND-SHA/, from which documents are made.
+Doctor, sweep, pairs, peers, figures, tables and manifest go to results/sets/KIND-SHA/. Documents are made from that
+folder.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ _T = TypeVar("_T")
 
 
 class RefusedError(ValueError):
-    """Figures from here cannot be published."""
+    """Figures from this machine or checkout cannot be published."""
 
 
 class TimeIsUp(Exception):  # noqa: N818  (an outcome, not a mistake)
-    """The next piece of work may not end in time."""
+    """The next step may not end in time."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """Deadline for steps that take as long as the longest so far."""
+    """Deadline that assumes steps as long as the longest so far."""
 
     until_s: float | None
     start: float = field(default_factory=time.monotonic)
@@ -60,7 +61,7 @@ class Clock:
     last: float = field(default_factory=time.monotonic)
 
     def tick(self) -> None:
-        """End a step; raises TimeIsUp if another one may exceed the deadline."""
+        """End a step; raises TimeIsUp if another may exceed the deadline."""
         now = time.monotonic()
         self.longest_s, self.last = max(self.longest_s, now - self.last), now
         if self.until_s is not None and now - self.start + self.longest_s > self.until_s:
@@ -69,16 +70,16 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """Points of a set."""
+    """Selected points of a set."""
 
     points: Sequence[str] = ()
-    """AXIS=VALUE conditions, ``case`` among the axes; none: all of the preset."""
+    """AXIS=VALUE conditions, with ``case`` as an axis; empty: all of the preset."""
     peers: Sequence[str] = ()
-    """Peers or packages; none: all."""
+    """Peers or packages; empty: all."""
 
     @property
     def words(self) -> list[str]:
-        """All of it, as the manifest says it."""
+        """Selection as the manifest lists it."""
         return [*self.points, *(f"peer={name}" for name in self.peers)]
 
     def has(self, case: str, *points: Point) -> bool:
@@ -95,7 +96,7 @@ class Publication:
     wanted: Wanted
     pythons: Sequence[str]
     shard: tuple[int, int] = (1, 1)
-    """Number, from 1, and count of the shards."""
+    """Index, from 1, and number of shards."""
     at_once: int = 1
     """Maximum number of points that are set up at once."""
     skipped: dict[str, str] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class Publication:
 
     @property
     def is_shard(self) -> bool:
-        """The call measures a part of the set and does not finish it."""
+        """True if the call measures only a part of the set."""
         return self.shard[1] > 1
 
     def of_shard(self, work: Iterable[_T]) -> list[_T]:
@@ -149,10 +150,11 @@ def publish(
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
 ) -> None:
-    """Make or continue the set of this commit on this kind of machine: records, figures, tables, manifest.
+    """Make or continue this commit's set on this kind of machine.
 
-    Shards of a set can be measured at once, each on a GPU and cores of its own; the call without one makes the rest.
-    Exits with 1 if a point failed, with 3 if nothing can be published from here, with 4 if there is more to do.
+    It has records, figures, tables and a manifest. Shards of a set can be measured at once, each on its own GPU and
+    cores; the call without a shard makes the rest. Exits with 1 if a point failed, with 3 if nothing can be published
+    from here, with 4 if there is more to do.
     """
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
     require_known(where or [])
@@ -204,10 +206,10 @@ def begin(
     shard: tuple[int, int],
     at_once: int,
 ) -> tuple[Publication, Manifest]:
-    """Begin or continue a set; returns it with its manifest.
+    """Start or continue a set; return it with its manifest.
 
     Raises:
-        RefusedError: There are changes or the doctor sees a problem; or the set was begun in another way.
+        RefusedError: There are changes, the doctor finds a problem, or the set was started with other options.
         SetError: Its manifest breaks the schema.
     """
     context = Context.here(preset.value)
@@ -230,7 +232,7 @@ def begin(
             command=command,
             preset=preset.value,
             chosen=wanted.words,
-            run_id=folder.name,  # shards that begin at once agree on it
+            run_id=folder.name,  # shards that start at once agree on it
             kind=kind,
             machine=dict(context.machine),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -256,7 +258,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def finish(publication: Publication, manifest: Manifest) -> Manifest:
-    """Write the manifest of a set whose steps are done, and return it."""
+    """Write and return the manifest of a set whose steps are done."""
     records = list({(key(record), record.taken): record for record in publication.records()}.values())
     absent = {f"backend {name}": str(state) for name, state in availability().items() if not state.available}
     cards = {str(record.machine.get("gpu_uuid_hash")) for record in records if record.machine.get("gpu_uuid_hash")}
@@ -294,7 +296,8 @@ def run_sweep(publication: Publication) -> Iterator[str]:
 def run_pairs(publication: Publication) -> Iterator[str]:
     """Measure available pairs without a comparison, interleaved on one card.
 
-    Presets below full measure those that a claim is about: a pair is rounds of two new processes, a minute on a GPU.
+    Presets below full measure only pairs with a claim: a pair has rounds of two new processes and takes a minute on a
+    GPU.
     """
     preset, run_id = publication.context.preset, publication.context.run_id
     states, done = availability(), publication.compared()
@@ -320,7 +323,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
             yield f"{index}/{len(todo)} {name}: {got}"
         else:
             publication.add([got.a, got.b], got.comparison)
-            yield f"{index}/{len(todo)} {name}: {got.ratio.value:.3f}"
+            yield f"{index}/{len(todo)} {name}: the second takes {got.ratio.value:.3f} times as long as the first"
 
 
 def run_peers(publication: Publication) -> Iterator[str]:
@@ -336,7 +339,7 @@ def run_peers(publication: Publication) -> Iterator[str]:
 
 
 PEER_TIMEOUT_S: Final = 600.0
-"""Longest wait for an answer of a peer."""
+"""Timeout of a peer's answer, s."""
 
 
 def draw_figures(publication: Publication) -> Iterator[str]:
@@ -355,4 +358,4 @@ def write_tables(publication: Publication) -> Iterator[str]:
 Steps = dict[str, Callable[[Publication], Iterator[str]]]
 STEPS_OF_SHARDS: Final[Steps] = {"sweep": run_sweep, "pairs": run_pairs, "peers": run_peers}
 STEPS: Final[Steps] = {**STEPS_OF_SHARDS, "figures": draw_figures, "tables": write_tables}
-"""Steps in order; each yields a line per finished, resumable piece of work."""
+"""Steps in order; each yields a line per finished piece of work."""

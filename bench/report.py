@@ -37,7 +37,10 @@ def report(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = OUT,
 ) -> None:
-    """Write one self-contained HTML page of claims, tables and interactive figures from records; measures nothing."""
+    """Write one self-contained HTML page from records; measures nothing.
+
+    It has claims, tables and interactive figures.
+    """
     require_writable(out, "--out", is_file=True)
     with exiting(1, FileError, ShowError), leaving_out() as cut:
         paths = records or published_records()
@@ -50,10 +53,10 @@ def report(
 
 
 def html(records: Sequence[Record], claims: Claims | None = None, past: Sequence[Record] = ()) -> str:
-    """Return the page; the same records and claims give the same page.
+    """Return the page; equal records and claims give an equal page.
 
     Args:
-        records: Of any number of machines.
+        records: Records of one or several machines.
         claims: Verdicts on the same records; None: the page is without them.
         past: Other records, for the history.
 
@@ -107,7 +110,7 @@ OTHERS: Final[Sequence[Column[Record]]] = (
 
 
 def runs(records: Sequence[Record]) -> Table[pd.Series]:
-    """Return the sweeps, the oldest first."""
+    """Return the sweeps, oldest first."""
     return Table(
         rows=[run for _, run in derived(oldest_first(records), run=RUN.text).groupby("run", sort=False)["record"]],
         columns=[
@@ -125,7 +128,7 @@ def runs(records: Sequence[Record]) -> Table[pd.Series]:
 
 
 def figure(machine: str, chart: Chart) -> dict[str, Any]:
-    """Return the template's data for a figure; ``drawn`` is for the page's script."""
+    """Return the template's data for a figure; the page's script uses ``drawn``."""
     return {
         "id": f"{machine}-{chart.name}",
         "chart": chart,
@@ -138,7 +141,7 @@ def figure(machine: str, chart: Chart) -> dict[str, Any]:
 
 
 def drawn(chart: Chart) -> dict[str, Any]:
-    """Return a chart as JSON has it."""
+    """Return a chart for JSON."""
     return {
         "kind": chart.kind,
         "x": {"log": chart.x.is_log},
@@ -168,7 +171,7 @@ def _numbers(point: DataPoint) -> list[Any]:
 
 
 def commands(records: Sequence[Record]) -> list[str]:
-    """Return the commands that measure the points of a figure again."""
+    """Return the commands that measure a figure's points again."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for record in records:
         envs = found.setdefault((record.preset, record.case), {})
@@ -176,7 +179,7 @@ def commands(records: Sequence[Record]) -> list[str]:
             envs[str(record.point["env"])] = None
     return [
         command_line("peers", preset=preset, where=[f"env={env}" for env in sorted(envs)])
-        if case == "peer"  # others' software is no case of a sweep
+        if case == "peer"  # other software is no case of a sweep
         else command_line("run", preset=preset, case=case, env=sorted(envs))
         for (preset, case), envs in sorted(found.items())
     ]

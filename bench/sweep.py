@@ -1,4 +1,4 @@
-"""`python -m bench run`: a sweep, in which every point of the chosen cases becomes a record."""
+"""`python -m bench run`: a sweep that turns each point into a record."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def command(
     ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
     at_once: AtOnce = 1,
 ) -> None:
-    """Check, measure and record every point, and show a table; exits with 1 if one failed, with 3 if there is none."""
+    """Check, measure and record every point, and show a table.
+
+    Exits with 1 if a point failed, with 3 if there are no points.
+    """
     if not plot:
         options.refuse_unused(typer_context, "with --no-plot", "figures")
     options.require_known(where or [])

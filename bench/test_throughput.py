@@ -1,7 +1,7 @@
 """Time the smoke points of repeated cases with pytest-benchmark.
 
-A round lasts as long as a sample of the sweep. Dispatch alone is never timed: on a CPU a run returns when it is done,
-and on a GPU the clock is made of events. The figures to publish or gate on come from `python -m bench run`.
+A round lasts as long as a sample of the sweep. Dispatch is never timed alone: on a CPU a run returns when it is done,
+and on a GPU the clock uses events. Publish and gate only figures from `python -m bench run`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PLAN: Final = PLANS["default"]
 
 
 class Stamp:
-    """An event on the current stream; a difference is in seconds.
+    """Event on the current stream; differences are in seconds.
 
     A difference waits for the later event.
     """
@@ -50,7 +50,7 @@ POINTS: Final = [
 
 @pytest.mark.parametrize(("case", "point"), POINTS)
 def test_throughput(benchmark: Any, case: Case, point: Point) -> None:
-    """The point is right, and is timed."""
+    """Check and time the point."""
     try:
         timed = case.setup(point)
     except Skip as skip:

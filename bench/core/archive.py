@@ -24,14 +24,14 @@ from .schema import fault
 
 File = Path | zipfile.Path
 ARCHIVE: Final = "archive.zip"
-"""Name of the archive in the folder of results."""
+"""Name of the archive in the results folder."""
 CUT: Final = "is cut short"
-"""Start of the message for incomplete JSON, such as the last line of a killed sweep."""
+"""Start of the message for incomplete JSON, such as a killed sweep's."""
 Loaded = TypeVar("Loaded")
 
 
 def located(path: Path) -> File:
-    """Return a path, or the member of the archive that it leads into.
+    """Return a path, or the archive member it leads into.
 
     Raises:
         FileError: A file on the way is named like an archive and is none.
@@ -46,12 +46,12 @@ def located(path: Path) -> File:
 
 
 def _archive_of(path: Path) -> Path | None:
-    """Return the archive that a path leads into, or is."""
+    """Return the archive that contains a path, or equals it."""
     return next((each for each in (path, *path.parents) if each.suffix == ".zip" and each.is_file()), None)
 
 
 def exists(path: Path) -> bool:
-    """True if a file or folder exists, on disk or in an archive."""
+    """True if a path exists, on disk or in an archive."""
     place = located(path)
     return place.is_dir() or place.exists()
 
@@ -155,5 +155,5 @@ def load(path: File, kind: type[Loaded]) -> Loaded:
 
 
 def load_if_any(path: Path, kind: type[Loaded]) -> Loaded | None:
-    """Read a model from a file, see `load`; None: there is no file."""
+    """Read a model from a file, see `load`; None if missing."""
     return load(located(path), kind) if exists(path) else None

@@ -1,4 +1,4 @@
-"""A benchmark, stated once, and one of its points: from the set-up to the record."""
+"""A benchmark definition, and one of its points from set-up to record."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Case(CaseVersion):
 
     title: str
     workload: type[Workload]
-    """Kind that `setup` returns; points of a `Timed` one alone can be paired."""
+    """Type of `setup`'s workload; only points of type `Timed` can be paired."""
     points: Callable[[Preset], Sequence[Point]]
     """Returns the points of a preset."""
     setup: Callable[[Point], Workload]
-    """Makes a point ready; raises `Skip`."""
+    """Prepares a point; raises `Skip`."""
     pairs: Callable[[Preset], Sequence[tuple[Point, Point]]] = lambda preset: ()
     """Returns base and other of each ratio to show or claim."""
 
     def axes(self, preset: Preset = "default") -> dict[str, list[Any]]:
-        """Return the values that each axis takes in a preset."""
+        """Return the values of each axis in a preset."""
         values: dict[str, dict[Any, None]] = {}
         for point in self.points(preset):
             for name, value in point.items():
@@ -82,20 +82,20 @@ class Job:
 
     def run(self, context: Context) -> Record:
         """Set up, check, measure, check and record the point, in this process."""
-        import torch  # noqa: PLC0415  (takes seconds, which are no part of the set-up)
+        import torch  # noqa: PLC0415  (takes seconds, which do not belong to the set-up)
 
         started, host = StartTime(), Host.before()
         build = partial(Record.of, self.case, self.point, context, started=started)
         workload: Workload | None = None
         try:
             workload = self.case.setup(self.point)
-            setup_s = round(started.elapsed_s, 3)  # with whatever had to be compiled
+            setup_s = round(started.elapsed_s, 3)  # includes compilation
             seen = workload.measure(PLANS[context.preset])
             seen = replace(seen, notes={"setup_s": setup_s, **seen.notes})
             return build(facts=workload.facts, seen=seen, host=host.after(workload.facts.device))
         except Skip as skip:
             return build(status="skipped", reason=str(skip), host=host)
-        except Exception as error:  # noqa: BLE001  (whatever breaks one point must not lose the others)
+        except Exception as error:  # noqa: BLE001  (an error in one point must not lose the others)
             facts, reason = workload.facts if workload else None, f"{type(error).__name__}: {error}"
             return build(facts=facts, status="failed", reason=reason, host=host)
         finally:

@@ -13,7 +13,7 @@ from warpdrive_min.terminal import echo
 
 
 class Skip(Exception):  # noqa: N818  (not a failure)
-    """A point cannot run on this machine; the message says why and what to install."""
+    """Reason why a point cannot run on this machine, and what to install."""
 
 
 class Code(IntEnum):
@@ -22,7 +22,7 @@ class Code(IntEnum):
     OK = 0
     REGRESSION = 1
     FAILED = 1
-    """A point, a file or a figure is not as it should be."""
+    """A point, a file or a figure is wrong."""
     INCONCLUSIVE = 2
     NOTHING = 3
     """Nothing was measured, or the set of points changed."""
@@ -32,7 +32,7 @@ class Code(IntEnum):
 
 
 class CompareError(ValueError):
-    """A point is wrong or breaks, or a command is used wrongly."""
+    """A point is wrong or fails, or a command is used incorrectly."""
 
     code: ClassVar[Code] = Code.BROKEN
     """Exit code of the command."""
@@ -45,22 +45,22 @@ class NothingMeasured(CompareError):  # noqa: N818  (an outcome, not a mistake)
 
 
 class NotComparable(CompareError):  # noqa: N818  (an outcome, not a mistake)
-    """A side is missing, or the two differ in a field that decides a figure."""
+    """A side is missing, or the two differ in a field that must match."""
 
     code = Code.NOT_COMPARABLE
 
 
 class FileError(ValueError):
-    """A file, or a line of it, has the wrong content; names the place."""
+    """A file or a line has wrong content; names the place."""
 
 
 class ShowError(ValueError):
-    """Records cannot be shown as a figure, page, document or other tool's file."""
+    """Records cannot be shown or exported."""
 
 
 @contextmanager
 def exiting(code: int, *kinds: type[Exception], to_stderr: bool = False) -> Iterator[None]:
-    """Print errors of these kinds and exit with their code, or the default."""
+    """Print these errors and exit with their code, or the default."""
     try:
         yield
     except kinds as error:

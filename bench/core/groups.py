@@ -1,4 +1,4 @@
-"""Groups of whatever shares a key."""
+"""Group items that share a key."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Machine, code and installed packages of a record.
 
-A record has no name of a host, a user or a folder.
+Records contain no host, user or folder names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SETTINGS = (
     *("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
     *("NCCL_ALGO", "NCCL_PROTO"),
 )
-"""Variables of the environment that decide how fast, or how exactly, the same code computes."""
+"""Environment variables that change the speed or precision of the same code."""
 
 
 def fingerprint(device: torch.device) -> dict[str, Any]:
@@ -89,7 +89,7 @@ COMPARABLE: Final = (
     *("gpu", "driver", "cuda", "cuda_compiler", "cpp_compiler", "torch", "numpy", "numba", "numba_cuda", "pycuda"),
     *("python", "cpu", "cores", "cpu_limit", "settings"),
 )
-"""Fields of a fingerprint that two machines must share for their times to be compared.
+"""Fingerprint fields that must match to compare times.
 
 Another card of the same model, another OS kernel and unused packages are allowed."""
 
@@ -97,7 +97,10 @@ Another card of the same model, another OS kernel and unused packages are allowe
 def differences(
     a: Mapping[str, Any], b: Mapping[str, Any], names: Iterable[str] | None = COMPARABLE
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the fields in which two machines differ, with both values; ``names`` None compares all fields."""
+    """Return the fields that differ between two machines, with both values.
+
+    ``names`` None compares all fields.
+    """
     names = {**a, **b} if names is None else names
     return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
 
@@ -108,18 +111,18 @@ def difference_texts(differs: Mapping[str, tuple[Any, Any]]) -> list[str]:
 
 
 def kind(fingerprint: Mapping[str, Any]) -> str:
-    """Name the kind of a machine by its GPU, else its CPU, and its cores."""
+    """Name a kind of machine: GPU, else CPU, and cores."""
     name = f"{fingerprint.get('gpu') or fingerprint.get('cpu')} {fingerprint.get('cores')} cores"
     return slug(name.lower())
 
 
 def slug(text: str) -> str:
-    """Turn a text into a file name of at most 100 ASCII characters."""
+    """Return a text as a file name of at most 100 ASCII characters."""
     return "-".join(re.findall("[A-Za-z0-9]+", text))[:100] or "unnamed"
 
 
 def commit_of(git: Mapping[str, Any]) -> str | None:
-    """Return the commit that a record names; None: it names none, or something else."""
+    """Return the commit of a record; None if unknown or invalid."""
     sha = git.get("sha")
     return sha if isinstance(sha, str) and re.fullmatch("[0-9a-f]{4,64}", sha) else None
 
@@ -176,7 +179,7 @@ def _cpu_limit() -> float | None:
 
 
 def load() -> float | None:
-    """Return the load average over a minute per usable core; None if unknown."""
+    """Return the load average (1 min) per usable core; None if unknown."""
     return os.getloadavg()[0] / n_cores() if hasattr(os, "getloadavg") else None
 
 
@@ -186,7 +189,7 @@ def n_cores() -> int:
 
 
 def pinned_cores() -> list[int] | None:
-    """Return the cores that this process is kept on; None: it may use all."""
+    """Return the cores that this process is pinned to; None: all."""
     if n_cores() == os.cpu_count() or not hasattr(os, "sched_getaffinity"):
         return None
     return sorted(os.sched_getaffinity(0))
@@ -205,10 +208,10 @@ LOOP_TURNS: Final = 50_000
 
 
 class Bystanders:
-    """Processes of others: those that neither are a process nor descend from it.
+    """Processes that are neither a given process nor its descendants.
 
     Args:
-        root: That process; None: this one.
+        root: The given process; None: this one.
         proc: Folder of the system's figures.
         cores: Cores on which their work counts; None: those that this process may use.
     """
@@ -221,7 +224,7 @@ class Bystanders:
     def busy(self) -> float | None:
         """Return their share of our cores since construction; None if unknown.
 
-        What a hypervisor took for other machines counts.
+        Time that a hypervisor took for other virtual machines counts.
         """
         end = self._read()
         if self._start is None or end is None:
@@ -238,17 +241,17 @@ class Bystanders:
                 if (words := line.split())
             }
             ticks = [sum(map(int, column)) for column in zip(*(rows[name] for name in self._rows), strict=True)]
-        except (OSError, ValueError, KeyError):  # another system
+        except (OSError, ValueError, KeyError):  # not Linux
             return None
         parents: dict[int, int] = {}
         used: dict[int, int] = {}
         for file in self._proc.glob("[0-9]*/stat"):
-            try:  # behind the program's name, which may have blanks and brackets
+            try:  # starts after the program's name, which may contain blanks and brackets
                 words = file.read_text().rpartition(")")[2].split()
-            except (OSError, UnicodeDecodeError):  # it has ended
+            except (OSError, UnicodeDecodeError):  # the process has ended
                 continue
             pid = int(file.parent.name)
-            parents[pid], used[pid] = int(words[1]), sum(map(int, words[11:15]))  # with children that have ended
+            parents[pid], used[pid] = int(words[1]), sum(map(int, words[11:15]))  # includes children that have ended
         idle = ticks[3] + ticks[4]
         return sum(ticks) - idle, sum(ticks), sum(used[pid] for pid in used if self._is_ours(pid, parents))
 
@@ -263,7 +266,7 @@ class Bystanders:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most that a device can do."""
+    """Limits of a device."""
 
     bytes_per_s: float
     ops_per_s: float
@@ -277,14 +280,14 @@ LIMITS: Final[dict[str, Limits]] = {
     "NVIDIA H200": _HOPPER(bytes_per_s=4.3e12),
     "NVIDIA H100 80GB HBM3": _HOPPER(bytes_per_s=3.03e12),
 }
-"""By the name that the driver gives the device."""
+"""Limits by the driver's name of the device."""
 
 
 def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
     """Return a run's share of the machine's limit, and the limit's source.
 
-    The limit is the longer of the times that the declared bytes and operations need. None with the reason for a
-    device that is not in `LIMITS`.
+    The limit is the longer of the times that the declared bytes and operations need. For a device that is not in
+    `LIMITS` the share is None and the second value is the reason.
     """
     gpu = _gpu(facts.device).name if facts.device.type == "cuda" else "this CPU"
     if gpu not in LIMITS:
@@ -300,9 +303,8 @@ def roofline(facts: Facts, seconds: float) -> tuple[float | None, str]:
 def git_state(root: Path) -> dict[str, Any]:
     """Return the commit and a hash of uncommitted changes.
 
-    Outside a checkout the values are None, with git's reason. $BENCH_GIT_SHA must be the name of a commit.
-
-    A copy whose own git does not know its commit, as in a container, may name it in $BENCH_GIT_SHA.
+    Outside a checkout the values are None, with git's reason. A copy without git history, such as in a container, may
+    name its commit in $BENCH_GIT_SHA. That value must be a commit's name.
     """
     given = os.environ.get("BENCH_GIT_SHA") or None
     if given is not None and not COMMIT.fullmatch(given):
@@ -322,7 +324,7 @@ def git_state(root: Path) -> dict[str, Any]:
 
 
 def _without_folders(text: str, root: Path) -> str:
-    """Return a message of git for a record, which has no name of a folder."""
+    """Return git's message without folder names, for a record."""
     for folder in (root.absolute(), *root.absolute().parents[:-1]):
         text = text.replace(str(folder), ".")
     return text
@@ -341,7 +343,7 @@ def warn_without_commit() -> None:
 
 PACKAGES_OF_CODE = ("warpdrive_min", "envs", "bench")
 CODE = (*PACKAGES_OF_CODE, "pyproject.toml")
-"""Files that decide a figure; records and documents may change."""
+"""Files that affect a figure; records and documents may change."""
 
 
 def dependencies_hash() -> str:
@@ -352,12 +354,12 @@ def dependencies_hash() -> str:
 
 @cache
 def sources_hash() -> str:
-    """Return `hash_below` of this code, as it was at the first call."""
+    """Return `hash_below` of this code at the time of the first call."""
     return hash_below(ROOT)
 
 
 def hash_below(root: Path) -> str:
-    """Hash names and contents of all files of the packages in a checkout, without git."""
+    """Hash all package files of a checkout by name and content, without git."""
     digest = hashlib.sha256()
     for folder in (root / name for name in PACKAGES_OF_CODE):
         for file in sorted(folder.rglob("*")):

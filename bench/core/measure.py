@@ -20,40 +20,44 @@ if TYPE_CHECKING:
     import torch
 
 WARM_BLOCKS: Final = 5
-"""Blocks whose medians must agree before anything is kept."""
+"""Blocks whose medians must agree before samples are kept."""
 SAMPLES_PER_BLOCK: Final = 3
 WARM_SPREAD: Final = 0.01
 """Largest relative difference of those medians."""
 FEWEST: Final = 9
-"""Samples with which slow work may stop: the fewest whose shortest and longest lie outside the median's interval."""
+"""Minimum number of samples of slow work.
+
+It is the smallest number whose shortest and longest sample lie outside the median's interval."""
 CLOCKS_AGREE: Final = 0.02
-"""Relative difference of device and wall time above which a record notes it."""
+"""Relative difference of device and wall time above which records note it."""
 
 
 class MeasureError(RuntimeError):
-    """A point cannot be timed honestly."""
+    """A point cannot be timed reliably."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Amount of measuring."""
+    """Amount of sampling."""
 
     sample_s: float = 0.02
-    """Least length of a sample, s."""
+    """Minimum length of a sample, s."""
     n_samples: int = 20
-    """Least number of samples, until ``measure_cap_s`` is over."""
+    """Minimum number of samples, until ``measure_cap_s`` has passed."""
     max_samples: int = 60
-    """Most samples."""
+    """Maximum number of samples."""
     interval: float = 0.01
-    """Half-width of the median's interval, as a share of it, at which sampling stops."""
+    """Relative half-width of the median's interval at which sampling stops."""
     warm_up_cap_s: float = 10.0
-    """Longest warm-up, s."""
+    """Maximum warm-up, s."""
     measure_cap_s: float = 10.0
-    """Time after which no sample beyond `FEWEST` is taken, s."""
+    """Time after which no samples beyond `FEWEST` are taken, s."""
     n_starts: int = 20
     """Samples of a point with one process per sample."""
     watch_s: float = 5.5
-    """Duration of telemetry while the device repeats a point, s; includes energy from 5 s."""
+    """Duration of telemetry while the device repeats a point, s.
+
+    The energy counter is included from 5 s."""
 
 
 PLANS: Final[dict[Preset, Plan]] = {
@@ -65,7 +69,7 @@ PLANS: Final[dict[Preset, Plan]] = {
 
 
 class Stopwatch(Protocol):
-    """Times a block of runs that ends with a synchronisation."""
+    """Clock for a block of runs that ends with a synchronisation."""
 
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
         """Run and synchronise a block; return wall and device time, ns."""
@@ -90,19 +94,21 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """Work of this process, checked against an oracle before and after timing."""
+    """Work of this process, checked against a reference before and after timing."""
 
     check: Callable[[], Check]
-    """Compares the work since the last check with its oracle."""
+    """Compares the work since the last check with its reference."""
     facts: Facts
     twin: Callable[[], Check] | None = None
-    """Holds a small run of the same against its twin. Only after the timing: another trainer in the process makes each
-    launch out of a CUDA graph slower, for good (ADR 0014). None: there is no twin."""
+    """Compares a small run with its reference run; None without one.
+
+    Called only after the timing: another trainer in the process slows every launch of a CUDA graph permanently (ADR
+    0014)."""
 
     def check_after(self, *, with_twin: bool = True) -> Check:
-        """Check the timed work and its twin.
+        """Check the timed work and its reference run.
 
-        Another process may have checked the twin with the same code.
+        Skip the reference run with ``with_twin=False`` if another process has checked it with the same code.
         """
         own = self.check()
         if self.twin is None or not with_twin or not own.passed:
@@ -124,28 +130,29 @@ class Checked:
         return replace(seen, before=before, after=self.check_after())
 
     def taken(self, plan: Plan) -> Measurement:
-        """Do the work and return its measurement."""
+        """Run the work and return its measurement."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timed(Checked):
-    """Work that is repeated, set up and warmed up, so that ``run`` only does it."""
+    """Repeated work, set up and warmed up beforehand."""
 
     run: Callable[[], None]
     """Enqueues one block of work; does not synchronise."""
     synchronize: Callable[[], None]
     """Waits until everything enqueued is done."""
     stopwatch: Stopwatch | None = None
-    """Clock; None: that of the device."""
+    """Clock; None uses the device's."""
     pinned: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Context of sampling: pins each thread to a core."""
+    """Context of sampling; pins each thread to a core."""
     snapshot: Callable[[], Callable[[], None]] | None = None
-    """Copies the state that the next run starts from, and returns what writes it back, both enqueued; None: there is
-    none, or it is out of reach."""
+    """Copies the state before the next run; returns its restoring function.
+
+    Both enqueue. None if there is no state, or it cannot be accessed."""
 
     def taken(self, plan: Plan) -> Measurement:
-        """Take samples until the median is known well enough, and watch the device."""
+        """Take samples until the median is precise enough, then record telemetry."""
         timer = Timer(self)
         timer.settle(plan)
         seen = timer.measurement(plan)
@@ -170,20 +177,20 @@ class Once(Checked):
     """One run, recorded for its result rather than its speed."""
 
     run: Callable[[], Measurement]
-    """Does all of it, waits for it, and returns its figures."""
+    """Does the whole run, waits for it, and returns its figures."""
 
     def taken(self, plan: Plan) -> Measurement:
-        """Run it."""
+        """Run it once."""
         seen = self.run()
         return replace(seen, unread=seen.unread | dict.fromkeys(("roofline", "telemetry"), "the point is run once"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColdStart(Checked):
-    """Work timed from cold: one process per sample, no warm-up."""
+    """Work timed in fresh processes: one process per sample, no warm-up."""
 
     run: Callable[[], Mapping[str, float]]
-    """Starts one process, waits for it, and returns how long each part of it took, s, in their order."""
+    """Runs one process and returns the duration of each part, s, in order."""
 
     def taken(self, plan: Plan) -> Measurement:
         """Start the planned number of processes, one by one."""
@@ -209,10 +216,10 @@ class ColdStart(Checked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks:
-    """Work that several processes do together, which also check and time it."""
+    """Work of several processes, which also check and time it."""
 
     run: Callable[[Plan], Measurement]
-    """Starts the processes, waits for them, and returns the samples of the slowest one, with both checks."""
+    """Runs the processes, waits, and returns both checks and the slowest samples."""
     facts: Facts
 
     def measure(self, plan: Plan) -> Measurement:
@@ -228,7 +235,7 @@ class Ranks:
 
 
 def rates(seen: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:
-    """Return the rate of each kind of work and the time of one unit of the first."""
+    """Return each work rate, and the time per unit of the first."""
     low_ns, high_ns = seen.interval_ns
     metrics = {
         f"{kind}_per_s": Metric(
@@ -251,7 +258,7 @@ def rates(seen: Measurement, work: Mapping[str, int]) -> dict[str, Metric]:
 
 
 class Timer:
-    """Takes samples of work that is repeated.
+    """Sampler of repeated work.
 
     Raises:
         MeasureError: Under Numba's simulator.
@@ -262,11 +269,11 @@ class Timer:
         self._timed = timed
         self._stopwatch = timed.stopwatch or stopwatch_for(timed)
         self.runs = 1
-        """Runs of a sample."""
+        """Runs per sample."""
         self.warm_up: dict[str, Any] | None = None
 
     def settle(self, plan: Plan) -> None:
-        """Choose the length of a sample, and warm up until the medians of blocks agree."""
+        """Choose the sample length, and warm up until the medians of blocks agree."""
         self.runs = self.runs_per_sample(plan.sample_s)
         self.warm_up = self._warm_up(plan)
 
@@ -276,7 +283,7 @@ class Timer:
         return wall / self.runs, None if device is None else device / self.runs
 
     def measurement(self, plan: Plan) -> Measurement:
-        """Take samples until the median is known well enough."""
+        """Take samples until the median is precise enough."""
         walls: list[float] = []
         devices: list[float] = []
         reason, spent = "", 0
@@ -297,7 +304,7 @@ class Timer:
         )
 
     def watched(self, window_s: float, median_ns: float) -> tuple[dict[str, Any] | None, str]:
-        """Repeat the work under telemetry; return it and its cost, or a reason."""
+        """Repeat the work under telemetry; return telemetry and cost, or a reason."""
         if window_s == 0:
             return None, "the preset does not watch the device"
         facts = self._timed.facts
@@ -358,7 +365,7 @@ class Timer:
 
 
 def refuse_simulator(device: torch.device) -> None:
-    """Make sure that times on a device mean something.
+    """Raise if times on a device are meaningless.
 
     Raises:
         MeasureError: Numba's simulator is on, and there is no GPU.

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import torch
 
 ENERGY_WINDOW_S: Final = 5.0
-"""The energy counter moves every 100 ms: over shorter windows joules mean little."""
+"""Minimum window for energy, s: the counter updates only every 100 ms."""
 GPM_WINDOW_S: Final = 0.1
-"""Two GPM samples must be this far apart."""
+"""Minimum time between two GPM samples, s."""
 ANSWER_S: Final = 5.0
-"""Timeout of a call, s: a driver that has lost its GPU may not return."""
+"""Timeout of a call, s; a driver without its GPU may hang."""
 
 THROTTLE: Final = {
     "GpuIdle": "idle",
@@ -37,9 +37,9 @@ THROTTLE: Final = {
     "HwPowerBrakeSlowdown": "power brake",
     "DisplayClockSetting": "display clocks",
 }
-"""NVML's reasons for lower clocks, by the end of the constant's name."""
+"""NVML's reasons for lower clocks, by the suffix of the constant's name."""
 NOT_THROTTLED: Final = ("idle", "application clocks", "display clocks")
-"""Reasons that are no trouble: the GPU waits, or somebody chose its clocks."""
+"""Harmless reasons: the GPU is idle, or a user chose its clocks."""
 GPM: Final = {
     "sm_occupancy_percent": "SM_OCCUPANCY",
     "sm_utilisation_percent": "SM_UTIL",
@@ -47,7 +47,7 @@ GPM: Final = {
     "pcie_received_mib_per_s": "PCIE_RX_PER_SEC",
     "pcie_sent_mib_per_s": "PCIE_TX_PER_SEC",
 }
-"""Metrics of Hopper and later, and the end of NVML's name of each."""
+"""Metrics of Hopper and later, with the suffix of NVML's name."""
 
 Series = dict[str, float]
 """Mean, min and max of samples."""
@@ -60,7 +60,9 @@ class Telemetry:
     samples: int
     duration_s: float
     utilisation_percent: Series | None
-    """Share of time with a running kernel: one idle block reads 100 %. Read it with `gpm`."""
+    """Share of time with a running kernel.
+
+    A single idle block reads as 100 %; read it together with `gpm`."""
     memory_used_bytes: Series | None
     sm_clock_mhz: Series | None
     memory_clock_mhz: Series | None
@@ -68,21 +70,21 @@ class Telemetry:
     temperature_c: Series | None
     energy_j: float | None
     throttle_reasons: dict[str, float] | None
-    """Share of samples, equally spaced in time, with each reason."""
+    """Share of samples with each reason; samples are equally spaced in time."""
     contended: bool | None
-    """Another process used the GPU."""
+    """True if another process used the GPU."""
     other_processes: int | None
-    """Most other processes at once."""
+    """Maximum number of other processes at once."""
     gpm: dict[str, float] | None
     reading_s: Series
-    """Time of one sample of all the above in the sampler's thread."""
+    """Time to read one sample of all fields in the sampler's thread."""
     unread: dict[str, str] = field(default_factory=dict)
 
 
 class Sampler:
-    """Reads NVML in a thread during a ``with``; never raises into its body.
+    """Reads NVML in a thread during a ``with`` block; never raises into the block.
 
-    Afterwards `telemetry` has the result, or is None and `reason` has the reason.
+    Afterwards `telemetry` has the result, or it is None and `reason` explains why.
 
     Args:
         device: As torch names it; NVML's index is found by UUID, as it ignores CUDA_VISIBLE_DEVICES.
@@ -95,7 +97,7 @@ class Sampler:
         self._device = device
         self._period_s = period_s
         self._seen: dict[str, list[Any]] = {}
-        """Values that were read of each field, in the order of the samples."""
+        """Values read for each field, in the order of the samples."""
         self._reading_s: list[float] = []
         self._gpm_start: Any = None
         self._unread: dict[str, str] = {}
@@ -105,7 +107,7 @@ class Sampler:
         self._open = contextlib.ExitStack()
         try:
             self._nvml, self._handle = self._open.enter_context(opened(self._device))
-        except Exception as error:  # noqa: BLE001  (whatever NVML lacks here, the measurement goes on without)
+        except Exception as error:  # noqa: BLE001  (the measurement continues without what NVML lacks here)
             self.reason = f"no telemetry: {error or type(error).__name__}"
             return self
         self._start = time.perf_counter()
@@ -145,7 +147,7 @@ class Sampler:
                 return
 
     def _read(self, name: str, reader: Callable[[], Any]) -> Any:
-        """Call ``reader``; None after its first failure, whose reason is kept."""
+        """Call ``reader``; return None after its first failure and store the reason."""
         if name in self._unread:
             return None
         try:
@@ -200,7 +202,7 @@ class Sampler:
             metric = request.metrics[index]
             if metric.nvmlReturn == nvml.NVML_SUCCESS:
                 read[name] = float(metric.value)
-            else:  # the call succeeds even so, and the value is 0
+            else:  # the call succeeds anyway, with the value 0
                 self._unread[f"gpm.{name}"] = f"NVML answers {metric.nvmlReturn}"
         return read
 
@@ -218,7 +220,7 @@ SERIES: Final[Mapping[str, Callable[[Any, Any], float]]] = {
     "power_w": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
     "temperature_c": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
 }
-"""Fields of `Telemetry` that are a `Series`, with what reads them."""
+"""Fields of `Telemetry` that are a `Series`, with their readers."""
 
 
 def _series(values: Sequence[float] | None) -> Series | None:
@@ -226,26 +228,26 @@ def _series(values: Sequence[float] | None) -> Series | None:
 
 
 def _count_others(processes: Sequence[Any]) -> int:
-    """Count the processes on a GPU other than this one and its siblings.
+    """Count the GPU's processes other than this one and its siblings.
 
     Raises:
         RuntimeError: NVML shows not even this one.
     """
     if not processes:
         raise RuntimeError("NVML shows no process, not even this one; containers hide them")
-    # In a container this one may be listed under the number that it has outside: then one of the others is it.
+    # In a container NVML may list this process under its PID outside; then one of the others is this one.
     return max(0, len(processes) - 1 - SIBLINGS.n)
 
 
-# ------------------------------------------------------------------ parts, for others who ask NVML
+# ------------------------------------------------------------------ functions for other callers of NVML
 
 
 def other_users(device: torch.device) -> int | None:
-    """Count the other processes on our GPU; None on a CPU or if unknown."""
+    """Count other processes on our GPU; None on a CPU or if unknown."""
     try:
         with opened(device) as (nvml, handle):
             return _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    except Exception:  # noqa: BLE001  (whatever NVML lacks here, the measurement goes on without)
+    except Exception:  # noqa: BLE001  (the measurement continues without what NVML lacks here)
         return None
 
 
@@ -291,7 +293,7 @@ def clock_reasons(nvml: Any, handle: Any) -> int:
     """
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    except Exception:  # noqa: BLE001  (the library lacks the function, or the driver does)
+    except Exception:  # noqa: BLE001  (the library or the driver lacks the function)
         return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
@@ -306,7 +308,7 @@ def names_of(nvml: Any, reasons: int) -> list[str]:
 
 @contextlib.contextmanager
 def gpm_sample(nvml: Any, handle: Any) -> Iterator[Any]:
-    """Lend a GPM sample.
+    """Allocate a GPM sample and free it on exit.
 
     Raises:
         RuntimeError: The GPU has none.
@@ -318,7 +320,7 @@ def gpm_sample(nvml: Any, handle: Any) -> Iterator[Any]:
         nvml.nvmlGpmSampleGet(handle, sample)
         yield sample
     finally:
-        with contextlib.suppress(Exception):  # of a lost GPU nothing can be freed
+        with contextlib.suppress(Exception):  # a lost GPU cannot free anything
             nvml.nvmlGpmSampleFree(sample)
 
 
@@ -327,7 +329,7 @@ def energy_period_s(
     clock: Callable[[], float] = time.perf_counter,
     pause: Callable[[float], None] = time.sleep,
 ) -> float | None:
-    """Median update period of the energy counter, s; None if over 1 s."""
+    """Return the energy counter's median update period, s; None above 1 s."""
     began, last, moved = clock(), read_mj(), []
     while clock() - began < 1:
         pause(0.001)
@@ -342,10 +344,10 @@ READERS: Final[Mapping[str, Callable[[Any, Any], float]]] = {
     "throttle_reasons": clock_reasons,
     "contended": lambda nvml, handle: _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
 }
-"""Fields of `Telemetry` that are read again and again."""
+"""Fields of `Telemetry` that are sampled repeatedly."""
 
 
-# ------------------------------------------------------------------ what telemetry means for a figure
+# ------------------------------------------------------------------ interpretation of telemetry
 
 
 def throttling(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
@@ -365,7 +367,7 @@ def pcie_bytes_per(telemetry: Telemetry, amount: float) -> float | None:
 
     ``amount`` is the work done during the telemetry.
 
-    Near zero: the loop stays on the GPU. Launches and NVML's own reading cross it too.
+    A value near zero means that the loop stays on the GPU. Launches and NVML's own reads also cause traffic.
     """
     per_s = pcie_bytes_per_s(telemetry.gpm)
     return None if per_s is None or amount <= 0 else per_s * telemetry.duration_s / amount

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import torch
 
 Point = Mapping[str, Any]
-"""Value of each axis: a string, a number or a truth value; which of them, the axis decides."""
+"""Value of each axis: a string, number or bool, by axis."""
 Mode = Literal["eager", "graph", "fused"]
-"""Way of launching; "fused": a peer compiles all work into one program."""
+"""Launch mode; "fused": a peer compiles all work into one program."""
 Preset = Literal["smoke", "default", "full", "paper"]
 
 
 class PresetName(StrEnum):
-    """Number of points and amount of measuring: `Preset` as a command line takes it."""
+    """Preset names for the command line: points and sampling effort."""
 
     smoke = "smoke"
     default = "default"
@@ -36,24 +36,24 @@ class PresetName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """Properties of a point that is set up, known before it is measured."""
+    """Properties of a prepared point, known before it is measured."""
 
     mode: Mode
     device: torch.device
     threads: int | None
     """CPU threads that do the work; None on a GPU."""
     work: Mapping[str, int] = field(default_factory=dict)
-    """Amount of work of one run; the first entry is the one that is gated on. Empty: work is not counted."""
+    """Amount of work per run; the gate uses the first entry. Empty: not counted."""
     bytes_per_run: int = 0
-    """Least bytes that a run must move, for the roofline."""
+    """Minimum bytes that a run must move, for the roofline."""
     ops_per_run: int = 0
-    """Least arithmetic operations of a run, for the roofline."""
+    """Minimum arithmetic operations of a run, for the roofline."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Outcome of holding a point against an oracle."""
+    """Result of checking a point against its reference."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -64,7 +64,7 @@ class Check:
 
     @classmethod
     def within(cls, error: float, tolerance: float, oracle: str, detail: str = "") -> Check:
-        """Return the check of an error, which may be as large as the tolerance."""
+        """Return the check of an error that may not exceed the tolerance."""
         return cls(passed=error <= tolerance, max_error=error, oracle=oracle, detail=detail)
 
     def why(self, when: str) -> str:
@@ -72,18 +72,18 @@ class Check:
         return f"{when} the timing, against {self.oracle}: {self.detail}"
 
     def require(self, when: str) -> Check:
-        """Return the check; raises ArithmeticError where it has not passed."""
+        """Return the check; raises ArithmeticError if it failed."""
         if not self.passed:
             raise ArithmeticError(self.why(when))
         return self
 
 
 Direction = Literal["higher", "lower"]
-"""Direction that is better."""
+"""Direction of better values."""
 
 
 class Metric(Model):
-    """A figure with its unit, which way is better, and its 95 % interval."""
+    """Figure with unit, better direction and 95 % interval."""
 
     value: Number
     unit: str
@@ -93,24 +93,28 @@ class Metric(Model):
 
     @classmethod
     def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
-        """Return a figure that has no spread."""
+        """Return a figure without spread."""
         return cls(value=value, unit=unit, direction=direction, low=value, high=value)
 
 
 class Curve(Model):
-    """A learning curve: an entry for each row of metrics."""
+    """Learning curve; each list has one entry per row of metrics."""
 
     env_steps: list[Index]
     """Steps of all environments since the start."""
     seconds: list[Amount]
-    """Wall time since the start of training, after everything was built, compiled and captured, s."""
+    """Wall time since the start of training, s.
+
+    Building, compilation and capture are excluded."""
     mean_return: dict[str, list[Number | None]]
-    """Mean over episodes of the summed rewards of each policy's agents. It covers the latest rows, enough of them for a
-    whole episode of every environment. null: there were fewer rows, or no episode ended."""
+    """Mean over episodes of the summed rewards of each policy's agents.
+
+    It covers the latest rows: enough for a whole episode in every environment. null: there were fewer rows, or no
+    episode ended."""
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
-        """Check that each row has all its entries."""
+        """Check that all lists have one entry per row."""
         lengths = {len(self.env_steps), len(self.seconds), *map(len, self.mean_return.values())}
         if len(lengths) > 1:
             rule = "env_steps, seconds and each mean_return must have one length (got {lengths})"
@@ -120,28 +124,30 @@ class Curve(Model):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """Result of one point: samples and how they were taken, figures, and both checks."""
+    """Result of one point: samples, figures, and both checks."""
 
     samples_ns: tuple[float, ...] = ()
-    """Wall time of one run in each sample, ns: a sample's time over its runs. Empty: nothing is repeated."""
+    """Wall time per run in each sample, ns.
+
+    Empty if the work is not repeated."""
     device_ns: tuple[float, ...] | None = None
-    """Device time of the same, from events; None on a CPU."""
+    """Device time per run in each sample, ns, from events; None on a CPU."""
     runs_per_sample: int | None = None
     stop_reason: str | None = None
     warm_up: dict[str, Any] | None = None
-    """Length and end of the warm-up; None: there was none."""
+    """Duration and end of the warm-up; None without warm-up."""
     metrics: dict[str, Metric] = field(default_factory=dict)
     curve: Curve | None = None
     roofline: float | None = None
-    """Share of the machine's limit."""
+    """Share of the machine's limit (roofline)."""
     telemetry: dict[str, Any] | None = None
     before: Check | None = None
     after: Check | None = None
     process: tuple[int, ...] | None = None
-    """Number of the process that gave each sample; None: one gave all."""
+    """Index of each sample's process; None: one process took all."""
     notes: dict[str, Any] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
-    """For each field that is None though it could have a value: why."""
+    """Reason for each None of a field that could have a value."""
 
     @property
     def median_ns(self) -> float:
@@ -155,7 +161,7 @@ class Measurement:
 
     @property
     def fault(self) -> str | None:
-        """Reason to reject it; None: it is right, and below the roofline."""
+        """Reason to reject it; None if correct and below the roofline."""
         for when, check in (("before", self.before), ("after", self.after)):
             if check is not None and not check.passed:
                 return f"ArithmeticError: {check.why(when)}"
@@ -171,18 +177,18 @@ class Measurement:
 
 
 def point_name(case: str, point: Point) -> str:
-    """Name a point of a case, for progress lines, tables and test ids."""
+    """Name a point, for progress lines, tables and test ids."""
     return f"{case}[{','.join(conditions(point))}]"
 
 
 ORACLE: Final = "cpu"
-"""Backend that others are held against: NumPy on one thread, written to be compared with."""
+"""Reference backend: single-threaded NumPy, written for comparison."""
 HOST: Final = "host"
-"""Backend of the CUDA C kernels built by a C++ compiler."""
+"""Backend of the CUDA C kernels compiled by a C++ compiler."""
 ON_CPU: Final = (ORACLE, HOST)
 """Backends of a CPU."""
 PLAIN: Final = "numpy"
-"""Value of the axis `backend` of what no backend runs: the baseline in plain NumPy, on one thread."""
+"""Value of the axis `backend` for the NumPy baseline (vectorised, one thread)."""
 PLAIN_ENVS: Final = (
     "cartpole",
     "mountain_car",
@@ -192,23 +198,23 @@ PLAIN_ENVS: Final = (
     "tag_gridworld",
     "tag_continuous",
 )
-"""Environments that `bench.plain` has; of the others C++ is the baseline on a CPU."""
+"""Environments of `bench.plain`; for the others C++ is the CPU baseline."""
 PLAIN_CASES: Final = ("env_step", "published", "step")
-"""Cases with points of plain NumPy."""
+"""Cases with points of the NumPy baseline."""
 
 
 def why_no_plain(envs: Iterable[str]) -> str:
-    """Return why some environments have no points of plain NumPy; empty: all have."""
+    """Return why environments have no points of the NumPy baseline; empty if all have."""
     absent = ", ".join(env for env in envs if env not in PLAIN_ENVS)
     return absent and f"{absent}: no plain NumPy code (backend={PLAIN}); the fastest CPU code is C++ (backend={HOST})"
 
 
 ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
-"""Axes, besides the base's, that may differ between the sides of a ratio."""
+"""Axes, besides the base's, that may differ within a ratio."""
 
 
 def shared_axes(point: Point, axis: str, *ignored: str) -> tuple[Any, ...]:
-    """Return the values that a point shares with its base in a ratio.
+    """Return the values shared by a point and its base.
 
     Args:
         point: One side.
@@ -254,7 +260,9 @@ def command_line(command: str, **options: str | Iterable[str]) -> str:
 
 
 ABSENT: Final = "absent"
-"""Value of an axis that a point must not have, in conditions and in TOML, which has no null."""
+"""Value for an axis that a point must not have.
+
+Used in conditions and in TOML, which has no null."""
 
 
 def unmet(where: Sequence[str], points: Iterable[Point]) -> str:
@@ -269,9 +277,7 @@ def unmet(where: Sequence[str], points: Iterable[Point]) -> str:
 def passes(point: Point, where: Sequence[str]) -> bool:
     """True if a point satisfies ``AXIS=VALUE`` conditions.
 
-    Conditions on the same axis are alternatives.
-
-    `ABSENT` stands for an axis that it does not have.
+    Conditions on the same axis are alternatives. `ABSENT` matches a point without the axis.
     """
     wanted: dict[str, set[str]] = {}
     for condition in where:

@@ -9,7 +9,7 @@ from typing import Final
 
 
 class CrowdedError(RuntimeError):
-    """A point and its siblings do not fit into the memory of the GPU together."""
+    """A point and its siblings exceed the GPU's memory."""
 
 
 @dataclass(slots=True)
@@ -17,9 +17,11 @@ class Siblings:
     """Processes that set up and check points concurrently with this one."""
 
     ask_for_quiet: Callable[[bool], int] = lambda wants_quiet: 0
-    """Requests or ends the pause; blocks until granted, and returns the number of paused processes."""
+    """Requests or ends the pause; blocks until granted.
+
+    Returns the number of paused processes."""
     n: int = 0
-    """Number of processes that the last request paused, all with work on the GPU."""
+    """Number of processes paused by the last request, all using the GPU."""
 
 
 SIBLINGS: Final = Siblings()

@@ -1,6 +1,7 @@
 """Records of points and comparisons of interleaved pairs, as JSON lines.
 
-Schema 2 has the fields of 1 in their places. Files of 1 are read too, with their pairs as comparisons of one round.
+Schema 2 contains all fields of schema 1 unchanged. Files of schema 1 can be read; their pairs become comparisons of one
+round.
 """
 
 from __future__ import annotations
@@ -68,16 +69,16 @@ if TYPE_CHECKING:
     import torch
 
 SCHEMA: Final = 2
-"""Raised when a field changes its meaning or goes."""
+"""Schema number; raised when a field is removed or changes its meaning."""
 READABLE: Final = (1, 2)
 RESULTS: Final = Path("results")
 SWEEPS: Final = RESULTS / "sweeps"
 PEER_RECORDS: Final = RESULTS / "peers"
-"""Folder of the records of other software, with ours."""
+"""Folder of records of other software and of ours next to it."""
 MOST_OF_A_REASON: Final = 4000
-"""Characters of a record's reason; a longer one is in a file that it names."""
+"""Maximum characters of a record's reason; a longer one goes to a file it names."""
 ALONE: Final = "alone"
-"""Value of `Record.taken` of a point that is not interleaved."""
+"""Value of `Record.taken` for a point that is not interleaved."""
 
 
 class RecordError(FileError):
@@ -94,9 +95,11 @@ class _Line(Model):
 
 Status = Literal["ok", "skipped", "failed"]
 Scope = Literal["kernel", "env", "rollout", "train", "startup", "memory", "learn", "static"]
-"""Kind of work that is timed, or read without being run; figures of different scopes never mix."""
+"""Kind of work that is timed, or read without running it.
+
+Figures of different scopes never mix."""
 UNTIMED: Final = ("learn", "memory", "static")
-"""Scopes of work whose records have no samples."""
+"""Scopes whose records have no samples."""
 
 
 class Checks(Model):
@@ -130,38 +133,40 @@ class Host(Model):
     """State of the host around a measurement."""
 
     load_before: Amount | None
-    """Load average over a minute, a core that this process may use, before the set-up; null: the host has none."""
+    """Load average (1 min) per usable core before set-up; null if unknown."""
     load_after: Amount | None = None
     pinned_cores: list[Index] | None
-    """Cores that the process is kept on; null: it may use all."""
+    """Cores that the process is pinned to; null: it may use all."""
     gpu_users: Index | None = None
-    """Other processes on the GPU at the end; null: the work is on the CPU, or NVML does not say."""
+    """Other processes on the GPU at the end; null if unknown or on a CPU."""
     others_busy: Amount | None = None
-    """Largest share over rounds of our cores that other processes kept busy; null: unknown, or the point was not
-    interleaved."""
+    """Largest share over rounds of our cores that other processes kept busy.
+
+    null: unknown, or the point was not interleaved."""
     loop_ns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
-    """Shortest and longest time of a Python loop in the leading process, before and after each round; null: the point
-    was not interleaved."""
+    """Shortest and longest Python loop in the leading process, ns.
+
+    Timed before and after each round; null: the point was not interleaved."""
 
     @classmethod
     def before(cls) -> Host:
-        """Read the host before a point is set up."""
+        """Read the host's state before set-up."""
         return cls(load_before=machine.load(), pinned_cores=machine.pinned_cores())
 
     def after(self, device: torch.device) -> Host:
-        """Read the host once a point is measured."""
+        """Read the host's state after the measurement."""
         users = nvml.other_users(device)
         return self.model_copy(update={"load_after": machine.load(), "gpu_users": users})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseVersion:
-    """Part of a `Case` that its records keep."""
+    """Part of a `Case` that its records store."""
 
     name: str
     scope: Scope
     version: int = 1
-    """Raised when the timed work changes; records of different versions are not compared."""
+    """Number raised when the timed work changes; only equal versions compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +179,7 @@ class Context:
     git: Mapping[str, Any]
     dependencies_hash: str
     note: str | None = None
-    """Remark of whoever started the sweep."""
+    """Remark of the user who started the sweep."""
 
     @classmethod
     def here(cls, preset: Preset, run_id: str | None = None, note: str | None = None) -> Context:
@@ -193,21 +198,21 @@ class Context:
 
 
 def new_run_id() -> str:
-    """Name a run by its start, the commit of this checkout, and eight random digits."""
+    """Name a run by its start, commit and eight random digits."""
     sha = str(machine.git_state(machine.ROOT)["sha"] or "nogit")[:7]
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{sha}-{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Start of some work, by the wall clock and by a clock that nobody sets."""
+    """Start of some work, by wall clock and monotonic clock."""
 
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
     clock_s: float = field(default_factory=time.monotonic)
 
     @property
     def elapsed_s(self) -> float:
-        """Time since then, s."""
+        """Seconds since the start."""
         return time.monotonic() - self.clock_s
 
 
@@ -215,7 +220,7 @@ class Record(_Line):
     """One point of one sweep."""
 
     id: str = ""
-    """Name of the record, in comparisons; made of run, point and start."""
+    """Name of the record in comparisons, made from run, point and start."""
     run_id: str
     preset: Preset
     case: str
@@ -226,11 +231,11 @@ class Record(_Line):
     threads: Count | None
     status: Status
     reason: str | None
-    """Why it was skipped or failed."""
+    """Reason why the point was skipped or failed."""
     samples_ns: Annotated[list[Nanoseconds], Field(min_length=1)] | None
     """Wall time of one run in each sample, ns."""
     device_ns: list[Amount] | None
-    """Device time of the same, from events."""
+    """Device time of one run in each sample, ns, from events."""
     runs_per_sample: Count | None
     work_per_run: Annotated[dict[str, Count], Field(min_length=1)] | None
     n: Count | None
@@ -238,32 +243,34 @@ class Record(_Line):
     warm_up: WarmUp | None
     metrics: dict[str, Metric] | None
     curve: Curve | None = None
-    """Learning curve of the case `learn`; records of other cases, and all before there was one, have none."""
+    """Learning curve of the case `learn`; null in other or older records."""
     roofline: Amount | None
-    """Share of the machine's limit."""
+    """Share of the machine's limit (roofline)."""
     correctness: Checks | None
     telemetry: Telemetry | None
     machine: Machine
     git: Git
     dependencies_hash: str
     command: str
-    """Repeats the point."""
+    """Command that repeats the point."""
     started_at: Time
     duration_s: Amount
     notes: Notes
     unread: dict[str, str]
-    """For each field that is null though it could have a value: why."""
+    """Reason for each null of a field that could have a value."""
     host: Host | None = None
-    """Load and pinning of the host; null: records of schema 1, and points that no host has sent back."""
+    """Load and pinning of the host.
+
+    null: schema 1, or a point whose host did not report."""
     process: list[Index] | None = None
-    """Number of the process that gave each sample, from 0; null: unknown, in records of schema 1."""
+    """Index of each sample's process, from 0; null: unknown (schema 1)."""
     taken: str = ALONE
     """Way of measuring: alone, or interleaved with another side."""
 
     @model_validator(mode="before")
     @classmethod
     def _named(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Name a record that has no name."""
+        """Name a record without an id."""
         if fields.get("id"):
             return fields
         named_by = [fields.get(name) for name in ("run_id", "case", "point", "started_at")]
@@ -273,7 +280,7 @@ class Record(_Line):
     @field_validator("point")
     @classmethod
     def _names_an_environment(cls, point: dict[str, Any]) -> dict[str, Any]:
-        """Check the config behind the environment's name."""
+        """Check the config after the environment's name."""
         try:
             class_and_config(str(point.get("env", "")))
         except (ValueError, RecursionError) as error:
@@ -331,10 +338,10 @@ class Record(_Line):
 
         Args:
             case: Its case.
-            point: The point.
+            point: Axes of the point.
             context: Facts that it shares with others.
             started: Start of the set-up; the record ends now.
-            facts: Those of the point that is set up; None: its set-up failed.
+            facts: Facts of the prepared point; None: its set-up failed.
             seen: Result of measuring; one with a `Measurement.fault` makes a failed record.
             status: "skipped" or "failed" where nothing was measured.
             reason: Why.
@@ -374,7 +381,7 @@ class Record(_Line):
 
     @property
     def start(self) -> datetime:
-        """Start of its set-up; UTC if it has no zone.
+        """Start of its set-up; UTC if it has no time zone.
 
         No earlier than the start of a preceding line, see `_read`.
         """
@@ -385,12 +392,12 @@ class Record(_Line):
 
     @property
     def is_evidence(self) -> bool:
-        """Measured and right: only such a record enters a plot, a comparison or a gate."""
+        """True if measured and correct, so that plots and comparisons use it."""
         return self.status == "ok" and self.correctness is not None and self.correctness.passed
 
     @property
     def has_failed(self) -> bool:
-        """It broke, or is wrong."""
+        """True if it failed, or its result is wrong."""
         return self.status == "failed" or (self.status == "ok" and not self.is_evidence)
 
     @property
@@ -400,12 +407,12 @@ class Record(_Line):
 
     @property
     def is_contended(self) -> bool:
-        """Another process used the GPU, as telemetry saw."""
+        """True if telemetry saw another process on the GPU."""
         return bool((self.telemetry or {}).get("contended"))
 
     @property
     def card(self) -> str | None:
-        """Hash of the card that did the work; None: a CPU did, or it is unknown."""
+        """Hash of the card that did the work; None if unknown or a CPU."""
         return self.machine.get("gpu_uuid_hash") if self.threads is None else None
 
     @property
@@ -418,10 +425,10 @@ class Record(_Line):
 
     @property
     def turn_ns(self) -> list[float]:
-        """Mean time of one unit of work in each turn A B B A, ns.
+        """Mean time per unit of work in each turn A B B A, ns.
 
-        Both blocks of a side in A B B A have the same mean position in time, so that a drift of the machine that is
-        linear over a turn cancels in the ratio of two sides.
+        In A B B A both sides' blocks have the same mean position in time. So a drift that is linear over a turn cancels
+        in the ratio of the two sides.
         """
         times = self.unit_ns
         return [(first + second) / 2 for first, second in zip(times[::2], times[1::2], strict=True)]
@@ -429,25 +436,27 @@ class Record(_Line):
 
 OF_CONTEXT: Final = ("run_id", "preset", "machine", "git", "dependencies_hash")
 OF_MEASUREMENT: Final = ("runs_per_sample", "stop_reason", "warm_up", "curve", "roofline", "telemetry", "unread")
-"""Fields of a record that a `Context` and a `Measurement` have as they are."""
+"""Fields that a record copies from its `Context` and `Measurement`."""
 
 
 LogRatio = Annotated[Number, Field(ge=-50, le=50)]
-"""Logarithm of a ratio; its interval is finite."""
+"""Logarithm of a ratio, limited so that its interval is finite."""
 
 
 class Comparison(_Line):
-    """Times of one record over another's, interleaved on one GPU."""
+    """Ratio of two records' times, interleaved on one GPU."""
 
     id: str
     run_id: str
     case: str
     a: str
-    """Id of the record that the other one is compared with."""
+    """Id of the base record."""
     b: str
-    """Id of the record whose times are above the line."""
+    """Id of the other record; its times are the numerator."""
     log_ratios: Annotated[list[Annotated[list[LogRatio], Field(min_length=1)]], Field(min_length=1)]
-    """Logarithm of b's time over a's, of each turn in each round; a round is two new processes."""
+    """Logarithm of b's time over a's, for each turn in each round.
+
+    A round is two new processes."""
     unread: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("log_ratios")
@@ -474,13 +483,13 @@ class Comparison(_Line):
 
     @classmethod
     def of_one_round(cls, a: Record, b: Record) -> Comparison:
-        """Return the comparison of two records with paired samples, as in schema 1."""
+        """Return the comparison of two paired records of schema 1."""
         return cls.of(a, b, [log_ratios(a.turn_ns, b.turn_ns)])
 
     def ratio(self) -> Ratio:
-        """Return b over a, with Student's interval over rounds (or turns of one).
+        """Return b over a, with Student's interval over rounds, or turns of one.
 
-        The replicate is the round, so that the interval holds what differs between processes.
+        The replicate is the round, so that the interval includes differences between processes.
 
         Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", ISMM, 63-74.
         """
@@ -490,7 +499,7 @@ class Comparison(_Line):
 
 
 def are_on_two_cards(a: Record, b: Record) -> bool:
-    """True if two records are of different GPUs; their ratio is no comparison."""
+    """True if two records are from different GPUs, which rules out a ratio."""
     return a.card is not None and b.card is not None and a.card != b.card
 
 
@@ -498,18 +507,18 @@ def are_on_two_cards(a: Record, b: Record) -> bool:
 
 
 class HasLine(Protocol):
-    """Something that is kept as a line of JSON."""
+    """Object that is stored as a line of JSON."""
 
     def to_line(self) -> str:
-        """Return the line, with its end."""
+        """Return the line with its newline."""
         ...
 
 
 def append(path: Path, record: HasLine) -> None:
     """Append a record as one line, atomically, and wait for the disk.
 
-    Sweeps that write to one file at once do not mix lines. A kill leaves at most the last line cut, which `read_all`
-    reports and the next line replaces.
+    Sweeps that write to one file at once do not mix lines. A kill leaves at most the last line incomplete. `read_all`
+    reports that line and the next append replaces it.
 
     Raises:
         WriteError: It cannot be written.
@@ -550,7 +559,7 @@ def read_results(paths: Iterable[Path], cut: list[str] | None = None) -> tuple[l
 
 
 def _pairs(records: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
-    """Yield the pairs of schema 1: runs named -a and -b, or peer and ours."""
+    """Yield the pairs of schema 1: runs -a and -b, or peer and ours."""
     sides: dict[str, list[Record]] = {}
     peer: Record | None = None
     for record in records:
@@ -584,7 +593,7 @@ def files_in(path: Path) -> list[File]:
 
 
 def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the JSON object and the place of each line of some paths."""
+    """Yield each line's JSON object and location."""
     for path in itertools.chain(*map(files_in, paths)):
         try:
             lines = read_bytes(path).split(b"\n")
@@ -636,19 +645,19 @@ def parsed(kind: type[Line], fields: dict[str, Any], where: str) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of a case."""
+    """Axis of a case."""
 
     kind: type
     """Type of its values."""
     always: bool
-    """All points have it."""
+    """True if all points have it."""
     known: frozenset[str] | None = None
-    """Values; None: others are possible."""
+    """Possible values; None: any."""
     least: int = 0
     """Smallest integer."""
 
     def fault(self, value: Any) -> str:
-        """Return the rule that a value breaks; empty: none."""
+        """Return the rule that a value breaks; empty if none."""
         if value is None:
             return "must be there" if self.always else ""
         if type(value) is not self.kind:
@@ -665,12 +674,11 @@ NEEDED: Final[Mapping[str, Sequence[str]]] = {
     "startup": ("samples_s",),
     "machine_code": ("code", "blocks", "threads", "launches", "shape", "access"),
 }
-"""Notes that a measured record of a case must have."""
+"""Notes that a case's measured records must have."""
 AXES_OF: Final = dict[str, Callable[[], Mapping[str, Axis]]]()
-"""Functions that return the axes of a case, by the case's name; the module of all cases fills it.
+"""Functions that return a case's axes, by case name; `workloads.cases` fills it.
 
-Not the axes themselves: to list points asks for GPUs, after which no process of this one's fork server can use CUDA.
-"""
+Functions, because listing points queries the GPUs. After that no process of this process's fork server can use CUDA."""
 
 
 def _require_of_case(record: Record, where: str) -> None:
@@ -690,7 +698,7 @@ def _require_of_case(record: Record, where: str) -> None:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Disable garbage collection, which takes a third of the time to read many records."""
+    """Disable garbage collection, a third of the time of large reads."""
     gc.disable()
     try:
         yield
@@ -711,7 +719,7 @@ def _read(paths: Iterable[Path], cut: list[str] | None) -> tuple[list[Record], l
                 record = parsed(Record, fields, where)
                 _require_of_case(record, where)
                 records.append(record)
-                # A clock that was set back does not make an earlier line of a point the newer one.
+                # If the clock was set back, an earlier line of a point must not become the newer one.
                 place = (where.rpartition(",")[0], record.run_id, record.case, *sorted(record.point.items()))
                 vars(record)["not_before"] = starts[place] = max(starts.get(place, record.start), record.start)
         except RecordError as error:
@@ -733,7 +741,7 @@ def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record
 
     Args:
         paths: Files of JSON lines, and folders; comparisons among the lines are left to `read_comparisons`.
-        cut: Gets a message for each line that is left out: a killed sweep leaves one cut, and others break the schema.
+        cut: Gets a message for each skipped line: incomplete after a kill, or against the schema.
 
     Raises:
         RecordError: A line cannot be read or breaks the schema, and there is no ``cut``; or a path is missing.
@@ -742,7 +750,7 @@ def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record
 
 
 MOST_TOLD: Final = 20
-"""Lines that are left out and named one by one."""
+"""Maximum number of skipped lines that are named one by one."""
 TOLD: Final = set[str]()
 """Messages that this command has printed."""
 
@@ -763,7 +771,7 @@ def leaving_out() -> Iterator[list[str]]:
 
 
 def oldest_first(records: Iterable[Record]) -> list[Record]:
-    """Sort records by their start; those of one start stay in their order."""
+    """Sort records by their start; equal starts keep their order."""
     return sorted(records, key=lambda record: record.start)
 
 

@@ -14,23 +14,23 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 from warpdrive_min.errors import shortened
 
 DEEPEST: Final = 32
-"""Deepest nesting of a value in a file."""
+"""Maximum nesting of a value in a file."""
 MOST: Final = 1e24
-"""Largest number in a file: products and ratios of two of them are finite."""
+"""Largest number in a file; products and ratios stay finite."""
 SHOWN: Final = 80
-"""Letters of a value that an error shows."""
+"""Maximum characters of a value in an error."""
 _SHORT: Final = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = SHOWN
 
 
 class Model(BaseModel):
-    """Part of a file: frozen, and a field that it does not know is refused."""
+    """Part of a file; frozen, and unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def short(value: Any) -> str:
-    """Return a value as an error shows it."""
+    """Return a value, shortened for an error."""
     return shortened(_SHORT.repr(value), SHOWN)
 
 
@@ -72,7 +72,7 @@ def _iso(text: str) -> str:
 
 
 COMMIT: Final = re.compile(r"[0-9A-Za-z][\w./-]{0,99}", re.ASCII)
-"""Name of a commit, which git cannot take for an option."""
+"""Pattern of a commit's name that git cannot take for an option."""
 COMMIT_RULE: Final = "must begin with a letter or digit, then have those and . _ - /"
 
 
@@ -97,14 +97,14 @@ Plain = AfterValidator(_plain)
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-MOST, le=MOST)]
 Amount = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=MOST)]
 Nanoseconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e18)]
-"""Time that something took: up to thirty years, ns."""
+"""Duration of up to thirty years, ns."""
 Index = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 Json = Annotated[dict[str, Any], Plain]
 Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]
 OPEN: Final = ConfigDict(extra="allow", strict=True)
-"""Settings of a dictionary that may have more entries than the declared ones."""
+"""Config of a dictionary that may have undeclared entries."""
 
 
 class MachineFields(TypedDict, total=False):
@@ -139,7 +139,7 @@ class WarmUpFields(TypedDict, total=False):
 
 
 class TelemetryFields(TypedDict, total=False):
-    """Declared entries of what NVML reported."""
+    """Declared entries of NVML's telemetry."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
     duration_s: Seconds
@@ -182,7 +182,7 @@ class NoteFields(TypedDict, total=False):
 
 
 def entries(fields: type) -> AfterValidator:
-    """Return a check of the declared entries of a dictionary."""
+    """Return a validator for the declared entries of a dictionary."""
     adapter: TypeAdapter[Any] = TypeAdapter(fields)
 
     def check(value: dict[str, Any]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def entries(fields: type) -> AfterValidator:
 
 
 def _has_window(telemetry: dict[str, Any]) -> dict[str, Any]:
-    """Check that an energy has the time over which it was read."""
+    """Check that an energy comes with its time window."""
     if telemetry.get("energy_j") is not None and "duration_s" not in telemetry:
         raise PydanticCustomError("window", "energy_j needs duration_s (got none)")
     return telemetry

@@ -1,4 +1,4 @@
-"""Statistics of samples: a median and its interval, and the ratio of two sides.
+"""Statistics of samples: medians, intervals, and ratios of two sides.
 
 NumPy and SciPy are imported by the functions that need them: the import takes longer than most commands.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 POWER = 0.8
-"""Probability with which an effect is found that counts as detectable."""
+"""Probability of finding an effect that counts as detectable."""
 NOISIER = 0.01
-"""Probability below which noise is larger than it was when it was calibrated."""
+"""Probability below which noise is larger than at calibration."""
 RESAMPLES = 2_000
 TRIMMED = 4
 """An interquartile mean drops one in this many values at each end."""
@@ -36,8 +36,8 @@ def median(samples: Sequence[float]) -> float:
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
     """Return the order-statistic interval of the median at 95 %.
 
-    The ranks hold the median with at least that probability, whatever the distribution; with fewer than six samples no
-    two ranks do, and the interval is the range.
+    The ranks contain the median with at least that probability for any distribution. With fewer than six samples no two
+    ranks do, and the interval is the range.
     """
     ordered = sorted(samples)
     n = len(ordered)
@@ -52,7 +52,7 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return the range of values as a share of the smallest."""
+    """Return the range of values relative to the smallest."""
     return (max(values) - min(values)) / min(values)
 
 
@@ -88,7 +88,7 @@ def interquartile_band(values: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Times of a second side over those of a first one: above 1 the second is slower."""
+    """Ratio of the second side's time to the first's; above 1: slower."""
 
     value: float
     low: float
@@ -97,15 +97,15 @@ class Ratio:
     error: float
     """Standard error of the ratio's logarithm."""
     dof: int | None = None
-    """Degrees of freedom with which the error is known; None: those of the normal distribution."""
+    """Degrees of freedom of the error; None: the normal distribution's."""
     between_processes: bool = False
-    """The interval holds what differs between processes; else only what differs within one."""
+    """True if the interval includes differences between processes."""
 
     @classmethod
     def of_logs(cls, values: Sequence[float], *, between_processes: bool) -> Ratio:
         """Return the geometric mean of ratios, with Student's interval on logs.
 
-        Times scatter by factors, so it is their logarithms that are added and near normal.
+        Times scatter by factors. Their logarithms add, and are close to normal.
 
         Source: Student 1908, "The probable error of a mean"; on logarithms, Fleming and Wallace 1986, "How not to lie
         with statistics", why ratios take the geometric mean.
@@ -123,7 +123,7 @@ class Ratio:
         return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half), error, dof, between_processes)
 
     def widened(self, noise: float, dof: int) -> Ratio:
-        """Return the ratio with noise that its samples cannot show added to its interval.
+        """Return the ratio, widened by noise that its samples cannot show.
 
         Args:
             noise: Standard deviation of the ratio's logarithm that comes on top.
@@ -142,8 +142,8 @@ class Ratio:
     def pooled(self, noise: float, dof: int) -> Ratio:
         """Pool the ratio's error with that of earlier unchanged comparisons.
 
-        Both estimate one variance, so they are averaged by their degrees of freedom. Where the ratio's own error is
-        larger than the earlier ones explain, at 1 %, only it counts.
+        Both estimate one variance, so they are averaged by their degrees of freedom. If the ratio's own error exceeds
+        the earlier ones at the 1 % level, only its own counts.
 
         Source: Snedecor and Cochran 1989, "Statistical methods", sections 6.7 (pooled) and 6.12 (ratio of variances).
 
@@ -161,7 +161,7 @@ class Ratio:
         return replace(self, low=self.value * math.exp(-half), high=self.value * math.exp(half), error=error, dof=both)
 
     def p_over(self, other: float = 1.0) -> float:
-        """Return the one-sided p-value for being above another ratio; its error may be 0."""
+        """Return the one-sided p-value for exceeding another ratio; its error may be 0."""
         distance = math.log(self.value / other)
         if self.error == 0:
             return 0.5 if distance == 0 else float(distance < 0)
@@ -201,7 +201,7 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
 def unpaired_p(a: Sequence[float], b: Sequence[float], over: float = 1.0) -> float:
     """Return the one-sided Mann-Whitney p-value for ``b`` above ``a * over``.
 
-    Ties share their ranks and narrow the variance; half a step is taken off for continuity.
+    Ties share their ranks and narrow the variance; half a step is subtracted as the continuity correction.
     """
     import numpy as np  # noqa: PLC0415
     from scipy.special import ndtr  # noqa: PLC0415  (scipy.stats would take 0.8 s)
@@ -228,7 +228,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_detectable(noise: float, n: int, dof: int | None = None) -> float:
-    """Return the smallest slow-down a 5 % test detects with power 0.8, as a share.
+    """Return the smallest slow-down that a 5 % test detects with power 0.8.
 
     Args:
         noise: Standard deviation of the logarithm of one ratio.
@@ -243,14 +243,14 @@ def smallest_detectable(noise: float, n: int, dof: int | None = None) -> float:
 
 
 def student_cdf(t: float, dof: float) -> float:
-    """Return the probability that Student's t is at most so large."""
+    """Return the probability that Student's t is at most ``t``."""
     from scipy.special import stdtr  # noqa: PLC0415
 
     return float(stdtr(dof, t))
 
 
 def student_quantile(probability: float, dof: int) -> float:
-    """Return the t that `student_cdf` gives a probability."""
+    """Return Student's t quantile, the inverse of `student_cdf`."""
     from scipy.special import stdtrit  # noqa: PLC0415
 
     return float(stdtrit(dof, probability))

@@ -14,30 +14,30 @@ _TABLES: Final = read_toml(FILE)
 WARPDRIVE: Final = str(_TABLES["warpdrive"]["name"])
 JAX: Final = str(_TABLES["purejaxrl"]["name"])
 CARD: Final = "NVIDIA H200"
-"""Card of all figures."""
+"""GPU of all figures."""
 SEPARATE: Final = "64-64 separate tanh"
 """PureJaxRL's networks."""
 SOURCES: Final[dict[str, str]] = {table["name"]: table["source"] for table in _TABLES.values()}
 
 
 class Anchor(Model):
-    """Rate of other software on a point of `train`."""
+    """Rate of other software at a point of `train`."""
 
     env: str
     n_envs: int
     n_agents: int
     n_taggers: int | None = None
-    """Taggers of Tag Continuous."""
+    """Number of taggers in Tag Continuous."""
     n_steps: int
     algorithm: str
     network: str
     env_steps_per_s: float | None = None
-    """Median; None: it does not run there."""
+    """Median rate; None: the software does not run there."""
     by: str
     backend: str = ""
-    """Backend of WarpDrive's environments, the faster one of each size."""
+    """Backend of WarpDrive's environments; the faster one at each size."""
     note: str = ""
-    """Exception in how it was measured."""
+    """Deviation from the usual measurement."""
 
     @property
     def axes(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Anchor(Model):
 
 
 def rows() -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each list, named "table.list", with the texts that they name."""
+    """Return the rows of each list "table.list", with their texts."""
 
     def filled(row: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
         return {name: value.format_map(table) if isinstance(value, str) else value for name, value in row.items()}
@@ -61,9 +61,9 @@ def rows() -> dict[str, list[dict[str, Any]]]:
 
 
 ANCHORS: Final = tuple(Anchor(**row) for of_list in rows().values() for row in of_list if "n_steps" in row)
-"""WarpDrive's points, then those of JAX on CartPole."""
+"""WarpDrive's points, then JAX's on CartPole."""
 
 
 def anchor(point: Point) -> Anchor | None:
-    """Return the anchor of a point, whatever its precision."""
+    """Return the anchor of a point, ignoring its precision."""
     return next((each for each in ANCHORS if each.axes.items() <= point.items()), None)

@@ -1,7 +1,7 @@
-"""`python -m bench calibrate`: how far a machine's times scatter when nothing changed.
+"""`python -m bench calibrate`: measure a machine's noise on unchanged code.
 
-Both sides of a comparison are the present code, each in a process of its own, again and again: what differs is noise,
-with all that a new process brings along. The gate calls no slow-down a regression that this noise could have made.
+Both sides of each comparison are the present code, each in a new process. The differences are noise, including the
+noise of process starts. The gate reports no regression that this noise could explain.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ N_COMPARISONS: Final = 3
 def noise(comparisons: Sequence[Pair]) -> list[NoiseFloor]:
     """Return the noise of each point from its A/A comparisons.
 
-    The ratios of what was measured in turns should be 1, so their mean is not taken off: what it is instead is noise.
+    Interleaved A/A ratios should be 1. Their mean is not subtracted, because its deviation from 1 is noise too.
     """
     return [_noise(pairs) for pairs in groups_of(comparisons, lambda pair: key(pair.a)).values()]
 
@@ -60,7 +60,7 @@ def _noise(pairs: Sequence[Pair]) -> NoiseFloor:
 
 
 def _medians(record: Record) -> list[float]:
-    """Return the median time of one unit in each process of a record, ns."""
+    """Return the median time per unit in each process, ns."""
     times = record.unit_ns
     processes = record.process or [0] * len(times)
     return [median([ns for of, ns in zip(processes, times, strict=True) if of == each]) for each in set(processes)]
@@ -69,7 +69,7 @@ def _medians(record: Record) -> list[float]:
 def store(found: Sequence[NoiseFloor], record: Record, command: str, folder: Path = CALIBRATIONS) -> Path:
     """Merge the noise of points into their machine's file, atomically.
 
-    Points that were calibrated before, on the same machine with the same versions, stay.
+    Points of the same machine and versions that were calibrated before stay.
     """
     with locked(folder):
         before = read(record.machine, folder)

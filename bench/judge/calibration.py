@@ -1,4 +1,4 @@
-"""Calibrated noise of a machine: its file, and how many rounds a point needs."""
+"""Noise calibration of a machine, and rounds per point."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from ..process.interleaved import ROUNDS
 
 CALIBRATIONS: Final = RESULTS / "calibration"
 MARGIN: Final = 5.0
-"""Standard errors of a ratio within a gate's threshold, so that 20 gates of unchanged code nearly always pass."""
+"""Standard errors of a ratio within a gate's threshold.
+
+With this many, 20 gates of unchanged code nearly always pass."""
 MOST_ROUNDS: Final = 24
-"""Maximum number of rounds of a gated point; they take minutes of a GPU."""
+"""Maximum rounds of a gated point; they take minutes of GPU time."""
 
 
 class NoiseFloor(Model):
-    """Scatter of the logarithms of one point's times in unchanged code."""
+    """Spread of the logarithm of one point's times in unchanged code."""
 
     case: str
     case_version: Count
@@ -42,7 +44,7 @@ class NoiseFloor(Model):
     """Smallest detectable slow-down of two interleaved runs, as a share."""
 
     def of_ratio(self, in_turns: bool) -> tuple[float, int]:
-        """Return the standard deviation of a ratio's logarithm, and its degrees of freedom."""
+        """Return the standard deviation of a log ratio and its degrees of freedom."""
         if in_turns:
             return self.pair, self.rounds
         return math.sqrt(2) * self.run, 2 * self.rounds - 1
@@ -56,7 +58,7 @@ class NoiseFloor(Model):
         return self.model_copy(update={"pair": share * self.pair, "smallest_in_turns": smallest})
 
     def rounds_for(self, threshold: float) -> int:
-        """Return the number of rounds of a gate, see `MARGIN`; at least that of the preset."""
+        """Return the rounds of a gate, see `MARGIN`; at least the preset's."""
         fewest = ROUNDS[self.preset]
         return min(max(fewest, math.ceil(fewest * (MARGIN * self.pair / math.log1p(threshold)) ** 2)), MOST_ROUNDS)
 
@@ -72,14 +74,17 @@ class Calibration(Model):
     noise: list[NoiseFloor]
 
     def of(self, record: Record) -> NoiseFloor | None:
-        """Return the noise of a record's point, else of the noisiest point of its case, backend and preset."""
+        """Return the noise of a record's point, else the noisiest similar point.
+
+        Similar points share the case, backend and preset.
+        """
         known = self._of(record.case, record.case_version, record.preset)
         known = [each for each in known if each.point.get("backend") == record.point.get("backend")]
         exact = [each for each in known if each.point == record.point]
         return max(exact or known, key=lambda each: each.run, default=None)
 
     def rounds_of(self, job: Job, preset: Preset, threshold: float) -> int | None:
-        """Return the number of rounds of a gated point, or None if it is not calibrated."""
+        """Return a gated point's number of rounds; None if not calibrated."""
         known = self._of(job.case.name, job.case.version, preset)
         return next((each.rounds_for(threshold) for each in known if each.point == job.point), None)
 
@@ -87,12 +92,12 @@ class Calibration(Model):
         return [each for each in self.noise if (each.case, each.case_version, each.preset) == (case, version, preset)]
 
     def fits(self, machine: Mapping[str, Any]) -> bool:
-        """True if it was made on such a machine, with the same versions."""
+        """True if made on such a machine with the same versions."""
         return not differences(self.machine, machine)
 
 
 def rounds_here(preset: Preset, threshold: float, folder: Path = CALIBRATIONS) -> Callable[[Job], int | None]:
-    """Return a function from a point to its rounds on this machine; None uses the preset's."""
+    """Return a function from point to its rounds here; None uses the preset's."""
     here = Context.here(preset).machine
     calibration = read(here, folder)
     if calibration is None or not calibration.fits(here):

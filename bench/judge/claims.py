@@ -1,4 +1,4 @@
-"""Judging claims by records: WarpDrive's, our goals, and our own published figures."""
+"""Judge WarpDrive's claims, our goals and our published figures by records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 Decision = Literal["holds", "exceeds", "does not hold", "inconclusive"]
 """Verdict on an interval."""
 ELSEWHERE: Final = " on other hardware"
-"""Ends a decision on another machine than the claim's."""
+"""Suffix of a decision on hardware other than the claim's."""
 VERDICTS: Final = (
     *(f"{decision}{where}" for decision in get_args(Decision) for where in ("", ELSEWHERE)),
     *("other hardware", "not measurable here", "not measured yet", "not repeated yet"),
@@ -41,7 +41,7 @@ Judged = Judgement[Claim]
 
 
 def times_claimed(judged: Judged) -> Estimate | None:
-    """Measured value divided by claimed value, or by the lower end of a range."""
+    """Measured value divided by claimed value (a range's lower end)."""
     return judged.estimate and judged.estimate.over(judged.subject.low)
 
 
@@ -58,9 +58,9 @@ def judge_all(
 ) -> list[Judged]:
     """Judge claims by the newest evidence that fits.
 
-    Only records from the claim's hardware decide a rate or a time; newer evidence from other hardware does not replace
-    them, nor that of seeds that reach a threshold. A ratio between two things on one machine is decided on any, and its
-    verdict says where that is not the claim's.
+    Only records from the claim's hardware decide a rate, a time or the number of seeds that reach a threshold. Newer
+    evidence from other hardware does not replace them. A ratio on one machine is decided on any hardware; its verdict
+    says if that is not the claim's.
     """
     shown = [(record, worker(record)) for record in evidence(records)]
     began: dict[str, datetime] = {}
@@ -72,7 +72,7 @@ def judge_all(
         return [each for each in shown if each[0].case in cases]
 
     def candidates(claim: Claim) -> Sequence[tuple[Record, str]]:
-        """Return the records that can decide a claim; a peer's may be paired with any case."""
+        """Return the records that can decide a claim; a peer's pair with any case."""
         if claim.query is None or claim.query.peer:
             return shown
         return of_cases(frozenset(each.case for each in claim.query.filters))
@@ -86,9 +86,9 @@ def _judge(
     began: Mapping[str, datetime],
     comparisons: Sequence[Comparison],
 ) -> Judged:
-    """Judge a claim by evidence with its hardware; ``began`` is the start of each run.
+    """Judge a claim by its hardware's evidence; ``began`` has each run's start.
 
-    A claim that a run made needs another run, which started no earlier, as earlier ones are of older code.
+    A claim made by a run needs another run that started no earlier, because earlier runs are of older code.
     """
     if claim.made_by and claim.query:
         since, filters = began.get(claim.made_by, EARLIEST), claim.query.filters
@@ -136,7 +136,7 @@ def _verdict(claim: Claim, estimate: Estimate) -> tuple[Decision, str]:
 
 
 def _bounds(claim: Claim) -> str:
-    """Name the ends of a claim's region in words."""
+    """Describe the ends of a claim's region in words."""
     least, most = claim.region
     if math.isinf(most):
         return f"at least {number(least)}"
@@ -146,8 +146,8 @@ def _bounds(claim: Claim) -> str:
 def evidence(records: Iterable[Record]) -> list[Record]:
     """Return the records that may decide a claim.
 
-    They are right, were alone on the GPU, are more than a smoke test, and of the present version of their case; or of
-    other people's software.
+    They are correct, had the GPU to themselves, are not of preset smoke, and are of the present case version or of
+    other software.
     """
     return [
         record
@@ -176,8 +176,8 @@ def _missing(claim: Claim, query: Query) -> str:
 def own_claims(records: Iterable[Record]) -> list[Claim]:
     """Return claims of our best figure of each environment or implementation.
 
-    Each comes from the newest but one of the runs that have its point on one kind of hardware, and the newest has to
-    show it again. What a single run has is claimed by that one, where nothing else has been repeated.
+    Each comes from the second newest run with its point on one kind of hardware, and the newest run must confirm it. If
+    no figure has been repeated, the claim comes from the single run.
     """
     ours = (
         record
@@ -203,9 +203,9 @@ def _without_seed(point: Point) -> dict[str, Any]:
 
 
 def _own_claim(records: Sequence[Record]) -> tuple[Claim, bool] | None:
-    """Return the claim of one point on one GPU or CPU, and if it is repeated.
+    """Return a point's claim on one GPU or CPU, and if repeated.
 
-    The seeds of `learn`, of which none may lack, are one point.
+    All seeds of `learn` together are one point; none may be missing.
     """
     case, point = records[0].case, _without_seed(records[0].point)
     absent = {axis: None for axis in _axes(case) if axis not in records[0].point}
@@ -241,7 +241,7 @@ def _axes(case: str) -> tuple[str, ...]:
 
 
 def _named(case: str, point: Point) -> str:
-    """Name a point in words that a narrow column can break."""
+    """Name a point in words that a narrow column can wrap."""
     words = []
     for axis, value in point.items():
         if isinstance(value, bool):
@@ -255,7 +255,7 @@ def _named(case: str, point: Point) -> str:
 
 
 def points(*filters: Filter) -> list[Job]:
-    """Return the points of presets default and full that fit, without duplicates."""
+    """Return the matching points of presets default and full, without duplicates."""
     found = {
         point_key(job.case.name, job.point): job
         for each in filters
@@ -290,7 +290,7 @@ class Claims:
 
 
 def for_report(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> Claims | None:
-    """Judge all claims by the records of a report; None if none has an estimate.
+    """Judge all claims by a report's records; None without estimates.
 
     Our own claims are those of the published records.
 
@@ -308,7 +308,7 @@ def _claimed(judged: Judged) -> str:
 
 
 def quoted(claim: Claim) -> str:
-    """Return the words of the source in quotation marks, and its section."""
+    """Return the quotation of the source, and its section."""
     words = f"\N{LEFT DOUBLE QUOTATION MARK}{claim.quote}\N{RIGHT DOUBLE QUOTATION MARK}" if claim.quote else ""
     return ", ".join(filter(None, [words, claim.section]))
 
@@ -367,7 +367,7 @@ ON_A_TERMINAL: Final = (
 
 
 def to_dict(judged: Judged) -> dict[str, Any]:
-    """Return a judgement as JSON takes it."""
+    """Return a judgement for JSON."""
     claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
     return {
         "name": claim.name,
@@ -394,7 +394,7 @@ def to_dict(judged: Judged) -> dict[str, Any]:
 
 
 def _finite(estimate: Estimate) -> dict[str, float | None]:
-    """Return value and interval for JSON; None: infinite."""
+    """Return value and interval for JSON; infinity becomes None."""
     figures = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 

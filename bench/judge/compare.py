@@ -1,7 +1,7 @@
-"""`python -m bench compare`: how much faster or slower one side is than another, or that it cannot be told.
+"""`python -m bench compare`: ratio of two sides, or "inconclusive".
 
-Two values of an axis or two commits are measured in turns, A B B A, in rounds of new processes; two files or folders
-of records by what was measured then, by run where both have as many.
+Two values of an axis or two commits are measured interleaved (A B B A), in rounds of new processes. Two files or
+folders of records are compared as measured; by run, if both have equally many runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .evidence import (
 from .pairing import caveats, is_file, ns_column, paired_up
 
 SAME: Final = 0.01
-"""Difference within which two sides are the same, as a share."""
+"""Largest difference of sides that count as the same, as a fraction."""
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 
 
@@ -58,8 +58,8 @@ Row = Judgement[Pair]
 def judge(pairs: Sequence[Pair], same: float = SAME) -> list[Row]:
     """Return the judgement of each pair.
 
-    ``same`` is a statement too: the whole interval lies within that share of 1. Otherwise a difference counts if its
-    two-sided p-value, adjusted by Holm for the number of pairs, is below 5 %; the rest is inconclusive.
+    ``same`` requires that the whole interval lies within that fraction of 1. Otherwise a difference counts if its
+    two-sided p-value, adjusted by Holm for the number of pairs, is below 5 %. All others are inconclusive.
     """
     adjusted = holm([min(1.0, 2 * min(pair.p_slower(), pair.p_faster)) for pair in pairs])
     region = (1 / (1 + same), 1 + same)
@@ -79,7 +79,7 @@ def _verdict(estimate: Estimate, region: Interval, p: float) -> Verdict:
 
 
 def to_dict(row: Row) -> dict[str, Any]:
-    """Return a judgement as JSON takes it."""
+    """Return a judgement for JSON."""
     pair = row.subject
     return {
         "case": pair.a.case,
@@ -104,7 +104,7 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
 
     Raises:
         NotComparable: The condition does not name two values.
-        CompareError: There is no such axis or value.
+        CompareError: The axis or value does not exist.
     """
     name, _, values = axis.partition("=")
     both = values.split(",")
@@ -139,7 +139,7 @@ def compare(
     resume: Resume = None,
     at_once: AtOnce = 1,
 ) -> None:
-    """Measure two sides in turns, or read two files of records, and say which is faster.
+    """Compare two sides, measured interleaved or read from files of records.
 
     Exits with 0 whatever the verdict, 3 if there is nothing to compare, 4 if the sides cannot be compared, 5 if a point
     fails.
@@ -175,7 +175,7 @@ def compare(
 def _sides(
     a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str, kept: Kept
 ) -> tuple[Measured, Sequence[str]]:
-    """Measure or read both sides; also returns why records do not pair."""
+    """Measure or read both sides; also return why records do not pair."""
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
     if choice.allowed and (a is None or not is_file(a)):
@@ -202,7 +202,7 @@ def _sides(
 
 
 def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
-    """Return a pair with each run as a round, if both sides have equally many."""
+    """Return a pair with runs as rounds, if both sides have equally many."""
     runs_a, runs_b = (_medians(side, of) for side, of in ((a, pair.a), (b, pair.b)))
     if len(runs_a) != len(runs_b) or len(runs_a) < 2:
         return pair
@@ -211,7 +211,7 @@ def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
 
 
 def _medians(records: Sequence[Record], like: Record) -> list[float]:
-    """Return the median time per unit of each run of a record's point, ns."""
+    """Return the median time per unit in each run of a point, ns."""
     runs = {each.run_id: each for each in oldest_first(records) if _counts(each, like)}
     return [median(each.unit_ns) for each in runs.values()]
 

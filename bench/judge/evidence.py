@@ -1,4 +1,4 @@
-"""Evidence, the position of an interval to a region, and judgements."""
+"""Evidence, the position of an interval relative to a region, and judgements."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..core.record import Record, oldest_first
 from ..core.stats import Ratio
 
 Interval = tuple[float, float]
-"""Lower and upper end, both of it."""
+"""Lower and upper end, both included."""
 Position = Literal["inside", "outside", "across"]
 Subject = TypeVar("Subject")
-"""Type of a judgement's subject, such as a point's name or a claim."""
+"""Subject of a judgement, such as a point's name or a claim."""
 
 
 def position(interval: Interval, region: Interval) -> Position:
-    """Return the position of an interval to a region."""
+    """Return the position of an interval relative to a region."""
     (low, high), (least, most) = interval, region
     if least <= low and high <= most:
         return "inside"
@@ -39,7 +39,7 @@ class Estimate:
     high: float
     records: tuple[Record, ...]
     note: str = ""
-    """Limit of the figure, in words."""
+    """Limitation of the figure, as text."""
 
     @classmethod
     def of_ratio(cls, ratio: Ratio, *records: Record) -> Estimate:
@@ -57,7 +57,7 @@ class Estimate:
 
     @property
     def on(self) -> str:
-        """Hardware of the records, on a CPU with threads."""
+        """Hardware of the records; on a CPU with its threads."""
         return " / ".join(dict.fromkeys(map(worker, self.records)))
 
     @property
@@ -76,7 +76,7 @@ class Judgement(Generic[Subject]):
     p: float | None = None
     """p-value of lying outside the region, adjusted for the number of subjects."""
     limit: float = 0.0
-    """Smallest effect that counts as a regression, as a share."""
+    """Smallest effect that counts as a regression, as a fraction."""
     verdict: str
     reasons: tuple[str, ...] = ()
 
@@ -91,7 +91,7 @@ class Judgement(Generic[Subject]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filter:
-    """Records of a case by the values of their axes; None: no such axis."""
+    """Selection of a case's records by axis values; None: no such axis."""
 
     case: str
     axes: Mapping[str, Any] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Filter:
 
 
 Key = tuple[Any, ...]
-"""Identity of a point: the case and the values of its axes."""
+"""Identity of a point: its case and the values of its axes."""
 
 
 def key(record: Record) -> Key:
@@ -129,7 +129,7 @@ def name_of(record: Record) -> str:
 
 
 def worker(record: Record) -> str:
-    """Return a record's hardware, on a CPU with threads."""
+    """Return a record's hardware; on a CPU with its threads."""
     if record.threads is None:
         return str(record.machine.get("gpu"))
     threads = f"{record.threads} thread{'s' if record.threads > 1 else ''}"
@@ -156,9 +156,9 @@ def disturbed(record: Record) -> list[str]:
 
 
 MOST_OTHERS: Final = 0.1
-"""Share of cores used by other processes above which a remark is made."""
+"""Share of cores used by others above which a remark is added."""
 MOST_SLOWED: Final = 1.25
-"""Longest over shortest time of a Python loop above which a remark is made."""
+"""Ratio of longest to shortest Python loop above which remarks are added."""
 
 
 def remarks(record: Record) -> list[str]:
@@ -185,7 +185,7 @@ class Evidence:
     """Records of one side by point, comparable or not."""
 
     kept: dict[Key, Record]
-    """The newest evidence of each point."""
+    """Newest evidence of each point."""
     disturbed: dict[Key, str]
     """Points whose evidence was all contended or throttled, with the reasons."""
     failed: dict[Key, str]
@@ -221,7 +221,7 @@ COMPARABLE_FIELDS: Final = (*OWN_FIELDS, *(f"machine.{name}" for name in machine
 
 
 def mismatches(a: Record, b: Record, allowed: Sequence[str] = ()) -> list[str]:
-    """Return the comparable fields that differ and are not allowed to, with both values, as text."""
+    """Return the differing comparable fields that are not allowed, with values."""
     names = [name for name in COMPARABLE_FIELDS if name not in allowed]
     return machine.difference_texts(machine.differences(_fields(a), _fields(b), names))
 

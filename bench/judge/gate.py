@@ -41,9 +41,9 @@ from .outcomes import KIND_OF_CODE, Report
 from .pairing import caveats, is_file, ns_column, paired_up
 
 THRESHOLD: Final = 0.015
-"""Half of the smallest slow-down that a gate should catch, 3 %."""
+"""Half of the smallest slow-down that the gate should catch, 3 %."""
 Row = Judgement[str]
-"""Judgement of a point: its time over that in the baseline."""
+"""Judgement of a point's time relative to the baseline."""
 
 
 # ------------------------------------------------------------------ the command
@@ -85,7 +85,7 @@ def gate(
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="With --static: its argument, as KEY=VALUE.")] = None,
 ) -> None:
-    """Fail if something is slower than a baseline, or with --static if the machine code of kernels is worse.
+    """Fail if a point is slower than a baseline; --static compares machine code.
 
     Exits with 0 ok, 1 regression, 2 inconclusive, 3 nothing measured or the set of points changed, 4 not comparable or
     no baseline, 5 broken.
@@ -126,7 +126,7 @@ def gate(
         report.add(KIND_OF_CODE[error.code], str(error))
     except (FileError, WriteError) as error:
         report.add("broken", str(error))
-    except Exception as error:  # noqa: BLE001  (whatever breaks a gate, its exit code must not be 1: that is a regression)
+    except Exception as error:  # noqa: BLE001  (no error may end a gate with exit code 1, which means regression)
         traceback.print_exc()
         report.add("broken", f"{type(error).__name__}: {error}")
     text = report.markdown()
@@ -143,7 +143,7 @@ def parse_threshold(text: str) -> float:
     """Parse ``--threshold``, such as ``5%`` or ``0.05``.
 
     Raises:
-        CompareError: It is neither, or not between 0 and 1.
+        CompareError: The text is neither, or not between 0 and 1.
     """
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -260,7 +260,7 @@ def from_revision(report: Report, choice: Choice) -> None:
 def from_machine_code(report: Report, records: Path | None, choice: Choice) -> None:
     """Fill a report from the machine code of both sides.
 
-    A baseline of records is as its tools made it: of other ones it is not comparable.
+    Records of a baseline are comparable only if the same tools made them.
     """
     from ..static.sides import records_of_side  # noqa: PLC0415  (imports torch)
 
@@ -312,7 +312,7 @@ def judge(pairs: Sequence[Pair], threshold: float, calibration: Calibration | No
 
 
 def _draft(pair: Pair, threshold: float, calibration: Calibration | None) -> tuple[Estimate, float, float]:
-    """Return the ratio, smallest slow-down that counts, and unadjusted p-value."""
+    """Return the ratio, the smallest slow-down that counts, and the raw p-value."""
     ratio, known = pair.ratio, calibration.of(pair.b) if calibration else None
     if known and pair.comparison and ratio.between_processes:
         known = known.over(len(pair.comparison.log_ratios))
@@ -348,7 +348,7 @@ def _slower(estimate: Estimate) -> str:
 
 
 def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration | None, list[str]]:
-    """Return the calibration of the records' machine, and its gaps as text."""
+    """Return the calibration of the records' machine, and its gaps, as text."""
     if not records:
         return None, []
     calibration = read(records[0].machine, folder)

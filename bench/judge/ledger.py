@@ -1,4 +1,4 @@
-"""Claims of others and our goals, from claims.toml, and their queries."""
+"""Claims of others and our goals, from claims.toml, with their queries."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .evidence import Estimate, Filter, Interval, is_of_shared_gpu, remarks
 
 FILE: Final = Path(__file__).with_name("claims.toml")
 ABOUT: Final = 0.1
-"""Tolerance of a figure with the word "about", as a share."""
+"""Tolerance of a figure quoted with "about", as a fraction."""
 PEER: Final = "peer"
 """Case of other software."""
 UNNAMED: Final = "not named"
-"""Hardware of a source that does not name it."""
+"""Hardware of a source that names none."""
 
 
 class LedgerError(FileError):
@@ -44,52 +44,54 @@ class Query(Model):
     """Figure of one point, or ratio of two points on one card."""
 
     quantity: Literal["Rate", "Ratio", "Learned", "TimesSooner", "Reached", "Traffic"]
-    """Rate, Ratio: a metric. Learned, TimesSooner: the median over seeds of what a `learn` point takes to its
-    threshold. Reached: seeds that reach it. Traffic: bytes over PCIe for each agent-step, as the GPU counted them."""
+    """Kind of figure.
+
+    Rate, Ratio: a metric. Learned, TimesSooner: the median over seeds of a `learn` point's cost to its threshold.
+    Reached: number of seeds that reach it. Traffic: PCIe bytes per agent step, counted by the GPU."""
     of: Filter
     over: Filter | None = None
-    """Base of a Ratio; of TimesSooner the point that takes longer."""
+    """Base of a Ratio; for TimesSooner the slower point."""
     peer: str = ""
     """Other software that is the base of an interleaved Ratio."""
     theirs: float | None = None
-    """Its rate in another run, which has no interval: the base where there are no turns."""
+    """Peer's rate from another run, without interval; base if not interleaved."""
     unpaired: str = ""
-    """Limit of a ratio over `theirs`, in words."""
+    """Limitation of a ratio over `theirs`, as text."""
     metric: str = "env_steps_per_s"
     per: int | float = 1
-    """Divisor: how many times as much went in."""
+    """Divisor of the figure, such as the number of repetitions in it."""
     per_env: bool = False
-    """Divides by the point's environments, too: steps of all become iterations."""
+    """Divide by the point's environments too, to turn total steps into iterations."""
     n_seeds: int = 1
-    """Seeds that a run must have, lest it shows the lucky ones."""
+    """Minimum seeds of a run, so that lucky ones do not decide."""
 
     @property
     def filters(self) -> tuple[Filter, ...]:
-        """Records that it needs."""
+        """Filters of the records that it needs."""
         return (self.of,) if self.over is None else (self.of, self.over)
 
     def is_portable(self, estimate: Estimate) -> bool:
-        """True if an estimate can decide a claim of another machine."""
+        """True if an estimate can decide a claim about another machine."""
         is_over_another_run = self.theirs is not None and len(estimate.records) == 1
         return self.quantity not in ("Rate", "Learned") and not is_over_another_run
 
     @property
     def is_timed(self) -> bool:
-        """Made of times."""
+        """True if it is derived from times."""
         return self.metric != "env_steps_to_threshold" and self.quantity not in ("Reached", "Traffic")
 
     def estimate(
         self, records: Sequence[Record], comparisons: Sequence[Comparison] = (), hardware: str = ""
     ) -> Estimate | None:
-        """Return the estimate of the newest interleaved pair, else of the newest run.
+        """Return the estimate of the newest interleaved pair, else newest run.
 
-        Turns with a peer are those with the fastest of its variants. Of two records of a run that no turns join only
-        those of one card have a ratio of times. For seeds that reach it is the run with most of them.
+        With a peer, the fastest of its variants is used. A ratio of times from records that were not interleaved needs
+        one card. The number of seeds that reach a threshold comes from the run with most seeds.
 
         Args:
             records: Evidence.
             comparisons: Turns that join records.
-            hardware: That of `theirs`, which says nothing of a peer elsewhere.
+            hardware: Hardware of `theirs`; it says nothing about other hardware.
         """
         if self.peer and (beside := self._beside(records, comparisons, hardware)):
             return beside
@@ -105,7 +107,7 @@ class Query(Model):
         return shown[0].over(self.per)
 
     def refused(self, records: Sequence[Record]) -> str:
-        """Return why matching records give no figure, or an empty string."""
+        """Return why matching records give no figure; empty if they do."""
         if not self.is_timed:
             return ""
         fitting = [record for record in records if any(each.fits(record) for each in self.filters)]
@@ -117,7 +119,7 @@ class Query(Model):
         return ""
 
     def _of_runs(self, records: Sequence[Record]) -> list[Estimate]:
-        """Return the estimate of each run, the newest first."""
+        """Return the estimate of each run, newest first."""
         if self.over is None:
             figures = [self._figure(of_run) for of_run in self.of.by_run(records).values()]
         else:
@@ -130,7 +132,7 @@ class Query(Model):
         return [each for each in figures if each]
 
     def _over_base(self, group: Sequence[Record], bases: Sequence[Record]) -> Estimate | None:
-        """Return the ratio of two points in one run; one of times is of one card."""
+        """Return the ratio of two points in one run; times need one card."""
         shared = [each for each in bases if not (self.is_timed and are_on_two_cards(group[0], each))]
         of, base = self._figure(group), self._figure(shared)
         return of and base and self._ratio(of, base)
@@ -153,8 +155,8 @@ class Query(Model):
     def _beside(self, records: Sequence[Record], comparisons: Sequence[Comparison], hardware: str) -> Estimate | None:
         """Return the newest interleaved ratio to the fastest variant of the peer.
 
-        Where another run on such hardware had the peer faster than it was in turns, the interval goes down to the ratio
-        over that; a loop in Python (mode eager) is as fast as a core, whatever the GPU.
+        If another run on such hardware shows a faster peer, the interval is extended down to the ratio over that rate.
+        In mode eager a Python loop depends on the CPU core, so any GPU counts.
         """
         newest: dict[str, tuple[Comparison, Record, Record]] = {}
         for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].start):
@@ -162,7 +164,7 @@ class Query(Model):
                 suffix = str(theirs.point["peer"]).removeprefix(self.peer).removeprefix("-")
                 newest[str(theirs.point.get("variant", suffix))] = each, ours, theirs
         if len(newest) > 1:
-            newest.pop("", None)  # of records that named no variant
+            newest.pop("", None)  # records that name no variant
         if not newest:
             return None
         compared, ours, theirs = min(newest.values(), key=lambda found: found[0].ratio().value)
@@ -177,9 +179,9 @@ class Query(Model):
         return replace(estimate, note="; ".join(notes))
 
     def _is_the_peer(self, theirs: Record) -> bool:
-        """True if a record is of the peer and of the same work: training, or stepping."""
+        """True if a record is of the peer and the same work (training or stepping)."""
         name, trains = str(theirs.point["peer"]), theirs.point["work"] == "train"
-        is_named = name == self.peer or name.startswith(f"{self.peer}-")  # variants were peers of their own once
+        is_named = name == self.peer or name.startswith(f"{self.peer}-")  # variants used to be separate peers
         return is_named and trains == (self.of.case == "train")
 
     def _ratio(self, of: Estimate, over: Estimate) -> Estimate:
@@ -207,7 +209,7 @@ class Query(Model):
         return Estimate(value=rate.value, low=rate.low, high=rate.high, records=(record,))
 
     def _learned(self, seeds: Sequence[Record]) -> Estimate | None:
-        """Return the median over the seeds if most of them reached the threshold, a missed one being infinity."""
+        """Return the median over seeds, misses as infinity; None if most missed."""
         seeds = [record for record in seeds if not (self.is_timed and is_of_shared_gpu(record))]
         times = [
             time.value / (float(record.point["n_envs"]) if self.per_env else 1)
@@ -223,7 +225,10 @@ class Query(Model):
         return Estimate(value=median(times), low=low, high=high, records=tuple(seeds), note=note)
 
     def _reached(self, seeds: Sequence[Record]) -> Estimate:
-        """Return how many seeds reach the threshold; those that no record has may go either way."""
+        """Return the number of seeds that reach the threshold.
+
+        Seeds without a record raise the upper end of the interval.
+        """
         n_reached = sum(metric(record, self.metric) is not None for record in seeds)
         n_below = sum(_plays_below(record) for record in seeds)
         notes = [
@@ -256,7 +261,7 @@ def _rounds(compared: Comparison) -> str:
 
 
 def _rate_of_time(record: Record) -> str:
-    """Name the rate whose inverse is the time that comparisons are of: that of the first kind of work."""
+    """Name the compared rate: that of the first kind of work."""
     return f"{next(iter(record.work_per_run or {}), '')}_per_s"
 
 
@@ -279,42 +284,43 @@ def _plays_below(record: Record) -> bool:
 
 
 class Claim(Model):
-    """A figure that somebody published, or that we set out to reach."""
+    """Published figure, or goal of ours."""
 
     name: str
     source: str
     section: str = ""
-    """Heading, figure or table of the source that has it."""
+    """Heading, figure or table in the source."""
     quote: str = ""
     """Literal quotation; empty for a chart or a goal."""
     reading: str = ""
-    """Derivation of the figure from the source; empty: it is quoted."""
+    """Derivation of the figure from the source; empty if quoted."""
     says: str
-    """The set-up."""
+    """Set-up of the claim."""
     bound: Literal["", "about", "at least", "at most"] = ""
-    """Word of the source before the figure; empty: the figure itself, which another measurement may miss as one of
-    "about"."""
+    """Source's word before the figure.
+
+    Empty: the exact figure, which another measurement may miss by as much as with "about"."""
     low: int | float
-    """The figure; with `high`, the lower end of a range."""
+    """Figure, or lower end of a range if `high` is set."""
     high: int | float | None = None
     """Upper end of a claimed range."""
     unit: str
     direction: Direction = "higher"
-    """Better side of the figure, where one that is missed exceeds it."""
+    """Better direction of the figure; a miss there exceeds the claim."""
     hardware: str
-    """Hardware that the source names for it."""
+    """Hardware that the source names."""
     query: Query | None = None
-    """Figure that decides it here."""
+    """Figure of our records that decides the claim."""
     differs: str = ""
-    """Difference between ours and the set-up of the claim."""
+    """Difference between our set-up and the claim's."""
     cannot: str = ""
     """Reason why it cannot be measured here."""
     made_by: str = ""
-    """Run that made the figure, of our own claims; another one must show it again."""
+    """Run behind one of our claims; another run must confirm it."""
 
     @property
     def region(self) -> Interval:
-        """Interval of the claimed figure; our own may be exceeded."""
+        """Interval of the claimed figure; ours may be exceeded."""
         least, most = self.low - ABOUT * abs(self.low), self.low + ABOUT * abs(self.low)
         if self.made_by:
             return (least, math.inf) if self.direction == "higher" else (-math.inf, most)
@@ -324,7 +330,7 @@ class Claim(Model):
 
     @property
     def figure(self) -> str:
-        """The figure with its word, without the unit."""
+        """Figure with its bound, without the unit."""
         if self.high is not None:
             return f"{number(self.low)} to {number(self.high)}"
         return f"{self.bound} {number(self.low)}".strip()
@@ -334,7 +340,7 @@ class Claim(Model):
 
 
 class Ledger:
-    """The claims of a file, and the addresses of their sources."""
+    """Claims of a file, and the addresses of their sources."""
 
     def __init__(self, file: Path = FILE) -> None:
         self._file = file
@@ -343,7 +349,7 @@ class Ledger:
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """Claims in the order of the file, those of several rows one by one.
+        """Claims in file order; entries with several rows become several.
 
         Raises:
             LedgerError: An entry breaks the rules.
@@ -353,7 +359,7 @@ class Ledger:
         )
 
     def _rows(self, each: Sequence[str | Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """Return the product of lists of rows, with the texts of the file."""
+        """Return the product of row lists, with the file's texts."""
         named = {**self._document["rows"], **anchors.rows()}
         factors = [named[rows] if isinstance(rows, str) else rows for rows in each]
         return [dict(ChainMap(*reversed(some), self._document["texts"])) for some in itertools.product(*factors)]
@@ -381,7 +387,10 @@ class Ledger:
 
 
 def _filled(template: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the values of a row in its texts, without the entries whose whole value the row lacks."""
+    """Return a table with a row's values filled into its texts.
+
+    Entries whose whole value the row lacks are omitted.
+    """
     filled: dict[str, Any] = {}
     for name, value in template.items():
         if isinstance(value, Mapping):
@@ -397,12 +406,12 @@ def _filled(template: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, An
 
 LEDGER: Final = Ledger()
 CLAIMS: Final = LEDGER.claims
-"""WarpDrive's claims about speed, then what we set out to reach."""
+"""WarpDrive's claims about speed, then our goals."""
 LINKS: Final = LEDGER.links
 """Address of each source."""
 
 
 def is_claimed(case: str, base: Point, other: Point) -> bool:
-    """True if a claim is about the ratio of two points of a case."""
+    """True if a claim is about the ratio of two points."""
     queries = (claim.query for claim in CLAIMS if claim.query and claim.query.over and claim.query.of.case == case)
     return any(query.over.takes(base) and query.of.takes(other) for query in queries if query.over)

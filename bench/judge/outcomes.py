@@ -1,4 +1,4 @@
-"""Exit code of each verdict, and the reports of judgements: Markdown, JUnit XML and GitHub's annotations."""
+"""Exit codes of verdicts, and reports: Markdown, JUnit XML, GitHub annotations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from ..show.columns import Column, Table
 from .evidence import Judgement
 
 Kind = Literal["broken", "not comparable", "changed", "left out"]
-"""Problem: a point or the gate broke, sides differ in a comparable field, a point is on one side alone, or it was
-contended or throttled."""
+"""Kind of problem.
+
+A point or the gate failed, sides differ in a comparable field, only one side has a point, or a point was contended or
+throttled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Outcome:
 
     code: Code
     junit: str = ""
-    """Element of JUnit XML; empty: it passes."""
+    """Element of JUnit XML; empty: passed."""
 
     @property
     def level(self) -> str:
@@ -43,7 +45,7 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
     ),
     **dict.fromkeys(("ok", "better", "same", "unchanged", "reproduced"), Outcome(Code.OK)),
 }
-"""Verdicts and problems, the most serious first."""
+"""Verdicts and problems, most serious first."""
 KIND_OF_CODE: Final[Mapping[int, Kind]] = {OUTCOMES[kind].code: kind for kind in get_args(Kind)}
 """Kind of problem of a `CompareError`, by its exit code."""
 
@@ -55,12 +57,12 @@ def exit_code(verdicts: Iterable[str]) -> Code:
 
 @dataclass(kw_only=True, slots=True)
 class Report:
-    """Judgements of a gate, and its problems."""
+    """Judgements and problems of a gate."""
 
     baseline: str
     threshold: float
     verdicts: Sequence[str] = ("ok", "inconclusive", "regression")
-    """Verdicts that are counted in the first line."""
+    """Verdicts counted in the first line."""
     columns: Sequence[Column[Judgement[str]]] = ()
     what: str = "points"
     rows: list[Judgement[str]] = field(default_factory=list)
@@ -86,7 +88,7 @@ class Report:
 
     @property
     def worst_first(self) -> list[Judgement[str]]:
-        """Judgements by the severity of their verdict, then by their growth."""
+        """Judgements by severity of their verdict, then by growth."""
         order = list(OUTCOMES)
         return sorted(
             self.rows, key=lambda row: (order.index(row.verdict), -(row.estimate.value if row.estimate else 0))
@@ -109,7 +111,10 @@ class Report:
         return "\n".join(lines).rstrip() + "\n"
 
     def junit(self) -> str:
-        """Return the report as JUnit XML: a regression is a failure, an inconclusive verdict is skipped."""
+        """Return the report as JUnit XML.
+
+        A regression is a failure, an inconclusive verdict is skipped.
+        """
         suite = ElementTree.Element("testsuite", name="bench gate")
         cases = [(row.verdict, row.why, f"bench.{row.subject.partition('[')[0]}", row.subject) for row in self.rows]
         cases += [(kind, text, "bench.gate", f"{kind}: {text.partition(chr(10))[0]}") for kind, text in self.problems]
@@ -124,7 +129,7 @@ class Report:
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
     def annotations(self) -> list[str]:
-        """Return GitHub's workflow commands: errors for what fails the gate, warnings for the rest."""
+        """Return GitHub's workflow commands: errors fail the gate, others are warnings."""
         rows = [(row.verdict, f"{row.subject}: {row.why}") for row in self.worst_first if OUTCOMES[row.verdict].code]
         return [_annotation(OUTCOMES[title].level, title, text) for title, text in [*rows, *self.problems]]
 

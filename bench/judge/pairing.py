@@ -1,4 +1,4 @@
-"""Records of two sides become pairs, with their caveats."""
+"""Pair the records of two sides, and state caveats."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .evidence import Judgement, Key, check_allowed, disturbed, mismatches, name
 
 
 def is_file(side: str) -> bool:
-    """True if a side is records rather than a revision."""
+    """True if a side is a records file rather than a revision."""
     return side != WORKING_TREE and exists(Path(side))
 
 
 def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]) -> tuple[list[Pair], list[str]]:
-    """Return the pairs of records of the same point, and why others do not pair."""
+    """Return the pairs of records, and why others do not pair."""
     check_allowed(allowed)
     pairs, refused = [], []
     for each in (each for each in a if each in b):
@@ -46,7 +46,7 @@ Judged = TypeVar("Judged", bound=Judgement[Any])
 
 
 def ns_column(name: str, side: int) -> Column[Judged]:
-    """Return the column of the median time of a unit of work on one side."""
+    """Return the column of one side's median time per unit."""
 
     def value(row: Judged) -> float:
         assert row.estimate is not None, "a pair has an estimate"

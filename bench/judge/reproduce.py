@@ -35,7 +35,7 @@ from .evidence import Estimate, Judgement, disturbed, name_of, position
 from .outcomes import exit_code
 
 TOLERANCE: Final = 0.1
-"""Tolerance: the difference of a point between two sweeps of one GPU."""
+"""Tolerance: the difference of a point between two sweeps on one GPU."""
 REPRODUCED: Final = "REPRODUCED"
 NOT_REPRODUCED: Final = "NOT REPRODUCED"
 OTHER_HARDWARE: Final = "OTHER HARDWARE"
@@ -50,7 +50,7 @@ class NoSuchRunError(LookupError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repetition(Judgement[str]):
-    """Judgement of a record; the estimate is the ratio here over recorded."""
+    """Judgement of a record; the estimate is its ratio, here over recorded."""
 
     differs: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Recorded value and value here of everything that differs."""
@@ -83,9 +83,10 @@ def reproduce(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure the points of a run again; exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken.
+    """Measure the points of a run again, and compare.
 
-    Of certificates the runs are trained again, and compared to the bit.
+    Exits with 0 reproduced, 1 not, 2 other hardware, 3 no such run, 5 broken. Runs of certificates are trained again
+    and must be bit-identical.
     """
     if out is not None:
         require_writable(out, "--out", is_file=True)
@@ -126,10 +127,10 @@ def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:
 
 
 def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list[Record]:
-    """Return the evidence of a run, of its N-th record, or by conditions.
+    """Return the evidence of a run or its N-th record, or by conditions.
 
     Raises:
-        NoSuchRunError: There is none; lists what there is.
+        NoSuchRunError: No record matches; lists the available ones.
     """
     run_id, _, number = run.partition(":")
     ids = sorted({record.run_id for record in records if record.run_id.startswith(run_id)})
@@ -163,7 +164,7 @@ OF_CERTIFICATES: Final = {
     verify.DIFFERS: NOT_REPRODUCED,
     verify.OTHER_HARDWARE: OTHER_HARDWARE,
 }
-"""Verdict of this command for each answer of a replay."""
+"""Verdict of this command for each result of a replay."""
 
 
 def certificates(path: Path) -> list[Path]:
@@ -181,13 +182,13 @@ def certificates(path: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer on a certificate, as a line of a file."""
+    """Result of a certificate, as a line of a file."""
 
     repetition: Repetition
     here: Context
 
     def to_line(self) -> str:
-        """Return the answer as a line of JSON."""
+        """Return the result as a line of JSON."""
         answer = self.repetition.to_dict()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         here = {"machine": self.here.machine, "git": self.here.git, "answered_at": now}
@@ -279,7 +280,7 @@ def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
     if new is None:
         return False, None, [f"{name} was recorded and is not measured here"]
     reasons = [f"{name}: {_text(old)} recorded, {_text(new)} here"]
-    if min(old.low, new.low) <= 0:  # nothing to divide by
+    if min(old.low, new.low) <= 0:  # division is impossible
         return position((old.low, old.high), (new.low, new.high)) != "outside", None, reasons
     low, high = new.low / old.high, new.high / old.low
     overlap = position((1, 1), (low, high)) == "inside"
@@ -295,7 +296,7 @@ def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
 
 
 def _judge_learning(then: Record, here: Record, tolerance: float) -> Result:
-    """Compare reaching the threshold, and the final return."""
+    """Compare which runs reach the threshold, and their final returns."""
     old, new = then.metrics or {}, here.metrics or {}
     steps = [metrics.get("env_steps_to_threshold") for metrics in (old, new)]
     reached = ["missed" if each is None else "reached" for each in steps]
@@ -327,7 +328,7 @@ def _doubts(record: Record) -> list[str]:
     return disturbed(record) + ["the warm-up did not settle"] * is_cold
 
 
-# ------------------------------------------------------------------ what differs
+# ------------------------------------------------------------------ differences
 
 
 def other_hardware(then: Record, here: Record) -> str:
@@ -355,7 +356,7 @@ def differences(then: Record, here: Record) -> dict[str, tuple[Any, Any]]:
 
 
 def changed_files(sha: str | None) -> int | None:
-    """Count the files that differ from a commit; None: unknown to git."""
+    """Count files that differ from a commit; None if unknown to git."""
     if sha is None:
         return None
     try:
@@ -365,7 +366,7 @@ def changed_files(sha: str | None) -> int | None:
 
 
 def lines(repetition: Repetition) -> list[str]:
-    """Return a repetition in words."""
+    """Return the lines of text about a repetition."""
     head = f"{repetition.verdict}: {repetition.subject}"
     if ratio := repetition.estimate:
         head += f", here/recorded {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
@@ -379,7 +380,7 @@ def lines(repetition: Repetition) -> list[str]:
 
 
 MOST_LISTED: Final = 3
-"""Maximum number of differences of a kind that are listed."""
+"""Maximum number of listed differences of each kind."""
 
 
 def _kind(name: str) -> str:
@@ -392,4 +393,4 @@ KINDS: Final = {
     "dependency": "packages or compilers",
     "machine code": "kernels, in their machine code",
 }
-"""Kinds of differences by the prefix of their names, in the plural."""
+"""Plural names of kinds of differences, by field prefix."""

@@ -35,20 +35,20 @@ class Peer:
     package: str
     """Package to install; `--python` takes its name."""
     adapter: str
-    """File in ``theirs/``."""
+    """Adapter file in ``theirs/``."""
     install: str
-    """Command that installs it."""
+    """Installation command."""
     rows: Mapping[str, Any]
-    """Rows of its points in each preset."""
+    """Rows of points in each preset."""
     variants: Mapping[str, Mapping[str, Any]]
     """Options of the adapter, by variant."""
     is_eager: bool = False
-    """A Python loop takes its steps; only its fastest blocks count."""
+    """True if a Python loop steps it; only its fastest blocks count."""
     is_alone: bool = False
-    """Its workers may wait busily: no other pair is set up at the same time."""
+    """True if idle workers may spin; no other pair is set up concurrently."""
 
     def points(self, preset: Preset) -> list[Point]:
-        """Return the points of a preset, without the axis `peer`; fewer on some CPUs."""
+        """Return a preset's points, without the axis `peer`; fewer without a GPU."""
         rows = self.rows["rows"]
         if preset == "smoke":
             rows = self.rows["smoke"]

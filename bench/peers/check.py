@@ -1,4 +1,4 @@
-"""Check of a peer's step, from its state and actions, with our reference."""
+"""Check of a peer's step against our reference."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ from ..workloads.shared import SEED, env_config
 
 Floats = NDArray[np.float64]
 LOOSER: Final = 10
-"""Factor on our tolerance: a peer may sum in another order or in float64."""
+"""Factor on our tolerance.
+
+A peer may sum in another order, or in float64."""
 
 
 STATES: Final[Mapping[str, Callable[[Floats], Floats]]] = {
     "acrobot": lambda seen: np.concatenate([np.arctan2(seen[:, [1, 3]], seen[:, [0, 2]]), seen[:, 4:]], axis=1),
     "pendulum": lambda seen: np.stack([np.arctan2(seen[:, 1], seen[:, 0]), seen[:, 2]], axis=1),
 }
-"""Functions from observations (n_envs, n_features) to states (n_envs, n_state); others observe their state."""
+"""Functions from observations (n_envs, n_features) to states (n_envs, n_state).
+
+Other environments observe their state."""
 
 
 def correctness(env: str, trace: Mapping[str, Any]) -> Check:
-    """Compare a peer's step with our reference; without a state, report its own check.
+    """Compare a peer's step with our reference.
+
+    Without a state, report the peer's own check.
 
     Args:
         env: Name of the environment.

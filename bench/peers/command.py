@@ -43,9 +43,10 @@ def peers(
     resume: Resume = None,
     at_once: AtOnce = 1,
 ) -> None:
-    """Measure other software in turns with ours, on the same work; exits with 1 if a point failed.
+    """Measure other software interleaved with ours, on the same work.
 
-    It exits with 3 if nothing was measured. What is not installed is skipped, with the line that installs it.
+    Exits with 1 if a point failed, with 3 if nothing was measured. Software that is not installed is skipped; a line
+    names its installation command.
     """
     if backend is not None and backend not in BACKENDS:
         raise typer.BadParameter(f"--backend {backend}: unknown (known: {', '.join(BACKENDS)})")

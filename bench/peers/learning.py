@@ -29,7 +29,7 @@ METRICS: Final = ("seconds_to_threshold", "env_steps_to_threshold", "return_afte
 
 
 def asked(job: PeerJob) -> Point:
-    """Return the point for the peer's process, with our logging and evaluation sizes."""
+    """Return the peer process's point, with our logging and evaluation sizes."""
     config = _ours(job)
     row_steps = config.trainer.train_batch_size * config.saving.metrics_log_freq
     return {**job.given, "row_steps": row_steps, "n_episodes": EVALUATED}
@@ -56,7 +56,7 @@ def facts_of(job: PeerJob, said: Mapping[str, Any]) -> Facts:
 def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
     """Return a peer's measurement, with returns averaged over our number of steps.
 
-    Its single program cannot stop at the threshold: it is timed as a whole, and its steps share the time.
+    Its single program cannot stop at the threshold. It is timed as a whole, and its steps share the time equally.
     """
     config = _ours(job)
     recent = RecentReturns(config.trainer.num_envs * config.env["episode_length"])
@@ -88,7 +88,7 @@ def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
 
 
 def speed_up(ours: Record, theirs: Record) -> Metric | None:
-    """Return the peer's time to the threshold over ours; None: one missed it."""
+    """Return the ratio of times to the threshold, peer over ours; None if missed."""
     mine, other = (metric(each, "seconds_to_threshold") for each in (ours, theirs))
     return Metric.exactly(other.value / mine.value, "x", "higher") if mine and other else None
 

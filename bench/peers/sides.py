@@ -39,12 +39,13 @@ VERSION: Final = 2
 TAKEN: Final = "in turns with ours"
 PROGRAM: Final = Path(__file__).with_name("worker.py")
 ALONE: Final = {"PYTHONSAFEPATH": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Environment of a peer: without our path, and without JAX's preallocation."""
+"""Environment variables of a peer: without our path and JAX's preallocation."""
 BACKENDS: Final = {"cuda": ("pycuda", "numba"), "cpu": ("host", "cpu")}
-"""Our backends on each kind of device, the fastest first."""
+"""Our backends on each kind of device, fastest first."""
 EAGER_BLOCK_S: Final = 0.15
-"""Time in which samples of a block of an eager peer are taken, s: others on the host slow its Python loop for
-milliseconds to seconds."""
+"""Time for sampling a block of an eager peer, s.
+
+Other processes on the host slow its Python loop for milliseconds to seconds."""
 SCOPES: Final[Mapping[str, Scope]] = {"simulate": "env", "train": "train", "learn": "learn"}
 """Scope of each kind of work."""
 
@@ -59,11 +60,11 @@ class Run:
     pythons: Mapping[str, str]
     """Interpreter of each package; the empty name is the default."""
     timeout_s: float
-    """Longest wait for an answer of a peer, s."""
+    """Timeout of a peer's answer, s."""
     backend: str | None = None
     """Our backend; None: the first available on the peer's kind of device."""
     devices: dict[str, str] = field(default_factory=dict)
-    """Kind of device of each peer, once asked."""
+    """Kind of device of each peer that has reported it."""
     say: Callable[[str], None] = lambda text: None
     """Gets a line for each postponed pair, see `interleaved.in_rounds`."""
 
@@ -71,7 +72,7 @@ class Run:
 def measure_each(
     todo: Sequence[PeerJob], run: Run, at_once: int = 1
 ) -> Iterator[tuple[PeerJob, list[Record], Comparison | None]]:
-    """Measure points interleaved with ours; yields records and comparison. Waits.
+    """Measure points interleaved with ours; yield records and comparison. Waits.
 
     A peer that cannot run or fails gets a record with the reason.
 
@@ -142,7 +143,7 @@ def _unmeasured(job: PeerJob, run: Run, error: WorkerError) -> Record:
 
 
 def _with_ours(ours: Record, theirs: Record, names: Sequence[str], speed_up: Metric | None, **notes: Any) -> Record:
-    """Return the peer's record with metrics of ours, our speed-up, and our point."""
+    """Return the peer's record with our metrics, our speed-up, and our point."""
     own = {f"ours_{name}": found for name in names if (found := metric(ours, name))}
     metrics = {**(theirs.metrics or {}), **own, **({"ours_over_peer": speed_up} if speed_up else {})}
     notes = {**theirs.notes, "ours": {"case": ours.case, "point": ours.point}, **notes}
@@ -150,7 +151,7 @@ def _with_ours(ours: Record, theirs: Record, names: Sequence[str], speed_up: Met
 
 
 def _remarks(ours: Record, theirs: Record) -> list[str]:
-    """Return the disturbances of both sides, each once, with the sides."""
+    """Return the disturbances of both sides, without duplicates, with the sides."""
     found = {"ours": remarks(ours), "theirs": remarks(theirs)}
     every = dict.fromkeys(itertools.chain(*found.values()))
     return [f"{' and '.join(who for who, own in found.items() if each in own)}: {each}" for each in every]
@@ -160,7 +161,7 @@ def _remarks(ours: Record, theirs: Record) -> list[str]:
 
 
 def _learned(job: PeerJob, run: Run, ours: Side, theirs: Side) -> list[Record]:
-    """Train both from one seed in new processes; ours first if the seed is even.
+    """Train both from one seed in new processes; even seeds start with ours.
 
     Raises:
         WorkerError: A side cannot run, or ours is wrong.
@@ -206,7 +207,7 @@ def _theirs_learned(job: PeerJob, run: Run, theirs: Side) -> Record:
 
 @contextmanager
 def _serving(job: PeerJob, run: Run) -> Iterator[Server]:
-    """Yield a server with one case, whose work runs in a peer's process."""
+    """Yield a server whose one case runs in a peer's process."""
     version = _version(job)
     with started(job, run) as peer:
         case = Case(
@@ -241,7 +242,7 @@ def started(job: PeerJob, run: Run) -> Worker:
 
 
 def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
-    """Ask a peer; raises WorkerError with its name, "Skip" if it is not installed."""
+    """Ask a peer; raises WorkerError with its name, "Skip" if missing."""
     try:
         return peer.ask(method, **arguments)
     except WorkerError as error:
@@ -254,7 +255,7 @@ def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
 
 
 class Watch:
-    """Stopwatch in the peer's process, which runs and times the runs of a block."""
+    """Stopwatch in the peer's process, which repeats and times a block's runs."""
 
     def __init__(self, job: PeerJob, peer: Worker) -> None:
         self._job, self._peer = job, peer
@@ -285,7 +286,7 @@ def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
     compiling = {} if said["compiling"] is None else {"compiling": said["compiling"]}
     return Timed(
         run=watch.run,
-        synchronize=lambda: None,  # its process has waited
+        synchronize=lambda: None,  # its process has already waited
         check=lambda: correctness(point["env"], ask(job, peer, "trace")),
         facts=Facts(
             mode=said["mode"],
@@ -300,7 +301,7 @@ def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
 
 def _require_our_card(job: PeerJob, uuid: str | None) -> None:
     """Raise NotComparable unless a peer's process uses our GPU."""
-    if uuid is None or not torch.cuda.is_available():  # on a CPU, or its driver does not say
+    if uuid is None or not torch.cuda.is_available():  # on a CPU, or if its driver does not report the card
         return
     ours, theirs = fingerprint(torch.device("cuda"))["gpu_uuid_hash"], card_hash(uuid)
     if ours != theirs:
@@ -323,7 +324,7 @@ def _counterpart(device: str) -> str:
     """Return our fastest backend on a kind of device.
 
     Raises:
-        WorkerError: None can run here.
+        WorkerError: No backend can run here.
     """
     states = availability()
     if here := [name for name in BACKENDS[device] if states[name].available]:

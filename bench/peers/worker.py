@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_RUNS = 8
-"""Number of runs within which compilation must end."""
+"""Maximum number of runs until compilation must end."""
 
 
 class Peer:
@@ -30,7 +30,7 @@ class Peer:
         return {"device": _adapter(adapter).device()}
 
     def set_up(self, adapter: str, point: dict[str, Any]) -> dict[str, Any]:
-        """Import the peer and set up a point; returns its work and versions."""
+        """Import the peer and set up a point; return work and versions."""
         module = _adapter(adapter)
         work = self._work = module.prepare(point)
         self._fastest = list[int]()
@@ -65,9 +65,9 @@ class Peer:
         return {"wall_ns": wall_ns, "compiled": compiled() - before}
 
     def _by_laps(self, work: Any, runs: int) -> int:
-        """Return the time of a number of runs at the fastest time of each lap so far, ns.
+        """Return the time of several runs by each lap's fastest time, ns.
 
-        A run of a Python loop may be so long that others on the machine always slow a part of it down.
+        A run of a Python loop may be so long that other processes always slow part of it.
         """
         for _ in range(runs):
             work.laps.clear()
@@ -85,7 +85,7 @@ class Peer:
 
 
 def _provenance(module: Any, device: str) -> dict[str, Any]:
-    """Return the UUID of the GPU, if any, and the versions of an adapter's packages."""
+    """Return the GPU's UUID, if any, and an adapter's package versions."""
     versions = {name: _version(name) for name in module.PACKAGES}
     return {
         "card": importlib.import_module("theirs.work").card() if device == "cuda" else None,
@@ -94,9 +94,9 @@ def _provenance(module: Any, device: str) -> dict[str, Any]:
 
 
 def _until_nothing_compiles(work: Any) -> int:
-    """Run until a run compiles nothing; returns the number of runs.
+    """Run until a run compiles nothing; return the number of runs.
 
-    JAX compiles again when the types of results differ from those of the inputs, such as weak types.
+    JAX compiles again if the types of results differ from those of the inputs, such as weak types.
 
     Raises:
         RuntimeError: Every run compiles.
@@ -106,18 +106,18 @@ def _until_nothing_compiles(work: Any) -> int:
         before = compiled()
         work.run()
         work.wait()
-        if n > 1 and compiled() == before:  # without a counter the first run may compile, too
+        if n > 1 and compiled() == before:  # without a counter the first run may compile too
             return n
     raise RuntimeError(f"each of its first {MOST_RUNS} runs must not compile (got {compiled()} programs)")
 
 
 def _nothing() -> int:
-    """Return the count of software that compiles nothing, or has no counter."""
+    """Return 0: the software compiles nothing, or has no counter."""
     return 0
 
 
 def _adapter(name: str) -> Any:
-    """Import an adapter by its path: our folders stay off the peer's path."""
+    """Import an adapter by path, without our folders on the path."""
     folder = Path(__file__).resolve().with_name("theirs")
     spec = importlib.util.spec_from_file_location(
         "theirs", folder / "__init__.py", submodule_search_locations=[str(folder)]
@@ -138,7 +138,7 @@ def _version(package: str) -> str | None:
 
 
 def _hash(package: str) -> str | None:
-    """Return a hash of the sources of a package that is not installed; None if absent."""
+    """Return a hash of an uninstalled package's sources; None if absent."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.name != package or not spec.submodule_search_locations:
         return None

@@ -1,8 +1,8 @@
 """Instruction counts of points under Valgrind's callgrind: exact, without a clock.
 
-A run is split into its kernels of CUDA C, built by `host` for a plain x86-64-v3, and the path to them: Python, torch
+A run is split into its CUDA C kernels, which `host` builds for a plain x86-64-v3, and the path to them: Python, torch
 and the launches. One process counts with one thread, a fixed hash seed and no garbage collection. Allocators and
-look-ups by address are left out: they depend on where memory happens to lie. `server.Server.count` runs the points.
+look-ups by address are excluded, because they depend on memory addresses. `server.Server.count` runs the points.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ from .worker import Worker, finding, program
 
 BACKEND: Final = "host"
 TWICE: Final = ("graph", "published")
-"""Cases with the points of `env_step` in other sizes."""
+"""Cases that only repeat the points of `env_step` in other sizes."""
 FEW: Final = 4
-"""Number of environments of a kind that preset smoke leaves out."""
+"""Number of copies of an environment that preset smoke omits."""
 PATH: Final = "path"
-"""Name of the part outside kernels."""
+"""Name of the part outside the kernels."""
 TARGET: Final = "x86-64-v3"
-"""Processor that kernels are built for: Valgrind has no AVX-512, and counts are the same on every x86."""
+"""Target processor of the kernels.
+
+Valgrind has no AVX-512, and this target gives the same counts on every x86."""
 INSTALL: Final = "install Valgrind (apt-get install valgrind) for its callgrind"
 
 KEPT: Final = (
     *("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "CXX"),
     *("WARPDRIVE_MIN_CACHE", "XDG_CACHE_HOME"),
 )
-"""Environment variables of the counted process; others would move its memory."""
+"""Environment variables of the counted process; others would shift its memory."""
 PINNED: Final = {
     "PYTHONHASHSEED": "0",
     "OMP_NUM_THREADS": "1",
@@ -61,8 +63,9 @@ PINNED: Final = {
 # ------------------------------------------------------------------ profiles
 
 KERNEL: Final = re.compile(r"wd_launch_(?P<name>\w+)(?P<inner>\..*)?")
-"""Launch function of backend `host`; its inner OpenMP function runs the blocks. Callgrind does not see the call of the
-outer one: libffi changes the stack."""
+"""Launch function of backend `host`; its inner OpenMP function runs the blocks.
+
+Callgrind misses the call of the outer one, because libffi changes the stack."""
 BY_ADDRESS: Final = re.compile(
     r"_int_(?:malloc|free|realloc|memalign)\w*|(?:m|c|re)alloc|free|malloc_consolidate|unlink_chunk|sys(?:malloc|trim)"
     r"|_?PyObject_(?:Malloc|Calloc|Realloc|Free)|allocate_from_new_pool|new_arena|(?:insert|arena)_\w*pool\w*"
@@ -70,8 +73,9 @@ BY_ADDRESS: Final = re.compile(
     r"|find_name_in_mro|_PyType_Lookup\w*|assign_version_tag|set_(?:add_entry|lookkey|table_resize|dealloc)"
     r"|__memcmp_\w+"
 )
-"""Functions of glibc and CPython whose instructions depend on where memory happens to lie: allocators, and look-ups in
-tables that are sorted by addresses."""
+"""Functions of glibc and CPython whose counts depend on memory addresses.
+
+They are allocators, and look-ups in tables sorted by address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class Profile:
 
     label: str
     total: int
-    """All of them, by callgrind's own sum."""
+    """Total instructions, as summed by callgrind."""
     own: Mapping[str, int]
     """Exclusive instructions of each function."""
     called: Mapping[str, int]
@@ -130,7 +134,7 @@ WARM_RUNS: Final = 8
 COUNTED_RUNS: Final = 5
 WARM_RUNS_OF_LONG, COUNTED_RUNS_OF_LONG = 2, 1
 LONG: Final = ("rollout", "train")
-"""Cases whose one run has as many steps as a rollout."""
+"""Cases whose runs have one rollout's number of steps."""
 
 _MARKS: Final = """
 #include <valgrind/callgrind.h>
@@ -178,16 +182,16 @@ class Count:
     parts: Mapping[str, float] = field(default_factory=dict)
     """Instructions of each kernel and of `PATH`."""
     work: Mapping[str, int] = field(default_factory=dict)
-    """Amount of work of a run."""
+    """Amount of work per run."""
     off: int = 0
-    """Instructions missing in the profiles."""
+    """Instructions missing from the profiles."""
     error: str = ""
-    """Name of the exception in its set-up; "Skip": it cannot run here."""
+    """Exception's name in the set-up; "Skip": it cannot run here."""
     reason: str = ""
 
 
 def availability() -> Availability:
-    """Return whether this machine can count instructions."""
+    """Return the availability of instruction counts on this machine."""
     program = shutil.which("valgrind")
     if program is None:
         return Availability(False, "found no Valgrind", INSTALL)
@@ -203,7 +207,7 @@ def architecture() -> str:
 
 
 def points(cases: Mapping[str, Case]) -> list[Job]:
-    """Return preset smoke on `host`, and a step and a reset of every environment."""
+    """Return preset smoke on `host`, plus every environment's step and reset."""
     repeated = [case for case in cases.values() if case.workload is Timed and case.name not in TWICE]
     jobs = [Job(case, point) for case in repeated for point in case.points("smoke") if point["backend"] == BACKEND]
     stepped = {job.point["env"]: job.point for job in jobs if job.case.name == "env_step"}
@@ -218,7 +222,7 @@ def points(cases: Mapping[str, Case]) -> list[Job]:
 
 
 def count(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
-    """Count points on the code in a folder; waits.
+    """Count points with the code in a folder; waits.
 
     Raises:
         WorkerError: The code is too old, or its process dies.
@@ -226,7 +230,7 @@ def count(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
     with tempfile.TemporaryDirectory(prefix="counts-") as folder, _process(root.resolve(), Path(folder)) as process:
         reply = process.ask("count", points=[(job.case.name, dict(job.point)) for job in jobs])
         process.require_code(root.resolve(), reply)
-        process.kill()  # to exit takes seconds on an emulated CPU
+        process.kill()  # exiting takes seconds on an emulated CPU
         profiles = {each.label: each for each in map(Profile.read, sorted(Path(folder).glob("counts.*")))}
     counted = []
     for place, answer in enumerate(reply["points"]):
@@ -242,7 +246,7 @@ def count(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
 
 
 def kept(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
-    """Return the counts of points on the code in a folder, cached by files and tools.
+    """Return the counts of points, cached by files and tools.
 
     Raises:
         WorkerError: As `count`.

@@ -21,7 +21,7 @@ WORKING_TREE: Final = "."
 
 @contextmanager
 def revisions(*names: str, root: Path = ROOT) -> Iterator[list[Start]]:
-    """Yield a function for each git revision that starts a process on its code."""
+    """Yield functions that start a process on a git revision's code."""
     with checkouts(*names, root=root) as trees:
         yield [partial(Worker.on, tree) for tree in trees]
 
@@ -42,7 +42,7 @@ def checkouts(*names: str, root: Path = ROOT) -> Iterator[list[Path]]:
 
 
 def _check_out(root: Path, name: str, tree: Path) -> None:
-    """Check out a revision into a new repository that borrows the objects of ``root``.
+    """Check out a revision into a repository that borrows ``root``'s objects.
 
     Unlike a worktree this never leaves anything in ``root``.
     """

@@ -1,4 +1,4 @@
-"""Points set up and checked at the same time, timed one by one (ADR 0025)."""
+"""Points set up and checked concurrently, timed one by one (ADR 0025)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ def run_point(job: Job, context: Context, start: Start | None) -> Record:
 def run_points(todo: Sequence[Job], context: Context, start_of: StartOf, at_once: int = 1) -> Iterator[Record]:
     """Measure points; the `Runner` of a sweep on this machine.
 
-    Points of a GPU that are `Timed` come first, several at once, each timed in `quiet`. The others run alone: their
-    set-up is timed too, or they take all memory, all threads or several GPUs. So do points that failed beside others.
+    `Timed` points on a GPU come first, several at once, each timed in `quiet`. All others run alone: their set-up is
+    timed too, or they use all memory, all threads or several GPUs. Points that failed alongside others are repeated
+    alone.
 
     Args:
         todo: The points.
         context: Fields that their records share.
         start_of: Chooses the process of a point.
-        at_once: Most points that are set up and checked at the same time.
+        at_once: Maximum number of points that are set up and checked at once.
     """
     beside_others: list[tuple[Job, Start]] = []
     alone: list[Job] = []
@@ -78,9 +79,9 @@ class Attempt:
     worker: Worker
     waits: bool = False
     wants_quiet: bool = False
-    """It waits for its timing, not for the timing of others."""
+    """True while it waits for its own timing."""
     is_done: bool = False
-    """It has sent its record and exits."""
+    """True once it has sent its record; then it exits."""
 
     @classmethod
     def start(cls, job: Job, context: Context, start: Start) -> Attempt:
@@ -108,10 +109,10 @@ class Attempt:
 def _run_at_once(
     todo: Sequence[tuple[Job, Start]], context: Context, n: int
 ) -> Generator[Record, None, list[tuple[Job, str]]]:
-    """Yield the record of each finished point; return the failed ones with reasons.
+    """Yield each finished point's record; return failed ones with reasons.
 
-    Once all processes wait, those that want quiet are timed one by one; then all others continue. So no process sets
-    up, checks, starts or ends while another one is timed, and this process only waits.
+    Once all processes wait, those that request quiet are timed one by one; then all others continue. So no process sets
+    up, checks, starts or ends while another one is timed. This process only waits.
     """
     to_start = deque(todo)
     running: list[Attempt] = []
@@ -130,7 +131,7 @@ def _run_at_once(
             ready = connection.wait([each.worker.fileno() for each in busy], ENDING_S if some_end else None)
             for each in busy:
                 if each.worker.fileno() not in ready:
-                    if not ready and each.is_done:  # it does not exit by itself
+                    if not ready and each.is_done:  # it does not exit on its own
                         each.worker.kill()
                     continue
                 try:

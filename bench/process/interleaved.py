@@ -1,7 +1,7 @@
 """Pairs of sides, timed in interleaved rounds of new processes.
 
-The place of a process in memory and on the cores makes it faster or slower throughout, which its own turns cannot show.
-So each side of each round has its own process, and the interval of a ratio is over the rounds.
+A process's place in memory and on the cores makes it faster or slower throughout. Its own turns cannot show this. So
+each side of each round has its own process, and the interval of a ratio is over the rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from .sweep import results_in
 from .worker import Copy, Start, WorkerError
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
-"""Rounds of a pair, fixed: stopping at a good result would bias the interval."""
+"""Fixed number of rounds per pair.
+
+Stopping at a good result would bias the interval."""
 OUT_OF_MEMORY: Final = "Memory"
 """Part of the name of each out-of-memory error of all libraries."""
 
@@ -37,13 +39,13 @@ class Pair:
     a: Record
     b: Record
     comparison: Comparison | None = None
-    """None: the two were measured at different times."""
+    """Interleaved comparison; None: the two were measured at different times."""
     mismatched: tuple[str, ...] = ()
-    """Fields that differ, by permission."""
+    """Differing fields that were allowed."""
 
     @classmethod
     def of(cls, a: Record, b: Record, comparison: Comparison) -> Pair:
-        """Return a pair, named after the first point and the axes that differ."""
+        """Return a pair, named by the first point and differing axes."""
         return cls(name=_name(a.case, a.point, b.point), a=a, b=b, comparison=comparison)
 
     @property
@@ -100,7 +102,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measured pairs, and points without one."""
+    """Measured pairs, and points without a pair."""
 
     pairs: list[Pair] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -116,14 +118,14 @@ def measure_all(
     kept: Kept | None = None,
     at_once: int = 1,
 ) -> Measured:
-    """Measure pairs of sides; one that fails does not end the others.
+    """Measure pairs of sides; a failed pair does not end the others.
 
     Args:
         todo: The sides.
         preset: Lengths of blocks and number of rounds.
         say: Gets a progress line for each pair.
         kept: Output files; pairs in them are not measured again.
-        at_once: Most rounds that are set up at the same time, see `in_rounds`.
+        at_once: Maximum number of rounds that are set up at once, see `in_rounds`.
 
     Raises:
         NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
@@ -136,7 +138,7 @@ def measure_all(
     if pairs:
         say(f"{len(pairs)} of {len(todo)} pairs are kept")
     of_this_checkout = {side.run_id for index in missing for side in todo[index] if isinstance(side.start, Copy)}
-    if of_this_checkout:  # before anything is measured that could not be kept
+    if of_this_checkout:  # before measuring anything that could not be stored
         state = git_state(ROOT)
         for record in (each for pair in there.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
@@ -155,7 +157,7 @@ def measure_all(
         if kept:
             kept.add(got)
         pairs[index] = got
-        say(f"{n_done}/{len(missing)} {name}: {got.ratio.value:.4f}")
+        say(f"{n_done}/{len(missing)} {name}: B takes {got.ratio.value:.4f} times as long as A")
     found.pairs.extend(pairs[index] for index in sorted(pairs))
     return found
 
@@ -206,17 +208,18 @@ def sides_of(
 def in_rounds(
     todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
-    """Yield the index of each pair with its records and comparison, or its error. Waits.
+    """Yield each pair's index and its records and comparison, or error. Waits.
 
-    With several rounds at once, their processes start and set up at the same time, are timed one by one, and are
-    checked and ended at the same time (ADR 0026). A pair that fails then may have lacked memory: it is measured again
-    with half as many, and at last alone. If all rounds fail, or one lacks memory, half as many continue.
+    With several rounds at once, their processes start and set up together, are timed one by one, and are checked and
+    ended together (ADR 0026). A pair that fails this way may have run out of memory: it is repeated with half the
+    number of rounds at once, and finally alone. If all rounds fail, or one runs out of memory, half the number
+    continues.
 
     Args:
         todo: The sides of each pair.
         preset: Lengths of blocks and number of rounds.
-        at_once: Most rounds that are set up at the same time.
-        say: Gets a line for each pair that is postponed.
+        at_once: Maximum number of rounds that are set up at once.
+        say: Gets a line for each postponed pair.
 
     Raises:
         NotComparable: Two sides have different case versions or GPUs.
@@ -264,7 +267,7 @@ def _do(batch: Sequence[Round]) -> None:
             for each in batch:
                 each.time()
             list(pool.map(Round.finish, batch))
-        except BaseException as error:  # threads wait for processes that set up: these must end first
+        except BaseException as error:  # threads wait for processes in set-up: these must end first
             for each in batch:
                 each.close(error)
             raise
@@ -275,7 +278,7 @@ def _pair(rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
 
 
 def compared_in_rounds(a: Record, b: Record) -> Pair:
-    """Return the pair of two records with `TURNS` turns, or one sample, a round."""
+    """Return the pair of two records with `TURNS` turns or one sample per round."""
     one_each = a.process is not None and len(set(a.process)) == len(a.process)
     logs, n = (log_ratios(a.unit_ns, b.unit_ns), 1) if one_each else (log_ratios(a.turn_ns, b.turn_ns), TURNS)
     by_round = [logs[first : first + n] for first in range(0, len(logs), n)]

@@ -1,6 +1,6 @@
-"""Measures points of this code: each of a GPU in a new process.
+"""Measure points with this code, each GPU point in a new process.
 
-Also the program that `Worker.on` starts by its path: the code of each commit measures its own points.
+Also the program that `Worker.on` starts by path, so that each commit's code measures its own points.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-if __name__ == "__main__":  # started by its path, from a checkout or an install
+if __name__ == "__main__":  # started by path, from a checkout or an install
     _outer = "warpdrive_min." if (Path(__file__).resolve().parents[2] / "__init__.py").exists() else ""
     __package__ = f"{_outer}bench.process"
 
@@ -37,7 +37,7 @@ start: Final = Copy(serve_points, preload=f"{__package__}.local")
 
 
 def is_on_gpu(job: Job) -> bool:
-    """Return whether a point runs on a GPU of this machine."""
+    """True if a point runs on a GPU of this machine."""
     return torch.cuda.is_available() and job.point["backend"] in ON_GPU
 
 

@@ -1,4 +1,4 @@
-"""Makes the fork server exit with its parent: its first import.
+"""First import of the fork server: makes it exit with its parent.
 
 The fork server imports torch next, which takes seconds, and checks its parent only afterwards. So this file imports
 nothing of the project, which would import torch.

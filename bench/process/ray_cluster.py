@@ -1,6 +1,6 @@
-"""A sweep on a Ray cluster: a point has its own GPU, or all CPUs of a node.
+"""Sweep on a Ray cluster: a GPU, or a node's CPUs, per point.
 
-The driver chooses the node of each point: a point of the CPU needs all CPUs of that node. Each point has a new process;
+The driver chooses each point's node, because a CPU point needs all CPUs of that node. Each point has a new process;
 only the driver writes records.
 """
 
@@ -30,7 +30,7 @@ RETRIES: Final = 3
 KNOCK_S: Final = 5.0
 """Timeout of the connection to a cluster's head, s."""
 REFRESH_S: Final = 2.0
-"""Interval of looking for new nodes, s."""
+"""Interval between searches for new nodes, s."""
 
 
 class ClusterError(RuntimeError):
@@ -90,7 +90,7 @@ class Node:
 
     id: str
     address: str
-    """For messages; records name no host."""
+    """Address for messages; records name no host."""
     n_cpus: int
     n_gpus: int
 
@@ -104,13 +104,13 @@ class Node:
         return self.n_cpus > 0 and task.n_gpus <= self.usable_gpus
 
     def has_room_for(self, task: Task, others: Sequence[Task]) -> bool:
-        """True if a point fits next to others of its kind; Ray decides between kinds."""
+        """True if a point fits next to others; Ray decides between kinds."""
         if task.n_gpus == 0:
             return self.could_run(task) and not any(each.n_gpus == 0 for each in others)
         return task.n_gpus + sum(each.n_gpus for each in others) <= self.usable_gpus
 
     def share(self, task: Task) -> dict[str, int]:
-        """Return the resources of a point; Ray sets OpenMP threads to its CPUs."""
+        """Return a point's resources; Ray sets OpenMP threads to its CPUs."""
         if task.n_gpus == 0:
             return {"num_gpus": 0, "num_cpus": self.n_cpus}  # no point of a GPU runs at the same time
         return {"num_gpus": task.n_gpus, "num_cpus": self.n_cpus // self.usable_gpus * task.n_gpus}
@@ -143,10 +143,10 @@ class Cluster:
         self._sources = sources
         self._checked: set[str] = set()
         self._dead: set[str] = set()
-        """Dead nodes that Ray may still list; a restarted node has a new id."""
+        """Dead nodes that Ray may still list; restarts have new ids."""
 
     def availability(self) -> dict[str, Availability]:
-        """Return the backends for which a node has the device."""
+        """Return the available backends: those whose device a node has."""
         nodes = self.nodes()
 
         def state(on_gpu: bool) -> Availability:
@@ -189,7 +189,7 @@ class Cluster:
         self._checked.add(node.id)
 
     def measure(self, todo: Sequence[Job], context: Context) -> Iterator[Record]:
-        """Yield the record of each point; retries points whose worker or node died.
+        """Yield each point's record; retry points whose worker or node died.
 
         Raises:
             ClusterError: A node has other sources.
@@ -220,7 +220,7 @@ class Cluster:
                 self._ray.cancel(reference, force=True)
 
     def _send_out(self, waiting: Sequence[Task], running: dict[Any, Task], context: Context) -> list[Task]:
-        """Start points that fit; returns the others."""
+        """Start points that fit; return the others."""
         nodes, left = self.nodes(), []
         for task in waiting:
             there = {node: [each for each in running.values() if each.node == node] for node in nodes}
@@ -236,7 +236,7 @@ class Cluster:
         return left
 
     def _on(self, node: Node, function: Callable[..., Any], **share: int) -> Any:
-        """Bind a function to a node, without retries: the driver chooses the next node."""
+        """Bind a function to a node; the driver retries elsewhere."""
         place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
         # One call a process: it frees all GPU memory, and an error cannot break the next point.
         return self._ray.remote(max_retries=0, max_calls=1, scheduling_strategy=place, **share)(function)
@@ -268,7 +268,7 @@ def _losses(task: Task) -> dict[str, list[str]]:
 
 
 def _unmeasured(status: Status, task: Task, context: Context, why: str) -> Record:
-    """Record a point without a result, and so without a machine."""
+    """Return the record of a point without result and machine."""
     reason = why + (f" ({', '.join(task.losses)})" if task.losses else "")
     seen = Measurement(notes=_losses(task), unread={"machine": "no node sent the point back"})
     nowhere, job = replace(context, machine={}), task.job
@@ -286,7 +286,7 @@ def _other_sources(there: str, here: str, where: str) -> ClusterError:
 
 
 def measure_there(job: Job, context: Context, sources: str) -> Record:
-    """Run a point on this node; the record has this machine and the driver's commit.
+    """Run a point on this node, recording this machine and the driver's commit.
 
     Raises:
         ClusterError: The sources have changed.
@@ -299,7 +299,7 @@ def measure_there(job: Job, context: Context, sources: str) -> Record:
 
 def _sources_there() -> Callable[[], str]:
     def ask() -> str:
-        """Return the sources' hash; sent by value, so that it runs without our package."""
+        """Return the sources' hash; sent by value, as our package may be missing."""
         try:
             from ..core.machine import sources_hash  # noqa: PLC0415  (where it is called)
         except ImportError as error:

@@ -1,4 +1,4 @@
-"""One round of a pair: two new processes, timed in interleaved A B B A turns."""
+"""Round of a pair: two new processes, timed in A B B A turns."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..core.record import CaseVersion, Context, Host, Record, StartTime
 from .worker import Answering, Message, Start, WorkerError
 
 TURNS: Final = 3
-"""A B B A turns in a round."""
+"""Number of A B B A turns in a round."""
 MORE: Final = 7
-"""Repetitions of a round until a second block confirms the fastest one."""
+"""Maximum repetitions until a second block confirms the fastest one."""
 UNDISTURBED: Final = 0.02
 """Relative slow-down of a second block that still confirms the fastest one."""
 
@@ -37,12 +37,13 @@ class Side:
     """Run of its record."""
     taken: str = "in turns with another side"
     command: str | None = None
-    """Command that repeats the point; None: the one of the sweep."""
+    """Command that repeats the point; None: the sweep's."""
     rounds: int | None = None
-    """Number of rounds; None: that of the preset."""
+    """Number of rounds; None: the preset's."""
     block_s: float = 0.0
-    """Time in which samples of a block are taken, s; two at least. Above 0 only the fastest block of a round counts,
-    and the round continues until a second block confirms it."""
+    """Time for sampling a block, s; at least two samples.
+
+    Above 0 only the fastest block of a round counts, and the round continues until a second block confirms it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,7 +53,7 @@ class Half:
     side: Side
     process: Answering
     reply: Message = field(default_factory=dict)
-    """Facts of the process and of its point."""
+    """Properties of the process and of its point."""
     samples: list[Message] = field(default_factory=list)
     end: Message = field(default_factory=dict)
     """Last check, and the host."""
@@ -64,7 +65,7 @@ class Half:
 
 
 def _part(do: Callable[[Round], None]) -> Callable[[Round], None]:
-    """Make a method skip its part after an error, and keep an error of its own."""
+    """Make a method do nothing after an error, and store its own."""
 
     def part(self: Round) -> None:
         if self.error:
@@ -79,24 +80,24 @@ def _part(do: Callable[[Round], None]) -> Callable[[Round], None]:
 
 
 class Round:
-    """Two processes that are set up, timed in interleaved turns, and checked again.
+    """Two processes, set up, timed in interleaved turns, and checked again.
 
     The process that starts second can be slower throughout. Sides start first in alternate rounds, so this cancels, as
-    a drift does. If both sides have snapshots, the four blocks of a turn start from one state, and each turn starts
-    where the last one ended, across rounds: a load that follows the episode or the training is then equal on both
-    sides. Sides of one point run equally often in a block: the same steps.
+    drift does. If both sides have snapshots, the four blocks of a turn start from one state. Each turn starts where the
+    last one ended, across rounds. Then load that follows the episode or the training is equal on both sides. Sides of
+    one point run equally often in a block, so they do the same steps.
 
     Args:
         sides: Both sides.
         preset: Lengths of blocks and warm-ups.
-        number: Number among the rounds of its pair, from 0.
+        number: Index among the rounds of its pair, from 0.
         place: Index of its pair.
     """
 
     def __init__(self, sides: tuple[Side, Side], preset: Preset, number: int, place: int = 0) -> None:
         self.number, self.place = number, place
         self.error: WorkerError | None = None
-        """Error of a side, which ends the round."""
+        """Error of a side; it ends the round."""
         self.others_busy: float | None = None
         """Share of the host's cores that others used during the timing."""
         self.loop_ns: tuple[int, int] = (0, 0)
@@ -110,7 +111,7 @@ class Round:
 
     @_part
     def set_up(self) -> None:
-        """Start the processes one by one, and set up both sides at the same time."""
+        """Start processes one by one, and set up both sides at once."""
         self.started = StartTime()
         sides = self._sides[::-1] if self.number % 2 else self._sides
         self._order = [Half(side, self._processes.enter_context(side.start())) for side in sides]
@@ -156,7 +157,7 @@ class Round:
     def finish(self) -> None:
         """Check both sides again and end their processes.
 
-        Twins depend on the code alone, so the first round checks them for all.
+        Reference runs depend on the code only, so the first round checks them for all.
         """
 
         def finish(half: Half) -> None:
@@ -171,7 +172,7 @@ class Round:
 
 
 def on_both(do: Callable[[Half], None], halves: Sequence[Half]) -> None:
-    """Do something on both sides at the same time; raises the first error."""
+    """Call a function for both sides at once; raises the first error."""
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(do, halves))
 
@@ -189,15 +190,15 @@ def _require_one_card(a: Message, b: Message) -> None:
 
 
 def abba_turns(a: Answering, b: Answering, n: int, block_s: float = 0.0) -> tuple[list[Message], list[Message]]:
-    """Time ``n`` turns of blocks A B B A; returns the samples of each side.
+    """Time ``n`` turns of blocks A B B A; return each side's samples.
 
-    A block is the fastest sample of two, or of all within ``block_s``: after a change of sides the caches hold the
+    A block is the fastest sample of two, or of all within ``block_s``. After a change of sides the caches hold the
     other side's data, and interruptions only add time.
     """
     samples: tuple[list[Message], list[Message]] = ([], [])
     for turn in range(n):
         if turn:
-            for each in (b, a):  # A last, as it is timed first again
+            for each in (b, a):  # A last, as the next turn times it first
                 each.ask("go_on")
         for side in (0, 1, 1, 0):
             end = time.monotonic() + block_s
@@ -237,7 +238,7 @@ def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int)
         + (" or more, of each the fastest block" if undisturbed else ""),
         warm_up=min((half.reply["warm_up"] for half in halves), key=lambda each: bool(each["settled"])),
         before=max(before, key=lambda check: check.max_error),
-        after=max(after, key=lambda check: check.max_error),  # the first of equals has the twin
+        after=max(after, key=lambda check: check.max_error),  # the first of equals includes the reference run
         process=tuple(number for number, half in enumerate(halves) for _ in half.samples),
         notes={
             "turns_from_one_state": bool(reply["goes_back"]),
@@ -267,7 +268,7 @@ def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int)
 
 
 def _host(rounds: Sequence[Round], index: int) -> Host:
-    """Return the host in the round that others disturbed most, with the loop times of all rounds."""
+    """Return the most disturbed round's host, with all rounds' loop times."""
 
     def load(each: Round) -> tuple[float, float]:
         return each.others_busy or 0.0, each.halves[index].end["host"]["load_before"] or 0.0

@@ -1,4 +1,4 @@
-"""The server of points: sets up, checks, times and counts points, on request."""
+"""Server that sets up, checks, times and counts points on request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StartingFrom:
         self.move()
 
     def move(self) -> None:
-        """Take the snapshot for the next blocks from the present state."""
+        """Take the snapshot of the next blocks from the present state."""
         self._restore = self._snapshot()
 
     def time(self, block: Callable[[], None]) -> tuple[int, int | None]:
@@ -72,7 +72,10 @@ class Server(Dispatcher):
         return {"record": json.loads(record.to_line())}
 
     def set_up(self, case: str, point: Message) -> Message:
-        """Set up and check a point; ``has_snapshot``: it can return to this state."""
+        """Set up and check a point.
+
+        In the answer ``has_snapshot`` tells if the point can return to this state.
+        """
         self._let_go()
         if case not in self._cases:
             raise Skip(f"this code has no case {case}")
@@ -115,7 +118,7 @@ class Server(Dispatcher):
         return {}
 
     def sample(self) -> Message:
-        """Time one block; returns ``wall_ns`` and ``device_ns`` of one run. Waits."""
+        """Time one block; return ``wall_ns`` and ``device_ns`` of one run. Waits."""
         assert self._timer is not None, "a point is warmed up before it is sampled"
         wall_ns, device_ns = self._timer.sample()
         return {"wall_ns": wall_ns, "device_ns": device_ns}
@@ -127,7 +130,7 @@ class Server(Dispatcher):
         return {}
 
     def finish(self, *, with_twin: bool) -> Message:
-        """Check the point again, and its twin if asked, and free it."""
+        """Check the point again, optionally its reference run, and free it."""
         assert self._timed is not None, "a point is set up before it is finished"
         try:
             host = self._host.after(self._timed.facts.device)
@@ -137,10 +140,7 @@ class Server(Dispatcher):
             self._let_go()
 
     def count(self, points: Sequence[tuple[str, Message]]) -> Message:
-        """Count runs of points; returns the runs and work of each, or its error.
-
-        The label of a run's profile is the index of its point and its own number.
-        """
+        """Count runs of points; return each point's runs and work, or error."""
         if platform.machine() == "x86_64":
             host.TARGET = f"-march={callgrind.TARGET}"
         torch.set_num_threads(1)
@@ -164,7 +164,7 @@ class Server(Dispatcher):
         return {"root": str(machine.ROOT), "points": counted}
 
     def _ready(self, name: str, point: Message) -> Timed | Message:
-        """Set up a point and warm it up; returns the error if it fails."""
+        """Set up and warm up a point; return the error if it fails."""
         try:
             if name not in self._cases:
                 raise Skip(f"this code has no case {name}")
@@ -179,7 +179,7 @@ class Server(Dispatcher):
         return timed
 
     def _let_go(self) -> None:
-        """Free the memory of the point for the other side or the next point."""
+        """Free the point's memory for the other side or next point."""
         if self._timed is None:
             return
         self._timed = self._timer = self._start = None

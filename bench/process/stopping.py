@@ -1,4 +1,4 @@
-"""Report of what a stopped command saved, and the command that resumes it."""
+"""Report of a stopped command's output files and resuming command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.files import remove_left
 
 PROGRAM = __name__.rpartition(".process.")[0]
-"""Package in a command line."""
+"""Package name in a command line."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class SavedFiles:
     """Options that resume the command; None: it starts again."""
 
     def text(self) -> str:
-        """Return the number of records in each file, and the command that resumes."""
+        """Return each file's number of records, and the command that resumes."""
         counts = {file: file.read_bytes().count(b"\n") for file in self.files if file.exists()}
         places = [f"{count} record{'s' * (count > 1)} in {file}" for file, count in counts.items() if count]
         given, words = sys.argv[1:], self.words if places else None
@@ -41,7 +41,7 @@ class SavedFiles:
 
 
 def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Path] = ()) -> None:
-    """Set the output files of this command and the options that resume it.
+    """Set this command's output files and the options that resume it.
 
     Removes temporary files of killed commands in their folders and in the cache.
 

@@ -1,4 +1,4 @@
-"""The points of a sweep become records in a file, which a stopped sweep resumes from."""
+"""Sweep of points into a file, from which it can resume."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
 
 
 def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> Iterator[Record]:
-    """Yield the record of each point that ``file`` lacks, once it is written there.
+    """Yield each point's record that ``file`` lacks, once written there.
 
-    A point that fails or cannot run here is recorded with its reason.
+    A point that fails or cannot run here gets a record with the reason.
 
     Args:
         todo: Points.
@@ -36,7 +36,7 @@ def results_in(*files: Path) -> tuple[list[Record], list[Comparison]]:
 
 
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:
-    """Return the points that have no ``ok`` record in a file."""
+    """Return the points without an ``ok`` record in a file."""
     finished = {key(record) for record in results_in(file)[0] if record.status == "ok"}
     return [job for job in todo if point_key(job.case.name, job.point) not in finished]
 
@@ -44,7 +44,10 @@ def missing(todo: Sequence[Job], file: Path) -> list[Job]:
 def measured(
     todo: Sequence[Job], context: Context, file: Path, runner: Runner, tell: Callable[[str], None]
 ) -> list[Record]:
-    """Run the missing points of a file and return all its records; ``tell`` gets a line for each."""
+    """Run the missing points of a file and return all its records.
+
+    ``tell`` gets a line for each.
+    """
     todo = missing(todo, file)
     for index, record in enumerate(run(todo, context, file, runner), start=1):
         reason = f": {record.reason}" if record.reason else ""

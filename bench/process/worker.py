@@ -1,11 +1,11 @@
-"""One protocol between processes: JSON requests, a server loop, a client.
+"""Protocol between processes: JSON requests, a server loop, a client.
 
-A request and its answer are JSON objects over a socket that the process inherits. `Dispatcher.ask` answers in its own
-process, `Worker.ask` in another one: on this code, at another commit, or in a peer's interpreter (`peers/worker.py`).
-The names of requests and the fields of answers are an interface: older commits answer them with their own code.
+A request and its answer are JSON objects over an inherited socket. `Dispatcher.ask` answers in its own process,
+`Worker.ask` in another one: on this code, at another commit, or in a peer's interpreter (`peers/worker.py`). The names
+of requests and the fields of answers are an interface: older commits answer them with their own code.
 
-Each point of a GPU is measured in a new process: one that has captured several CUDA graphs launches all of them more
-slowly from then on (ADR 0014).
+Each point of a GPU is measured in a new process: after capturing several CUDA graphs, a process launches all of them
+more slowly (ADR 0014).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ Message = dict[str, Any]
 """JSON object."""
 
 ENDING_S: Final = 10.0
-"""Longest time for a process to end after its last request, s."""
+"""Timeout for a process to end after its last request, s."""
 LONGEST: Final = 1 << 24
 """Size limit of an answer, bytes."""
 STARTER: Final = "BENCH_STARTER"
-"""Environment variable with the process id that the fork server is tied to."""
+"""Environment variable with the process id that the fork server watches."""
 CAN_COPY: Final = "forkserver" in multiprocessing.get_all_start_methods()
 PROCESSES: Final[Any] = multiprocessing.get_context("forkserver" if CAN_COPY else "spawn")
-"""Starts processes, if possible from a fork server that has not used a GPU."""
+"""Context that starts processes, if possible from a fork server without CUDA."""
 
 
 class WorkerError(RuntimeError):
-    """A request failed; ``kind`` names the exception in the process, or is "Died"."""
+    """Failed request; ``kind`` names the process's exception, or is "Died"."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message if kind in ("Skip", "Died") else f"{kind}: {message}")
@@ -59,7 +59,7 @@ class WorkerError(RuntimeError):
 
 
 class Answering(Protocol):
-    """A server, or a client of one."""
+    """Server, or a client of one."""
 
     def ask(self, method: str, **arguments: Any) -> Message:
         """Answer a request; raises WorkerError. Waits for the device."""
@@ -107,7 +107,7 @@ def serve(connection: Connection, server: Answering) -> None:
 
 
 def _read(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
-    """Read requests; exit as soon as the client is gone, to free the GPU."""
+    """Read requests; exit when the client is gone, to free the GPU."""
     try:
         while True:
             requests.put(connection.recv_bytes())
@@ -120,7 +120,7 @@ def _read(connection: Connection, requests: queue.SimpleQueue[bytes]) -> None:
 
 @dataclass(eq=False)
 class Worker:
-    """Client of a process that answers requests; a context manager, which ends it.
+    """Client of a process that answers requests; its context ends it.
 
     Args:
         name: Name in messages.
@@ -140,7 +140,7 @@ class Worker:
 
     @classmethod
     def on(cls, root: Path) -> Worker:
-        """Start the server of the code in a folder, with its own cases and timer.
+        """Start the server of a folder's code, with its own cases.
 
         Raises:
             WorkerError: It has no server, or the process dies or imports other code.
@@ -166,7 +166,7 @@ class Worker:
         timeout_s: float | None = None,
         is_quiet: bool = False,
     ) -> Worker:
-        """Start a program, with the number of its socket as its last argument.
+        """Start a program with its socket's number as last argument.
 
         Args:
             name: Name in messages.
@@ -233,7 +233,7 @@ class Worker:
             self.connection.send_bytes(json.dumps(message).encode())
 
     def receive(self, method: str) -> Message:
-        """Wait for the next message: the answer, or a request for `quiet` before it.
+        """Wait for the answer, or a request for `quiet` before it.
 
         Raises:
             WorkerError: As `ask`.
@@ -263,13 +263,13 @@ class Worker:
         return self.connection.fileno()
 
     def require_code(self, root: Path, reply: Message | None = None) -> None:
-        """Raise WorkerError unless a reply is from the code in a folder; None: ask."""
+        """Raise WorkerError unless a reply is from a folder's code; None: ask."""
         found = (reply or {}).get("root") or self.ask("describe")["root"]
         if Path(found) != root:
             raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
 
     def _ended(self, why: str) -> WorkerError:
-        """Kill the process; return an error with the reason and its exit code if it died."""
+        """Kill the process; return an error with reason and exit code."""
         code = self.wait(ENDING_S) if why.startswith("died") else None
         self.kill()
         self.wait(ENDING_S)
@@ -284,7 +284,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Starts a copy of this code, from the fork server where there is one.
+    """Starts a copy of this code, if possible from the fork server.
 
     Args:
         serve: Function that serves requests there.
@@ -311,7 +311,7 @@ class Copy:
         return Worker("the worker", ours, wait, process.kill)
 
     def prepare(self) -> None:
-        """Start the fork server, unless it runs; it ends with this thread."""
+        """Start the fork server if needed; it ends with this thread."""
         os.environ[STARTER] = str(os.getpid())
         if CAN_COPY:
             import torch  # noqa: PLC0415  (slow to import)
@@ -329,11 +329,11 @@ class Copy:
 
 @contextlib.contextmanager
 def _shielded() -> Iterator[None]:
-    """Block signals in processes that start meanwhile; their parent ends them.
+    """Block signals in processes that start inside; their parent ends them.
 
-    A terminal sends SIGINT and SIGHUP to the whole process group, `timeout` and job schedulers SIGTERM.
+    A terminal sends SIGINT and SIGHUP to the whole process group; `timeout` and job schedulers send SIGTERM.
     """
-    resource_tracker.ensure_running()  # `multiprocessing` would start it within, and let SIGINT through again
+    resource_tracker.ensure_running()  # `multiprocessing` would start it inside, and unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -356,7 +356,7 @@ def _environment(root: Path) -> dict[str, str]:
 
 
 def program(root: Path, *names: str) -> list[str]:
-    """Return the command that starts a program of the code in a folder.
+    """Return the command that starts a folder's program.
 
     Args:
         root: Folder of a checkout, at any commit, or of an install.
@@ -368,10 +368,10 @@ def program(root: Path, *names: str) -> list[str]:
     packages = (root / "bench", root / "warpdrive_min" / "bench")
     for file in (package / name for name in names for package in packages):
         if file.exists():
-            return [sys.executable, "-P", str(file)]  # -P: the file's folder stays off the path
+            return [sys.executable, "-P", str(file)]  # -P: keeps the file's folder off the path
     raise WorkerError("ImportError", f"{root} has no {names[0]} in its bench; name a newer commit")
 
 
 def finding(root: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python imports the code in a folder first."""
+    """Return an environment in which Python finds a folder's code first."""
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))}

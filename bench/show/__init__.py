@@ -1,1 +1,4 @@
-"""Tables and charts of records, as plain data, and what renders tables; nothing is measured or judged here."""
+"""Tables and charts of records as plain data, and renderers of tables.
+
+Nothing is measured or judged here.
+"""

@@ -85,7 +85,7 @@ def _ops_per_s(record: Record) -> Metric:
 
 
 def kernels(records: Sequence[Record]) -> Chart:
-    """Return the rates of single kernels but the sampler, a panel for each case."""
+    """Return the rates of single kernels, except samplers, by case."""
     shown = [record for record in latest(records) if record.scope == "kernel" and record.case != "sampler"]
     panels = []
     for case in dict.fromkeys(record.case for record in shown):
@@ -129,7 +129,7 @@ def history(records: Sequence[Record]) -> Chart:
 
 
 def _history_of(of_point: pd.DataFrame) -> Panel:
-    """Return the panel of a point: a series for each backend and thread count."""
+    """Return a point's panel: a series per backend and thread count."""
     runs = {record.run_id: record for record in oldest_first(of_point["record"])}
     places = {run_id: float(place) for place, run_id in enumerate(runs)}
     first = next(iter(runs.values()))
@@ -143,7 +143,7 @@ def _history_of(of_point: pd.DataFrame) -> Panel:
 
 
 def _repeated_points(records: Sequence[Record], cases: Sequence[str]) -> list[pd.DataFrame]:
-    """Return the runs of the largest repeated point of each case, version and env.
+    """Return the runs of each case's largest repeated point.
 
     A frame has a row for each run of each backend and number of threads.
     """

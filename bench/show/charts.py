@@ -1,4 +1,4 @@
-"""Charts as plain data; `plots` draws them on paper, `report.js` on the page."""
+"""Charts as plain data, drawn by `plots` and by `report.js`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.record import Record
 from .labels import backend_label, is_ours, maker
 from .records import metric
 
-# Okabe and Ito's colours, which people with any colour vision tell apart; marker and line say the same again.
+# Okabe and Ito's colours are distinct with any colour vision; marker and line style repeat the distinction.
 BACKEND_STYLE: Final[dict[str, dict[str, str]]] = {
     "cpu": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
     "numpy": {"color": "#CC79A7", "marker": "v", "linestyle": ":"},
@@ -26,30 +26,30 @@ GREY: Final = {"color": "#808080", "marker": "x", "linestyle": "none"}
 PART_COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
 HATCHES: Final = ("", "///")
 OTHERS: Final = {True: "#555555", False: "#999999"}
-"""Colours of code beside our kernels, on a GPU and on a CPU."""
+"""Colours of code other than our kernels, on GPU and CPU."""
 COLOURS: Final = (*(style["color"] for style in (*BACKEND_STYLE.values(), GREY)), *PART_COLORS, *OTHERS.values())
-"""Colours by which a reader tells series apart."""
+"""Colours that tell series apart."""
 OTHER_MARKER: Final = {"torch cumsum": "+", "torch.Categorical": "+"}
-"""Marker of one of two implementations that stand in one row or panel."""
+"""Markers of the second implementation in a row or panel."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataPoint:
-    """One value and its 95 % interval, along the axis of values."""
+    """Value with its 95 % interval, on the axis of values."""
 
     x: float
     y: float
     low: float
     high: float
     note: str = ""
-    """Told of it where there is room: its run, for example."""
+    """Details where there is room, such as the run."""
     label: str = ""
     """Text next to the point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values of one name; a name looks the same in all panels of a chart."""
+    """Values under one name, with one style throughout a chart."""
 
     name: str
     style: Mapping[str, Any]
@@ -59,19 +59,19 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes."""
+    """Pair of axes."""
 
     title: str
     series: Sequence[Series]
     ticks: Sequence[str] = ()
-    """Names of the ticks 0, 1, ...: of the rows from the top, or along x."""
+    """Tick names 0, 1, ...: rows from the top, or along x."""
     level: float | None = None
-    """A value of y that means something, such as 1 of a ratio."""
+    """Reference value of y, such as 1 for a ratio."""
     xlabel: str = ""
-    """Stands instead of the chart's; so does ``ylabel``."""
+    """Replaces the chart's label, as does ``ylabel``."""
     ylabel: str = ""
     right: tuple[str, float] | None = None
-    """Label of a second y axis, and its values over those of the first."""
+    """Label of a second y axis, and its scale relative to the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +84,37 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """One figure."""
+    """Figure with its panels."""
 
     name: str
     title: str
     caption: str
-    """Sentences that a reader must know to read it."""
+    """Text needed to read the figure."""
     statistic: str = "median and 95 % interval"
-    """The same in a few words, for a figure that stands alone."""
+    """The same in a few words, for a figure without its caption."""
     kind: Literal["lines", "rows"] = "lines"
-    """Values of y along x; or values of x, a point or bars that follow each other, in a row for each tick."""
+    """Values of y along x ("lines"), or of x in rows ("rows").
+
+    Rows show points or stacked bars."""
     x: Axis
     y: Axis = field(default_factory=Axis)
     columns: int = 2
-    """Columns of panels on paper; rows have one."""
+    """Columns of panels on paper; charts of rows have one."""
     has_legend: bool = True
-    """False: on paper the names of the rows say it all."""
+    """False: on paper the row names replace the legend."""
     panels: Sequence[Panel]
     records: Sequence[Record]
-    """Records that it is made from."""
+    """Records shown."""
     findings: Sequence[str] = ()
     """Findings as sentences."""
 
     @property
     def has_bars(self) -> bool:
-        """True: its series are bars, one after the other."""
+        """True if its series are stacked bars."""
         return any("hatch" in series.style for panel in self.panels for series in panel.series)
 
     def with_points(self) -> Chart:
-        """Return the chart without empty series and panels, each text in one line."""
+        """Return the chart without empty series and panels, texts on one line."""
         full = [replace(panel, series=[each for each in panel.series if each.points]) for panel in self.panels]
         shown = replace(self, panels=[panel for panel in full if panel.series], records=())
         return replace(in_lines(shown), records=self.records)
@@ -128,7 +130,7 @@ MakeChart: TypeAlias = Callable[[Sequence[Record]], Chart]
 def lines(
     records: Sequence[Record], value: Callable[[Record], Metric | None], along: str, **changed: str
 ) -> list[Series]:
-    """Return a series for each backend that has values, along an axis."""
+    """Return a series for each backend with values, along an axis."""
     return [
         Series(backend_label(own[0]), style | changed, points)
         for backend, style in BACKEND_STYLE.items()
@@ -140,7 +142,7 @@ def lines(
 def points_along(
     records: Iterable[Record], value: Callable[[Record], Metric | None], along: Callable[[Record], float]
 ) -> list[DataPoint]:
-    """Return the records that have a value as points, in their order along the axis."""
+    """Return the records with a value as points, ordered along the axis."""
     found = [
         DataPoint(along(record), each.value, each.low, each.high, record.run_id)
         for record in records
@@ -160,7 +162,7 @@ def rows(
     label: Callable[[Record], str] = lambda record: "",
     xlabel: str = "",
 ) -> Panel:
-    """Return a panel with a row for each name, and a metric of each record in it."""
+    """Return a panel with a row per name and a metric per record."""
     ticks = list(dict.fromkeys(map(row, records)))
     series = []
     for who, (style, own) in by_maker(records).items():
@@ -205,7 +207,7 @@ def bars(
 
 
 def by_maker(records: Sequence[Record]) -> dict[str, tuple[dict[str, str], list[Record]]]:
-    """Group records by maker, each with a style: our backends, then other code."""
+    """Group records by code with its style: our backends, then others."""
     found: dict[str, tuple[dict[str, str], list[Record]]] = {}
     order = list(BACKEND_STYLE)
     for record in sorted(records, key=lambda r: (not is_ours(r), order.index(str(r.point["backend"])))):

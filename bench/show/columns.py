@@ -30,73 +30,74 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column of a table: its cells' text and, if they are numbers, their values."""
+    """Column of a table: its cells' text and, for numbers, their values."""
 
     name: str
-    """A line break in it shows on a terminal alone."""
+    """Header; line breaks show only on a terminal."""
     text: Callable[[Row], str]
     value: Callable[[Row], float | None] | None = None
-    """Number that a reader sorts by; None: the cells are words."""
+    """Number to sort by; None: the cells are words."""
     is_right: bool = False
-    """Words that are aligned as numbers are, such as an interval."""
+    """Right-aligned text, such as an interval."""
     is_choice: bool = False
-    """A reader can filter by its few values."""
+    """True if a reader can filter by its few values."""
     is_code: bool = False
     is_long: bool = False
-    """Sentences that may wrap."""
+    """True for sentences, which may wrap."""
     width: int | None = None
-    """Letters on a terminal, where a longer cell is folded."""
+    """Characters on a terminal; longer cells wrap."""
     link: Callable[[Row], str] | None = None
-    """Address behind a cell; empty: none."""
+    """Returns the link of a cell; empty: none."""
 
     @property
     def is_number(self) -> bool:
-        """Aligned to the right."""
+        """True if aligned right."""
         return self.value is not None or self.is_right
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table(Generic[Row]):
-    """Rows of any kind and their columns; `render` prints it in every format."""
+    """Rows of any kind with their columns, printed by `render`."""
 
     title: str = ""
-    """Above it on a terminal."""
+    """Title; shown on a terminal only."""
     columns: Sequence[Column[Row]]
     rows: Sequence[Row]
     caption: str = ""
-    """Below it on a terminal, above it on paper."""
+    """Caption; below the table on a terminal, above it on paper."""
     label: str = ""
     """LaTeX label after ``tab:``."""
     n_grouping: int = 0
-    """Leading columns whose cells LaTeX leaves empty where they are as above; a new value of the first starts a
-    group."""
+    """Leading columns whose repeated cells LaTeX leaves empty.
+
+    A new value of the first column starts a group."""
     is_narrow: bool = False
-    """It fits into one column of a page."""
+    """True if it fits into one column of a page."""
 
     @property
     def cells(self) -> list[list[str]]:
-        """Texts, row by row, each in one line."""
+        """Cell texts, row by row, each on one line."""
         return [[one_line(column.text(row)) for column in self.columns] for row in self.rows]
 
 
 MakeTable: TypeAlias = Callable[[Sequence[Record]], Table[Any]]
-"""Makes the table of a case from its evidence."""
+"""Function from a case's evidence to its table."""
 
 
 def column_of(column: Column[Record], record: Callable[[Row], Record]) -> Column[Row]:
-    """Return a column of records as a column of rows that have a record."""
+    """Return a column of records as a column of rows."""
     return Column(column.name, lambda row: column.text(record(row)), is_right=column.is_number)
 
 
 # ------------------------------------------------------------------ columns of records
 
 NOTHING: Final = "\N{EN DASH}"
-"""Stands where a point does not have an axis, or a metric."""
+"""Cell of a missing axis or metric."""
 INTERVAL: Final = "95 % interval"
 
 
 def axis_column(name: str, records: Iterable[Record]) -> Column[Record]:
-    """Return the column of an axis: numbers to sort, or values to filter by."""
+    """Return the column of an axis: sortable numbers or filterable values."""
 
     def text(record: Record) -> str:
         value = record.point.get(name, NOTHING)
@@ -143,7 +144,7 @@ def interval_column(
 
 
 def value_column(header: str, value: Callable[[Record], float | None], write: Callable[[float], str]) -> Column[Record]:
-    """Return the column of a number, and how it is written."""
+    """Return the column of a number, with its format."""
 
     def text(record: Record) -> str:
         return NOTHING if (found := value(record)) is None else write(found)
@@ -154,7 +155,7 @@ def value_column(header: str, value: Callable[[Record], float | None], write: Ca
 def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) -> Column[Record]:
     """Return the column of the speed-up over a baseline; see `shared_axes`.
 
-    Two cards make no ratio, nor does a CPU in another run.
+    Records of two cards have no ratio, nor do CPU records of different runs.
 
     Args:
         records: Records with the baselines among them.
@@ -176,11 +177,11 @@ def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) 
 
 
 Sides = Callable[[Record], tuple[Record, Record] | None]
-"""Returns the two records of a row's ratio, its base last; None without a ratio."""
+"""Returns a row's two records, the base last; None without a ratio."""
 
 
 def best_columns(header: str, sides: Sides) -> list[Column[Record]]:
-    """Return two columns: the ratio over the best CPU code, and its name."""
+    """Return two columns: ratio to the best CPU code, and its name."""
 
     def ratio(record: Record) -> float | None:
         return _ratio(*found) if (found := sides(record)) else None
@@ -194,7 +195,8 @@ def best_columns(header: str, sides: Sides) -> list[Column[Record]]:
 def over_cpu_columns(records: Iterable[Record], *ignored: str) -> list[Column[Record]]:
     """Return the columns of the speed-up over CPU code.
 
-    That is the best one measured in its run, then plain NumPy, if any; without a best one the oracle, by its name.
+    They are the best code measured in the same run, then vectorised NumPy, if any. Without a best code it is the
+    reference, under its name.
     """
     shown = list(records)
     best = best_on_cpu(shown)

@@ -53,7 +53,7 @@ def table(
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
-    """Update the tables of documents: run the `python -m bench table ...` command above each."""
+    """Update documents by running the `bench table` command above each table."""
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         for document in documents:
             echo(f"{document}:")
@@ -76,9 +76,9 @@ def show(records: Sequence[Record], console: Console) -> None:
 
 
 def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
-    """Return a Markdown table for each case, below its name if there are several.
+    """Return a Markdown table per case, below its name if there are several.
 
-    The order in which they were measured does not matter.
+    The order of measuring does not matter.
     """
     tables: dict[str, str] = {}
     for case, make in TABLES.items():
@@ -92,7 +92,7 @@ def markdown(records: Sequence[Record], *, only_latest: bool = False) -> str:
 
 
 def _with_commits(table: Table[Any]) -> Table[Any]:
-    """Add the commit of each record of a table of records of several commits."""
+    """Add commits to a table whose records are of several commits."""
     rows = table.rows
     if not all(isinstance(row, Record) for row in rows) or len({commit_label(row) for row in rows}) < 2:
         return table
@@ -114,10 +114,10 @@ def printed(
         cases: Names of cases; none: all.
         where: Conditions on points.
         on: Beginning of the names of machines, see `machine.kind`.
-        only_latest: Of the records of a point keep the latest.
+        only_latest: Keep only the latest record of each point.
 
     Raises:
-        ShowError: There is no such file, or nothing measured and right is left to show.
+        ShowError: A file does not exist, or no correct measurement is left to show.
         RecordError: A file of records breaks the schema.
     """
     names = " ".join(records)

@@ -14,7 +14,7 @@ from ..core.machine import commit_of, kind
 from ..core.record import Record, leaving_out, read_all
 
 Field = tuple[str, Callable[[Record], Any]]
-"""Type of a column in pandas, and its value in the row of a record."""
+"""Type of a pandas column, and its value for a record."""
 
 ORIGIN: Final[Mapping[str, Field]] = {
     "run_id": ("str", lambda record: record.run_id),
@@ -50,13 +50,13 @@ REST: Final[Mapping[str, Field]] = {
 }
 """Columns after the metrics."""
 TYPES: Final = {int: "Int64", bool: "boolean", float: "float64", str: "str"}
-"""Types of axes; nullable, as some points lack an axis."""
+"""Types of axes; nullable, because some points lack an axis."""
 
 
 def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     """Read records as a frame with a row for each.
 
-    A line that cannot be read is left out and named on standard error.
+    Unreadable lines are skipped and reported on standard error.
 
     Args:
         paths: One or several files, folders and patterns with ``*``, on disk or in ``results/archive.zip``.
@@ -75,7 +75,7 @@ def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
 
 
 def existing_files(names: Iterable[str | Path]) -> list[Path]:
-    """Return the files that names and patterns mean; raises ShowError for no match."""
+    """Return the files for names and patterns; raises ShowError without a match."""
     paths: list[Path] = []
     for name in names:
         found = matches(str(name))
@@ -86,7 +86,7 @@ def existing_files(names: Iterable[str | Path]) -> list[Path]:
 
 
 def frame_of(records: Iterable[Record]) -> pd.DataFrame:
-    """Return a row for each record; a field wins over an axis of its name."""
+    """Return a row per record; fields take precedence over equally named axes."""
     rows = list(records)
     columns = {name: _column(dtype, map(value, rows)) for name, (dtype, value) in ORIGIN.items()}
     for axis in dict.fromkeys(axis for record in rows for axis in record.point):
@@ -104,5 +104,5 @@ def _column(dtype: str, values: Iterable[Any]) -> pd.Series:
     listed = list(values)
     try:
         return pd.Series(listed, dtype=dtype)
-    except (OverflowError, ValueError):  # an integer or a time that the type cannot hold
+    except (OverflowError, ValueError):  # an integer or a time that exceeds the type
         return pd.Series(listed, dtype="object")

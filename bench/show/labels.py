@@ -18,7 +18,7 @@ BACKEND_NAME: Final = {
     "numba": "Numba-CUDA",
     "pycuda": "CUDA C (PyCUDA)",
 }
-"""Who does the work, by backend; of `numpy` it is no backend but the baseline."""
+"""Name of the code, by backend; `numpy` is the baseline."""
 ENV_NAME: Final = {
     "cartpole": "CartPole",
     "mountain_car": "MountainCar",
@@ -32,14 +32,14 @@ ENV_NAME: Final = {
 }
 MEDIANS: Final = "Medians with their 95 % intervals."
 OTHER_WAYS: Final = ("saved arrays",)
-"""Other implementations by this project."""
+"""Other implementations of this project."""
 
 
 # ------------------------------------------------------------------ names
 
 
 def backend_label(record: Record) -> str:
-    """Name the backend, on a CPU with its threads."""
+    """Name the backend; on a CPU with its threads."""
     name = BACKEND_NAME[str(record.point["backend"])]
     if record.threads is None:
         return name
@@ -48,19 +48,19 @@ def backend_label(record: Record) -> str:
 
 
 def is_ours(record: Record) -> bool:
-    """Tell if code of this project did the work."""
+    """True if code of this project did the work."""
     return record.point.get("implementation", "ours") in ("ours", *OTHER_WAYS)
 
 
 def maker(record: Record) -> str:
-    """Name the code that did the work: our backend, or other code and its device."""
+    """Name the code: our backend, or other code and its device."""
     if is_ours(record):
         return backend_label(record)
     return f"{record.point['implementation']}, {'GPU' if record.threads is None else 'CPU'}"
 
 
 def code_label(record: Record) -> str:
-    """Name the code and its threads: our backend, or a peer and its variant."""
+    """Name the code and threads: our backend, or a peer's variant."""
     if record.case != "peer":
         return backend_label(record)
     who = " ".join(str(record.point[axis]) for axis in ("peer", "variant") if axis in record.point)
@@ -79,21 +79,21 @@ def machine_label(record: Record) -> str:
 
 
 def commit_label(record: Record) -> str:
-    """Name the commit that was measured, and say if it had changes."""
+    """Name the measured commit, and mark uncommitted changes."""
     sha = record.git.get("sha")
     return (str(sha)[:7] if sha else "unknown") + (" + changes" if record.git.get("dirty") else "")
 
 
 def notes(records: Iterable[Record]) -> list[str]:
-    """Return the notes that sweeps were started with."""
+    """Return the remarks of the sweeps."""
     return sorted({str(record.notes["note"]) for record in records if "note" in record.notes})
 
 
 def env_name(env: str) -> str:
-    """Name an environment; a user's by its class or path, and its config."""
+    """Name an environment; a user's by class or path, and config."""
     try:
         target, config = class_and_config(env)
-    except (ValueError, RecursionError):  # a stranger's
+    except (ValueError, RecursionError):  # a user's name
         target, config = env, {}
     name = ENV_NAME.get(target, target.rpartition(":")[2])
     return f"{name}({', '.join(f'{key}={value}' for key, value in config.items())})" if config else name
@@ -146,17 +146,17 @@ def quantity(metric: str) -> str:
 
 
 def plural(count: int, one: str, several: str = "") -> str:
-    """Write a number of things."""
+    """Write a count with its noun."""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def plain_text(value: Any) -> str:
-    """Write the value of an axis or a note; nothing for None."""
+    """Write the value of an axis or a note; None is empty."""
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def number(value: float) -> str:
-    """Write a rate with three digits and its SI letter."""
+    """Write a rate with three digits and its SI prefix."""
     for letter, unit in UNITS.items():
         if value >= 0.9995 * unit:
             return f"{value / unit:.3g} {letter}" if value < 999.5 * unit else f"{value / unit:,.0f} {letter}"
@@ -175,7 +175,10 @@ def ratio_text(ratio: float) -> str:
 
 
 def interval_text(metric: Metric) -> str:
-    """Write an interval with four digits, in the unit of its median; a very wide one with a unit for each end."""
+    """Write an interval with four digits in its median's unit.
+
+    A very wide interval has a unit at each end.
+    """
     letter = number(metric.value).partition(" ")[2]
     unit = UNITS.get(letter, 1.0)
     if metric.high >= 9999.5 * unit or (letter and metric.low < 0.1 * unit):

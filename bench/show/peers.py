@@ -1,4 +1,4 @@
-"""Table and chart of peers and our code, interleaved on the same work."""
+"""Table and chart of peers and our code on the same work."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .records import axes_but, by, derived, grouped, latest, point_order, rate_o
 
 
 def beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return the rates of each peer's variants and of our code, and their ratio.
+    """Return each peer variant's rate, ours, and their ratio.
 
-    A column names the opponent among a point's variants; remarks name disturbances.
+    A column marks the fastest of a point's variants; remarks name disturbances.
     """
     variants = {record.point["variant"] for record in records if "variant" in record.point}
     best = {record.id for record in opponents(records)}
@@ -64,7 +64,7 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
 
 
 def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
-    """Return when a peer and our code reached the threshold, for each seed."""
+    """Return when a peer and our code reached the threshold, by seed."""
     axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "seed")
     columns = {
         "env_steps_to_threshold": "steps, theirs",
@@ -90,7 +90,7 @@ def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
 
 
 def opponents(records: Sequence[Record]) -> list[Record]:
-    """Return the fastest one of each peer's variants of a point."""
+    """Return the fastest variant of each peer at each point."""
     compared = (record for record in records if rate_of(record, "ours_over_peer"))
     slowest_first = sorted(compared, key=lambda record: rate_of(record, "env_steps_per_s"))
     frame = derived(slowest_first, point=lambda record: axes_but(record, "variant"))
@@ -101,9 +101,9 @@ WORKS: Final = {"simulate": "random actions", "train": "training"}
 
 
 def peers(records: Sequence[Record]) -> Chart:
-    """Return the throughput of peers and of our code, a row for each point.
+    """Return the throughput of peers and our code, a row per point.
 
-    Each peer has its fastest variant. An asterisk marks Python loops timed in laps on shared cores.
+    Each peer is shown with its fastest variant. An asterisk marks Python loops timed in laps on shared cores.
     """
     shown = opponents(latest(records))
     shared = "; *: shared cores" if any("laps" in record.notes for record in shown) else ""

@@ -35,26 +35,26 @@ from .views.all_charts import charts
 
 STYLES: Final = Path(__file__).with_name("styles")
 PNG_COLOURS: Final = 128
-"""Colours of a PNG's palette, which makes a third of the bytes of full colour."""
+"""Colours of a PNG's palette, which cuts its size to a third."""
 WIDTH_IN: Final = {1: 3.15, 2: 6.45, 3: 6.45}
-"""Width of a figure by columns of panels: one or two columns of `article`, in."""
+"""Figure width by columns of panels, in; `article` has one or two."""
 HEIGHT_IN: Final = {2: 2.1, 3: 1.85}
-"""Height of a row of panels, by the most columns of its figure, in."""
+"""Height of a row of panels by the figure's columns, in."""
 LEGEND_COLUMNS: Final = 4
-"""Most columns of a legend."""
+"""Maximum columns of a legend."""
 LEGEND_LETTERS_AN_INCH: Final = 18
 KEY_LETTERS: Final = 6
-"""Width of a legend's key."""
+"""Width of a legend's key, characters."""
 TITLE_LETTERS_AN_INCH: Final = 13
 MOST_NAMED_RUNS: Final = 8
-"""Most runs that a footer names; of more, it has the number."""
+"""Maximum number of runs named in a footer; above, their number."""
 FOOTER_LETTERS_AN_INCH: Final = 25
 MANY_PANELS: Final = 4
-"""More panels than these are in three columns on a page."""
+"""Number of panels above which a page has three columns."""
 MAX_HEIGHT_IN: Final = 7.0
-"""Most height of a figure on a page, in; a higher one is split."""
+"""Maximum figure height on a page, in; higher ones are split."""
 PAPER_FONT: Final = 8
-"""Font size that these widths are for, pt; figures of a larger one grow with it."""
+"""Font size for these widths, pt; larger fonts enlarge the figure."""
 
 
 class Format(StrEnum):
@@ -66,7 +66,7 @@ class Format(StrEnum):
 
 
 class Style(StrEnum):
-    """Style of the figures: where they go."""
+    """Style of the figures by their use."""
 
     paper = "paper"
     slides = "slides"
@@ -95,7 +95,7 @@ def plot(
 
 
 def listed(paths: Iterable[Path]) -> list[str]:
-    """Return a line for each figure, with the suffixes of all its files."""
+    """Return a line per figure, with the suffixes of its files."""
     suffixes: dict[Path, list[str]] = {}
     for path in paths:
         suffixes.setdefault(path.with_suffix(""), []).append(path.suffix)
@@ -114,10 +114,10 @@ def draw(
 ) -> list[Path]:
     """Draw every figure that has evidence, and return the paths.
 
-    Of a point that was measured several times the latest record is drawn.
+    If a point was measured several times, the latest record is drawn.
 
     Args:
-        records: Of one run or several; what failed or was skipped is left out.
+        records: Records of one or several runs; failed and skipped ones are left out.
         out: Folder; made if missing.
         style: Fonts and sizes.
         formats: A file is written in each.
@@ -171,12 +171,12 @@ def paint(chart: Chart) -> Figure:
 
 
 def width_in(chart: Chart) -> float:
-    """Return how wide the figure is in the paper's font, in."""
+    """Return the width of the figure in the paper's font, in."""
     return WIDTH_IN[2 if chart.kind == "rows" else _grid(chart)[0]]
 
 
 def height_in(chart: Chart) -> float:
-    """Return how high the figure is in the paper's font, in."""
+    """Return the height of the figure in the paper's font, in."""
     columns, n_rows = _grid(chart)
     n_lines = -(-len(_names(chart)) // _legend_columns(chart)) if chart.has_legend else 0
     if chart.kind == "lines":
@@ -200,13 +200,13 @@ def _names(chart: Chart) -> set[str]:
 
 
 def _legend_columns(chart: Chart) -> int:
-    """Return in how many columns the legend fits into the width."""
+    """Return the number of legend columns that fit the width."""
     letters = KEY_LETTERS + max(map(len, _names(chart)))
     return min(len(_names(chart)), LEGEND_COLUMNS, max(1, int(width_in(chart) * LEGEND_LETTERS_AN_INCH / letters)))
 
 
 def pages(chart: Chart) -> Iterator[Chart]:
-    """Split a chart into parts that fit on a page each."""
+    """Split a chart into parts that each fit on a page."""
     if chart.kind == "lines" and len(chart.panels) > MANY_PANELS:
         chart = replace(chart, columns=3)
     parts = [chart.panels[:1]]
@@ -225,11 +225,11 @@ def pages(chart: Chart) -> Iterator[Chart]:
 
 
 def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
-    """Draw a line with a band for each series; returns the legend's keys."""
+    """Draw a line with a band per series; return the legend's keys."""
     keys = {}
     for index, series in enumerate(panel.series):
         x = [point.x for point in series.points]
-        # Labels of neighbouring lines stand on either side.
+        # Alternate the side of labels of neighbouring lines.
         place: dict[str, Any] = {"xytext": (-4, 4), "ha": "right"} if index % 2 else {"xytext": (4, -8), "ha": "left"}
         for point in (point for point in series.points if point.label):
             axes.annotate(point.label, (point.x, point.y), textcoords="offset points", fontsize="small", **place)
@@ -260,20 +260,20 @@ def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
 
 
 def _turn(names: Sequence[str], width: float) -> int:
-    """Return the rotation of tick labels that fits them below a panel, degrees."""
+    """Return the rotation that fits tick labels below a panel, degrees."""
     if sum(map(len, names)) <= LETTERS_ACROSS:
         return 0
     return 20 if width / len(names) >= LEAST_SLANTED_IN else 90
 
 
 LETTERS_ACROSS: Final = 20
-"""Total letters of an axis's ticks from which they are rotated."""
+"""Total characters of an axis's ticks above which they are rotated."""
 LEAST_SLANTED_IN: Final = 0.45
-"""Width for each tick below which labels are vertical."""
+"""Minimum width per tick for slanted labels, in; else vertical."""
 
 
 def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
-    """Draw the values of each series in their rows, or bars that follow each other."""
+    """Draw the values of each series in rows, or as stacked bars."""
     if chart.has_bars:
         left = np.zeros(len(panel.ticks))
         keys = {series.name: _paint_bars(axes, series, left) for series in panel.series}
@@ -289,7 +289,7 @@ def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
 
 
 def _paint_marks(axes: Axes, series: Series) -> Any:
-    """Draw the values of a series; returns its key in the legend."""
+    """Draw the values of a series; return its key in the legend."""
     keys = []
     for point in series.points:
         width = [[point.x - point.low], [point.high - point.x]]
@@ -301,7 +301,7 @@ def _paint_marks(axes: Axes, series: Series) -> Any:
 
 
 def _paint_bars(axes: Axes, series: Series, left: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
-    """Draw bars from ``left`` on and add their widths to it; returns the legend's key."""
+    """Draw bars from ``left`` on and advance it; return the legend's key."""
     rows = [int(point.y) for point in series.points]
     widths = [point.x for point in series.points]
     style = {name: series.style[name] for name in ("color", "hatch")} | {"edgecolor": "white", "linewidth": 0}
@@ -316,7 +316,7 @@ def _paint_bars(axes: Axes, series: Series, left: np.ndarray[Any, np.dtype[np.fl
 
 
 LEAST_LABELLED: Final = 0.15
-"""Share of a bar that has room for its label."""
+"""Minimum share of a bar that fits its label."""
 
 
 def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
@@ -329,9 +329,9 @@ def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) 
 
 
 def _name_ticks(axis: Axis, low: float, high: float, is_log: bool, most: int = 12) -> None:
-    """Name an axis's ticks: powers of ten, also 2 and 5 where those are few.
+    """Name an axis's ticks: powers of ten, and 2 and 5 if few.
 
-    Of more powers of ten than ``most``, every second, third, ... has a number; of a narrow range equal steps have.
+    With more powers of ten than ``most``, only every second, third, ... has a number. A narrow range has equal steps.
     """
     if is_log and high / low > NARROW:
         subs = (1.0, 2.0, 5.0) if high / low < FEW_DECADES else (1.0,)
@@ -344,9 +344,9 @@ def _name_ticks(axis: Axis, low: float, high: float, is_log: bool, most: int = 1
 
 NARROW: Final = 5
 FEW_DECADES: Final = 100
-"""From the lowest to the highest value of an axis."""
+"""Ratio of an axis's limits below which 2 and 5 are named."""
 MOST_DECADES: Final = {1: 12, 2: 12, 3: 6}
-"""Ticks with a number on the horizontal axis, by the columns of panels."""
+"""Maximum numbered ticks of the horizontal axis, by columns of panels."""
 
 
 def _si(value: float, _: int | None = None) -> str:
@@ -377,7 +377,7 @@ def _footer(figure: Figure, chart: Chart) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure in the format of its suffix, without the time."""
+    """Write a figure in the format of its suffix, without a timestamp."""
     metadata = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[path.suffix[1:]]
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], metadata=metadata)
@@ -386,7 +386,10 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def _with_few_colours(png: io.BytesIO) -> bytes:
-    """Keep the colours of series and the most frequent others exactly; the rest become the nearest of them."""
+    """Reduce a PNG to the series' and the most frequent other colours.
+
+    These stay exact; the rest become the nearest of them.
+    """
     with Image.open(png) as image:
         pixels, dpi = np.asarray(image.convert("RGB"), np.int64), image.info["dpi"]
     codes = pixels[..., 0] << 16 | pixels[..., 1] << 8 | pixels[..., 2]

@@ -1,4 +1,4 @@
-"""Records that tables and charts are made from: chosen, grouped and compared."""
+"""Selection, grouping and comparison of records for tables and charts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd.DataFrame:
-    """Return a frame with the records in `record`, and a column for each function."""
+    """Return a frame of records with a column for each function."""
     import pandas as pd  # noqa: PLC0415  (claims and gates need none)
 
     rows = list(records)
@@ -26,7 +26,7 @@ def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return the newest record of each point, of its case's newest version."""
+    """Return the newest record of each point, in its case's newest version."""
     of_record = {"case": lambda record: record.case, "version": lambda record: record.case_version}
     frame = derived(oldest_first(records), **of_record, point=axes_but)
     last = frame.groupby(["case", "point"], sort=False).last().reset_index()
@@ -35,7 +35,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
-    """Return the evidence among records; raises ShowError if there is none."""
+    """Return the evidence among records; raises ShowError if empty."""
     found = [record for record in records if record.is_evidence]
     if not found:
         raise ShowError(f"{command}: no record is measured and right; run `python -m bench run` first")
@@ -43,7 +43,7 @@ def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
 
 
 def measured_alone(records: Iterable[Record]) -> list[Record]:
-    """Leave out records of interleaved runs, except those of peers."""
+    """Return records without interleaved runs, except those of peers."""
     return [record for record in records if record.case == "peer" or record.taken == ALONE]
 
 
@@ -54,12 +54,12 @@ def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list[Record]]:
-    """Group records by the values of axes, sorted; environments in their usual order."""
+    """Group records by sorted axis values; environments in usual order."""
     groups = derived(records, key=by(*axes)).groupby("key", sort=False)["record"]
     order = list(ENV_NAME)
 
     def place(named: tuple[tuple[Any, ...], pd.Series]) -> tuple[Any, ...]:
-        # What is no text comes last: an axis that some points lack, "", is a number on others
+        # Values other than text come last: an axis that some points lack, "", is a number on others
         return tuple(
             (order.index(part) if part in order else len(order), not isinstance(part, str), part) for part in named[0]
         )
@@ -68,12 +68,12 @@ def grouped(records: Iterable[Record], *axes: str) -> dict[tuple[Any, ...], list
 
 
 def by(*axes: str) -> Callable[[Record], tuple[Any, ...]]:
-    """Return a key of records, to sort or to group by: the values of some axes."""
+    """Return a key function of records for sorting or grouping, by axes."""
     return lambda record: tuple(record.point.get(axis, "") for axis in axes)
 
 
 def env_order(record: Record) -> int:
-    """Return the place of a record's environment in `ENV_NAME`; others come last."""
+    """Return the index of a record's environment in `ENV_NAME`; others come last."""
     order, env = list(ENV_NAME), record.point.get("env")
     return order.index(str(env)) if env in order else len(order)
 
@@ -91,33 +91,33 @@ def point_order(axes: Sequence[str]) -> Callable[[Record], Any]:
 
 
 def plain(records: Iterable[Record]) -> list[Record]:
-    """Leave out exact builds."""
+    """Return records without exact builds."""
     return [record for record in records if not record.point.get("exact")]
 
 
 def metric(record: Record, name: str) -> Metric | None:
-    """Return a metric of a record by its name, if it has it."""
+    """Return a record's metric by name; None if missing."""
     return (record.metrics or {}).get(name)
 
 
 def first_metric(record: Record) -> Metric | None:
-    """Return the first metric: the rate of a record's first kind of work."""
+    """Return the first metric: the rate of the first work."""
     return next(iter((record.metrics or {}).values()), None)
 
 
 def rate_of(record: Record, name: str) -> float:
-    """Return the value of a metric by its name, 0 where a record does not have it."""
+    """Return a metric's value by name; 0 if missing."""
     found = metric(record, name)
     return found.value if found else 0.0
 
 
 def between(value: float, low: float, high: float) -> Metric:
-    """Return a figure that is derived from metrics, with its interval."""
+    """Return a metric derived from others, with its interval."""
     return Metric(value=value, unit="", direction="higher", low=low, high=high)
 
 
 def times_baseline(record: Record, base: Record) -> Metric | None:
-    """Return the speed-up over a baseline; None without a rate or across cards."""
+    """Return the speed-up over a baseline; None without one or across cards."""
     own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
     if own is None or reference is None or are_on_two_cards(record, base):
         return None
@@ -130,7 +130,7 @@ def extent(record: Record) -> float:
 
 
 def axes_but(record: Record, *names: str) -> tuple[tuple[str, Any], ...]:
-    """Return the sorted axes of a point and their values, without some axes."""
+    """Return a point's sorted axes and values, except some axes."""
     return tuple(sorted((axis, value) for axis, value in record.point.items() if axis not in names))
 
 
@@ -145,13 +145,13 @@ def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[An
 
 
 def best_on_cpu(records: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
-    """Return the fastest CPU code for each run and work; the oracle does not count.
+    """Return the fastest CPU code per run and work, except the reference.
 
-    Peers count if they do the same work. Work has no best code unless plain NumPy was measured, or C++ for an
-    environment without plain NumPy code.
+    Peers count if they do the same work. Work has no best code unless vectorised NumPy was measured, or C++ for an
+    environment without NumPy code.
 
     Args:
-        records: Of one case, and peers.
+        records: Records of one case, and of peers.
     """
 
     def is_code_on_cpu(record: Record) -> bool:
@@ -179,7 +179,7 @@ def work_of(record: Record) -> tuple[Any, ...]:
 
 
 def joules(record: Record) -> Metric | None:
-    """Return the joules of a million env steps; None if no energy was read."""
+    """Return the joules per million env steps; None if unread."""
     rate, telemetry = metric(record, "env_steps_per_s"), record.telemetry or {}
     if rate is None or telemetry.get("energy_j") is None:
         return None

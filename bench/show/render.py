@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 ROWS_A_PAGE: Final = 50
-"""Rows of a LaTeX table; a longer one is cut into parts."""
+"""Maximum rows of a LaTeX table; longer ones are split."""
 AS_ABOVE: Final = "Empty cells on the left are as above."
 HEAD_LETTERS: Final = 8
-"""Least width of a column head in LaTeX, letters."""
+"""Minimum width of a column head in LaTeX, characters."""
 
 
 def console(width: int = 200) -> Console:
@@ -36,7 +36,7 @@ def console(width: int = 200) -> Console:
 
 
 def terminal(table: Table[Any]) -> rich_table.Table:
-    """Return a table as rich prints it: words on the left, numbers on the right."""
+    """Return a table for rich: words left, numbers right."""
     made = rich_table.Table(
         title=Text(table.title),
         caption=Text(table.caption) if table.caption else None,
@@ -59,7 +59,7 @@ def terminal(table: Table[Any]) -> rich_table.Table:
 
 
 def markdown(table: Table[Any]) -> str:
-    """Return a table as Markdown, without a line break at its end."""
+    """Return a table as Markdown, without a trailing line break."""
     head = [column.name.replace("\n", " ") for column in table.columns]
     lines = [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in (head, *table.cells)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
@@ -71,12 +71,15 @@ def escape_markdown(text: str) -> str:
 
 
 def template(name: str, **options: Any) -> Template:
-    """Return a template of the report or the paper; its macro `table` renders a table."""
+    """Return a template of the report or the paper.
+
+    Its macro `table` renders a table.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
         trim_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # not what is HTML already
+        finalize=lambda value: printable(value) if type(value) is str else value,  # leaves HTML unchanged
         **options,
     )
     return environment.get_template(name)
@@ -94,7 +97,7 @@ SPECIAL: Final = {
     '"': "''",
     "\N{MINUS SIGN}": r"\ensuremath{-}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row they would belong to the end of the last
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row: an argument of the row break
 }
 
 TYPESET: Final = (
@@ -103,7 +106,7 @@ TYPESET: Final = (
     (r"(?<=\d) (?=[kMGT]\b|\\%)", lambda m: r"\,"),
     (r"(?<=\d) x\b|(?<=\w) x(?= \d)", lambda m: r"\,$\times$"),
 )
-"""Style of numbers: powers of ten, minus signs, and a narrow space before a unit."""
+"""Style of numbers: powers of ten, minus signs, spaces before units."""
 
 
 def _power(digits: str, exponent: str) -> str:
@@ -113,7 +116,7 @@ def _power(digits: str, exponent: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Return plain text as LaTeX prints it, with its numbers set as such."""
+    """Return plain text escaped for LaTeX, with its numbers typeset."""
     text = "".join(SPECIAL.get(letter, letter) for letter in one_line(text))
     for pattern, put in TYPESET:
         text = re.sub(pattern, put, text)
@@ -124,7 +127,7 @@ def escape(text: str) -> str:
 
 
 def head(packages: Sequence[str], name: str) -> str:
-    """Return the first comment of a LaTeX file: packages, and how to include it."""
+    """Return a LaTeX file's first comment: packages, and how to include it."""
     folder, _, file = name.rpartition("/")
     return (
         f"% In the preamble: \\usepackage{{{','.join(['import', *packages])}}}\n"
@@ -133,14 +136,14 @@ def head(packages: Sequence[str], name: str) -> str:
 
 
 def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: bool) -> str:
-    """Return a floating figure that shrinks to the room of the document.
+    """Return a floating figure that shrinks to the document's width.
 
     Args:
         name: Path of the LaTeX file that is made.
-        file: The picture in the same folder, for ``graphicx``.
+        file: Picture in the same folder, for ``graphicx``.
         caption: Plain text, like all others here.
-        label: Its label after ``fig:``.
-        is_narrow: It stands in one column of the page, not across all of them.
+        label: Label after ``fig:``.
+        is_narrow: True for one column of the page instead of all.
     """
     named = f"\\caption{{{escape(caption)}}}\n\\label{{fig:{label}}}\n"
     picture = f"\\includegraphics{{{file}}}%\n"
@@ -148,7 +151,7 @@ def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: b
 
 
 def floating_table(name: str, table: Table[Any]) -> str:
-    """Return a floating booktabs table; a long one is split, a wide one shrinks.
+    """Return a floating booktabs table; long ones are split, wide ones shrink.
 
     Args:
         name: Path of the LaTeX file that is made.

@@ -1,4 +1,4 @@
-"""Sets: all records of one commit on one kind of machine, with a manifest."""
+"""Sets: one commit's records on one kind of machine, with manifest."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ COMPARISONS: Final = "comparisons.jsonl"
 
 
 class SetError(RecordError):
-    """A set is not as its manifest says; names the file."""
+    """A set does not match its manifest; names the file."""
 
 
 class Manifest(Model):
-    """Contents of a set, and how they came about."""
+    """Contents of a set, and their origin."""
 
     schema_version: Literal[1] = 1
     commit: str
     command: str
-    """Makes the set, and goes on with one that is unfinished."""
+    """Command that creates the set, or continues an unfinished one."""
     preset: Preset
     chosen: list[str] = Field(default_factory=list)
-    """Chosen points as AXIS and value, also ``case`` and ``peer``; empty: all."""
+    """Selected points as AXIS and value, also ``case`` and ``peer``; empty: all."""
     run_id: str
     kind: str
     """Kind of machine: its GPU, else its CPU, and its cores."""
     machine: Machine
-    """Machine that began the set."""
+    """Machine that started the set."""
     cards: list[str] = Field(default_factory=list)
-    """Hashes of the ids of the GPUs that the records come from."""
+    """Hashes of the ids of the records' GPUs."""
     started_at: Time
     finished_at: Time | None = None
-    """End of the last step; null: the set is unfinished, and nothing reads it."""
+    """End of the last step; null: unfinished, and not read."""
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file."""
     skipped: dict[str, str] = Field(default_factory=dict)
     """Points and steps that did not run, each with the reason."""
     failed: dict[str, str] = Field(default_factory=dict)
-    """Points that are wrong or broke, each with the reason."""
+    """Points that are wrong or failed, each with the reason."""
 
     @property
     def is_whole(self) -> bool:
-        """All steps are done, and nothing failed."""
+        """True if all steps are done and nothing failed."""
         left_out = any(name.startswith("step ") for name in self.skipped)
         return self.finished_at is not None and not self.failed and not left_out
 
     def write(self, folder: Path) -> None:
-        """Write it into the folder of its set, whole or not at all."""
+        """Write it into the folder of its set, atomically."""
         write_atomically(folder / MANIFEST, self.model_dump_json(indent=1) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of a set; None: there is none.
+    """Return the manifest of a set; None if absent.
 
     Raises:
         SetError: It breaks the schema.
@@ -77,18 +77,18 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of a set's files by path, without manifest and figures."""
+    """Return the SHA-256 of a set's files, without manifest and figures."""
     files = {name: file for name, file in files_below(folder).items() if is_evidence(name)}
     return {name: hashlib.sha256(read_bytes(file)).hexdigest() for name, file in files.items()}
 
 
 def is_evidence(name: str) -> bool:
-    """True for a set's records and tables; its figures can be drawn again from them."""
+    """True for a set's records and tables; figures can be redrawn."""
     return name != MANIFEST and not name.startswith("figures/")
 
 
 def verify(folder: Path) -> None:
-    """Make sure that the files of a finished set are those of its manifest.
+    """Check that the files of a finished set match its manifest.
 
     Raises:
         SetError: One is missing, has changed, or is not named; or there is no manifest.
@@ -104,7 +104,7 @@ def verify(folder: Path) -> None:
 def newest_sets(root: Path = RESULTS) -> list[Path]:
     """Return the newest finished set of each kind of machine.
 
-    A kind with sets of chosen points only has all of them.
+    A kind that has only sets of selected points contributes all of them.
 
     Raises:
         SetError: A manifest breaks the schema.
@@ -140,7 +140,7 @@ def published_records(root: Path = RESULTS) -> list[Path]:
 
 
 def past_records(root: Path = RESULTS) -> list[Path]:
-    """Return the folders for the history only: the archive, once there is a set."""
+    """Return the history's extra folders: the archive, if a set exists."""
     return _archive(root) if newest_sets(root) else []
 
 

@@ -38,7 +38,7 @@ from .records import (
 )
 from .records import point_order as point_order  # callers import it from here
 
-# ------------------------------------------------------------------ what was read beside the metrics
+# ------------------------------------------------------------------ columns besides the metrics
 
 
 def _joules(record: Record) -> float | None:
@@ -74,7 +74,7 @@ FULL_BESIDE: Final[tuple[Column[Record], ...]] = (
     RUN,
     Column("command", lambda record: record.command, is_code=True),
 )
-"""Those where there is room for all that is known of a record."""
+"""Columns after the metrics in tables of everything known."""
 
 # ------------------------------------------------------------------ every point
 
@@ -85,7 +85,7 @@ SAME: Final = 1e-6
 
 
 def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Record]:
-    """Return a row for each point with the axes that differ; others are in the caption.
+    """Return a row per point with its differing axes; the caption has others.
 
     Args:
         records: Records of one case.
@@ -114,7 +114,7 @@ def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Recor
 
 
 def over_baseline(axis: str, base: str, *ignored: str) -> MakeTable:
-    """Return a function that makes the table of every point over a baseline."""
+    """Return a function that makes a table of points over a baseline."""
     if axis == "backend":
         return lambda records: every_point(records, *over_cpu_columns(records, *ignored))
     return lambda records: every_point(records, over_column(records, axis, base, *ignored))
@@ -135,7 +135,7 @@ def all_points(same: Sequence[str]) -> str:
 
 
 def _metric_columns(records: Sequence[Record]) -> list[Column[Record]]:
-    """Return the columns of all rates, with intervals where they say more."""
+    """Return the columns of all rates, with intervals where they add information."""
     names = dict.fromkeys(name for record in records for name in record.metrics or {})
     first, *_ = rates = [name for name in names if not name.startswith("ns_per_")]
 
@@ -154,7 +154,7 @@ def _metric_columns(records: Sequence[Record]) -> list[Column[Record]]:
 
 
 def _known(columns: Sequence[Column[Record]], records: Sequence[Record]) -> list[Column[Record]]:
-    """Leave out the columns that have nothing to say of any record."""
+    """Drop the columns that are empty for all records."""
     return [column for column in columns if any(column.text(record) != NOTHING for record in records)]
 
 
@@ -177,7 +177,7 @@ def all_known(records: Sequence[Record]) -> Table[Record]:
 
 
 def headline(records: Sequence[Record]) -> Table[Record]:
-    """Return the fastest record of each environment, over CPU code."""
+    """Return the fastest record of each environment, compared with CPU code."""
     every = measured_alone(records)
     alone = [record for record in every if record.case == "env_step"]
     steps = [record for record in latest(alone) if not record.point.get("exact")]
@@ -227,7 +227,7 @@ def _agent_steps(record: Record) -> float:
 
 
 def hardware(records: Sequence[Record]) -> dict[str, str]:
-    """Return each field of the machine, with all values that the records have."""
+    """Return each field of the machine, with all values in the records."""
     fields = dict.fromkeys(name for record in records for name in record.machine if name != "unread")
     found = {}
     for name in fields:

@@ -7,7 +7,7 @@ from typing import Final
 
 WARP: Final = 32
 SUBPARTITIONS: Final = 4
-"""Parts of a multiprocessor, each with a quarter of its registers and its warps."""
+"""Partitions of a multiprocessor; registers and warps are divided equally."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,22 +19,24 @@ class Capability:
     """
 
     warps: int
-    """Warps at once, at most."""
+    """Maximum number of resident warps."""
     blocks: int
     registers: int = 65_536
     shared_bytes: int
     register_unit: int = 256
-    """Registers of a warp come in multiples of it."""
+    """Allocation unit of a warp's registers."""
     shared_unit: int = 128
     reserved_bytes: int = 1_024
-    """Shared memory of each block used by the system."""
+    """Shared memory that the system uses in each block, bytes."""
     fp32: int = 128
-    """Results a clock cycle, as are the next."""
+    """Results per clock cycle, as are the next fields."""
     int32: int = 64
     fp64: int
     sfu: int = 16
     multiprocessors: int
-    """Those of an A100, an H100 or H200, a B200, an RTX 5090. Source: NVIDIA's white papers of their architectures."""
+    """Multiprocessors of an A100, H100 or H200, B200, RTX 5090.
+
+    Source: NVIDIA's white papers of their architectures."""
 
 
 CAPABILITIES: Final[dict[str, Capability]] = {
@@ -43,17 +45,17 @@ CAPABILITIES: Final[dict[str, Capability]] = {
     "sm_100": Capability(warps=64, blocks=32, shared_bytes=228 * 1024, fp64=64, multiprocessors=148),
     "sm_120": Capability(warps=48, blocks=24, shared_bytes=100 * 1024, int32=128, fp64=2, multiprocessors=170),
 }
-"""By the compiler's name."""
+"""Capabilities by the compiler's name."""
 
 
 def warps_at_once(capability: Capability, *, threads: int, registers: int, shared_bytes: int) -> tuple[int, str]:
     """Return the resident warps of a multiprocessor, and the limiting resource.
 
     Args:
-        capability: Of the multiprocessor.
-        threads: Of a block.
-        registers: Of a thread.
-        shared_bytes: Of a block.
+        capability: Resources of the multiprocessor.
+        threads: Threads per block.
+        registers: Registers per thread.
+        shared_bytes: Shared memory per block, bytes.
 
     Source: `cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`.
     """
@@ -75,15 +77,15 @@ def blocks_at_once(capability: Capability, *, threads: int, warps: int) -> int:
     """Return the number of blocks in a wave.
 
     Args:
-        capability: Of the multiprocessors.
-        threads: Of a block.
+        capability: Resources of the multiprocessors.
+        threads: Threads per block.
         warps: On a multiprocessor at once, see `warps_at_once`.
     """
     return max(1, warps // -(-threads // WARP)) * capability.multiprocessors
 
 
 def wave_quantization(blocks: int, at_once: int) -> float:
-    """Return the blocks of all waves over the blocks launched; 1 in one wave."""
+    """Return the block slots of all waves over the blocks launched; 1 in one wave."""
     return -(-blocks // at_once) * at_once / blocks if blocks > at_once else 1.0
 
 

@@ -1,4 +1,4 @@
-"""`python -m bench static`: what every kernel costs, by its machine code, on a machine without a GPU."""
+"""`python -m bench static`: cost of each kernel's machine code, without a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .sides import architectures, compiled, counted, counted_jobs
 STATIC: Final = RESULTS / "static"
 WIDE: Final = 200
 HOST: Final = counts.BACKEND
-"""Backend whose instructions are counted; only where it is named."""
+"""Backend whose instructions are counted; only if named."""
 
 
 def static(
@@ -39,7 +39,7 @@ def static(
     config: Annotated[list[str] | None, typer.Option(help="Argument of a user's environment, as KEY=VALUE.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = STATIC,
 ) -> None:
-    """Compile every kernel as it would be launched, read its machine code, record it, and show a table.
+    """Compile every kernel as launched, and record and show its machine code's cost.
 
     Exits with 1 if a kernel could not be compiled or read, with 5 if an option is wrong.
     """

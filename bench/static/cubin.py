@@ -1,7 +1,7 @@
-"""Kernels of a compiled file: their machine code, registers, and shared and local memory.
+"""Kernels of a compiled file: machine code, registers, shared and local memory.
 
-A cubin is an ELF file. Code is in a section ``.text.<function>`` each, and what the compiler tells the driver in
-``.nv.info``, as a list of attributes.
+A cubin is an ELF file. Each function's code is in a section ``.text.<function>``. The compiler's data for the driver is
+a list of attributes in ``.nv.info``.
 
 Source: the ELF-64 object format; attribute numbers as `cuobjdump -elf` of CUDA 13 prints them (EIATTR_REGCOUNT,
 EIATTR_FRAME_SIZE).
@@ -18,41 +18,45 @@ from typing import Final
 REGCOUNT: Final = 0x2F
 FRAME_SIZE: Final = 0x11
 SIZED: Final = 4
-"""Form of an attribute that is followed by as many bytes as it says."""
+"""Form of an attribute that starts with its size in bytes."""
 IS_ENTRY: Final = 0x10
-"""Bit of a symbol that a kernel has, and no other function."""
+"""Bit that marks a symbol as a kernel."""
 IS_FUNCTION: Final = 2
 
 
 class CubinError(ValueError):
-    """A file is no cubin that can be read here."""
+    """A file is no cubin, or cannot be read here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelCode:
-    """A kernel of a compiled file."""
+    """Kernel of a compiled file."""
 
     name: str
-    """As the file has it; Numba mangles names."""
+    """Name in the file; Numba mangles names."""
     functions: tuple[str, ...]
-    """It, and the functions of the file that are no kernels: it may call them."""
+    """Kernel and all non-kernel functions of the file, its possible callees."""
     n_bytes: int
-    """Machine code of all these, bytes."""
+    """Machine code of all these functions, bytes."""
     hash: str
-    """Hash of the same: bytes as they are, which hold no address, no name and nothing for a debugger."""
+    """Hash of that code.
+
+    The bytes are unchanged; they contain no address, no name and no debug data."""
     registers: int
-    """Number that a thread has."""
+    """Registers per thread."""
     shared_bytes: int
-    """Static shared memory of a block, bytes."""
+    """Static shared memory per block, bytes."""
     local_bytes: int
-    """Local memory of a thread, bytes: what spills, and arrays with an index that is known at run time only."""
+    """Local memory per thread, bytes.
+
+    It holds spills, and arrays with an index known only at run time."""
 
 
 def kernels(path: Path) -> dict[str, KernelCode]:
     """Return the kernels of a compiled file by name.
 
     Raises:
-        CubinError: It is no cubin.
+        CubinError: The file is no cubin.
     """
     content = path.read_bytes()
     if content[:5] != b"\x7fELF\x02":
@@ -83,7 +87,10 @@ def kernels(path: Path) -> dict[str, KernelCode]:
 
 
 def _sections(content: bytes) -> dict[str, tuple[int, bytes]]:
-    """Return size and content of each section by name; one that takes no room in the file has no content."""
+    """Return size and content of each section by name.
+
+    A section without space in the file has no content.
+    """
     (start,) = struct.unpack_from("<Q", content, 0x28)
     size, count, of_names = struct.unpack_from("<HHH", content, 0x3A)
     heads = [struct.unpack_from("<IIQQQQIIQQ", content, start + index * size) for index in range(count)]
@@ -97,7 +104,7 @@ def _body(content: bytes, head: tuple[int, ...]) -> bytes:
 
 
 def _symbols(sections: dict[str, tuple[int, bytes]]) -> list[tuple[str, int, int]]:
-    """Return name, kind and the vendor's bits of each symbol, by its number."""
+    """Return name, type and vendor bits of each symbol, by its number."""
     table, names = sections[".symtab"][1], sections[".strtab"][1]
     found = [struct.unpack_from("<IBB", table, at) for at in range(0, len(table), 24)]
     return [(_name(names, name), info & 0xF, other) for name, info, other in found]
@@ -108,7 +115,7 @@ def _name(content: bytes, at: int) -> str:
 
 
 def _attributes(info: bytes) -> dict[tuple[int, int], int]:
-    """Return those attributes that are a number of a symbol, by attribute and symbol."""
+    """Return numeric attributes by attribute and symbol."""
     found, at = {}, 0
     while at + 4 <= len(info):
         form, attribute, size = struct.unpack_from("<BBH", info, at)

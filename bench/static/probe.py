@@ -2,10 +2,10 @@
 
 `python probe.py ARCHITECTURE... SOCKET` answers programs over an inherited socket, with the protocol of
 `process/worker.py`: the launches of each part, with the compiled files. `warpdrive_min` may be of another commit, so
-only names that it has had for long are used.
+only long-standing names are used.
 
-Backends of its own stand in their places in `BACKENDS`: they compile for architectures that are named, keep arrays on
-the CPU, and count launches in place of making them. So kernels, constants, types and shapes are those of a real run.
+Its own backends replace those in `BACKENDS`. They compile for named architectures, keep arrays on the CPU, and count
+launches instead of making them. So kernels, constants, types and shapes are those of a real run.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ HERE: Final = torch.device("cpu")
 
 
 Part = tuple[str, int, list[dict[str, Any]]]
-"""Name, units of work of a call, and launches."""
+"""Name, units of work per call, and launches."""
 
 
 @dataclass(slots=True)
@@ -75,9 +75,9 @@ class Trace:
     """Launches of the current part of a program."""
 
     architectures: Sequence[str]
-    """As ``sm_90``."""
+    """Names such as ``sm_90``."""
     seen: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """The launches of each prepared one, in their order."""
+    """Launches of each prepared kernel, in order."""
 
     def launch(self, number: int, facts: Mapping[str, Any]) -> None:
         """Count a launch."""
@@ -85,7 +85,7 @@ class Trace:
         found["launches"] += 1
 
     def part(self, name: str, units: int, call: Callable[[], object]) -> Part:
-        """Call something, and return its launches."""
+        """Call a function, and return its launches."""
         self.seen = {}
         call()
         return name, units, list(self.seen.values())
@@ -104,7 +104,7 @@ class CountingKernel:
         self._compile, self._trace = compile_for, trace
 
     def prepare(self, arguments: Sequence[Argument], blocks: int, threads: int) -> Launch:
-        """Compile for the arguments; returns a counter of launches."""
+        """Compile for the arguments; return a counter of launches."""
         arrays = {
             parameter.name: argument
             for parameter, argument in zip(self.parameters, arguments, strict=True)
@@ -129,11 +129,11 @@ class Here(GpuBackend):
 
     @property
     def device(self) -> torch.device:
-        """The CPU: arrays are there for their addresses alone."""
+        """The CPU: only the addresses of arrays matter."""
         return HERE
 
     def synchronize(self) -> None:
-        """Nothing is on the way."""
+        """Nothing is enqueued."""
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
@@ -141,7 +141,7 @@ class Here(GpuBackend):
         yield None
 
     def enter(self) -> None:
-        """No context is needed to compile."""
+        """Compiling needs no context."""
 
 
 class CudaC(Here, PyCudaBackend):
@@ -166,12 +166,12 @@ class CudaC(Here, PyCudaBackend):
 def _declared(path: Path, constants: Mapping[str, Constant]) -> Mapping[str, cuda_source.Signature]:
     if hasattr(cuda_c, "declared"):
         return cuda_c.declared(path, constants)
-    whole_text = getattr(cuda_c, "whole_text", Path.read_text)  # earlier code has kernels in no header
+    whole_text = getattr(cuda_c, "whole_text", Path.read_text)  # earlier code has no kernels in headers
     return cuda_source.signatures(whole_text(path), constants, str(path))
 
 
 def _compiled(source: Path, constants: Mapping[str, Constant], architecture: str) -> str:
-    """Compile a file; checkouts of a revision share it."""
+    """Compile a file; checkouts of a revision share the result."""
     text, root = cuda_c.unit(source, constants), str(Path(cuda_c.__file__).parents[2])
     how = {"architecture": architecture, "compiler": cuda_c.gpu_compiler(), "exact": bool(constants.get("EXACT"))}
     # The text includes headers by their paths.
@@ -222,7 +222,7 @@ class NumbaCuda(Here, NumbaBackend):
             shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else None for each in arguments]
             if hasattr(own, "of_sizes"):
                 launched = own.of_sizes(shapes, threads)
-            else:  # earlier code, which compiled for no sizes, and took named tuples whole
+            else:  # earlier code did not compile for sizes, and took whole named tuples
                 launched, values, shapes = kernel, PythonSignature.of(kernel.py_func).pack(values), []
                 launched.targetoptions["launch_bounds"] = launched.targetoptions.get("launch_bounds") or threads
             types, sizes, compiled = [typeof(value) for value in values], [each and each[1:] for each in shapes], {}
@@ -254,7 +254,7 @@ def _tools() -> list[str]:
 
 
 def _assembled(kernel: Any, types: Sequence[Any], architecture: str, exact: bool) -> Callable[[Path], None]:
-    """Return a function that compiles a Numba kernel via LTO-IR to a file."""
+    """Return a function that compiles a Numba kernel via LTO-IR."""
 
     def make(path: Path) -> None:
         from types import SimpleNamespace  # noqa: PLC0415
@@ -271,7 +271,7 @@ def _assembled(kernel: Any, types: Sequence[Any], architecture: str, exact: bool
         capability = divmod(number, 10)
         suffix = "a" if capability >= (9, 0) else ""  # as numba-cuda does
         options = kernel.targetoptions
-        device = SimpleNamespace(compute_capability=capability)  # what device functions ask for
+        device = SimpleNamespace(compute_capability=capability)  # read by device functions
         with (
             mock.patch.object(dispatcher, "get_current_device", return_value=device),
             contraction_off() if exact else contextlib.nullcontext(),
@@ -455,7 +455,7 @@ PROGRAMS: Final = {
 
 
 def answer(program: Mapping[str, Any], trace: Trace) -> dict[str, Any]:
-    """Run a program; returns its parts, or why there are none."""
+    """Run a program; return its parts, or the reason for having none."""
     backend = program["backend"]
     try:
         if not (state := BACKENDS[backend].availability()).available:
@@ -463,15 +463,15 @@ def answer(program: Mapping[str, Any], trace: Trace) -> dict[str, Any]:
         parts = PROGRAMS[program["kind"]](program, backend, trace)
         found = [dict(zip(("part", "units", "launches"), part, strict=True)) for part in parts]
         return {"parts": found, "compiler": cuda_c.gpu_compiler() if backend == "pycuda" else ", ".join(_tools())}
-    except Exception as error:  # noqa: BLE001  (whatever breaks one program must not lose the others)
+    except Exception as error:  # noqa: BLE001  (an error in one program must not lose the others)
         return {"failed": f"{type(error).__name__}: {error}"}
 
 
 def main(*architectures: str, socket: int) -> None:
     """Answer programs until an empty request."""
     with contextlib.suppress(ImportError):
-        importlib.import_module("_numba_cuda_redirector")  # its .pth is read in Python's own folders alone
-    sys.path.append(os.getcwd())  # where a user has modules; last, so that those of the checkout go before
+        importlib.import_module("_numba_cuda_redirector")  # Python reads its .pth only in its own folders
+    sys.path.append(os.getcwd())  # for a user's modules; last, so that the checkout's take precedence
     trace, connection = Trace(architectures), Connection(socket)
     BACKENDS.update({"pycuda": CudaC(trace), "numba": NumbaCuda(trace)})
     while request := json.loads(connection.recv_bytes()):

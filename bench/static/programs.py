@@ -21,7 +21,7 @@ SIZES: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
     ("covid19_economy", 1_000, 52, {}),
     ("rice", 1_000, 27, {}),
 )
-"""Name, copies, agents, and further arguments of the wrapper."""
+"""Name, number of environments, agents, and further arguments of the wrapper."""
 CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "sampling": (
         {"n_envs": 10_000, "n_agents": 1, "categories": [2]},
@@ -32,7 +32,7 @@ CORE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "scanning": ({"n_envs": 2_000, "n_agents": 5, "n_steps": 50},),
     "shuffling": ({"n_envs": 1_000_000, "n_agents": 1},),
 }
-"""The core's kernels by program; `shuffling` takes environments for rows."""
+"""Core kernels by program; `shuffling` uses environments as rows."""
 
 
 def chosen(
@@ -42,7 +42,7 @@ def chosen(
 
     Args:
         envs: Environments, kinds of the core's kernels, or a user's classes as ``module:Class``; none: all of ours.
-        backends: Of `BACKENDS`; none: both.
+        backends: Names in `BACKENDS`; empty: both.
         n_envs: Copies, in place of the usual ones.
         n_agents: Agents, in place of the usual ones.
         config: Arguments of a user's environment.
@@ -81,7 +81,7 @@ def chosen(
 
 
 _FIXED: Final = (*EPISODE_LENGTHS, "covid19_economy")
-"""Environments whose number of agents is theirs."""
+"""Environments with a fixed number of agents."""
 
 
 def environment(name: str, config: Mapping[str, Any], n_envs: int, n_agents: int) -> dict[str, Any]:

@@ -27,7 +27,9 @@ from .capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quanti
 LOOP: Final = 8
 """Weight of a loop, whose number of iterations is unknown."""
 Program = Mapping[str, Any]
-"""A program of `probe.py`: ``name``, ``kind``, ``backend``, ``n_envs``, ``n_agents``, and arguments of its kind."""
+"""Program of `probe.py`.
+
+``name``, ``kind``, ``backend``, ``n_envs``, ``n_agents``, and arguments of its kind."""
 PROBE: Final = Path(__file__).with_name("probe.py")
 
 
@@ -51,7 +53,7 @@ def table_of(records: Sequence[Record]) -> Table[Any]:
 
 
 def point_column(name: str) -> Column[Record]:
-    """Return the column of an axis, whose cell is empty where a point has none."""
+    """Return the column of an axis; cells without it are empty."""
     return Column(name, lambda record: str(record.point.get(name, "")), is_choice=True)
 
 
@@ -80,11 +82,11 @@ def records_of(
     """Yield the records of each program, with the code under a folder.
 
     Args:
-        programs: What is compiled.
-        architectures: As ``sm_90``; each one of `CAPABILITIES`.
-        context: What the records share.
+        programs: Programs to compile.
+        architectures: Names in `CAPABILITIES`, such as ``sm_90``.
+        context: Fields that the records share.
         root: Folder of a checkout.
-        n_processes: That compile at once; None: one for each core.
+        n_processes: Number of compiling processes; None: one per core.
     """
     for program, reply in answers(programs, architectures, root, n_processes):
         yield list(_records(program, reply, architectures, context))
@@ -93,7 +95,7 @@ def records_of(
 def answers(
     programs: Sequence[Program], architectures: Sequence[str], root: Path, n_processes: int | None = None
 ) -> Iterator[tuple[Program, dict[str, Any]]]:
-    """Yield the answer of `probe.py` to each program, in their order; see there."""
+    """Yield `probe.py`'s answer to each program, in order."""
     asked: list[Question] = [(program, Future()) for program in programs]
     todo = queue.SimpleQueue[Question]()
     for each in asked:
@@ -109,7 +111,7 @@ Question = tuple[Program, Future[dict[str, Any]]]
 
 
 def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: Path) -> None:
-    """Answer programs in a process, which is replaced if it dies."""
+    """Answer programs in a process, and replace it if it dies."""
     env = finding(root, {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"})
     words = [sys.executable, "-P", str(PROBE), *architectures]
     with suppress(queue.Empty):
@@ -130,7 +132,7 @@ def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: 
 def _records(
     program: Program, reply: Mapping[str, Any], architectures: Sequence[str], context: Context
 ) -> Iterator[Record]:
-    """Yield the records of a program, or the reason why it has none."""
+    """Yield the records of a program, or why it has none."""
     if "parts" not in reply:
         status = "skipped" if "skipped" in reply else "failed"
         for architecture in architectures:
@@ -156,7 +158,7 @@ def _point(program: Program, architecture: str, part: str, kernel: str) -> dict[
 
 
 def _record(point: dict[str, Any], program: Program, context: Context, **found: Any) -> Record:
-    """Return a record without a duration, so that runs are equal."""
+    """Return a record without duration, so that equal runs match."""
     source = program.get("source", "")
     is_users = bool(source) and not source.startswith("warpdrive_min.")
     command = command_line(
@@ -171,7 +173,7 @@ def _record(point: dict[str, Any], program: Program, context: Context, **found: 
 
 
 def _named(launches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Merge equal launches; yields the others by numbered name."""
+    """Merge equal launches; yield the rest by numbered name."""
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for launch in launches:
         key = (launch["kernel"], *sorted(launch["compiled"].items()), launch["blocks"], launch["threads"])
@@ -242,10 +244,10 @@ def _by_depth(code: Sequence[sass.Instruction]) -> list[int]:
 
 
 def _metrics(found: cubin.KernelCode, code: Sequence[sass.Instruction], argument_bytes: float) -> dict[str, Metric]:
-    """Return the metrics of a kernel; weighted ones count a loop `LOOP` times.
+    """Return a kernel's metrics; weighted ones count a loop `LOOP` times.
 
-    What is expected is weighted with the share of passes that come by, so that a store that has become unconditional
-    counts for more.
+    Expected counts are weighted by the share of passes through each instruction. So a store that became unconditional
+    counts more.
     """
     plain: Counter[str] = Counter()
     weighted: Counter[str] = Counter()
@@ -279,7 +281,7 @@ PIPES: Final = (*(pipe for pipe in sass.PIPES if pipe != "none"), sass.UNKNOWN)
 
 
 def name_of(record: Record) -> str:
-    """Name the kernel of a record in few words."""
+    """Name the kernel of a record briefly."""
     point = record.point
     where = f"{point['program']} {point['part']}" if "part" in point else str(point["program"])
     kernel = f": {point['kernel']}" if point.get("kernel", "") not in ("", point.get("part")) else ""

@@ -1,6 +1,6 @@
 """Disassembly: instructions of each function, their loops and pipes.
 
-`nvdisasm` reads the code; it is a package of its own, which needs no toolkit and no GPU.
+`nvdisasm` reads the code. It is a separate package that needs no toolkit and no GPU.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from warpdrive_min.processes import run
 from ..core.errors import CompareError
 
 BYTES: Final = 16
-"""Length of an instruction, from compute capability 7.0 on."""
+"""Length of an instruction from compute capability 7.0 on, bytes."""
 INSTALL: Final = 'pip install "warpdrive-min[static]"'
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """An instruction and its place."""
+    """Instruction with its place."""
 
     opcode: str
-    """With its modifiers, as ``LDG.E.64``."""
+    """Opcode with modifiers, such as ``LDG.E.64``."""
     operands: str
     is_predicated: bool
     depth: int = 0
-    """Loops that it is in."""
+    """Number of enclosing loops."""
     share: float = 1.0
-    """Share of the passes that come by it, of its function or of a loop, if each branch goes either way as often."""
+    """Share of its function's or loop's passes, if branches split evenly."""
 
     @property
     def base(self) -> str:
@@ -48,9 +48,10 @@ class Instruction:
 
     @property
     def shape(self) -> str:
-        """Opcode and numbers in its operands, without registers, branch targets and places of arguments.
+        """Opcode and the numbers in its operands.
 
-        Two kernels whose instructions have the same shapes differ in order and registers alone.
+        Registers, branch targets and argument offsets are left out. So kernels with equal shapes differ only in order
+        and registers.
         """
         if pipe_of(self) == "control":
             return self.opcode
@@ -63,10 +64,10 @@ _NUMBER = re.compile(r"-?\b(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b|[+-]INF
 
 
 def nvdisasm() -> str:
-    """Return the path of the disassembler: that of the package, else one on the PATH.
+    """Return the disassembler's path: the package's, else from the PATH.
 
     Raises:
-        CompareError: There is none.
+        CompareError: No disassembler is installed.
     """
     folders = [Path(folder) / "nvidia" / "cu13" / "bin" for folder in sys.path]
     found = next((path for folder in folders if (path := folder / "nvdisasm").is_file()), None)
@@ -77,12 +78,12 @@ def nvdisasm() -> str:
 
 
 class Function(NamedTuple):
-    """A function of a compiled file."""
+    """Function of a compiled file."""
 
     code: list[Instruction]
-    """In order, without the padding at its end."""
+    """Instructions in order, without the padding at the end."""
     n_bytes: int
-    """With the padding, as instructions that were read."""
+    """Size with padding, as read, bytes."""
 
 
 def disassembled(path: Path) -> dict[str, Function]:
@@ -131,7 +132,9 @@ PIPES: Final[Mapping[str, str]] = {
     ),
     "none": "NOP",
 }
-"""Opcodes of each kind of work; of ``half`` and others with a digit behind, as ``HFMA2``, the letters."""
+"""Opcodes of each pipe.
+
+For ``half`` and other opcodes followed by a digit, such as ``HFMA2``, only the letters."""
 _PIPE_OF: Final = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
 UNKNOWN: Final = "other"
 MEMORY: Final = ("global", "shared", "local")
@@ -150,7 +153,7 @@ def pipe_of(instruction: Instruction) -> str:
 
 
 def width_of(instruction: Instruction) -> int:
-    """Return the bytes that a memory instruction moves for a thread."""
+    """Return the bytes that a memory instruction moves per thread."""
     return next((_WIDTHS[word] for word in instruction.opcode.split(".")[1:] if word in _WIDTHS), 4)
 
 
@@ -164,7 +167,7 @@ def _placed(code: Sequence[Instruction]) -> list[Instruction]:
     n = len(code)
     while n and code[n - 1].base == "NOP":
         n -= 1
-    if n > 1 and code[n - 1].base == "BRA" and _target(code[n - 1]) == n - 1:  # what follows the last exit
+    if n > 1 and code[n - 1].base == "BRA" and _target(code[n - 1]) == n - 1:  # padding after the last exit
         n -= 1
     return [
         replace(each, depth=depth, share=share / 2 if each.is_predicated else share)
@@ -173,7 +176,7 @@ def _placed(code: Sequence[Instruction]) -> list[Instruction]:
 
 
 def _target(jump: Instruction) -> int | None:
-    """Return the target of a branch; None: known at run time only."""
+    """Return the target of a branch; None: only known at run time."""
     last = jump.operands.rpartition(",")[2]
     return int(last, 16) // BYTES if last.startswith("0x") else None
 
@@ -221,7 +224,8 @@ def _places(code: Sequence[Instruction]) -> list[tuple[int, float]]:
 def _shares(edges: Sequence[Sequence[int]], dominators: Sequence[int], loops: Mapping[int, set[int]]) -> list[float]:
     """Return the share of passes of each block; branches split evenly.
 
-    An edge that leaves a loop takes all of its block's, as do those that stay in it; one that closes a loop takes none.
+    The edges that leave a loop take all of its block's share, and so do the edges that stay inside. A loop's back edge
+    takes none.
     """
     shares = [0.0] * len(edges)
     waiting = [0] * len(edges)
@@ -246,7 +250,7 @@ def _shares(edges: Sequence[Sequence[int]], dominators: Sequence[int], loops: Ma
 
 
 def _after(code: Sequence[Instruction], index: int) -> list[int]:
-    """Return where control may go from an instruction."""
+    """Return the possible next instructions after an instruction."""
     each = code[index]
     following = [index + 1] if index + 1 < len(code) else []
     if each.base not in JUMPS:
@@ -267,7 +271,7 @@ def _body(head: int, last: int, before: Sequence[Sequence[int]]) -> set[int]:
     return body
 
 
-# ------------------------------------------------------------------ in figures
+# ------------------------------------------------------------------ hashes
 
 
 def shape_hash(code: Iterable[Instruction]) -> str:
@@ -279,7 +283,7 @@ def shape_hash(code: Iterable[Instruction]) -> str:
 def access_hash(code: Sequence[Instruction]) -> str:
     """Hash memory instructions and the strides of indices.
 
-    Strides are a set: one by a shift is as good as one by a product, wherever a compiler puts it and however often.
+    Strides are a set: a shift and a product count the same, wherever and however often the compiler places them.
     """
     counts = Counter((each.shape, each.depth) for each in code if pipe_of(each) in MEMORY)
     strides = {_stride_of(each) for each in code}

@@ -1,4 +1,4 @@
-"""Records of scope `static` of the code under a folder: machine code, and the instructions of a CPU."""
+"""Records of scope `static` from a folder's code: machine and CPU instructions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def architectures(given: Sequence[str] | None) -> list[str]:
 
 
 def compiled(programs: Sequence[Program], archs: Sequence[str], context: Context, root: Path = ROOT) -> list[Record]:
-    """Return the records of programs; prints a line for each program, and what failed."""
+    """Return the records of programs; print each program and any failures."""
     records: list[Record] = []
     start = time.monotonic()
     for index, (program, found) in enumerate(
@@ -77,14 +77,14 @@ def _machine_code(wanted: Choice, context: Context, root: Path) -> list[Record]:
 
 
 def counted_jobs(envs: Sequence[str] = ()) -> list[Job]:
-    """Return the points whose instructions are counted, of some environments or of all."""
+    """Return the points with counted instructions, of some environments or of all."""
     return [job for job in counts.points(CASES) if not envs or job.point.get("env") in envs or job.case.name in envs]
 
 
 def counted(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Record]:
-    """Count the instructions of points; returns a record of each part, or the reason why a point has none.
+    """Count instructions of points; return records per part, or a reason.
 
-    Counts of the same code by the same tools are reused.
+    Counts of the same code with the same tools are reused.
     """
     if not jobs:
         return []
@@ -107,7 +107,7 @@ def counted(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Re
 
 
 def point_of(job: Job, kernel: str = "") -> dict[str, Any]:
-    """Return the point of a job, or of one of its kernels, by the axes of machine code."""
+    """Return the point of a job or kernel, by machine code's axes."""
     point = {name: value for name, value in job.point.items() if name != "env"}
     named = [str(point[name]) for name in ("implementation", "neighbor_search", "algorithm") if name in point]
     part = " ".join([job.case.name, *(name for name in named if name != "ours")])
@@ -138,21 +138,24 @@ def _instructions(wanted: Choice, context: Context, root: Path) -> list[Record]:
 # ------------------------------------------------------------------ both
 
 Taker = Callable[[Choice, Context, Path], list[Record]]
-"""Takes records of the code under a folder."""
+"""Function that creates the records of the code in a folder."""
 TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: _machine_code, INSTRUCTIONS.name: _instructions}
-"""By case; `verdict.JUDGES` has the rule for each."""
+"""Takers by case; `verdict.JUDGES` has the rule of each case."""
 
 
 def taken(wanted: Choice, context: Context, root: Path = ROOT) -> list[Record]:
-    """Return the wanted records of the code under a folder."""
+    """Return the selected records of the code in a folder."""
     takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
-    with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for processes of its own
+    with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for its own processes
         records = [record for found in pool.map(lambda take: take(wanted, context, root), takers) for record in found]
     return [record for record in records if record.status != "ok" or passes(record.point, wanted.where)]
 
 
 def records_of_side(wanted: Choice, letter: str, context: Context, file: Path, root: Path = ROOT) -> list[Record]:
-    """Take the records of one side, whose run is named after its letter, and append them to a file."""
+    """Create the records of one side and append them to a file.
+
+    The side's letter is part of its run id.
+    """
     context = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
     records = taken(wanted, context, root)
     for record in records:

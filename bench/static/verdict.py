@@ -1,7 +1,7 @@
 """Rules that compare two records of one kernel.
 
-No time is predicted. The figures that cost time are held side by side; where some grew and others shrank, or addresses
-changed, only a clock can tell.
+No time is predicted. The figures that cost time are compared one by one. If some grew and others shrank, or addresses
+changed, only a timing can decide.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .records import INSTRUCTIONS, MACHINE_CODE, name_of
 
 Verdict = Literal["worse", "needs timing", "better", "same", "unchanged"]
 VERDICTS: Final[tuple[Verdict, ...]] = ("worse", "needs timing", "better", "same", "unchanged")
-"""The most serious first."""
+"""Verdicts, most serious first."""
 
 COSTS: Final[Mapping[str, tuple[str, ...]]] = {
     "instructions": ("instructions", "weighted_instructions"),
@@ -38,7 +38,9 @@ COSTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 Row = Judgement[str]
-"""Judgement of a kernel. Its estimate is the largest growth of a cost, over its records before and now."""
+"""Judgement of a kernel; estimates its largest growth of cost.
+
+Growth is over its records before and now."""
 
 
 def judged(
@@ -70,7 +72,7 @@ def judged(
 
 
 def _metric_column(name: str) -> Column[Row]:
-    """Return the column of a metric before and now; empty if records of this case lack it."""
+    """Return a metric's column before and now; empty if missing."""
 
     def text(row: Row) -> str:
         assert row.estimate is not None, "a kernel has records"
@@ -135,7 +137,7 @@ def of_instructions(before: Record, now: Record, threshold: float) -> Row:
 
 
 COUNTED_TO: Final = 0.001
-"""Difference of counts of the same code in two folders, as a share."""
+"""Relative difference between counts of the same code in two folders."""
 
 
 def changes_of(before: Record, now: Record, threshold: float) -> dict[str, float]:
@@ -172,7 +174,7 @@ JUDGES: Final[Mapping[str, Judge]] = {MACHINE_CODE.name: of_machine_code, INSTRU
 
 
 def judge_into(report: Report, before: Sequence[Record], now: Sequence[Record]) -> None:
-    """Add the judgements of kernels to a report, and why others have none."""
+    """Add judgements of kernels to a report, and why others lack one."""
     first, second = _evidence(before), _evidence(now)
     report.add("broken", *(f"{name_of(each)}: {each.why_no_evidence}" for each in now if each.has_failed))
     skipped = [each for each in [*before, *now] if each.status == "skipped"]

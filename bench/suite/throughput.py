@@ -1,4 +1,4 @@
-"""ASV benchmarks: a class per repeated case, tracked as time per unit of work.
+"""ASV benchmarks: a class per repeated case, time per unit.
 
 Its parameters are the smoke points. ASV calls ``setup`` before every sample, so the set-up is kept until the point
 changes. ASV takes smaller for better, so the tracked value is time, not throughput.

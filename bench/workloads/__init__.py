@@ -1,1 +1,1 @@
-"""Families of cases: the points, set-up and check of each kind of work."""
+"""Families of cases: points, set-up and check of each work."""

@@ -1,4 +1,4 @@
-"""All benchmarks: a new one is a file in `workloads` and a line here."""
+"""All benchmarks; each is a file in `workloads` and a line here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CASES: Final[dict[str, Case]] = {
 
 
 def _axes(case: Case) -> dict[str, Axis]:
-    """Return the axes of a case, from the points of all its presets."""
+    """Return the axes of a case, from all presets' points."""
     points = [point for preset in get_args(Preset) for point in case.points(preset)]
     kinds = {name: type(value) for point in points for name, value in point.items()}
     return {
@@ -59,18 +59,21 @@ OF_PEERS: Final = {
     name: Axis(kind, always=True)
     for name, kind in {"peer": str, "env": str, "n_envs": int, "n_agents": int, "work": str}.items()
 }
-"""Axes of every point of other people's software."""
+"""Axes of every point of other software."""
 AXES_OF.update({name: cache(partial(_axes, case)) for name, case in CASES.items()})
 AXES_OF.update({name: lambda: OF_PEERS for name in ("peer", "peer_learn")})
 
 
 def is_present(record: Record) -> bool:
-    """Return whether a record is of the present version of a case."""
+    """True if a record is of the present version of its case."""
     return record.case in CASES and record.case_version == CASES[record.case].version
 
 
 def jobs(preset: Preset, where: Sequence[str] = (), cases: Mapping[str, Case] = CASES) -> list[Job]:
-    """Return the points of a preset that meet AXIS=VALUE conditions; ``case`` is an axis, too."""
+    """Return the points of a preset that meet AXIS=VALUE conditions.
+
+    ``case`` is an axis too.
+    """
     return [
         Job(case, point)
         for case in cases.values()

@@ -26,31 +26,34 @@ from .shared import (
 # ------------------------------------------------------------------ points
 
 A_MILLION: Final = 2**20
-"""Agents of one environment, the most that Tag Continuous has."""
+"""Agents of one environment, the maximum of Tag Continuous."""
 ORACLE_PAIRS: Final = 1_300_000
-"""Pairs of agents in all environments up to which the oracle is measured; above, a step takes it seconds."""
+"""Agent pairs in all environments up to which the reference is measured.
+
+Above that a step takes it seconds."""
 ORACLE_ENVS: Final = 100_000
-"""Environments up to which the oracle is measured; its rate does not grow any more."""
+"""Environments up to which the reference is measured; its rate has saturated."""
 PLAIN_PAIRS: Final = 100_000_000
-"""Pairs of agents up to which plain NumPy is measured where it looks at all of them."""
+"""Agent pairs up to which vectorised NumPy is measured if it computes all."""
 NODE: Final[dict[str, Any]] = {"env": "tag_continuous", "n_envs": 60, "n_agents": 105, "n_taggers": 5}
-"""Sizes of WarpDrive's comparison of a GPU with a node of 16 CPUs."""
+"""Sizes of WarpDrive's comparison: a GPU with a 16-CPU node."""
 HIGHEST: Final[dict[str, Any]] = {"env": "tag_gridworld", "n_envs": 2_000, "n_agents": 1_000}
-"""Sizes of its highest figure."""
+"""Sizes of WarpDrive's highest figure."""
 GPU_ALONE: Final[tuple[dict[str, Any], ...]] = (
     {"env": "cartpole", "n_envs": 1_000, "n_agents": 1},
     {"env": "tag_gridworld", "n_envs": 1_000, "n_agents": 100},
     {**CROWD, "n_envs": 2_000},
 )
-"""Sizes of WarpDrive as it was measured for this project, and of its highest figure with a search for neighbours, which
-would take NumPy minutes a step.
-"""
+"""Sizes that only a GPU runs.
+
+WarpDrive as measured for this project, and its highest figure with a neighbour search. Both would take NumPy minutes
+per step."""
 
 
 def env_step_points(preset: Preset) -> list[Point]:
-    """Return environments x backends x sizes, and a few with exact floats.
+    """Return environments x backends x sizes, and some points with exact floats.
 
-    In presets full and paper with `A_MILLION` agents, too, of whom some are always where rounding decides.
+    Presets full and paper also have `A_MILLION` agents; rounding always decides for some of them.
     """
     sizes = env_step_sizes(preset)
     points: list[Point] = [
@@ -73,7 +76,7 @@ def env_step_points(preset: Preset) -> list[Point]:
 def graph_points(preset: Preset) -> list[Point]:
     """Return CartPole and Tag Continuous in graphs and eagerly.
 
-    Preset default has the fewest environments, which gain the most, and the most.
+    Preset default has the smallest number of environments, which gains most, and the largest.
     """
     sizes = env_step_sizes(preset)
     return [
@@ -101,7 +104,7 @@ def neighbor_search_points(preset: Preset) -> list[Point]:
 
 
 def published_points(preset: Preset) -> list[Point]:
-    """Return the points that others were measured at; smoke: a tiny one."""
+    """Return the points of published measurements; smoke: a tiny one."""
     if preset == "smoke":
         return [place(**NODE | {"n_envs": 3, "backend": backend}) for backend in (PLAIN, *ON_CPU)]
     points: list[Point] = [place(**NODE, backend=backend) for backend in (PLAIN, *BACKENDS)]
@@ -123,13 +126,13 @@ def step_points(preset: Preset) -> list[Point]:
 
 
 def backends(n_envs: int, n_agents: int) -> list[str]:
-    """Return all backends, the oracle up to `ORACLE_PAIRS` and `ORACLE_ENVS`."""
+    """Return all backends; the reference only up to `ORACLE_PAIRS` and `ORACLE_ENVS`."""
     has_oracle = n_envs * n_agents**2 <= ORACLE_PAIRS and n_envs <= ORACLE_ENVS
     return [name for name in BACKENDS if name != "cpu" or has_oracle]
 
 
 def codes(env: str, n_envs: int, n_agents: int) -> list[str]:
-    """Return all backends, and plain NumPy where it is quick enough."""
+    """Return all backends, and vectorised NumPy where it is fast enough."""
     has_plain = env in PLAIN_ENVS and (env != "tag_continuous" or n_envs * n_agents**2 <= PLAIN_PAIRS)
     return [*([PLAIN] if has_plain else []), *backends(n_envs, n_agents)]
 
@@ -159,14 +162,14 @@ def env_step_pairs(preset: Preset) -> Pairs:
 
 
 def env_step(point: Point) -> Timed:
-    """Sample uniform random actions, step, and restart what ended."""
+    """Sample uniform random actions, step, and restart ended environments."""
     from .setups import stepping
 
     return stepping.env_step(point)
 
 
 def step(point: Point) -> Timed:
-    """Step and restart what ended, with the same actions each time."""
+    """Step and restart ended environments, with the same actions each time."""
     from .setups import stepping
 
     return stepping.env_step(point, draws=False)

@@ -1,7 +1,7 @@
 """Process of `startup`, run as ``python -P bench/workloads/fresh.py JSON FOLDER``.
 
-Nothing but the standard library is imported before the clock starts, which is checked. JSON is the
-point, and FOLDER gets ``parts.json``, the seconds of each part, and ``arrays.npz``, what it all came to.
+Before the clock starts only the standard library may be imported, which is checked. JSON is the point. FOLDER receives
+``parts.json``, the seconds of each part, and ``arrays.npz``, the resulting arrays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-if __name__ == "__main__":  # run by its path, which says whether the package lies in another one
+if __name__ == "__main__":  # run by path: the path tells if the package lies in another one
     _outer = "warpdrive_min." if (Path(__file__).resolve().parents[2] / "__init__.py").exists() else ""
     __package__ = f"{_outer}bench.workloads"
 
@@ -24,13 +24,13 @@ FIRST_UPDATE = "first update"
 
 
 class Parts:
-    """Seconds of the parts of a start, in their order."""
+    """Seconds of each part of a start, in order."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def time(self, name: str, work: Callable[[], Result]) -> Result:
-        """Do one part and wait for it."""
+        """Run one part, wait for it, and record its time."""
         start = time.perf_counter()
         result = work()
         self.seconds[name] = time.perf_counter() - start
@@ -38,14 +38,14 @@ class Parts:
 
 
 def start(point: dict[str, Any], parts: Parts) -> dict[str, Any]:
-    """Start up to the first step or update, and return its arrays."""
+    """Start up to the first step or update, and return the arrays."""
     backend = parts.time("import_s", lambda: _import(point["backend"]))
     parts.time("context_s", lambda: _allocate(backend))
     return (_first_update if point["until"] == FIRST_UPDATE else _first_step)(point, backend, parts)
 
 
 def _import(name: str) -> Any:
-    """Import the package, and find out whether a backend is there."""
+    """Import the package, and find out if a backend is available."""
     import warpdrive_min
 
     for each in warpdrive_min.__all__:  # a name is imported on first use
@@ -61,7 +61,7 @@ def _allocate(backend: Any) -> None:
 
 
 def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
-    """Build the environments, start them, build what draws, and step once."""
+    """Build and start the environments, build the sampler, and step once."""
     from warpdrive_min.policies import random_policy
 
     from .setups.environments import build_env
@@ -85,7 +85,7 @@ def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, 
 
 
 def _first_update(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
-    """Build a trainer and iterate twice, on a GPU the second time in graphs."""
+    """Build a trainer and iterate twice; on a GPU the second in graphs."""
     parts.time("import_training_s", lambda: importlib.import_module("warpdrive_min.training.trainer"))
     from .setups.trainers import player
 
@@ -109,7 +109,7 @@ def observed(wrapper: Any) -> dict[str, Any]:
 
 
 def main(text: str, folder: str) -> None:
-    """Do and write it all."""
+    """Run the start of a point and write both files."""
     if early := sorted({"torch", "numpy", "warpdrive_min", "bench"} & sys.modules.keys()):
         raise RuntimeError(f"fresh: must start with nothing imported (got {', '.join(early)}); run it by its path")
     parts = Parts()

@@ -15,19 +15,19 @@ from .shared import OURS, has_gpu_sizes
 # ------------------------------------------------------------------ points
 
 Row = tuple[Any, ...]
-"""A value of each axis that says a size."""
+"""One value for each axis of sizes."""
 
 
 def sizes_of(
     preset: Preset, axes: tuple[str, ...], smoke: Row, usual: Sequence[Row], large: Sequence[Row] = ()
 ) -> list[dict[str, Any]]:
-    """Return one size in preset smoke, else the usual and the large ones."""
+    """Return one size in preset smoke, else usual and large ones."""
     rows = [*([smoke] if preset == "smoke" else usual), *(large if has_gpu_sizes(preset) else ())]
     return [dict(zip(axes, row, strict=True)) for row in rows]
 
 
 def implementations(sizes: Sequence[Mapping[str, Any]], *names: str) -> list[Point]:
-    """Return each size with every implementation; torch's run once a device."""
+    """Return each size with every implementation; torch's once per device."""
     return [
         {"implementation": name, "backend": backend, **size}
         for size in sizes
@@ -54,14 +54,14 @@ def reset_sizes(preset: Preset) -> list[dict[str, Any]]:
 
 
 def reset_points(preset: Preset) -> list[Point]:
-    """Return all sizes with their own kernels and with saved arrays."""
+    """Return all sizes with the environments' own kernels and with saved arrays."""
     sizes = reset_sizes(preset)
     saved = [{"n_envs": size["n_envs"], "n_agents": size["n_agents"]} for size in sizes]
     return implementations(sizes, OURS) + implementations(saved, "saved arrays")
 
 
 def scan_points(preset: Preset) -> list[Point]:
-    """Return rollouts of few and of many rows."""
+    """Return rollouts with few and with many rows."""
     usual, large = [(100, 100, 1), (100, 100, 110)], [(100, 10_000, 1), (50, 2_000, 110)]
     return implementations(
         sizes_of(preset, ("n_steps", "n_envs", "n_agents"), (8, 16, 1), usual, large),
@@ -72,7 +72,7 @@ def scan_points(preset: Preset) -> list[Point]:
 
 
 def shuffle_points(preset: Preset) -> list[Point]:
-    """Return numbers of indices; NumPy stops at a million."""
+    """Return numbers of indices; NumPy only up to a million."""
     large = 10_000_000
     sizes = sizes_of(preset, ("n_indices",), (1_000,), [(10_000,), (1_000_000,)], [(large,)])
     points = implementations(sizes, OURS, "torch.randperm")
@@ -80,12 +80,12 @@ def shuffle_points(preset: Preset) -> list[Point]:
 
 
 def record_points(preset: Preset) -> list[Point]:
-    """Return the sizes of `reset`, with our kernel alone."""
+    """Return the sizes of `reset`, with our kernel only."""
     return implementations(reset_sizes(preset), OURS)
 
 
 def launch_points(preset: Preset) -> list[Point]:
-    """Return every backend and torch, eagerly and, where there are graphs, as one."""
+    """Return every backend and torch, eagerly and, if supported, in one graph."""
     return [
         {**point, "mode": mode}
         for point in implementations([{}], OURS, "torch")
@@ -97,7 +97,7 @@ def launch_points(preset: Preset) -> list[Point]:
 
 
 def kernel_case(name: str, noun: str = "launched", **declared: Any) -> Case:
-    """Return the case of a kernel of `setups.kernels`, called many times in a run."""
+    """Return the case of a `setups.kernels` kernel, called repeatedly."""
 
     def setup(point: Point) -> Timed:
         from .setups import kernels

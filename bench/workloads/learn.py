@@ -17,15 +17,17 @@ from .shared import ON_GPU, UNTIL_END, default_mode, run_config_file
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """Task that is learned."""
+    """Training task."""
 
     env: str
     algorithm: str
     threshold: float
     """Mean episodic return that counts as learned."""
     learner: str = "shared"
-    """Policy that is judged. Alone it learns too, until it reaches the threshold; others play as they are at the start,
-    which is close to uniformly at random. In a whole run every policy learns that the run config says."""
+    """Policy that is evaluated.
+
+    It is trained until it reaches the threshold; other policies stay at their initial weights, close to uniformly
+    random. In a run to the end, all policies train that the run config names."""
 
     @property
     def n_envs(self) -> int:
@@ -59,10 +61,11 @@ TASKS: Final = (
     Task(env="tag_continuous", algorithm="PPO", learner="tagger", threshold=50.0),
     Task(env="tag_continuous", algorithm="PPO", learner="runner", threshold=-20.0),
 )
-"""Thresholds of Gymnasium where it has one (CartPole-v1, Acrobot-v1, MountainCarContinuous-v0); of MountainCar five
-below its -110, for the policy still explores; of Pendulum within 10 % of -152, which RL Baselines3 Zoo's table has for
-its tuned DDPG without noise. Of the Tag environments well beyond what play at random gives: `return_before`.
-"""
+"""Tasks with their thresholds.
+
+From Gymnasium where it has one (CartPole-v1, Acrobot-v1, MountainCarContinuous-v0). MountainCar: five below its -110,
+because the policy still explores. Pendulum: within 10 % of the -152 of RL Baselines3 Zoo's tuned DDPG without noise.
+Tag: well beyond random play, see `return_before`."""
 WHOLE_TASKS: Final = (
     *(task for task in TASKS if task.learner == "shared"),
     Task(env="tag_gridworld", algorithm="A2C", learner="tagger", threshold=15.0),
@@ -74,33 +77,36 @@ WHOLE_TASKS: Final = (
     Task(env="rice", algorithm="A2C", threshold=215.0),
     Task(env="rice", algorithm="PPO", threshold=220.0),
 )
-"""Every run config that is to learn. Both kinds of agents learn in those of Tag, and the taggers are judged: at random
-they have 5.6 and 36.8, and what they reach falls again while the runners learn to escape; so the bar of Tag Continuous
-is, with A2C, what no seed has at random (39.6 at most). In the COVID-19 economy the nation's welfare is, which is the
-governors' doing: some 360 at random, 448 at level 7 throughout. In RICE the utility of all regions is: 191 at random,
-and 226 at the best rates that never change.
-"""
+"""Tasks of runs to the end: every run config.
+
+In Tag both kinds of agents train, and the taggers are evaluated. Random taggers reach 5.6 and 36.8, and a trained
+return falls again while the runners learn to escape. So with A2C the threshold of Tag Continuous is just above every
+random seed (39.6 at most). The COVID-19 economy is judged by the nation's welfare, which the governors determine: about
+360 at random, 448 at constant level 7. RICE is judged by the utility of all regions: 191 at random, 226 at the best
+constant rates."""
 
 
 # ------------------------------------------------------------------ points
 
 SEEDS: Final = range(5)
-"""Seeds of runs that end at the threshold."""
+"""Seeds of runs that stop at the threshold."""
 WHOLE_SEEDS: Final = range(20)
-"""Seeds of runs that go on to the end of the run config."""
+"""Seeds of runs to the end of the run config."""
 POPULATIONS: Final = (256, 1_024)
 """Members of populations of CartPole on a GPU."""
 MANY_ENVS: Final = 2_048
 MORE_ENVS: Final = {"A2C": (16_384,), "PPO": (16_384, 65_536)}
-"""Environments of CartPole on a GPU; those of PPO as PureJaxRL was measured on it, which multiplies in TF32 there."""
+"""Numbers of environments of CartPole on a GPU.
+
+Those of PPO match PureJaxRL's measurements, whose products are in TF32 there."""
 
 
 def learn_points(preset: Preset) -> list[Point]:
-    """Return CartPole from one seed; from preset paper on all tasks and seeds.
+    """Return CartPole from one seed; from preset paper all tasks and seeds.
 
-    On `pycuda` each task is also learned in the precisions in which its environment's training is timed, so that a
-    speed has a curve. All tasks take an hour on a CPU. NumPy learns CartPole alone, and only a GPU has thousands of
-    environments, or the time for whole runs.
+    On `pycuda` each task is also trained in the precisions in which its training is timed, so that each speed has a
+    curve. All tasks take an hour on a CPU. NumPy trains CartPole only. Points with thousands of environments and runs
+    to the end are for a GPU.
     """
     if preset == "smoke":
         easy = Task(env="cartpole", algorithm="PPO", threshold=40.0)
@@ -142,7 +148,7 @@ def learn_points(preset: Preset) -> list[Point]:
 
 
 def task_point(task: Task, backend: str, seed: int, n_envs: int | None = None) -> dict[str, Any]:
-    """Return the point of a task, by default in its run config's environments."""
+    """Return a task's point, by default with its run config's environments."""
     return {
         "env": task.env,
         "backend": backend,

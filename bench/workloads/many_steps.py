@@ -1,4 +1,4 @@
-"""Many steps in one launch beside the same steps one by one: `many_steps`."""
+"""Many steps in one launch, compared with single steps: `many_steps`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ENVS_OF_A_POLICY: Final = 100_000
 
 
 def many_steps_points(preset: Preset) -> list[Point]:
-    """Return environments of one agent, and both Tags, by mode."""
+    """Return environments of one agent, and both Tag environments, by mode."""
     on_gpu = has_gpu_sizes(preset)
     few = {CARTPOLE: [64], TAG_GRIDWORLD: [4]}
     sizes: dict[tuple[str, int], list[int]] = few
@@ -52,22 +52,22 @@ def many_steps_points(preset: Preset) -> list[Point]:
 
 
 def modes(backend: str) -> list[tuple[Mode, str]]:
-    """Return today's launches, and many steps in one, whose last step is kept, or all."""
+    """Return single-step launches, and fused ones that keep last or all steps."""
     single: Mode = "graph" if backend in ON_GPU else "eager"
     return [(single, "last"), ("fused", "last"), ("fused", "all")]
 
 
 WITH_POLICY: Final[dict[str, Mode]] = {"host": "eager", "pycuda": "graph"}
-"""Backends that have a kernel with a policy, and how they take single steps."""
+"""Backends with a policy kernel, and their mode of single steps."""
 
 
 # ------------------------------------------------------------------ set-up
 
 
 def many_steps(point: Point) -> Timed:
-    """Step environments: many steps a launch, or one at a time.
+    """Step environments: many steps per launch, or one at a time.
 
-    Actions are random, or those of the point's ``policy``.
+    Actions are random, or from the point's ``policy``.
     """
     from .setups import many_steps, stepping
 

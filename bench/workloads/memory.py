@@ -19,22 +19,24 @@ if TYPE_CHECKING:
     from warpdrive_min.backends import Backend
 
 SLACK_BYTES: Final = 1 << 20
-"""Bytes on a GPU of what is no array and does not grow, such as constants that a kernel has got there."""
+"""GPU memory outside arrays, bytes; fixed, such as kernel constants."""
 REQUESTED: Final = "requested_bytes.all.current"
-"""Bytes torch's allocator is asked for, before it rounds up, by up to 1 MiB an array: that would drown the slope."""
+"""Statistic of torch's allocator: requested bytes, before rounding.
+
+Rounding adds up to 1 MiB per array, which would hide the slope."""
 FILLED: Final = 0.9
-"""Share of the environments that fit, by which that is verified on a GPU."""
+"""Share of the computed maximum that a GPU starts to verify it."""
 MOST_ENVS: Final = 2**31 - 1
-"""Kernels count environments in 32 bits."""
+"""Maximum number of environments: kernels count them in 32 bits."""
 AT_ONCE: Final = 2**26
-"""Environments whose steps are looked at together, which takes memory as well."""
+"""Environments whose step counters are checked at once, to limit memory."""
 
 
 # ------------------------------------------------------------------ points
 
 
 def memory_points(preset: Preset) -> list[Point]:
-    """Return every environment, and the Tag environments with more and more agents."""
+    """Return every environment, and the Tag environments over numbers of agents."""
     if preset == "smoke":
         sizes = [("cartpole", 1), ("tag_continuous", 5)]
     else:
@@ -55,7 +57,7 @@ def counted_envs(backend: str, n_agents: int) -> int:
 
 
 def memory(point: Point) -> Once:
-    """Measure the memory of n and 2 n environments: the slope is one's need."""
+    """Measure the memory of n and 2 n environments; the slope is the result."""
     from .setups.timing import available
 
     backend = available(point["backend"])
@@ -124,7 +126,7 @@ def arrays(wrapper: EnvWrapper) -> list[torch.Tensor]:
 
 
 def free_bytes(point: Point, backend: Backend) -> int:
-    """Return the free memory of the device, with what torch keeps of it."""
+    """Return the device's free memory, including torch's cache."""
     from .setups.environments import start_env
 
     gc.collect()
@@ -132,10 +134,10 @@ def free_bytes(point: Point, backend: Backend) -> int:
 
 
 def fill(point: Point, n_envs: int) -> int:
-    """Start so many environments and step them once; returns how many there are.
+    """Start a number of environments, step them once, and return that number.
 
     Raises:
-        DeviceMemoryError: They do not fit.
+        DeviceMemoryError: The environments do not fit.
     """
     import torch
 
@@ -158,7 +160,7 @@ def fill(point: Point, n_envs: int) -> int:
 def as_declared(point: Point, backend: Backend) -> Check:
     """Check the bytes of 3 n environments against shapes and dtypes.
 
-    So every size must be linear in the environments, and no array may share or waste memory.
+    So every size must be linear in the number of environments, and no array may share or waste memory.
     """
     from .setups.environments import start_env
 
@@ -173,7 +175,7 @@ def as_declared(point: Point, backend: Backend) -> Check:
 
 
 def declared_bytes(wrapper: EnvWrapper) -> int:
-    """Return the bytes that the shapes and dtypes of all arrays say."""
+    """Return the bytes of all arrays by their shapes and dtypes."""
     return sum(each.numel() * each.element_size() for each in arrays(wrapper))
 
 

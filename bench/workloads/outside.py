@@ -21,18 +21,18 @@ from .many_steps import modes
 from .shared import is_outside, place
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
-"""Cases that measure such an environment."""
+"""Cases that can measure such an environment."""
 FEW_ENVS: Final = (64,)
-"""Numbers of environments in preset smoke, unless others are asked for."""
+"""Default numbers of environments in preset smoke."""
 SOME_ENVS: Final = (100, 10_000)
-"""The same in the other presets."""
+"""Default numbers of environments in the other presets."""
 
 
 def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[int]) -> list[str]:
-    """Return those of the names of environments that are outside `envs/`.
+    """Return the names of environments that are outside `envs/`.
 
     Raises:
-        CompareError: One is of no environment, or another option is given that is not of these.
+        CompareError: A name is no environment, or an option does not apply to it.
     """
     outside = [name for name in envs if is_outside(name)]
     if shipped := [name for name in envs if name not in outside]:
@@ -49,10 +49,10 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
 
 
 def name_of(target: str, arguments: Mapping[str, Any]) -> str:
-    """Return the name of an environment in records: its class and config.
+    """Return an environment's name in records: its class and config.
 
     Raises:
-        ConfigError: There is no such class.
+        ConfigError: The class does not exist.
     """
     from warpdrive_min.registrar import load_class
 
@@ -65,10 +65,10 @@ def name_of(target: str, arguments: Mapping[str, Any]) -> str:
 
 
 def names_of(envs: Sequence[str]) -> set[str]:
-    """Return all names in records of environments on the command line.
+    """Return all names in records for environments on the command line.
 
     Raises:
-        CompareError: One is of no environment.
+        CompareError: A name is no environment.
     """
     targets = [name.partition("{")[0] for name in outside_of(envs, (), ())]
     try:
@@ -78,7 +78,7 @@ def names_of(envs: Sequence[str]) -> set[str]:
 
 
 def job_of(record: Record, named: Collection[str] = ()) -> Job:
-    """Return the point of a record, whose environment must be known or named.
+    """Return the point of a record with a known or named environment.
 
     Args:
         record: Record of a case of today.
@@ -105,19 +105,19 @@ def outside_jobs(
 ) -> list[Job]:
     """Return the points of an environment outside `envs/`.
 
-    Points of `many_steps` are of an `Environment`: one after WarpDrive's manual takes its steps one by one.
+    Points of `many_steps` need an `Environment`; an environment after WarpDrive's manual takes single steps.
 
     Args:
-        name: As `is_outside`.
+        name: Name as for `is_outside`.
         config: Its arguments, each as KEY=VALUE.
-        preset: How many environments there are, unless ``n_envs`` says.
-        cases: Of `OUTSIDE_CASES`; none: both.
-        backends: Of those that it has kernels for; none: all of them.
+        preset: Preset of the number of environments, unless ``n_envs`` is given.
+        cases: Names in `OUTSIDE_CASES`; empty: both.
+        backends: Backends with kernels for it; empty: all of them.
         n_envs: Numbers of environments.
 
     Raises:
-        CompareError: Another case or backend is named, there are no NumPy kernels, or the class takes other arguments.
-        ConfigError: There is no such class, or the config breaks a rule of its own.
+        CompareError: A case or backend is unknown, NumPy kernels are missing, or the arguments do not fit.
+        ConfigError: The class does not exist, or the config breaks its rules.
     """
     from warpdrive_min.environment import Environment
 
@@ -138,7 +138,7 @@ def outside_jobs(
         env = environment_of({"env": name})
     except ConfigError:
         raise
-    except Exception as error:  # whatever its author's constructor raises
+    except Exception as error:  # its constructor may raise anything
         do = "give its arguments, each as --config KEY=VALUE; `python -m warpdrive_min validate` shows where it breaks"
         raise CompareError(
             f"--env: {target} cannot be made with arguments {arguments} (got {type(error).__name__}: {error}); {do}"
@@ -166,7 +166,7 @@ def config_of(settings: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of an environment's class from KEY=VALUE settings.
 
     Raises:
-        CompareError: One is no pair.
+        CompareError: A setting is not KEY=VALUE.
     """
     from warpdrive_min.commands.environments import read_settings
 

@@ -1,7 +1,7 @@
 """Training in several ranks of one host, with equal work each: `scaling`.
 
-It is also the program of a rank, which torchrun starts: ``python -m bench.workloads.scaling JSON FILE``. JSON says the
-point, how much is measured, and how many threads of the CPU a rank has; the first rank writes to FILE.
+Also the program of a rank, which torchrun starts: ``python -m bench.workloads.scaling JSON FILE``. JSON names the
+point, the plan and the CPU threads per rank; the first rank writes to FILE.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-if __name__ == "__main__":  # before anything that takes seconds to import
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a word: who has launched it has said all
+if __name__ == "__main__":  # before imports that take seconds
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends silently: the launching process reports
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 from ..core.case import Case
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 PROGRAM: Final = f"{__package__}.scaling"
 REPORT: Final = "report.json"
 ON_GPUS: Final = (1, 2, 4, 8)
-"""Ranks, each with a GPU of its own."""
+"""Numbers of ranks, one GPU each."""
 ON_THREADS: Final = (1, 2)
-"""Ranks on a CPU, each with the same share of its threads, however many there are."""
+"""Numbers of ranks on a CPU; threads per rank are constant."""
 
 
 # ------------------------------------------------------------------ points
 
 
 def scaling_points(preset: Preset) -> list[Point]:
-    """Return CartPole in two ranks on the CPU, and both Tags on 1 to 8 GPUs."""
+    """Return CartPole in two CPU ranks, and both Tags on 1-8 GPUs."""
     if preset == "smoke":
         return [ranks_point("cartpole", "cpu", n, n_envs=16, n_agents=1, n_steps=16) for n in ON_THREADS]
     points = [ranks_point("cartpole", "host", n, n_envs=1_000, n_agents=1, n_steps=100) for n in ON_THREADS]
@@ -58,7 +58,7 @@ def scaling_points(preset: Preset) -> list[Point]:
 
 
 def ranks_point(env: str, backend: str, n_ranks: int, **sizes: Any) -> Point:
-    """Return a point of A2C in so many ranks, each of these sizes."""
+    """Return a point of A2C in ``n_ranks`` ranks, each of these sizes."""
     place = {"env": env, "backend": backend, "n_ranks": n_ranks}
     return place | training_point(env, backend, **sizes, algorithm="A2C")
 
@@ -88,7 +88,7 @@ def scaling(point: Point) -> Ranks:
         run=lambda plan: start(point, plan, threads),
         facts=Facts(
             mode=point["mode"],
-            device=torch.device("cuda" if on_gpu else "cpu"),  # the ranks have them; this process touches none
+            device=torch.device("cuda" if on_gpu else "cpu"),  # the ranks use the devices; this process uses none
             threads=None if on_gpu else threads * n_ranks,
             work=steps_of(env_steps, point["n_agents"]),
         ),
@@ -96,15 +96,15 @@ def scaling(point: Point) -> Ranks:
 
 
 def start(point: Point, plan: Plan, threads: int) -> Measurement:
-    """Start the ranks of a point, and return the report of the first.
+    """Start the ranks of a point, and return the first rank's report.
 
     Args:
         point: The point.
-        plan: How much is measured.
+        plan: Amount of sampling.
         threads: CPU threads of torch in each rank.
 
     Raises:
-        TrainingError: A rank has failed; what it said is on standard error.
+        TrainingError: A rank failed; its output is on standard error.
     """
     from pydantic import TypeAdapter
 
@@ -121,7 +121,7 @@ def start(point: Point, plan: Plan, threads: int) -> Measurement:
 
 
 def main(task: str, file: str) -> None:
-    """Train as a rank, and if it is the first one write what all have come to."""
+    """Train as a rank; the first rank writes the combined result."""
     import torch
     from pydantic import TypeAdapter
 
@@ -136,7 +136,7 @@ def main(task: str, file: str) -> None:
 
 
 def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
-    """Set up, check, time and check again; returns the same times on all ranks."""
+    """Set up, check, time, check; return equal times on all ranks."""
     import torch
 
     from .setups.iterations import learned, learning_check, twin_check
@@ -152,7 +152,7 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     else:
         iterations = timed(backend, iterates, learning_check(trainer, rank_check(trainer, world)), work={})
     timer = Timer(replace(iterations, stopwatch=SlowestRank(stopwatch_for(iterations), world, backend.device)))
-    before = iterations.check()  # a failure that the first rank alone sees must not stop it alone
+    before = iterations.check()  # a failure seen by the first rank only must not stop it alone
     timer.settle(plan)
     measurement = timer.measurement(plan)
     after = iterations.check_after()
@@ -164,7 +164,7 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
 class SlowestRank:
     """Stopwatch that starts on all ranks together and returns the slowest time.
 
-    So they also decide alike how long they warm up and how many samples they take.
+    So all ranks also agree on the warm-up and on the number of samples.
     """
 
     def __init__(self, own: Stopwatch, world: World, device: torch.device) -> None:
@@ -185,7 +185,7 @@ class SlowestRank:
 
 
 def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
-    """Return a comparison of the weights of all ranks, made by the first rank.
+    """Return a comparison of all ranks' weights, made by the first rank.
 
     The error is infinite if only bits differ.
     """

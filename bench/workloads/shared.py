@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 SEED: Final = 274880
-"""Seed of all cases that have no axis of seeds."""
+"""Seed of all cases without an axis of seeds."""
 FP32: Final = "fp32"
-"""Precision of points without that axis."""
+"""Precision of points without an axis of precisions."""
 UNTIL_END: Final = {"until": "end"}
-"""Axis of a run that continues after the threshold."""
+"""Axis of runs that continue after the threshold."""
 MEMBERS: Final = "members"
-"""Note of a population's record: metrics of its members, null below the threshold."""
+"""Note in a population's record: metrics per member, null below the threshold."""
 OURS: Final = "ours"
-"""Implementation with a kernel on each backend; those named after torch run once on each device."""
+"""Our implementation, on each backend; torch's are measured once per device."""
 ON_GPU: Final = tuple(name for name in BACKENDS if name not in ON_CPU)
 
 
 # ------------------------------------------------------------------ environments and their configs
 
 ENVS_FOLDER: Final = Path(__file__).resolve().parents[2] / "envs"
-"""Folder of the environments, in a checkout and in a wheel."""
+"""Folder of the environments, in a checkout or a wheel."""
 
 EPISODE_LENGTHS: Final = {
     "cartpole": 500,
@@ -42,25 +42,29 @@ EPISODE_LENGTHS: Final = {
     "acrobot": 500,
     "pendulum": 500,
 }
-"""Steps of an episode in environments of one agent, as in WarpDrive's run configs."""
+"""Episode lengths of environments with one agent, as in WarpDrive's run configs."""
 FULLY_OBSERVED_AGENTS: Final = 110
-"""Agents up to which those of Tag GridWorld observe all others; above, the observations would fill the memory."""
+"""Agents up to which Tag GridWorld observes all others.
+
+Above that the observations would fill the memory."""
 TAG_SIDE: Final = 20.0
-"""Side of Tag Continuous's square, as in WarpDrive's run config."""
+"""Side length of Tag Continuous, as in WarpDrive's run config."""
 ROOMY_AGENTS: Final = 110
-"""Agents that WarpDrive's run config puts there."""
+"""Number of agents in WarpDrive's run config of Tag Continuous."""
 CROWDED_AGENTS: Final = 10_000
-"""Agents up to which they share that square; more of them each have as much room as one of `ROOMY_AGENTS`."""
+"""Agents up to which they share that square.
+
+Above that each has as much room as one of `ROOMY_AGENTS`."""
 
 
 def env_config(env: str, n_agents: int, neighbor_search: str = "auto", n_taggers: int | None = None) -> dict[str, Any]:
     """Return the config of an environment, as in published run configs.
 
     Args:
-        env: Its name in `ENVS`.
-        n_agents: All of them.
-        neighbor_search: Of Tag Continuous.
-        n_taggers: Of Tag Continuous; None: one in eleven agents.
+        env: Name in `ENVS`.
+        n_agents: Number of all agents.
+        neighbor_search: Setting of Tag Continuous.
+        n_taggers: Number of taggers in Tag Continuous; None: one in eleven agents.
     """
     if env in EPISODE_LENGTHS:
         return {"episode_length": EPISODE_LENGTHS[env]}
@@ -108,7 +112,7 @@ def run_config_file(env: str, name: str) -> Path:
 
 
 def is_outside(name: str) -> bool:
-    """True if a name is ``module:Class`` or a path; a config in JSON may follow."""
+    """True if a name is ``module:Class`` or a path, optionally with config."""
     target = name.partition("{")[0]
     if ":" not in target and not os.path.exists(target):
         return False
@@ -121,14 +125,14 @@ def is_outside(name: str) -> bool:
 
 
 def availability() -> dict[str, Availability]:
-    """Return for each backend, and plain NumPy, whether it can run here."""
+    """Return the availability of each backend, and of vectorised NumPy."""
     from warpdrive_min.backends import Availability, availability
 
     return {**availability(), PLAIN: Availability(True, "NumPy")}
 
 
 def has_gpu() -> bool:
-    """True if this machine has a CUDA GPU; without torch, NVML is asked."""
+    """True if this machine has a CUDA GPU; without torch, by NVML."""
     torch = sys.modules.get("torch")
     return bool(torch.cuda.is_available()) if torch else _has_nvml_gpu()
 
@@ -151,7 +155,7 @@ def _has_nvml_gpu() -> bool:
 
 
 def has_gpu_sizes(preset: Preset) -> bool:
-    """True if a preset has GPU sizes: `full`, or another with a GPU."""
+    """True if a preset has GPU sizes: `full`, others with a GPU."""
     return preset == "full" or (preset != "smoke" and has_gpu())
 
 
@@ -169,7 +173,7 @@ def steps_of(n_envs: int, n_agents: int) -> dict[str, int]:
 
 
 AGENT_COUNTS: Final = [5, 20, 110, 500, 1_000, 2_000, 5_000, 10_000]
-"""Agents in each of `N_ENVS_OVER_AGENTS` environments."""
+"""Numbers of agents in each of `N_ENVS_OVER_AGENTS` environments."""
 N_ENVS_OVER_AGENTS: Final = 100
 CARTPOLE: Final = ("cartpole", 1)
 TAG_GRIDWORLD: Final = ("tag_gridworld", 5)
@@ -177,7 +181,7 @@ TAG_CONTINUOUS: Final = ("tag_continuous", 110)
 RICE: Final = ("rice", 27)
 COVID19_ECONOMY: Final = ("covid19_economy", 52)
 CROWD: Final[dict[str, Any]] = {"env": "tag_continuous", "n_agents": 1_000, "n_taggers": 100}
-"""Agents of which a block steps an environment in CUDA C alone."""
+"""Environment that one whole block steps, in CUDA C only."""
 
 
 def place(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> dict[str, Any]:
@@ -197,7 +201,7 @@ def training_point(
     mode: str = "",
     **first: Any,
 ) -> dict[str, Any]:
-    """Return a point of a trainer, its axes in the order of records."""
+    """Return a trainer's point, with axes in record order."""
     network = network or ("256-256" if env in ("tag_continuous", "covid19_economy") else "32-32")
     algorithm = {"algorithm": first.pop("algorithm")} if "algorithm" in first else {}
     how = {"network": network, "precision": precision, "mode": mode or default_mode(backend)}
@@ -207,7 +211,8 @@ def training_point(
 def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
     """Return numbers of environments, by environment and number of agents.
 
-    Preset default has every second one: with all other cases it takes less than an hour on a machine with a GPU.
+    Preset default has every second one, so that with all other cases it takes less than an hour on a machine with a
+    GPU.
     """
     classic = [(env, 1) for env in EPISODE_LENGTHS]
     if preset == "smoke":
@@ -223,7 +228,7 @@ def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
     if preset == "full":
         sizes["tag_continuous", 5] = [100, 1_000, 10_000, 100_000]
         sizes[TAG_GRIDWORLD] = [*sizes[TAG_GRIDWORLD], 100_000]
-    sizes[COVID19_ECONOMY] = [60, *([1_000, 10_000] if on_gpu else [])]  # of 60 is WarpDrive's own number
+    sizes[COVID19_ECONOMY] = [60, *([1_000, 10_000] if on_gpu else [])]  # 60 is WarpDrive's number
     for env in ("tag_gridworld", "tag_continuous"):
         for n_agents in agent_counts(preset):
             if on_gpu or n_agents <= 1_000:
@@ -232,10 +237,10 @@ def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
 
 
 def agent_counts(preset: Preset) -> list[int]:
-    """Return `AGENT_COUNTS`, in preset default every second one."""
+    """Return `AGENT_COUNTS`; in preset default every second one."""
     return AGENT_COUNTS[:: 2 if preset == "default" else 1]
 
 
 def is_to_the_end(point: Point) -> bool:
-    """True if a run continues after the threshold; it is not timed."""
+    """True if a run continues after the threshold; it is untimed."""
     return point.get("until") == UNTIL_END["until"]

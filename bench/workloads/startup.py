@@ -1,4 +1,4 @@
-"""From a fresh process to the first step or update: `startup`."""
+"""Time from a fresh process to its first step or update: `startup`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CACHED_ON: Final = ("host", "pycuda")
 def startup_points(preset: Preset) -> list[Point]:
     """Return starts to CartPole's first step, and to its first update.
 
-    From preset paper on also that of Tag Continuous. What has no cache of compiled code is cold alone.
+    From preset paper on also those of Tag Continuous. Backends without a cache of compiled code start cold only.
     """
     if preset == "smoke":
         return [
@@ -55,12 +55,12 @@ def startup_points(preset: Preset) -> list[Point]:
 
 
 def first_step_point(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
-    """Return the point of the way to the first step."""
+    """Return the point of a start to the first step."""
     return {"until": FIRST_STEP} | place(env, backend, n_envs, n_agents, cache=cache)
 
 
 def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
-    """Return the point of the way to the first update, with compiled code."""
+    """Return the point of a start to the first update, compiled code cached."""
     return {"until": FIRST_UPDATE} | training_point(env, backend, n_envs, n_agents, n_steps, cache=CACHED)
 
 
@@ -68,15 +68,15 @@ def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_ste
 
 
 class StartError(RuntimeError):
-    """A process that was to be timed has failed."""
+    """A timed process failed."""
 
 
 class Starter:
-    """Starts the processes of a point, and keeps their arrays for the check.
+    """Starts a point's processes, and keeps their arrays for the check.
 
     Args:
-        point: The point; ``cache`` says whether each process finds the folder of compiled code empty, or as the first
-            one has left it.
+        point: The point. Its ``cache`` selects an empty folder of compiled code for each process, or the folder that
+            the first one filled.
         threads: CPU threads of torch in each process.
     """
 
@@ -88,10 +88,10 @@ class Starter:
         self.n_started = 0
 
     def start(self) -> dict[str, float]:
-        """Start a process, wait for it, and return how long each part of it took, s.
+        """Run a process; return the duration of each part, s, in order.
 
         Raises:
-            StartError: It failed; with the end of what it wrote.
+            StartError: The process failed; quotes the end of its output.
         """
         import numpy as np
 
@@ -103,13 +103,13 @@ class Starter:
         cache = Path(self._folder, CACHED if self._point["cache"] == CACHED else f"cache-{number}")
         out = Path(self._folder, f"out-{number}")
         out.mkdir()
-        # The driver has a cache of its own, of what it compiles from PTX.
+        # The driver has its own cache of code compiled from PTX.
         folders = {
             "WARPDRIVE_MIN_CACHE": str(cache),
             "CUDA_CACHE_PATH": str(cache / "driver"),
             "TRITON_CACHE_DIR": str(cache / "triton"),
         }
-        # By its path: as a module it would bring its package, and all that the cases need, before the clock starts.
+        # By path: as a module it would import its package and all cases before the clock starts.
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         done = run(
             [sys.executable, "-P", str(FRESH), json.dumps(dict(self._point)), str(out)],
@@ -127,9 +127,9 @@ class Starter:
         return parts
 
     def take(self) -> list[Arrays]:
-        """Return what each process since the last call came to.
+        """Return the arrays of each process since the last call.
 
-        If there was none it starts one, which also fills the cache.
+        If there was none, start one, which also fills the cache.
         """
         if not self._unchecked:
             self.start()
@@ -140,7 +140,7 @@ class Starter:
 def startup(point: Point) -> ColdStart:
     """Time fresh processes up to their first step or update.
 
-    Every process must come to the arrays of an oracle in this one, to the bit; so floats are exact.
+    The arrays of every process must be bit-identical to the reference's in this process, so floats are exact.
     """
     import torch
 
@@ -174,7 +174,7 @@ def startup(point: Point) -> ColdStart:
 
 
 def first_step(point: Point) -> tuple[Arrays, str]:
-    """Return the arrays after one step on another backend of the CPU, and its name."""
+    """Return the arrays after a step on another CPU backend, and its name."""
     from warpdrive_min.policies import random_policy
 
     from .setups.environments import start_env

@@ -23,14 +23,15 @@ ROLLOUT_SIZES: Final = (
     ("covid19_economy", 1_000, 52, 90),
     ("rice", 1_000, 27, 20),
 )
-"""Environment, number of environments, agents of each, and steps, on a GPU."""
+"""Environment, its number, agents per environment, and steps, on a GPU."""
 LARGEST: Final = (ROLLOUT_SIZES[2], ROLLOUT_SIZES[3], ROLLOUT_SIZES[5])
 
 
 def rollout_points(preset: Preset) -> list[Point]:
     """Return CartPole on the CPU; beyond smoke all sizes on a GPU.
 
-    The largest of each on `pycuda` also in other precisions and eagerly, and that of CartPole with a wider network.
+    The largest size of each on `pycuda` is also measured in other precisions and eagerly, and CartPole's with a wider
+    network.
     """
 
     def point(backend: str, size: tuple[str, int, int, int], **how: Any) -> Point:
@@ -49,15 +50,15 @@ def rollout_points(preset: Preset) -> list[Point]:
 
 
 VARIED: Final = {("cartpole", 16_384, 1, "PPO"), ("tag_continuous", 2_000, 110, "A2C")}
-"""Points that presets below full show in bfloat16, without graphs, and on torch's own kernels too; and preset default
-on Numba.
-"""
+"""Points also measured in bfloat16, without graphs and on torch's own kernels.
+
+This holds below preset full. In preset default only these run on Numba."""
 EXACT: Final = {("cartpole", 10_000, "A2C"), ("cartpole", 16_384, "PPO"), ("pendulum", 10_000, "DDPG")}
-"""Points that are trained exactly, too."""
+"""Points that are also trained with exact floats."""
 COVID19_ENVS: Final = (60, 1_000)
-"""Environments in which the COVID-19 economy is trained: as many as in the run config of its authors, and more."""
+"""Environments of the COVID-19 economy: its authors' run config, and more."""
 RICE_ENVS: Final = (60, 1_000, 10_000)
-"""Environments in which RICE is trained."""
+"""Environments of RICE."""
 
 
 def train_points(preset: Preset) -> list[Point]:
@@ -111,7 +112,7 @@ def train_pairs(preset: Preset) -> Pairs:
 
 
 def rollout(point: Point) -> Timed:
-    """Play a rollout and keep what could be learned from, in one graph or eagerly."""
+    """Play a rollout and keep its data, in a graph or eagerly."""
     from .setups.iterations import iterations, played, plays, rollout_check, twin_check
     from .setups.timing import available
     from .setups.trainers import player
@@ -124,7 +125,7 @@ def rollout(point: Point) -> Timed:
 
 
 def train(point: Point) -> Timed:
-    """Play a rollout and learn from it, in one CUDA graph each or eagerly."""
+    """Play a rollout and train on it, in graphs or eagerly."""
     import torch
 
     from .setups.iterations import iterations, learned, learning_check, twin_check

@@ -18,8 +18,8 @@ PACKAGES = ("envpool", "numpy")
 def prepare(point: Point) -> Work:
     """Return the stepping of a pool with uniform random actions.
 
-    With one batch, all environments step and are waited for. With more, a batch of those that are done first gets its
-    actions while the others step.
+    With one batch, all environments step together. With more, the batch that finishes first receives its actions while
+    the others step.
     """
     import envpool  # noqa: PLC0415  (the peer: whether it is there is found out here)
     import numpy as np  # noqa: PLC0415
@@ -37,13 +37,13 @@ def prepare(point: Point) -> Work:
     envs = pool(point["n_envs"], batch_size=n_batch)
     draw = drawing(envs, n_batch, np.random.default_rng(0))
     envs.async_reset()
-    received = deque[Any]()  # environments of batches that are to be sent
+    received = deque[Any]()  # environments of batches to be sent
 
     def run() -> None:
         for _ in range(n_batches):
             envs.send(draw(), received.popleft() if received else envs.recv()[-1]["env_id"])
 
-    def wait() -> None:  # else what was sent goes on beside our turn, untimed
+    def wait() -> None:  # otherwise sent work continues during our turn, untimed
         while len(received) < n_batches:
             received.append(envs.recv()[-1]["env_id"])
 

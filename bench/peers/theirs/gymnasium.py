@@ -19,7 +19,7 @@ COUNTS = "NumPy draws + step; a restart takes a step"
 
 
 def device() -> str:
-    """Return the kind of device that it runs on."""
+    """Return the kind of device."""
     return "cpu"
 
 

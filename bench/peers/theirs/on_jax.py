@@ -1,4 +1,4 @@
-"""Work compiled by JAX: one program for many steps, or one a step."""
+"""Work compiled by JAX: one program per step or per many steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from .work import RUN_STEPS, Point, Work
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
-"""JAX's event of a program that it has compiled."""
+"""JAX's event for a compiled program."""
 
 
 def device() -> str:
-    """Return the kind of device that JAX computes on."""
+    """Return the kind of device that JAX uses."""
     import jax  # noqa: PLC0415  (theirs)
 
     return "cuda" if jax.default_backend() == "gpu" else "cpu"
@@ -34,7 +34,7 @@ def counting() -> Callable[[], int]:
 
 
 def work(arrays: Callable[[], Any], notes: Mapping[str, Any], *, mode: str = "fused", **fields: Any) -> Work:
-    """Return work compiled by JAX, with results ``arrays`` and a counter of programs."""
+    """Return work compiled by JAX, with its results and a program counter."""
     import jax  # noqa: PLC0415  (theirs)
 
     kind = device()

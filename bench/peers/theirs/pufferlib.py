@@ -73,7 +73,7 @@ def _emulated(name: str, backend: str, n_envs: int) -> Any:
 
 
 def _workers(n_envs: int) -> int:
-    """Return the largest number of processes with a core each and equal shares."""
+    """Return the largest process count with a core each and equal shares."""
     import psutil  # noqa: PLC0415  (theirs)
 
     most = min(len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False) or 1)

@@ -1,4 +1,4 @@
-"""PureJaxRL's PPO: not a package, its checkout is on the path of the interpreter."""
+"""PureJaxRL's PPO, from a checkout on the interpreter's path."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def imported() -> Any:
 def prepare(point: Point) -> Work:
     """Return training runs of `UPDATES` iterations, compiled into one program.
 
-    Unlogged, environments lack the wrapper that sums up their episodes, and the program returns no metrics.
+    Without logging, environments lack the wrapper for episode sums, and the program returns no metrics.
     """
     ppo = imported()
     import jax  # noqa: PLC0415  (theirs)

@@ -17,9 +17,9 @@ __all__ = ["PACKAGES", "device", "learn"]
 SHIPPED = {"NUM_STEPS": 128, "UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "LR": 2.5e-4, "ANNEAL_LR": True}
 """More settings of its script for CartPole."""
 LONG_S = 5.0
-"""Length from which the first run is as fast as the next, s."""
+"""Duration above which first and second run are equally fast, s."""
 EPISODE_STEPS = 500
-"""Longest episode that is evaluated."""
+"""Maximum steps of an evaluation episode."""
 
 
 def learn(point: Point) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def summed_up(ended: Any, returns: Any, update_steps: int, updates: int) -> list
 
 
 def played(ppo: Any, config: Any, weights: Any, n_episodes: int) -> list[float]:
-    """Return the returns of greedy episodes, one an environment."""
+    """Return the returns of greedy episodes, one per environment."""
     import gymnax  # noqa: PLC0415  (theirs)
     import jax  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415

@@ -22,18 +22,20 @@ CLASSES = {
     "tag_continuous": "tag_continuous.tag_continuous:TagContinuous",
 }
 RUN_CONFIGS = {"cartpole": "single_cartpole", "acrobot": "single_acrobot", "pendulum": "single_pendulum"}
-"""Names of the run configs, where they are not those of the environments."""
+"""Names of the run configs that differ from their environments' names."""
 CONTROL = ("cartpole", "acrobot", "pendulum", "mountain_car", "continuous_mountain_car")
 GYM_MODULES = ("", ".spaces", ".envs", ".envs.classic_control", *(f".envs.classic_control.{each}" for each in CONTROL))
-"""Names that it imports from gym."""
+"""Names that WarpDrive imports from gym."""
 ENDLESS = 10**12
-"""Number of episodes for a trainer that never ends."""
+"""Number of episodes of a trainer that never ends."""
 FEWEST_STEPS = 2
-"""Steps of a rollout; with a single one its trainers lack the arrays that they act from."""
+"""Minimum steps of a rollout.
+
+With a single step its trainers lack the arrays for acting."""
 
 
 def device() -> str:
-    """Return the kind of device that it runs on."""
+    """Return the kind of device."""
     return "cuda"
 
 
@@ -52,7 +54,7 @@ def prepare(point: Point) -> Work:
 
 
 def _gym() -> dict[str, Any]:
-    """Import gymnasium as gym if gym is missing: gym does not run with NumPy 2."""
+    """Import gymnasium as gym if gym is missing (NumPy 2 breaks gym)."""
     if importlib.util.find_spec("gym") is not None:
         return {}
     for name in GYM_MODULES:
@@ -61,7 +63,7 @@ def _gym() -> dict[str, Any]:
 
 
 def _folder_of(package: str) -> Path:
-    """Return the folder of a package, which is not imported."""
+    """Return the folder of a package without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"No module named {package!r}")
@@ -71,7 +73,7 @@ def _folder_of(package: str) -> Path:
 def _copy(packages: list[Path]) -> None:
     """Put copies of its packages first on the path.
 
-    It writes the sizes of a run into its package before it compiles; other processes would read them.
+    It writes the sizes of a run into its package before it compiles, where other processes would read them.
     """
     folder = temporary_folder("warp-drive")
     for package in packages:
@@ -80,7 +82,7 @@ def _copy(packages: list[Path]) -> None:
 
 
 def _trainer(point: Point) -> Any:
-    """Return its trainer with the shipped run config, in the sizes of the point."""
+    """Return its trainer: the shipped run config in the point's sizes."""
     import yaml  # noqa: PLC0415
 
     root = Path(importlib.import_module("warp_drive").__file__ or "").parent
@@ -136,7 +138,7 @@ def _simulating(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
     import torch  # noqa: PLC0415
 
     envs = trainer.cuda_envs
-    given = trainer._evaluate_policies(batch_index=0)  # noqa: SLF001  (its shapes are what its sampler takes)
+    given = trainer._evaluate_policies(batch_index=0)  # noqa: SLF001  (its sampler takes arrays of these shapes)
     policy = next(iter(given))
     even = [torch.full_like(each, 0.0 if each.shape[-1] == 1 else 1 / each.shape[-1]) for each in given[policy]]
     of_sampler = {} if even[0].shape[-1] > 1 else {"damping": 0.15, "stddev": 0.2, "scale": 1.0}
@@ -154,7 +156,7 @@ def _simulating(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
 
 
 def _training(point: Point, trainer: Any, notes: dict[str, Any]) -> Work:
-    """Return iterations of its trainer without logging, with a lap for each step."""
+    """Return its training iterations without logging, a lap per step."""
     iteration, laps, step = 0, list[int](), trainer.cuda_envs.step_all_envs
 
     def timed_step(*arguments: Any, **keywords: Any) -> Any:

@@ -26,7 +26,7 @@ class Unavailable(Exception):  # noqa: N818  (not a failure)
 
 @dataclass(frozen=True)
 class Work:
-    """One point of a peer, ready to be timed."""
+    """Point of a peer, ready to be timed."""
 
     run: Callable[[], None]
     """Starts one block of work."""
@@ -35,8 +35,10 @@ class Work:
     env_steps: int
     """Steps of one run, over all environments."""
     trace: Callable[[], dict[str, Any]]
-    """Returns a step to check (``before``, ``actions``, ``after``, ``rewards``: lists with a row for each environment,
-    and ``config``: differences from ours), or ``says``: the peer's own check. Raises if that fails. Waits."""
+    """Returns a step to check, or ``says``: the peer's own check.
+
+    The step is ``before``, ``actions``, ``after``, ``rewards`` (lists with a row per environment) and ``config``
+    (differences from ours). Waits."""
     counts: str
     """Meaning of an environment step."""
     mode: str = "eager"
@@ -46,15 +48,16 @@ class Work:
     threads: int | None = 1
     """CPU threads; None on a GPU."""
     compiled: Callable[[], int] | None = None
-    """Returns the number of programs compiled since the set-up; None: no counter."""
+    """Returns the number of programs compiled since set-up; None: no counter."""
     laps: list[int] | None = None
-    """Receives the start times of the parts of a run, ns; each part waits for the one before. None: a run has no
-    parts."""
+    """Receives the start times of the parts of a run, ns.
+
+    Each part waits for the previous one. None: a run has no parts."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def shown(rows: int, **arrays: Any) -> dict[str, Any]:
-    """Return arrays as lists with a row for each environment, for `Work.trace`."""
+    """Return arrays as lists with a row per environment, for `Work.trace`."""
     return {name: values.reshape(rows, -1).tolist() for name, values in arrays.items()}
 
 

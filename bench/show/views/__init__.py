@@ -1,1 +1,1 @@
-"""Tables and charts of the cases, made of the tables and charts that `bench.show` offers."""
+"""Tables and charts of each case, built from those in `bench.show`."""

@@ -15,8 +15,8 @@ def charts(records: Iterable[Record], past: Iterable[Record] = ()) -> list[Chart
     """Return every chart that has evidence in the records of one machine.
 
     Args:
-        records: Records that are shown.
-        past: Other records, of any machine, of which the history of this one is drawn too.
+        records: Records to show.
+        past: Other records, of any machine, for the history of this one.
     """
     evidence = measured_alone(record for record in records if record.is_evidence)
     machines = set(by_machine(evidence))

@@ -1,4 +1,4 @@
-"""Table and charts of each case: `VIEWS`; and the tables that only one case has."""
+"""Table and charts of each case (`VIEWS`), and tables of single cases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .run_charts import TASK
 
 
 def training_table(records: Sequence[Record]) -> Table[Record]:
-    """Return every point, over what others reach on it on an H200."""
+    """Return every point, compared with published rates of others on an H200."""
 
     def over_reference(record: Record) -> float | None:
         return lead if math.isfinite(lead := run_charts.lead(record)) else None
@@ -70,7 +70,7 @@ def memory_table(records: Sequence[Record]) -> Table[Record]:
 
 
 class Part(NamedTuple):
-    """A part of a start."""
+    """Part of a start."""
 
     record: Record
     metric: str
@@ -97,14 +97,14 @@ def starts_table(records: Sequence[Record]) -> Table[Part]:
 # ------------------------------------------------------------------ learn
 
 MOST_LISTED: Final = 100
-"""Most runs listed one by one."""
+"""Maximum number of runs listed one by one."""
 
 Seeds: TypeAlias = Sequence[Record]
-"""Records of one task on one backend, each of a seed, or one of a population."""
+"""Records of a task on a backend: one per seed or population."""
 
 
 def learning_table(records: Sequence[Record]) -> Table[Seeds]:
-    """Return time and steps to the threshold, and the return after training, over seeds."""
+    """Return time and steps to the threshold and final return, over seeds."""
     groups = groups_of(sorted(records, key=point_order(TASK)), by(*TASK, "backend"))
 
     def where(seeds: Seeds) -> str:
@@ -172,7 +172,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
 def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str]) -> Column[Seeds]:
     """Return the column of a metric of all seeds.
 
-    A seed that misses the threshold takes infinitely long. Runs to the end are not timed.
+    A seed that misses the threshold counts as infinite time. Runs to the end are not timed.
     """
 
     def text(seeds: Seeds) -> str:
@@ -197,7 +197,7 @@ def _n_seeds(seeds: Seeds) -> int:
 
 
 def without_curve(records: Sequence[Record]) -> list[str]:
-    """Name the trainings that were timed but not learned in the same precision."""
+    """Name the timed trainings without a learning curve in the same precision."""
 
     def trained(case: str) -> set[tuple[str, str, str]]:
         points = [record.point for record in records if record.case == case]

@@ -1,4 +1,7 @@
-"""Charts of stepped environments: throughput, speed-up, memory and energy, over environments and over agents."""
+"""Charts of env steps: throughput, speed-up, memory, energy.
+
+Each is over environments or over agents.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
 
 
 def speedup_chart(records: Sequence[Record]) -> Chart:
-    """Chart speed-ups over the best CPU code, or over the oracle."""
+    """Chart speed-ups over the best CPU code, or over the reference."""
     best = best_on_cpu(records)
     if not best:
         return speedup_over(ORACLE)(records)
@@ -67,7 +70,7 @@ def speedup_chart(records: Sequence[Record]) -> Chart:
 
 
 def speedup_over(baseline: str) -> MakeChart:
-    """Return the chart of speed-ups over a CPU backend at the same size and run."""
+    """Return the chart of speed-ups over a CPU backend, same size and run."""
 
     def speedup(records: Sequence[Record]) -> Chart:
         bases = baselines(records, "backend", baseline)
@@ -113,7 +116,7 @@ def energy_chart(records: Sequence[Record]) -> Chart:
 
 
 def saturation(points: Sequence[DataPoint]) -> str:
-    """Name the smallest number of environments with a saturated rate."""
+    """Return the smallest number of environments with a saturated rate, as text."""
     full = min(point.x for point in points if point.y >= SATURATED * max(point.y for point in points))
     if full == max(point.x for point in points):
         return f"not saturated up to {full:,.0f} environments"
@@ -121,7 +124,7 @@ def saturation(points: Sequence[DataPoint]) -> str:
 
 
 def crossover(points: Sequence[DataPoint]) -> str:
-    """Name the number of environments above which a ratio stays above 1.
+    """Return the number of environments above which a ratio exceeds 1, as text.
 
     Between two measured sizes it is interpolated on a log-log line.
     """
@@ -153,7 +156,7 @@ def _over_envs(records: Sequence[Record], value: Value, *, level: float | None =
 
 
 def _in_sizes(records: Iterable[Record]) -> list[Record]:
-    """Select environments that have several numbers of environments, if any."""
+    """Select environments measured at several sizes, if any."""
     groups = grouped(plain(records), "env", "n_agents")
     several = [each for each in groups.values() if _n_values(each, "n_envs") > 1]
     return [record for each in several or groups.values() for record in each]
@@ -176,7 +179,7 @@ def _findings(panels: Sequence[Panel], say: Callable[[Sequence[DataPoint]], str]
 
 
 def agents_chart(records: Sequence[Record]) -> Chart:
-    """Chart the throughput over agents, at the number of environments with most sizes."""
+    """Chart the throughput over agents, at the most-measured number of environments."""
     partly = {"tag_gridworld": f"{AGENTS_IN_EACH} (above {FULLY_OBSERVED_AGENTS} observed in part)"}
     by_env = grouped(plain(latest(records)), "env").values()
     shown = _of_several_sizes(
@@ -216,7 +219,7 @@ def memory_chart(records: Sequence[Record]) -> Chart:
 
 
 def neighbors_chart(records: Sequence[Record]) -> Chart:
-    """Chart the neighbour search in cells against all pairs of the same run."""
+    """Chart the neighbour search in cells over all pairs of the run."""
     pairs = baselines(records, "neighbor_search", "all_pairs")
 
     def place(record: Record) -> tuple[Any, ...]:
@@ -299,7 +302,7 @@ def limits_chart(records: Sequence[Record]) -> Chart:
 
 
 def _by_direction(records: Sequence[Record], value: Value) -> list[Panel]:
-    """Return a panel for each environment, with series for more environments and more agents."""
+    """Return a panel per environment, with series over environments and over agents."""
     panels = []
     for (env,), of_env in grouped(plain(records), "env").items():
         series = []

@@ -1,4 +1,4 @@
-"""Charts of samplers, training and start-up: rows of runs, scaling over GPUs, and learning curves."""
+"""Charts of samplers, training and start-up, scaling over GPUs, learning curves."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def row_chart(
     panel: Callable[[tuple[Any, ...], Sequence[Record]], Panel],
     **declared: Any,
 ) -> Chart:
-    """Return a chart of rows with a panel for each value of some axes.
+    """Return a chart of rows with a panel per value of axes.
 
     Args:
-        records: In the order of their rows.
+        records: Records in the order of their rows.
         axes: Axes that tell panels apart.
         panel: Makes the panel of these values and records.
         declared: Other fields of the chart.
@@ -55,7 +55,7 @@ def row_chart(
 
 
 def samplers_chart(records: Sequence[Record]) -> Chart:
-    """Chart the rate of each sampler, with its ratio to torch on the same device."""
+    """Chart each sampler's rate, with its ratio to torch on the device."""
 
     def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
         n_envs, n_agents, n_actions = key
@@ -160,7 +160,7 @@ def split_chart(records: Sequence[Record]) -> Chart:
 
 
 def starts_chart(records: Sequence[Record]) -> Chart:
-    """Chart the parts of a start, one after the other."""
+    """Chart the parts of a start, stacked."""
     shown = sorted(latest(records), key=_start_name)
     names = dict.fromkeys(name for record in shown for name in record.notes["samples_s"])
     parts = {name: HATCHES[index // len(PART_COLORS)] for index, name in enumerate(names)}
@@ -270,7 +270,7 @@ def scaling_chart(records: Sequence[Record]) -> Chart:
 def efficiencies(records: Sequence[Record]) -> dict[int, float]:
     """Return rate(n) / (n * rate(1)) by `id` of each record.
 
-    Records without one of a single rank in the same run are left out.
+    Records without a single-rank record in the same run are omitted.
     """
     single = baselines(records, "n_ranks", 1)
     return {
@@ -281,7 +281,7 @@ def efficiencies(records: Sequence[Record]) -> dict[int, float]:
 
 
 def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series]:
-    """Return a series for each backend over numbers of ranks, then linear scaling."""
+    """Return a series per backend over ranks, then linear scaling."""
     efficiency = efficiencies(records)
     reached, ideal = [], []
     for name, style in BACKEND_STYLE.items():
@@ -305,7 +305,7 @@ def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series
 
 TASK: Final = ("env", "algorithm", "learner", "n_envs", "threshold", "precision", "until", "population")
 CURVE_POINTS: Final = 100
-"""Points at which curves of several seeds are averaged."""
+"""Points where curves of several seeds are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +363,7 @@ class LearningCurves:
         return [Panel(title, series, level=float(threshold) if policy == learner else None)]
 
     def _curve(self, record: Record, policy: str) -> tuple[Floats, Floats]:
-        """Return where a seed has a mean return, and these returns."""
+        """Return the curve's positions with a mean return, and these returns."""
         assert record.curve is not None
         pairs = zip(self.along(record.curve), record.curve.mean_return[policy], strict=True)
         found = np.array([pair for pair in pairs if pair[1] is not None], dtype=np.float64).reshape(-1, 2)
@@ -379,7 +379,7 @@ class LearningCurves:
         return sorted(found, key=lambda point: point.x)
 
     def _mean(self, curves: Sequence[tuple[Floats, Floats]]) -> list[DataPoint]:
-        """Return the interquartile mean, from where all seeds have a return."""
+        """Return the interquartile mean, starting where all seeds have a return."""
         curves = [curve for curve in curves if len(curve[0])]
         if not curves:
             return []

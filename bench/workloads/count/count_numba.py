@@ -1,4 +1,4 @@
-"""The least that a launch can do, in Numba: the rule of `count.cu`."""
+"""Minimal kernel in Numba: the rule of `count.cu`."""
 
 from __future__ import annotations
 

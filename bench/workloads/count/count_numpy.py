@@ -1,4 +1,4 @@
-"""The least that a launch can do, in NumPy: the rule of `count.cu`."""
+"""Minimal kernel in NumPy: the rule of `count.cu`."""
 
 from __future__ import annotations
 

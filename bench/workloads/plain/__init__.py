@@ -1,7 +1,7 @@
-"""Environments in plain vectorised NumPy: a CPU baseline.
+"""Environments in vectorised NumPy: a CPU baseline.
 
-They share nothing with the kernels: their own generator, their own layout, operations in place. The economies have
-no such code: their fastest code on a CPU is C++.
+They share nothing with the kernels: generator and layout differ, and operations are in place. The economies have no
+such code; their fastest CPU code is C++.
 """
 
 from __future__ import annotations

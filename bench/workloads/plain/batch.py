@@ -1,4 +1,4 @@
-"""Base of the plain baselines: many environments in NumPy arrays."""
+"""Base of the NumPy baselines: many environments in NumPy arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Indices = NDArray[np.intp]
 class Batch(abc.ABC):
     """Environments stepped together on one thread, with automatic restart.
 
-    A subclass makes `rewards` and, by `show`, both kinds of observations, in the layout that suits it, and starts all
+    A subclass creates `rewards` and, through `show`, both kinds of observations, in its own layout, and starts all
     environments. A step overwrites its results.
 
     Args:
@@ -29,7 +29,7 @@ class Batch(abc.ABC):
 
     observations: Floats
     final_observations: Floats
-    """Last observations of the episodes that ended with the last step, else stale."""
+    """Last observations of episodes that ended with the last step; stale elsewhere."""
     rewards: Floats
 
     def __init__(self, config: Any, n_envs: int, seed: int) -> None:
@@ -41,7 +41,7 @@ class Batch(abc.ABC):
 
     @abc.abstractmethod
     def draw(self) -> Array:
-        """Return a random action for every agent, uniform, by one call of the generator."""
+        """Draw a uniform action for every agent in one generator call."""
 
     @abc.abstractmethod
     def advance(self, actions: Array) -> None:
@@ -52,7 +52,7 @@ class Batch(abc.ABC):
         """Restart environments: write their state and `observations`."""
 
     def show(self, observations: Floats) -> None:
-        """Take an array for the observations, and make one alike for the last ones."""
+        """Set the observation array, and allocate one for last observations."""
         self.observations, self.final_observations = observations, np.zeros_like(observations)
 
     def keep_last(self, envs: Indices) -> None:
@@ -65,7 +65,7 @@ class Batch(abc.ABC):
 
     @abc.abstractmethod
     def as_sampled(self, actions: Array) -> Array:
-        """Return actions as the oracle has them, ``(n_envs, n_agents, n_types)``."""
+        """Return actions in the reference's layout, ``(n_envs, n_agents, n_types)``."""
 
     def step(self, actions: Array) -> None:
         """Step every environment, and restart those that ended."""
@@ -81,7 +81,7 @@ class Batch(abc.ABC):
             self.restart(ended)
 
     def snapshot(self) -> Callable[[], None]:
-        """Copy all arrays and the generator's state; return what restores them."""
+        """Copy arrays and generator state; return their restoring function."""
         live = [value for value in vars(self).values() if isinstance(value, np.ndarray)]
         copies, drawn = [array.copy() for array in live], self.generator.bit_generator.state
 

@@ -1,4 +1,4 @@
-"""Check of a plain baseline, step by step from its own state."""
+"""Check of a NumPy baseline, step by step from its own state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from .batch import Array, Batch
 def agreement(batch: Batch, oracle: EnvWrapper, n_steps: int) -> Agreement:
     """Step a batch and its reference from the same state, and compare.
 
-    Episodes that end are compared too: flags, rewards and last observations. What comes after is the start of another
-    one, by another generator, and is not.
+    For episodes that end, flags, rewards and last observations are compared. The next episode's start is not, because
+    another generator draws it.
 
     Args:
         batch: Any number of environments.
-        oracle: Started wrapper of the same environment on `cpu`, of as many or fewer copies, without `auto_reset`.
+        oracle: Started wrapper of the same environment on `cpu`, without `auto_reset`, with at most the batch's
+            number of copies.
         n_steps: Steps.
 
     Raises:
@@ -42,9 +43,9 @@ def agreement(batch: Batch, oracle: EnvWrapper, n_steps: int) -> Agreement:
 
 
 def _results(batch: Batch, after: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the arrays of a step before its restarts, shaped as the reference's ``after``.
+    """Return the arrays of a step before its restarts, shaped like ``after``.
 
-    State that a restart overwrote is the reference's.
+    State that a restart overwrote is taken from the reference.
     """
     ended = batch.done[: len(after["_done_"])]
     flags = {"terminated": batch.terminated, "truncated": batch.truncated}

@@ -1,6 +1,6 @@
-"""Classic control in plain NumPy: a float32 row a component of the state.
+"""Classic control in NumPy: one float32 row per component of the state.
 
-Formulas are those of the references; what a step needs lies in buffers that are made once.
+Formulas are the references'; steps use preallocated buffers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Single(Batch):
 
     n_state: ClassVar[int]
     n_features: ClassVar[int]
-    """Rows of the observations; as many as the state has: it is seen itself."""
+    """Number of observation rows; the state's if it is observed."""
     n_buffers: ClassVar[int]
-    """Rows that a step computes in."""
+    """Number of buffer rows for a step."""
     n_actions: ClassVar[int] = 0
-    """Number of actions; 0: they are numbers within `action_bounds`."""
+    """Number of actions; 0: actions are numbers within `action_bounds`."""
     reward: ClassVar[float] = 0.0
     """Reward of a step, unless `advance` writes another one."""
 
@@ -37,14 +37,14 @@ class Single(Batch):
         self.restart(np.arange(n_envs))
 
     def start(self, n: int) -> Floats:
-        """Draw starts, ``(n_state, n)``: here uniform within plus or minus `start_limits`."""
+        """Draw start states, ``(n_state, n)``: here uniform within +-`start_limits`."""
         drawn: Floats = 2 * self.generator.random((self.n_state, n), np.float32) - 1
         drawn *= self.start_limits[:, None]
         return drawn
 
     @property
     def start_limits(self) -> Floats:
-        """Largest start of all components, or of each."""
+        """Largest start value, of all components or of each."""
         return np.array([self.config.start_range], np.float32)
 
     @property
@@ -53,7 +53,7 @@ class Single(Batch):
         raise NotImplementedError
 
     def restart(self, envs: Indices) -> None:
-        """Draw the states of episodes."""
+        """Draw start states."""
         self.state[:, envs] = self.start(envs.size)
 
     def draw(self) -> Array:
@@ -138,7 +138,7 @@ class Valley(Single):
         np.clip(v, -c.max_speed, c.max_speed, out=v)
         x += v
         np.clip(x, c.min_position, c.max_position, out=x)
-        np.less_equal(x, c.min_position, out=self.flags)  # who rolls into the wall stops
+        np.less_equal(x, c.min_position, out=self.flags)  # a car that hits the wall stops
         np.maximum(v, 0, out=v, where=self.flags)
         np.greater_equal(x, c.goal_position, out=self.terminated)
         np.greater_equal(v, c.goal_velocity, out=self.flags)
@@ -152,7 +152,7 @@ class MountainCar(Valley):
     reward = -1.0
 
     def advance(self, actions: Array) -> None:
-        """Push to the left, not at all, or to the right."""
+        """Push left, not at all, or right."""
         push = np.multiply(actions, self.config.force, out=self.buffers[0], dtype=np.float32)
         push -= self.config.force
         self.roll(push)
@@ -167,7 +167,7 @@ class ContinuousMountainCar(Valley):
         return self.config.min_action, self.config.max_action
 
     def advance(self, actions: Array) -> None:
-        """Push as much as the action says."""
+        """Push by the action's value."""
         c = self.config
         push = np.clip(actions, c.min_action, c.max_action, out=self.buffers[0])
         push *= c.power
@@ -180,7 +180,7 @@ class ContinuousMountainCar(Valley):
 class Pendulum(Single):
     """Pendulum: rows are the angle within +-pi and the velocity.
 
-    Observed are cosine, sine and velocity.
+    Cosine, sine and velocity are observed.
     """
 
     n_state, n_features, n_buffers = 2, 3, 2
@@ -191,7 +191,7 @@ class Pendulum(Single):
         return np.array([self.config.start_angle, self.config.start_velocity], np.float32)
 
     def restart(self, envs: Indices) -> None:
-        """Draw the states of episodes, and show them."""
+        """Draw start states, and write their observations."""
         super().restart(envs)
         angle, velocity = self.state[:, envs]
         self.observations[:, envs] = np.cos(angle), np.sin(angle), velocity
@@ -202,7 +202,7 @@ class Pendulum(Single):
         return -self.config.max_torque, self.config.max_torque
 
     def advance(self, actions: Array) -> None:
-        """Advance by one semi-implicit Euler step; the sine is the one that was seen last."""
+        """Advance by one semi-implicit Euler step; reuses the last observation's sine."""
         c, (angle, velocity), (cos, sin, seen_velocity) = self.config, self.state, self.observations
         torque, part = self.buffers
         np.clip(actions, -c.max_torque, c.max_torque, out=torque)
@@ -228,14 +228,14 @@ class Pendulum(Single):
 class Acrobot(Single):
     """Acrobot: rows are both angles, kept within +-pi, and their velocities.
 
-    Observed are cosine and sine of each angle, and both velocities.
+    Cosine and sine of each angle and both velocities are observed.
     """
 
     n_state, n_features, n_buffers = 4, 6, 24
     n_actions = 3
 
     def restart(self, envs: Indices) -> None:
-        """Draw the states of episodes, and show them."""
+        """Draw start states, and write their observations."""
         super().restart(envs)
         angle_1, angle_2, *velocities = self.state[:, envs]
         of_angles = np.cos(angle_1), np.sin(angle_1), np.cos(angle_2), np.sin(angle_2)
@@ -265,7 +265,7 @@ class Acrobot(Single):
         self.observe()
 
     def differentiate(self, state: Floats, torque: Floats, slope: Floats) -> None:
-        """Write the derivative of a state by time to ``slope``."""
+        """Write the time derivative of a state to ``slope``."""
         c, (angle_1, angle_2, velocity_1, velocity_2) = self.config, state
         part, sin_2, d_1, d_2, ratio, phi_1, phi_2 = self.buffers[17:]
         coupling, (_, _, acc_1, acc_2) = c.coupling, slope
@@ -304,7 +304,7 @@ class Acrobot(Single):
         np.negative(acc_1, out=acc_1)
 
     def observe(self) -> None:
-        """Write what is seen, who has reached the height, and the rewards."""
+        """Write observations, termination at the goal height, and rewards."""
         c, (cos_1, sin_1, cos_2, sin_2, *_), (height, part) = self.config, self.observations, self.buffers[:2]
         for angle, cos, sin in zip(self.state[:2], (cos_1, cos_2), (sin_1, sin_2), strict=True):
             np.cos(angle, out=cos)
@@ -321,7 +321,7 @@ class Acrobot(Single):
 
 
 def wrap(angle: Floats, part: Floats) -> None:
-    """Take angles back within +-pi, in place; ``part`` is a buffer."""
+    """Wrap angles to +-pi, in place; ``part`` is a buffer."""
     np.multiply(angle, 1 / math.tau, out=part)
     np.rint(part, out=part)
     part *= math.tau

@@ -1,6 +1,6 @@
-"""Tag Continuous in plain NumPy; arrays are ``(n_envs, n_agents)``.
+"""Tag Continuous in vectorised NumPy; arrays are ``(n_envs, n_agents)``.
 
-The nearest others are found among all, for so many agents at a time that their distances stay in the cache.
+The nearest others are searched among all agents, in parts whose distances fit the cache.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from warpdrive_min.errors import require
 from .batch import Array, Batch, Flags, Floats, Indices
 
 PAIRS_AT_ONCE: Final = 2**17
-"""Pairs of agents whose distances are in memory at a time."""
+"""Agent pairs whose distances are in memory at a time."""
 AGENTS_PER_ROUND: Final = 25
-"""Agents for each observed one from which on a minimum for each is faster than a partition."""
+"""Ratio of all to observed agents above which minima beat a partition."""
 NOBODY: Final = 0xFFFF
-"""Id that stands for no agent."""
+"""Id of no agent."""
 INFINITE: Final = int(np.float32(np.inf).view(np.uint32))
 """Bits of an infinite distance."""
 
@@ -62,11 +62,11 @@ class TagContinuous(Batch):
         return (drawn * self.n_choices).astype(np.intp)
 
     def as_sampled(self, actions: Array) -> Array:
-        """Return them as they are."""
+        """Return the actions unchanged."""
         return actions
 
     def arrays(self) -> Mapping[str, Array]:
-        """Return views, and the number of runners, which is counted."""
+        """Return views, and the counted number of runners."""
         return {
             "loc_x": self.x,
             "loc_y": self.y,
@@ -82,11 +82,11 @@ class TagContinuous(Batch):
         }
 
     def keep_last(self, envs: Indices) -> None:
-        """Copy rows."""
+        """Copy rows of observations."""
         self.final_observations[envs] = self.observations[envs]
 
     def restart(self, envs: Indices) -> None:
-        """Draw positions and directions, and show them."""
+        """Draw positions and directions, and write their observations."""
         c = self.config
         x, y, quarter = self.generator.random((3, envs.size, c.n_agents), np.float32)
         self.x[envs], self.y[envs] = x * c.grid_length, y * c.grid_length
@@ -97,7 +97,7 @@ class TagContinuous(Batch):
             self.observations[envs[part]] = self.seen(envs[part])
 
     def advance(self, actions: Array) -> None:
-        """Move all agents, show them, tag, and give rewards."""
+        """Move all agents, observe, tag, and assign rewards."""
         c, in_game = self.config, self.in_game
         hits_edge = self.move(actions)
         for part in parts(self.n_envs, c.n_agents**2):
@@ -118,7 +118,7 @@ class TagContinuous(Batch):
         np.logical_not(runs.any(1), out=self.terminated)
 
     def move(self, actions: Array) -> Flags:
-        """Move the agents in the game in place; return who hit the edge."""
+        """Move agents in the game in place; return those at the edge."""
         c, in_game, direction, speed = self.config, self.in_game, self.direction, self.speed
         direction += c.turn_actions.take(actions[..., 1])
         direction -= np.floor(direction * (1 / math.tau)) * math.tau
@@ -146,7 +146,7 @@ class TagContinuous(Batch):
         return env, self.runners[runner], self.taggers[distance[env, :, runner].argmin(1)]
 
     def seen(self, envs: slice | Indices) -> Floats:
-        """Return what the agents of some environments see, ``(n, n_agents, n_features)``."""
+        """Return observations of some environments, ``(n, n_agents, n_features)``."""
         c, in_game, n_observed = self.config, self.in_game[envs], self.config.n_observed
         x, y = self.x[envs], self.y[envs]
         others = nearest(x, y, in_game, n_observed)
@@ -208,7 +208,7 @@ def by_minima(distance: Floats, n: int) -> Array:
 
 
 def by_partition(distance: Floats, n: int) -> Array:
-    """Return the same by a partition of integers: distance bits, then index."""
+    """Return the same indices by partitioning integers: distance bits, then index."""
     keys = np.left_shift(distance.view(np.uint32), np.uint64(16), dtype=np.uint64)
     keys |= np.arange(distance.shape[-1], dtype=np.uint64)
     keys.partition(n - 1, axis=-1)
@@ -217,6 +217,6 @@ def by_partition(distance: Floats, n: int) -> Array:
 
 
 def parts(n: int, n_others: int) -> Iterator[slice]:
-    """Divide ``n`` so that the pairs of a part with ``n_others`` fit the cache."""
+    """Divide ``n`` into parts whose pairs with ``n_others`` fit the cache."""
     at_once = max(1, PAIRS_AT_ONCE // n_others)
     return (slice(first, first + at_once) for first in range(0, n, at_once))

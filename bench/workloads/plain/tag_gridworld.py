@@ -1,6 +1,6 @@
-"""Tag GridWorld in plain NumPy; environments are the last axis.
+"""Tag GridWorld in vectorised NumPy; environments are the last axis.
 
-Cells are float32, which has all of them exactly. What of the observations never changes is written once.
+Cells are float32, which represents all of them exactly. Constant parts of the observations are written once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warpdrive_min.errors import require
 from .batch import Array, Batch, Floats, Indices
 
 MAX_GRID_LENGTH: Final = 2_896
-"""Largest grid whose squared distances float32 has exactly."""
+"""Largest grid whose squared distances float32 represents exactly."""
 DX: Final = np.array([0, 1, -1, 0, 0], np.float32)
 DY: Final = np.array([0, 0, 0, 1, -1], np.float32)
 
@@ -48,7 +48,7 @@ class TagGridWorld(Batch):
         self.seen_at_first = self.observations[..., 0].copy()
 
     def write_constants(self) -> None:
-        """Write the constant observations: types and, if all are seen, ids."""
+        """Write the constant observations: types and, if all agents are observed, ids."""
         n_agents = self.config.n_agents
         if not self.config.use_full_observation:
             self.observations[4, -1] = 1
@@ -77,7 +77,7 @@ class TagGridWorld(Batch):
         }
 
     def advance(self, actions: Array) -> None:
-        """Move all agents, look for a tag, and give rewards."""
+        """Move all agents, check for tags, and assign rewards."""
         c, (dx, dy) = self.config, self.moved
         DX.take(actions, out=dx, mode="clip")
         DY.take(actions, out=dy, mode="clip")
@@ -96,7 +96,7 @@ class TagGridWorld(Batch):
         self.observe()
 
     def observe(self) -> None:
-        """Write what changes of the observations of all agents."""
+        """Write the changing observations of all agents."""
         c, n = self.config, self.config.n_agents
         share = np.divide(self.cells, c.grid_length, out=self.moved)
         if c.use_full_observation:
@@ -108,6 +108,6 @@ class TagGridWorld(Batch):
         self.observations[-1] = np.divide(self.timestep, c.episode_length, dtype=np.float32)
 
     def restart(self, envs: Indices) -> None:
-        """Put all agents where every episode starts, and show it."""
+        """Put all agents at the fixed start, and write the observations."""
         self.cells[..., envs] = self.starts[..., None]
         self.observations[..., envs] = self.seen_at_first[..., None]

@@ -15,9 +15,11 @@ from ...core.point import Point, class_and_config
 from ..shared import SEED, env_config, is_outside
 
 CHECKED_AGENTS: Final = 2_000
-"""Agents of the environments that are held against the oracle; the first ones of the point."""
+"""Agents in environments that are checked against the reference.
+
+These are the first ones of the point."""
 CHECKED_STEPS: Final = 8
-"""Steps of a check."""
+"""Env steps of a check."""
 
 
 def start_env(point: Point, backend: str, n_envs: int, *, auto_reset: bool = True) -> EnvWrapper:
@@ -43,7 +45,7 @@ def environment_of(point: Point) -> CUDAEnvironmentContext:
     """Return the environment of a point, from `ENVS` or from outside.
 
     Raises:
-        ConfigError: There is no such class, or it does not take this config.
+        ConfigError: The class does not exist, or refuses this config.
     """
     name, own = class_and_config(point["env"])
     if is_outside(name):
@@ -54,17 +56,17 @@ def environment_of(point: Point) -> CUDAEnvironmentContext:
 
 
 def checked_envs(point: Point) -> int:
-    """Return how many environments of a point are held against the oracle."""
+    """Return the number of a point's environments that are checked."""
     n_envs: int = min(point["n_envs"], CHECKED_AGENTS // point["n_agents"])
     return max(1, n_envs)
 
 
 def sampler_bytes(wrapper: EnvWrapper) -> int:
-    """Return the least bytes of a draw for one environment."""
+    """Return the minimum bytes of a draw for one environment."""
     total = 0
     for agents in agent_sets(wrapper.env).values():
         space = wrapper.env.action_space[agents[0]]
-        if hasattr(space, "low"):  # uniform between bounds that all environments share
+        if hasattr(space, "low"):  # uniform within bounds that all environments share
             total += 4 * len(agents) * int(space.shape[0]) + 8
         else:
             categories = category_counts(space)

@@ -1,4 +1,4 @@
-"""Iterations of trainers: timing, least cost, and checks."""
+"""Iterations of trainers: timing, minimum cost, and checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def iterations(
     *,
     learns: bool = True,
 ) -> Timed:
-    """Return the timing of a trainer's iterations, or of their rollouts alone."""
+    """Return the timing of a trainer's iterations, or of their rollouts only."""
     return timed(
         trainer.wrapper.backend,
         repeats,
@@ -56,19 +56,19 @@ def plays(trainer: WatchedTrainer, mode: Any) -> Repeated:
 TWIN_ENVS: Final = 8
 TWIN_STEPS: Final = 16
 TWIN_ITERATIONS: Final = 3
-"""The first is eager everywhere, the second is captured, the third is a replay."""
+"""Iterations of a small run: one eager, one captured, one replayed."""
 Comparison = Callable[[], tuple[float, str]]
-"""Returns how far two runs are apart that must be the same to the bit, and what they are."""
+"""Returns the error of two bit-identical runs, and a description."""
 NO_TWIN: Final = "none before the timing, which another trainer would slow down"
-"""Oracle of what has no twin yet."""
+"""Reference's name in a check without a reference run."""
 
 
 def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Check]:
-    """Return the check of a small run against a second one.
+    """Return the check of a small run against a reference run.
 
     Args:
-        point: Whose sizes are made small.
-        run: Plays and learns, `TWIN_ITERATIONS` times; returns what it came to.
+        point: The point; its sizes are reduced.
+        run: Plays and learns, `TWIN_ITERATIONS` times; returns the resulting arrays.
     """
 
     def check() -> Check:
@@ -83,9 +83,9 @@ def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Che
 
 
 def twin_of(point: Point) -> Point:
-    """Return the point with equal results: other mode on a GPU, else backend.
+    """Return the point with equal results: other mode (GPU) or backend.
 
-    Exact training must come to the same on a CPU as on a GPU, and there once more.
+    Exact training must give the same on a CPU as on a GPU, and the same again there.
 
     Raises:
         Skip: That backend cannot run here.
@@ -98,16 +98,16 @@ def twin_of(point: Point) -> Point:
 
 
 def learned(point: Point) -> Arrays:
-    """Return the weights that some iterations teach."""
+    """Return the weights after some training iterations."""
     trainer = WatchedTrainer(point["env"], settings(point), exact=True)
     trainer.iterate_times(TWIN_ITERATIONS)
     return {"weights": trainer.weights()}
 
 
 def played(point: Point) -> Arrays:
-    """Return environments after some rollouts, and the weights of an update."""
+    """Return environments after some rollouts, and the weights after an update."""
     trainer = player(point, exact=True)
-    rollouts = plays(trainer, point["mode"])  # has played once
+    rollouts = plays(trainer, point["mode"])  # plays one rollout already
     for _ in range(TWIN_ITERATIONS - 1):
         rollouts.run()
     trainer.update()
@@ -117,7 +117,7 @@ def played(point: Point) -> Arrays:
 
 
 def named(data: CUDADataManager, *names: str) -> list[str]:
-    """Return the arrays of these names, of all roles and Dict keys."""
+    """Return the names of arrays for all roles and Dict keys."""
     return [
         each
         for each in data.array_names()
@@ -150,7 +150,7 @@ def learning_check(trainer: WatchedTrainer, compare: Comparison = lambda: (0.0, 
 
 
 def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]) -> Callable[[], Check]:
-    """Return the check of a rollout: it plays all its steps to finite numbers."""
+    """Return the check that a rollout completes with finite numbers."""
     data = trainer.wrapper.cuda_data_manager
 
     def check() -> Check:
@@ -160,7 +160,7 @@ def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]
         run()
         goes_on = data.tensor(EPISODE) == episode
         n_played = (data.tensor(TIMESTEP) - timestep)[goes_on]
-        # Some episodes are over; where none goes on, each was restarted, of which the episodes' numbers tell.
+        # Some episodes are over. If none continues, each was restarted, which the episode numbers show.
         is_whole = bool((n_played == point["n_steps"]).all())
         shown = named(data, Constants.OBSERVATIONS, Constants.REWARDS)
         is_finite = are_finite(*(data.tensor(name) for name in shown))
@@ -174,26 +174,26 @@ def rollout_check(point: Point, trainer: WatchedTrainer, run: Callable[[], None]
     return check
 
 
-# ------------------------------------------------------------------ least cost
+# ------------------------------------------------------------------ minimum cost
 
 
 def least_bytes(trainer: WatchedTrainer) -> int:
-    """Return the least bytes of an iteration: steps, and observations once.
+    """Return the minimum bytes of an iteration: steps, and observations once.
 
-    A policy that goes through them several times, or for the value too, reads them again. What all agents of an
-    environment see counts once.
+    A policy that reads observations several times, or for the value too, needs more. Observations shared by all agents
+    of an environment count once.
     """
-    n_bytes = trainer.wrapper.env.bytes_per_step  # with the row of each agent, written once
+    n_bytes = trainer.wrapper.env.bytes_per_step  # includes each agent's row, written once
     for group in trainer.groups.values():
         n_bytes += 4 * group.arrays.n_features * (3 * rows_seen(trainer, group) - group.arrays.n_agents)
     return int(trainer.config.trainer.train_batch_size * n_bytes)
 
 
 def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:
-    """Return the least multiply-adds of an iteration.
+    """Return the minimum multiply-adds of an iteration.
 
-    Gradients of what a layer is fed with, and what happens between the layers, come on top. What a first layer makes of
-    what all agents of an environment see counts once.
+    Gradients of a layer's inputs and operations between layers are not included. For observations shared by all agents
+    of an environment, the first layer counts once.
 
     Args:
         trainer: The trainer.
@@ -212,12 +212,12 @@ def least_ops(trainer: WatchedTrainer, *, learns: bool = True) -> int:
 
 
 def rows_seen(trainer: WatchedTrainer, group: PolicyGroup) -> int:
-    """Return the rows of observations that differ by more than the agent's id."""
+    """Return the observation rows that differ beyond the agent's id."""
     return group.arrays.n_agents if trainer.wrapper.env.own_columns is None else 1
 
 
 def rows_learned(policy: PolicyConfig, n_rows: int) -> int:
-    """Return the rows that an update passes through a policy's networks."""
+    """Return the rows that an update passes through its networks."""
     if policy.algorithm == "DDPG":
         return policy.batch_size * policy.updates_per_iteration
     return n_rows * (policy.n_epochs if policy.algorithm == "PPO" else 1)

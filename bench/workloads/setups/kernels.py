@@ -1,4 +1,4 @@
-"""Kernels, ours and torch's, each with its least cost and a reference."""
+"""Kernels, ours and torch's, each with its minimum cost and a reference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .timing import Repeated, available, repeated, timed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernel:
-    """A kernel ready to be called, with its least cost and its check."""
+    """Kernel ready to be called, with its minimum cost and its check."""
 
     calls: Repeated
     work: Mapping[str, int]
@@ -38,13 +38,13 @@ class Kernel:
     n_bytes: int
     n_ops: int = 0
     trial: Callable[[], tuple[Arrays, Arrays]]
-    """Calls it on spoiled arrays; returns what an oracle comes to, and what it came to."""
+    """Calls it on overwritten arrays; returns the reference's result and its own."""
     oracle: str
     tolerance: float = 0.0
-    """Largest difference that is allowed."""
+    """Largest allowed difference."""
     n_trials: int = 1
     periods: Mapping[str, Any] | None = None
-    """Periods of arrays of angles, by name."""
+    """Periods of angle arrays, by name."""
 
     def check(self) -> Check:
         """Compare with the reference in all trials; the largest error decides."""
@@ -79,12 +79,12 @@ def measured(make: Callable[[Point, Backend], Kernel], point: Point, noun: str) 
 
 
 def arrays_of(data: CUDADataManager) -> dict[str, torch.Tensor]:
-    """Return copies on the CPU of all arrays but the kernels' workspace."""
+    """Return CPU copies of all arrays except the kernels' workspace."""
     return {name: torch.from_numpy(array) for name, array in snapshot(data).items()}
 
 
 def mark_done(data: CUDADataManager, generator: torch.Generator) -> torch.Tensor:
-    """End the first and half of the other environments; return the flags."""
+    """End the first environment and half of the others; return the flags."""
     flags = torch.randint(0, 2, (data.n_envs,), generator=generator, dtype=torch.int32)
     flags[0] = 1
     data.tensor(DONE).copy_(flags)
@@ -92,13 +92,13 @@ def mark_done(data: CUDADataManager, generator: torch.Generator) -> torch.Tensor
 
 
 MOST_DRAWS: Final = 2_000
-"""Draws of a check; with few agents their number alone would take its time."""
+"""Draws of a check; limits its time with few agents."""
 
 STANDARD_ERRORS: Final = 6.0
-"""Largest deviation of a frequency."""
+"""Largest allowed deviation of a frequency, in standard errors."""
 
 Draw = tuple[Callable[[], None], Callable[[], torch.Tensor]]
-"""Draws, and returns the last actions, (n_envs, n_agents)."""
+"""Function that draws, and one that returns the last actions, (n_envs, n_agents)."""
 
 
 def sampler(point: Point, backend: Backend) -> Kernel:
@@ -144,7 +144,7 @@ def our_sampler(backend: Backend, probabilities: torch.Tensor) -> Draw:
 
 
 def torch_multinomial(backend: Backend, probabilities: torch.Tensor) -> Draw:
-    """Set up `torch.multinomial`, which takes the rows of all environments together."""
+    """Set up `torch.multinomial` on the rows of all environments together."""
     rows = probabilities.flatten(0, 1)
     last = torch.zeros((len(rows), 1), dtype=torch.int64, device=backend.device)
 
@@ -155,7 +155,7 @@ def torch_multinomial(backend: Backend, probabilities: torch.Tensor) -> Draw:
 
 
 def torch_categorical(backend: Backend, probabilities: torch.Tensor) -> Draw:
-    """Set up `torch.distributions.Categorical`, built anew for each draw."""
+    """Set up `torch.distributions.Categorical`, rebuilt for each draw."""
     last: list[torch.Tensor] = []
 
     def draw() -> None:
@@ -167,7 +167,7 @@ def torch_categorical(backend: Backend, probabilities: torch.Tensor) -> Draw:
 SAMPLERS: Final = {OURS: our_sampler, "torch.multinomial": torch_multinomial, "torch.Categorical": torch_categorical}
 
 SAVED_WORDS: Final = 8
-"""Numbers that are restored for each agent."""
+"""Numbers restored for each agent."""
 
 
 def reset(point: Point, backend: Backend) -> Kernel:
@@ -203,7 +203,7 @@ def own_reset(point: Point, backend: Backend) -> Kernel:
 
 
 def saved_reset(point: Point, backend: Backend) -> Kernel:
-    """Restart by copying `SAVED_WORDS` numbers for each agent."""
+    """Restart by copying `SAVED_WORDS` numbers per agent."""
     n_envs, n_agents = point["n_envs"], point["n_agents"]
     data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
     feed = DataFeed()
@@ -238,15 +238,17 @@ def saved_reset(point: Point, backend: Backend) -> Kernel:
 GAMMA: Final = 0.99
 
 SCANS: Final = 4
-"""Scans in a run; a loop of torch has thousands of launches for each."""
+"""Scans per run; a torch loop has thousands of launches for each."""
 
 SCAN_TOLERANCE: Final = 1e-4
-"""Largest error as a share of the largest return: a cumulative sum in float32 takes small differences of large sums."""
+"""Largest error relative to the largest return.
+
+A cumulative sum in float32 subtracts large, nearly equal sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Arrays of a rollout that are scanned."""
+    """Arrays of a rollout to scan."""
 
     rewards: torch.Tensor
     """(n_steps, n_envs, n_agents) float32."""
@@ -255,24 +257,24 @@ class Played:
     truncated: torch.Tensor
     """(n_steps, n_envs) int32."""
     last_values: torch.Tensor
-    """(n_envs, n_agents): what is expected after the last step."""
+    """(n_envs, n_agents): expected return after the last step."""
     returns: torch.Tensor
-    """As `rewards`; filled."""
+    """Output, shaped as `rewards`."""
 
     @property
     def goes_on(self) -> torch.Tensor:
-        """1 where no episode has ended, else 0, (n_steps, n_envs, 1) float32."""
+        """1 where no episode has ended, else 0; (n_steps, n_envs, 1) float32."""
         return ((self.terminated | self.truncated) == 0)[..., None].float()
 
     def to(self, device: torch.device | str) -> Played:
-        """Return the same on a device."""
+        """Return a copy on a device."""
         return Played(*(getattr(self, name).to(device) for name in self.__slots__))
 
 
 def return_scan(point: Point, backend: Backend) -> Kernel:
     """Sum discounted rewards: our kernel, a torch loop, or a cumulative sum.
 
-    A trial takes the definition in float64, on the CPU, for all rows.
+    A trial applies the definition in float64 on the CPU to all rows.
     """
     played = random_rollout((point["n_steps"], point["n_envs"], point["n_agents"])).to(backend.device)
     scan = SCANNERS[point["implementation"]](backend, played)
@@ -314,7 +316,7 @@ def our_scan(backend: Backend, played: Played) -> Callable[[], None]:
 
 
 def loop_scan(played: Played) -> None:
-    """Go back through the steps, some torch operations each."""
+    """Loop backwards through the steps, with some torch operations each."""
     after, goes_on = played.last_values, played.goes_on
     for step in reversed(range(len(played.rewards))):
         after = torch.addcmul(played.rewards[step], after, goes_on[step], value=GAMMA)
@@ -322,7 +324,7 @@ def loop_scan(played: Played) -> None:
 
 
 def cumulative_scan(played: Played) -> None:
-    """Take cumulative sums of gamma^t r(t) to each episode's end."""
+    """Compute cumulative sums of gamma^t r(t) up to each episode's end."""
     n_steps = len(played.rewards)
     steps = torch.arange(n_steps, device=played.rewards.device)
     discount = (GAMMA ** steps.float())[:, None, None]
@@ -352,7 +354,7 @@ def returns_in_float64(played: Played) -> torch.Tensor:
 
 
 FEW_INDICES: Final = 20
-"""Indices up to which the same permutation may come twice by chance."""
+"""Indices up to which a permutation may repeat by chance."""
 
 
 def shuffle(point: Point, backend: Backend) -> Kernel:
@@ -391,7 +393,7 @@ def shuffle(point: Point, backend: Backend) -> Kernel:
 
 
 RECORDED: Final = 4
-"""Steps of a check."""
+"""Steps recorded in a check."""
 
 
 def record(point: Point, backend: Backend) -> Kernel:
@@ -418,7 +420,7 @@ def record(point: Point, backend: Backend) -> Kernel:
     return Kernel(
         calls=repeated(backend, keep),
         work=steps_of(point["n_envs"], point["n_agents"]),
-        # Rewards in and out, with their sum in and out; flags in and out, and a count in and out.
+        # Rewards and their sum are read and written; flags and a count too.
         n_bytes=4 * recorder.rewards[0].nbytes + 4 * 8 * point["n_envs"],
         trial=trial,
         oracle=f"torch, on the CPU, {RECORDED} steps, to the bit",
@@ -436,7 +438,7 @@ def end_some(wrapper: EnvWrapper, generator: torch.Generator) -> None:
 
 
 def recorded(recorder: RolloutRecorder) -> dict[str, torch.Tensor]:
-    """Return copies on the CPU of all that a recorder keeps of its first step."""
+    """Return CPU copies of everything a recorder keeps of its first step."""
     rows = {name: getattr(recorder, name)[0] for name in ("rewards", TERMINATED, TRUNCATED, "successes")}
     kept = rows | recorder.state() | {"n_truncated": recorder.n_truncated}
     if recorder.truncated_observations is not None:
@@ -445,7 +447,7 @@ def recorded(recorder: RolloutRecorder) -> dict[str, torch.Tensor]:
 
 
 def recorded_by_torch(wrapper: EnvWrapper, recorder: RolloutRecorder) -> dict[str, torch.Tensor]:
-    """Return what a recorder must keep of the present arrays, in torch on the CPU."""
+    """Return the expected recording, by torch on the CPU."""
     data, before = arrays_of(wrapper.cuda_data_manager), recorded(recorder)
     is_done = data[DONE] != 0
     sums, steps = before["running_return"] + data["rewards"], before["running_steps"] + 1
@@ -469,7 +471,7 @@ def recorded_by_torch(wrapper: EnvWrapper, recorder: RolloutRecorder) -> dict[st
 
 
 LAUNCHES: Final = 100
-"""Launches in a run."""
+"""Launches per run."""
 
 
 def launch(point: Point, backend: Backend) -> Kernel:

@@ -1,4 +1,4 @@
-"""Runs that learn until a threshold or to the end, and their curves."""
+"""Training runs to a threshold or to the end, and their curves."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ from .timing import counterpart
 from .trainers import SCHEDULES, Settings, WatchedTrainer, shipped
 
 EVALUATED: Final = 100
-"""Episodes that the policy is judged by before and after."""
+"""Episodes of the policy's evaluation before and after training."""
 
 CHECKED: Final = 20
-"""Episodes that are played on another backend too."""
+"""Episodes that are also played on another backend."""
 
 CHECKED_ERRORS: Final = 4
-"""Standard errors by which their mean returns may differ."""
+"""Largest difference of their mean returns, in standard errors."""
 
 
 class LearningRun(WatchedTrainer):
-    """A trainer that stops at a policy's threshold, or trains to the end.
+    """Trainer that stops at a policy's threshold, or at the end.
 
-    What counts is `Trainer.recent_return`: the first episodes to end are the short ones, of which some environments
-    have only good ones, and others only bad ones.
+    The threshold applies to `Trainer.recent_return`. The first episodes to end are short ones, which in some
+    environments are all good and in others all bad.
 
     Args:
         env: Name of the environment in `ENVS`.
-        settings: The run.
-        learner: Policy that is judged.
-        threshold: Least mean return; None: train to the end.
+        settings: Run config of the run.
+        learner: Policy that is evaluated.
+        threshold: Minimum mean return; None: train to the end.
     """
 
     def __init__(self, env: str, settings: Settings, learner: str, threshold: float | None) -> None:
         stop = {} if threshold is None else {"stop_return": {learner: threshold}}
         super().__init__(env, settings | {"trainer": settings["trainer"] | stop}, saves=threshold is None)
         self.returns: list[dict[str, float | None]] = []
-        """For each row the `judged_return`."""
+        """`judged_return` of each row."""
 
     @property
     def judged_return(self) -> dict[str, float | None]:
-        """Mean return of each policy; None: too few steps, or no episode ended."""
+        """Mean return of each policy; None: too few steps or episodes."""
         return self.recent_return
 
     def log_metrics(self) -> Row:
-        """Log, and keep the returns."""
+        """Log metrics, and keep the returns."""
         row = super().log_metrics()
         self.returns.append(self.judged_return)
         return row
 
     def learn(self) -> Curve:
-        """Train; returns the curve, which begins now."""
+        """Train; return the curve, which starts now."""
         began = time.perf_counter()
         self.train()
         return Curve(
@@ -74,24 +74,24 @@ class LearningRun(WatchedTrainer):
 
 
 class PopulationRun(LearningRun, PopulationTrainer):
-    """Trainer of a population; stops when each member has the threshold."""
+    """Trainer of a population; stops when each member reaches the threshold."""
 
     @property
     def judged_return(self) -> dict[str, float | None]:
-        """Median over members of their mean returns; None: one has none yet."""
+        """Median of members' mean returns; None until all have one."""
         known = [value for value in self.recent_returns if value is not None]
         return {self.group.name: median(known) if len(known) == len(self.members) else None}
 
 
 Learning: TypeAlias = tuple[Callable[[], Measurement], Callable[[], Check]]
-"""Trains and returns what it came to, and checks the trainer."""
+"""Function that trains and returns the measurement, and the trainer's check."""
 
 
 def learning_of_policies(point: Point) -> Learning:
-    """Set up the training of a trainer's policies, of which one is judged."""
+    """Set up the training of policies; one is evaluated."""
     learner, is_whole = point["learner"], is_to_the_end(point)
     trainer = LearningRun(point["env"], settings(point), learner, None if is_whole else point["threshold"])
-    # Who plays at random must go on to do so, and from one start two that take their likeliest actions play one game.
+    # Random opponents must stay random. From one start state two greedy policies always play the same game.
     is_greedy = len(trainer.groups) == 1
 
     def scores() -> dict[str, Metric]:
@@ -185,7 +185,7 @@ def figures_of_members(members: Mapping[str, Sequence[float | None]], n_missing:
 
 
 MeanReturn: TypeAlias = tuple[float, float]
-"""Mean return of some episodes, and its standard error."""
+"""Mean return of several episodes, and its standard error."""
 
 
 def _over_members(scores: Iterable[evaluation.Score]) -> MeanReturn:
@@ -208,10 +208,10 @@ def best_score(trainer: LearningRun) -> evaluation.Score:
 
 
 def settings(point: Point) -> Settings:
-    """Return the run of a point: the shipped one, with one policy to train.
+    """Return a point's run: the shipped one with one trained policy.
 
-    More environments play as many steps each between updates, and as many episodes each in all; schedules, which count
-    the steps of all, are stretched.
+    With more environments, each still plays the same number of steps between updates and of episodes in total.
+    Schedules count the steps of all environments, so they are stretched.
     """
     config = shipped(point["env"], f"_{point['algorithm'].lower()}")
     changed = config.to_dict()
@@ -232,7 +232,7 @@ def settings(point: Point) -> Settings:
 
 
 def stretched(schedule: Any, times: float) -> Any:
-    """Return a schedule, or a mapping of them, whose points lie so many times as late."""
+    """Return a schedule, or mapping of them, stretched by ``times``."""
     if isinstance(schedule, Mapping):
         return {part: stretched(each, times) for part, each in schedule.items()}
     return [[step * times, value] for step, value in schedule] if isinstance(schedule, list) else schedule
@@ -241,7 +241,7 @@ def stretched(schedule: Any, times: float) -> Any:
 def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = True) -> dict[str, Metric]:
     """Return when a curve reaches the threshold, and where it ends.
 
-    Not timed it has no rates and seconds: those of a whole run have checkpoints and their evaluations in them.
+    Untimed it has no rates and seconds: runs to the end include checkpoints and evaluations.
     """
     found = {}
     returns = curve.mean_return[learner]
@@ -259,7 +259,7 @@ def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = Tr
 
 
 def same_return(trainer: LearningRun, play: Callable[[EnvWrapper], MeanReturn]) -> Check:
-    """Check a mean return on another backend of the CPU.
+    """Check a mean return on another CPU backend.
 
     Raises:
         Skip: That backend cannot run here.
@@ -275,11 +275,11 @@ def same_return(trainer: LearningRun, play: Callable[[EnvWrapper], MeanReturn]) 
 
 
 Z: Final = 1.96
-"""Standard errors on either side of a mean that make its 95 % interval."""
+"""Standard errors from a mean to its 95 % interval's ends."""
 
 
 def return_metric(mean: float, standard_error: float) -> Metric:
-    """Return a mean return as a figure, with its 95 % interval."""
+    """Return a mean return as a metric with its 95 % interval."""
     half = Z * standard_error
     return Metric(value=mean, unit="return", direction="higher", low=mean - half, high=mean + half)
 

@@ -1,4 +1,4 @@
-"""Steps, many in a launch or one at a time: their set-up and checks."""
+"""Many steps per launch or one at a time: set-up and checks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ from .trainers import n_weights
 
 STEPS_OF_A_LAUNCH: Final = 100
 WIDE: Final = 32_768
-"""Most environments of one agent that a twin with a policy has: with many to a thread of a CPU blocks are wider."""
+"""Maximum environments of one agent in a reference run with a policy.
+
+With many environments per CPU thread, blocks are wider."""
 ROUNDING: Final = {FP32: 1e-5, "tf32": 5e-3}
-"""Difference in log-probabilities and values that rounding makes in a policy of 64 units a layer, by precision."""
+"""Rounding differences in log-probabilities and values, by precision.
+
+They are for a policy with 64 units per layer."""
 
 
 def random_steps(point: Point) -> Timed:
-    """Step environments with random actions, many steps a launch."""
+    """Step environments with random actions, many steps per launch."""
     available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
     if wrapper.rollout_mode.name != "fused":
@@ -44,11 +48,11 @@ def random_steps(point: Point) -> Timed:
         require_room(wrapper)
     launch, steps = wrapper.bound_rollout(STEPS_OF_A_LAUNCH, keep=point["kept"])
     launch()
-    n_bytes, n_ops = 0, wrapper.env.ops_per_step  # the state stays near
+    n_bytes, n_ops = 0, wrapper.env.ops_per_step  # the state does not move through memory
     if point["kept"] == "all":
         n_bytes = sum(each[0][0].nbytes for name, each in steps._asdict().items() if name != FINAL_OBSERVATIONS)
     elif point["n_agents"] > 1:
-        n_ops = 0  # agents need not see each other, and how much of a step that is nobody says
+        n_ops = 0  # agents may not see each other, and the cost of that part of a step is undeclared
     return timed_steps(
         point,
         Repeated(launch, STEPS_OF_A_LAUNCH, "fused"),
@@ -63,7 +67,7 @@ def require_room(wrapper: EnvWrapper) -> None:
     """Check that a GPU can hold all observations of a launch.
 
     Raises:
-        Skip: It has not.
+        Skip: The GPU's memory is too small.
     """
     data = wrapper.cuda_data_manager
     if data.device.type != "cuda":
@@ -81,7 +85,7 @@ def steps_of_policy(point: Point) -> Timed:
     backend = available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
     model, is_fused = network(point, wrapper), point["mode"] == "fused"
-    acting: Policy = model if is_fused else lambda seen: model(seen)  # of which no kernel knows the layers
+    acting: Policy = model if is_fused else lambda seen: model(seen)  # hides the layers from the kernels
     n_steps = STEPS_OF_A_LAUNCH if is_fused or backend.captures_graphs else EAGER_STEPS
     with precision_of(point):
         form = wrapper.rollout_mode_of(model)
@@ -90,7 +94,7 @@ def steps_of_policy(point: Point) -> Timed:
         launch, steps = wrapper.bound_rollout(n_steps, acting, keep=point["kept"])
         launch()
         run = capture(backend, launch) if point["mode"] == "graph" else launch
-    # Products on matrix units are no operations of the float32 units, whose rate is the limit.
+    # Products on matrix units do not count as float32 operations, whose rate is the limit.
     n_products = 0 if (is_fused and backend.captures_graphs) or "precision" in point else n_weights(model)
     return timed_steps(
         point,
@@ -108,7 +112,7 @@ def precision_of(point: Point) -> AbstractContextManager[None]:
 
 
 def network(point: Point, wrapper: EnvWrapper) -> FullyConnected:
-    """Return the policy of a point, with the same weights each time."""
+    """Return the policy of a point; its weights are always the same."""
     space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
     n_features = math.prod(wrapper.cuda_data_manager.tensor("observations").shape[2:])
     config = ModelConfig(fc_dims=tuple(map(int, point["policy"].split("-"))), activation="tanh", init_method="xavier")
@@ -123,8 +127,8 @@ def network(point: Point, wrapper: EnvWrapper) -> FullyConnected:
 def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     """Check a policy's steps against torch and NumPy, in a smaller run.
 
-    What its actions lead to must be the same to the bit, log-probabilities and values but for `ROUNDING`, and actions
-    where `ROUNDING` does not decide.
+    The results of its actions must be bit-identical. Log-probabilities and values may differ by `ROUNDING`, and actions
+    only where `ROUNDING` decides.
     """
     n_envs = min(point["n_envs"], WIDE) if point["n_agents"] == 1 else checked_envs(point)
     twin, oracle = exact_pair(point, n_envs)
@@ -157,7 +161,7 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
 
 
 def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float) -> int:
-    """Count actions that the sampler would not draw, unless rounding decides."""
+    """Count actions that the sampler would not draw, except where rounding decides."""
     ends, n_wrong = probabilities.cumsum(-1), 0
     for step, (taken, until) in enumerate(zip(actions, ends, strict=True)):
         words = philox(step // 4, np.arange(len(taken)), 0, STREAM_ACTIONS, *seed_words(SEED))

@@ -20,14 +20,16 @@ from .environments import CHECKED_AGENTS, CHECKED_STEPS, checked_envs, sampler_b
 from .timing import available, repeated, snapshot_of, timed_steps
 
 CHECKED_STEPS_OF_MANY: Final = 2
-"""Checked steps of more agents than `CHECKED_AGENTS`, whose pairs take the oracle seconds a step."""
+"""Checked steps with more agents than `CHECKED_AGENTS`.
+
+Their pairs take the reference seconds per step."""
 
 
 def env_step(point: Point, *, draws: bool = True) -> Timed:
-    """Sample random actions, step, and restart what ended.
+    """Sample random actions, step, and restart ended environments.
 
     Args:
-        point: Its ``mode``, where it has one, says whether there is a graph.
+        point: The point; its ``mode``, if any, selects graph or eager.
         draws: Sample in each step; else the actions of one draw are taken again and again.
     """
     if point["backend"] == PLAIN:
@@ -56,7 +58,7 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
 
 
 def plain_step(point: Point, *, draws: bool) -> Timed:
-    """Do the same in plain NumPy; arguments as for `env_step`.
+    """Do the same in vectorised NumPy; arguments as for `env_step`.
 
     Raises:
         Skip: The environment has no plain NumPy code.
@@ -77,7 +79,7 @@ def plain_step(point: Point, *, draws: bool) -> Timed:
 
 
 def checked(point: Point, oracle: EnvWrapper, compare: Callable[[int], Agreement]) -> Callable[[], Check]:
-    """Return the check of a point by so many steps beside its oracle."""
+    """Return the check of a point: some steps compared with its reference."""
     n_steps = CHECKED_STEPS if point["n_agents"] <= CHECKED_AGENTS else CHECKED_STEPS_OF_MANY
 
     def check() -> Check:

@@ -21,7 +21,7 @@ from ..shared import steps_of
 
 
 def available(name: str) -> Backend:
-    """Return the backend, or skip the point with the reason and what to install."""
+    """Return the backend; raises Skip with the reason and what to install."""
     state = BACKENDS[name].availability()
     if not state.available:
         raise Skip(f"{name}: {state}")
@@ -45,30 +45,32 @@ def torch_threads(backend: Backend) -> int | None:
 # ------------------------------------------------------------------ repeated work
 
 GRAPH_STEPS: Final = 50
-"""Steps in a captured graph; long enough that its launch costs nothing."""
+"""Env steps in a captured graph, enough to hide its launch."""
 EAGER_STEPS: Final = 4
-"""Steps of a run on a CPU: one Philox block serves four draws, so that every run costs the same."""
+"""Env steps of a run on a CPU.
+
+One Philox block serves four draws, so every run costs the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Work that a run does several times."""
+    """Work that a run repeats."""
 
     run: Callable[[], None]
-    """Enqueues all of it."""
+    """Enqueues all repetitions."""
     n: int
     """Number of repetitions."""
     mode: Mode
 
 
 def repeated(backend: Backend, work: Callable[[], object], mode: Mode | None = None, n: int | None = None) -> Repeated:
-    """Do the work once, so that all is compiled, and return it many times over.
+    """Do the work once, to compile it, and return it repeated.
 
     Args:
-        backend: That it runs on.
+        backend: Backend of the work.
         work: Enqueues the same launches each time.
-        mode: As one graph or eagerly; None: as a graph where there are graphs.
-        n: How many times; None: `GRAPH_STEPS` where there are graphs, also if they are not used, else `EAGER_STEPS`.
+        mode: One graph or eager; None: a graph if the backend captures them.
+        n: Repetitions; None: `GRAPH_STEPS` if the backend captures graphs, even in eager mode, else `EAGER_STEPS`.
     """
     n = n or (GRAPH_STEPS if backend.captures_graphs else EAGER_STEPS)
     mode = mode or ("graph" if backend.captures_graphs else "eager")
@@ -98,17 +100,17 @@ def timed(
     """Return a timed workload, from the amounts of one repetition.
 
     Args:
-        backend: That it runs on.
-        repeats: What a run does.
-        check: Holds it against an oracle.
+        backend: Backend of the work.
+        repeats: Work of a run.
+        check: Compares it with a reference.
         work: Amount of each kind of work.
-        is_of_torch: The threads of a CPU are those of torch's own operations.
-        is_pinned: Each thread of a CPU has a core of its own while samples are taken, where there are as many.
-        n_bytes: Least bytes that are moved.
-        n_ops: Least operations.
-        notes: What a record tells beside.
-        snapshot: As of `Timed`.
-        twin: As of `Timed`.
+        is_of_torch: On a CPU the threads are those of torch's own operations.
+        is_pinned: Pin each CPU thread to its own core while sampling, if there are enough cores.
+        n_bytes: Minimum bytes moved.
+        n_ops: Minimum operations.
+        notes: Additional notes of the record.
+        snapshot: As in `Timed`.
+        twin: As in `Timed`.
     """
     cores = backend.own_cores if is_pinned else None
     return Timed(
@@ -142,12 +144,12 @@ def timed_steps(
     """Return the timing of steps of all environments of a point.
 
     Args:
-        point: Whose backend has its threads pinned; plain NumPy has the one of the oracle.
+        point: The point; its backend's threads are pinned. The NumPy baseline has the reference's thread.
         steps: Steps of a run.
-        check: Holds them against an oracle.
-        n_bytes: Least bytes that a step of one environment moves.
-        n_ops: Least operations of the same.
-        snapshot: As of `Timed`.
+        check: Compares them with a reference.
+        n_bytes: Minimum bytes that one env step moves.
+        n_ops: Minimum operations of one env step.
+        snapshot: As in `Timed`.
     """
     n_envs = point["n_envs"]
     return timed(
@@ -164,7 +166,7 @@ def timed_steps(
 
 
 def snapshot_of(data: CUDADataManager) -> Callable[[], None]:
-    """Copy all arrays but workspace; return what restores them. Enqueues."""
+    """Copy all arrays except workspace; return their restoring function. Enqueues."""
     live = [data.tensor(name) for name in data.array_names() if not data.attribute(name, "scratch", False)]
     copies = [tensor.clone() for tensor in live]
 

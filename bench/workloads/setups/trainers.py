@@ -24,33 +24,33 @@ from ...judge.anchors import SEPARATE
 from ..shared import SEED, env_config, run_config_file
 
 SCHEDULES: Final = ("lr", "vf_loss_coeff", "entropy_coeff")
-"""Settings of a policy that may change by steps of all environments."""
+"""Policy settings that may change with the env steps."""
 NETWORKS: Final[dict[str, dict[str, Any]]] = {
     "32-32": {"fc_dims": [32, 32]},
     "64-64": {"fc_dims": [64, 64]},
     "256-256": {"fc_dims": [256, 256]},
     SEPARATE: {"fc_dims": [64, 64], "activation": "tanh", "shared": False, "init_method": "orthogonal"},
 }
-"""Keys of the networks by their name on the axis; what they leave out is as in the run config."""
+"""Network settings by axis value; the run config has the others."""
 SPLIT_OVER: Final = 3
-"""Iterations from which the shares of rollout and update are taken."""
+"""Iterations over which the shares of rollout and update are measured."""
 NO_CHECKPOINTS: Final = 10**9
-"""Iterations to the first one."""
+"""Iterations until the first checkpoint; never reached."""
 Settings = dict[str, Any]
-"""A run config as a mapping, which a case changes before it becomes one again."""
+"""Run config as a mapping, changed before it is parsed again."""
 
 
 @cache
 def shipped(env: str, name: str) -> RunConfig:
-    """Return a run config that lies beside an environment, ``run_config<name>.yaml``."""
+    """Return an environment's shipped ``run_config<name>.yaml``."""
     return RunConfig.load(run_config_file(env, name))
 
 
 def settings(point: Point) -> Settings:
-    """Return the run of a point: the shipped run config in other sizes.
+    """Return a point's run: the shipped run config in other sizes.
 
-    What the shipped one lowers by steps of all environments stays as it begins: with millions of steps an iteration it
-    would be at its end, zero, after the first one.
+    Schedules by steps of all environments keep their first value. With millions of steps per iteration they would end,
+    at zero, after the first one.
     """
     changed = shipped(point["env"], "_ppo" if point["algorithm"] == "PPO" else "").to_dict()
     changed["env"] = env_config(point["env"], point["n_agents"], n_taggers=point.get("n_taggers"))
@@ -68,7 +68,7 @@ def settings(point: Point) -> Settings:
         policy["algorithm"] = point["algorithm"]
         for name in SCHEDULES:
             policy[name] = policy[name][0][1] if isinstance(policy[name], list) else policy[name]
-        if point["algorithm"] == "DDPG":  # learns from as many rows as it played, which is what WarpDrive does
+        if point["algorithm"] == "DDPG":  # trains on as many rows as it played, as WarpDrive does
             policy["batch_size"] = point["n_envs"] * point["n_steps"] * point["n_agents"]
         model = policy["model"]
         for network in (model["actor"], model["critic"]) if "actor" in model else (model,):
@@ -83,7 +83,7 @@ class WatchedTrainer(Trainer):
 
     Args:
         env: Name of the environment in `ENVS`.
-        settings: The run.
+        settings: Run config of the run.
         exact: Floats of the environment are bit-identical on every backend.
         saves: Save checkpoints as the run says, not only one at the end.
     """
@@ -104,17 +104,17 @@ class WatchedTrainer(Trainer):
             exact=exact or config.trainer.exact,
         )
         self.rows: list[tuple[float, Row]] = []
-        """Rows of metrics, each with the time at which it was there, s of the clock."""
+        """Rows of metrics, each with its time on the monotonic clock, s."""
         super().__init__(wrapper, config, verbose=False)
 
     def log_metrics(self) -> Row:
-        """Keep the row."""
+        """Store the row."""
         row = super().log_metrics()
         self.rows.append((time.perf_counter(), row))
         return row
 
     def warm_up(self) -> float:
-        """Compile and capture an iteration, go back, and return the seconds."""
+        """Compile and capture an iteration, restore the state, and return the seconds."""
         began = time.perf_counter()
         go_back = self.snapshot()
         self.iterate_times(2)
@@ -122,16 +122,16 @@ class WatchedTrainer(Trainer):
         return time.perf_counter() - began
 
     def weights(self) -> torch.Tensor:
-        """Return all weights of the learning policies, on the CPU."""
+        """Return all weights of the trained policies, on the CPU."""
         learning = [group for group in self.groups.values() if group.algorithm is not None]
         models = [model for group in learning for model in group.models.values()]
         return torch.cat([weight.detach().flatten().cpu() for model in models for weight in model.parameters()])
 
     def snapshot(self) -> Callable[[], None]:
-        """Copy the whole state of training; return what restores it.
+        """Copy the whole training state; return a function that restores it.
 
-        A trainer checks the first rollout after a state is loaded. After a snapshot of one that has played it does not:
-        each timed block starts from one, and a user waits for the check once a run.
+        A trainer checks the first rollout after loading a state. Restoring a snapshot that was taken after a rollout
+        skips that check: each timed block starts from a snapshot, while a user waits for the check once per run.
         """
         state, is_first_rollout = self.state(), self._is_first_rollout
         assert state is not None, "a trainer of one rank has all of its state"
@@ -145,12 +145,12 @@ class WatchedTrainer(Trainer):
         return restore
 
     def iterate_times(self, n: int) -> None:
-        """Play and learn some times; enqueues."""
+        """Play and train ``n`` times; enqueues."""
         for _ in range(n):
             self.iterate()
 
     def split(self) -> dict[str, float]:
-        """Measure rollout and update apart: ``rollout_s``, ``update_s``."""
+        """Measure rollout and update separately: ``rollout_s``, ``update_s``."""
         self.iterate_times(2)  # both phases have run eagerly, and are captured
         with quiet():
             self.log_metrics()
@@ -166,6 +166,6 @@ def player(point: Point, *, exact: bool = False) -> WatchedTrainer:
 
 
 def n_weights(model: torch.nn.Module, *, n_features: int = 0, share: float = 1) -> float:
-    """Return the weights that a row is multiplied with."""
+    """Return the number of weights that multiply a row."""
     weights = [weight for weight in model.parameters() if weight.dim() > 1]
     return sum(weight.numel() * (share if weight.shape[1] == n_features else 1) for weight in weights)
