@@ -121,8 +121,8 @@ def step_by_step(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None
 
     Args:
         tested: Started wrapper on any backend.
-        oracle: Started reference: a wrapper of the same environment on `cpu`, with at most as many copies and the same
-            options.
+        oracle: Started reference: a wrapper of the same environment on `cpu`, with the same options and at most the
+            same number of copies.
         draw: Writes the wrapper's actions of one step.
         n_steps: Steps.
     """
