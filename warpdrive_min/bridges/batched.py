@@ -69,7 +69,7 @@ class BatchedEnvironment:
         self.data = self.wrapper.cuda_data_manager
         self.device = self.data.device
         self.checks = synchronises or self.device.type == "cpu" or self.wrapper.debug
-        """True if values of tensors on the environments' device are checked, which synchronises."""
+        """True if tensors on the environments' device are checked, which synchronises."""
         self._reset_needed, self._is_started = reset_needed, False
         self.is_closed = False
         if self.wrapper.reset_on_host:
