@@ -65,7 +65,7 @@ def validate(
 ) -> None:
     """Check every kernel of an environment; exits with 1 if a check failed.
 
-    Exits with 2 if no check could run. Each check runs on every backend for which the environment has kernels. A class
+    Exits with 2 if no check could run. Each check runs on every backend that the environment has kernels for. A class
     may have a static method random_config(generator) that returns keyword arguments; --configs then draws that many.
     """
     console = Console()

@@ -1,4 +1,4 @@
-"""WarpDrive's consistency checker, on top of ours."""
+"""WarpDrive's consistency checker, based on our checker."""
 
 from __future__ import annotations
 

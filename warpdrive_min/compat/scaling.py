@@ -23,11 +23,11 @@ from warpdrive_min.training.scale.autoscale import auto_scale
 log = logging.getLogger(__name__)
 
 Setup = Callable[..., Any]
-"""WarpDrive's ``setup_trainer_and_train``: builds a wrapper and trainer, and trains."""
+"""WarpDrive's ``setup_trainer_and_train``: builds a wrapper and trainer; trains."""
 
 
 def best_param_search(low: int = 1, margin: int = 1, func: Callable[[int], Any] | None = None) -> int | None:
-    """Return the largest number for which a function succeeds; None without one.
+    """Return the largest argument that a function accepts without error, or None.
 
     ``low`` is halved while it fails, then doubled until it fails. Then the interval is halved down to ``margin``. Every
     exception is a failure.

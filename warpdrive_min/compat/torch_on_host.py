@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class CudaIsHost(TorchFunctionMode):
-    """Mode in which torch's functions treat `cuda` as the CPU.
+    """Context that makes torch's functions treat `cuda` as the CPU.
 
     `Tensor.cuda` and `Tensor.to` return the same tensor. `Tensor.cpu` copies, as from a GPU: values read before a step
     do not change. `torch.cuda` finds no GPU; its tensor types, events and waits are the CPU's.
