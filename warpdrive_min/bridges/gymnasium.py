@@ -155,8 +155,8 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         mask = self.batched.action_masks().get("")
         if mask is None:
             return {}
-        there = torch.ones_like(mask[..., 0], dtype=torch.bool)
-        return {Constants.ACTION_MASK: self._rows(mask), f"_{Constants.ACTION_MASK}": self._rows(there)}
+        present = torch.ones_like(mask[..., 0], dtype=torch.bool)
+        return {Constants.ACTION_MASK: self._rows(mask), f"_{Constants.ACTION_MASK}": self._rows(present)}
 
     def _mask(self, given: Any) -> torch.Tensor | None:
         if given is None:

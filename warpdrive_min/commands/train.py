@@ -229,8 +229,8 @@ def _latest(run: RunConfig, results_dir: str | None) -> Path:
     """Return the latest checkpoint of the run that saved most recently."""
     runs = runs_of(run)
     folders = [runs / results_dir / checkpoint.FOLDER] if results_dir else runs.glob(f"*/{checkpoint.FOLDER}")
-    there = [folder for folder in folders if folder.is_dir()]
-    for folder in sorted(there, key=lambda folder: folder.stat().st_mtime, reverse=True):
+    existing = [folder for folder in folders if folder.is_dir()]
+    for folder in sorted(existing, key=lambda folder: folder.stat().st_mtime, reverse=True):
         if found := checkpoint.latest(folder):
             return found
     raise CheckpointError(

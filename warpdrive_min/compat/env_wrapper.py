@@ -130,7 +130,7 @@ class GivenWrapper(env_wrapper.EnvWrapper):
         return observations
 
     def reset_only_done_envs(self, undo_done_after_reset: bool = True) -> dict[str, Any]:
-        """Restart copies whose ``_done_`` is set by the user's method."""
+        """Restart copies that have ``_done_`` set, by the user's method."""
         more = {} if undo_done_after_reset else {"undo_done_after_reset": False}
         return self.given.reset_only_done_envs(**more) or {}
 
