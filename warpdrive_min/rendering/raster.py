@@ -228,10 +228,10 @@ def _markers(axes: Axes, layer: Markers) -> Moving:
 
     def update(t: int) -> None:
         at = np.stack([_at(layer.x, t), _at(layer.y, t)], axis=-1)
-        there = np.isfinite(at).all(-1)
-        artist.set_offsets(at[there])
+        is_visible = np.isfinite(at).all(-1)
+        artist.set_offsets(at[is_visible])
         if layer.angle is not None:
-            angle = _at(layer.angle, t)[there, None]
+            angle = _at(layer.angle, t)[is_visible, None]
             cos, sin, x, y = np.cos(angle), np.sin(angle), *outline.T
             artist.set_verts(np.stack([x * cos - y * sin, x * sin + y * cos], axis=-1))
 
@@ -248,9 +248,9 @@ def _tail(axes: Axes, layer: Markers) -> Moving:
     def update(t: int) -> None:
         points, fade = _trail(layer, t)
         segments = np.stack([points[:-1], points[1:]], axis=2)  # (n_ages, n, 2, 2)
-        there = np.isfinite(segments).all((2, 3))
-        artist.set_segments(segments[there])
-        artist.set_color([(*_rgb(layer.colour), fade[age]) for age in np.nonzero(there)[0]])
+        is_visible = np.isfinite(segments).all((2, 3))
+        artist.set_segments(segments[is_visible])
+        artist.set_color([(*_rgb(layer.colour), fade[age]) for age in np.nonzero(is_visible)[0]])
 
     return artist, update
 
@@ -261,9 +261,9 @@ def _dots(axes: Axes, layer: Markers) -> Moving:
 
     def update(t: int) -> None:
         points, fade = _trail(layer, t)
-        there = np.isfinite(points).all(-1)
-        artist.set_offsets(points[there])
-        artist.set_facecolor([(*_rgb(layer.colour), fade[age]) for age in np.nonzero(there)[0]])
+        is_visible = np.isfinite(points).all(-1)
+        artist.set_offsets(points[is_visible])
+        artist.set_facecolor([(*_rgb(layer.colour), fade[age]) for age in np.nonzero(is_visible)[0]])
 
     return artist, update
 

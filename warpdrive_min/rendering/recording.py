@@ -92,9 +92,9 @@ def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
     if wanted is None:
         wanted = [name for name in per_env if not name.startswith(FINAL_OBSERVATIONS)]
     for name in wanted:
-        there = name in always or (name in data.array_names() and data.tensor(name).shape[:1] == (wrapper.n_envs,))
+        has_rows = name in always or (name in data.array_names() and data.tensor(name).shape[:1] == (wrapper.n_envs,))
         do = f"known are {known([*per_env, *always])}"
-        require(there, "record.arrays", f"{name!r} has no row for each environment", do=do, error=DataError)
+        require(has_rows, "record.arrays", f"{name!r} has no row for each environment", do=do, error=DataError)
     return list(dict.fromkeys([*always, *wanted]))
 
 
