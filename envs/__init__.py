@@ -1,4 +1,4 @@
-"""The environments: `ENVS` is the one table of them, by the name of their folder."""
+"""Environments; `ENVS` is the table by folder name."""
 
 from __future__ import annotations
 

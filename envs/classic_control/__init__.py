@@ -1,1 +1,1 @@
-"""The classic-control environments, each with one agent."""
+"""Classic-control environments, each with one agent."""

@@ -1,4 +1,4 @@
-"""COVID-19 economy: governors of US states choose how stringent measures are, the government pays subsidies."""
+"""COVID-19 economy: US governors set stringency, the government subsidies."""
 
 from .env import Covid19Economy, Covid19EconomyConfig
 

@@ -1,4 +1,4 @@
-// What happens to one state, and what agents see of it: phases of kernel.cu. Names and formulas as in reference.py.
+// One state's day and its observations: phases of kernel.cu. Names and formulas are those of reference.py.
 #pragma once
 
 constexpr int GOVERNMENT = N_STATES;
@@ -8,9 +8,9 @@ constexpr int N_TRAITS = 4;  // of `shown`
 // Columns of `national`.
 constexpr int SUSCEPTIBLE = 0, INFECTED = 1, RECOVERED = 2, VACCINATED = 3;
 constexpr int UNEMPLOYMENT = 4, PRODUCTIVITY = 5, NEW_DEATHS = 6, STRINGENCY = 7;
-constexpr int OF_EACH_STATE = 4;  // features of each state that the government sees
+constexpr int OF_EACH_STATE = 4;  // features of each state in the government's observation
 
-// Takes a choice, if there may be one; returns whether there is.
+// Applies a choice if allowed; returns true if applied.
 WD_FN bool choose(int& cooldown, int action, int last, int days) {
   const bool is_choice = cooldown == 0 && action > 0 && action <= last;
   const int left = (is_choice ? days : cooldown) - 1;
@@ -20,13 +20,13 @@ WD_FN bool choose(int& cooldown, int action, int last, int days) {
 
 WD_FN float softplus(const float x) { return x > LINEAR_ABOVE ? x : wd_log(1.f + wd_exp(x)); }
 
-// Share of what all would produce that is produced by those who are neither ill nor unemployed.
+// Returns the production as a share of everybody's potential; sick and unemployed people do not produce.
 WD_FN float produced(const float recovered, const float infected, const float unemployment) {
   const float able = (1.f - MORTALITY * recovered) - TOO_SICK_TO_WORK * infected;
   return able * (1.f - unemployment * PER_CENT);
 }
 
-// Unemployment, per cent, from the filtered changes of stringency.
+// Returns unemployment, per cent, from the filtered changes of stringency.
 WD_FN float unemployed(const float* filters, const float* weights, const float floor) {
   float signal = 0.f;
   for (int k = 0; k < N_FILTERS; ++k) signal = signal + weights[k] * filters[k];
@@ -40,7 +40,7 @@ WD_FN float utility(const float income) {
   return 1.f + (wd_exp(ONE_MINUS_AVERSION * logarithm) - 1.f) * INV_ONE_MINUS_AVERSION;
 }
 
-// Weights of a day's deaths and income in the welfare of one agent.
+// Weights of a day's deaths and income in one agent's welfare.
 struct Weights {
   float health, health_low, health_scale, economy_low, economy_scale;
 };

@@ -1,4 +1,4 @@
-"""A day of one state, and its worth: for kernel_numba.py, as agent.cuh."""
+"""One state's day and welfare, for kernel_numba.py; mirrors agent.cuh."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N_TRAITS: Final = 4
 
 
 class State(NamedTuple):
-    """Device functions on one state."""
+    """Device functions for one state."""
 
     choose: Callable[..., Any]
     unemployed: Callable[..., Any]
@@ -39,20 +39,26 @@ def state_functions(c: Any) -> State:
 
     @cuda.jit(device=True)
     def choose(cooldown, env, agent, action, last, days):
-        """Take a choice, if there may be one; returns whether there is."""
+        """Apply a choice if allowed; return True if applied."""
         is_choice = cooldown[env, agent] == 0 and action > 0 and action <= last
         cooldown[env, agent] = max(int32((days if is_choice else cooldown[env, agent]) - 1), int32(0))
         return is_choice
 
     @cuda.jit(device=True)
     def produced(recovered, infected, unemployment):
-        """Return the share of what all would produce that those who are neither ill nor unemployed do."""
+        """Return the production as a share of everybody's potential.
+
+        Sick and unemployed people do not produce.
+        """
         able = (ONE - mortality * recovered) - too_sick * infected
         return able * (ONE - unemployment * PER_CENT)
 
     @cuda.jit(device=True)
     def unemployed(filters, state, traits):
-        """Return unemployment, per cent, from the filtered changes of stringency ``[state, filter]``."""
+        """Return unemployment, per cent, from filtered stringency changes.
+
+        The filters are ``[state, filter]``.
+        """
         signal = ZERO
         for k in range(n_filters):
             signal = signal + traits.filter_weight[state, k] * filters[state, k]
@@ -61,7 +67,7 @@ def state_functions(c: Any) -> State:
 
     @cuda.jit(device=True)
     def live(env, state, level, timestep, people, economy, measures, traits):
-        """Let a state live through a day: the epidemic, and who works."""
+        """Advance a state by a day: epidemic and work."""
         change = float32(level - measures.stringency[env, state])
         slot = timestep % delay
         delayed = float32(measures.past_stringency[env, slot, state])
@@ -96,7 +102,7 @@ def state_functions(c: Any) -> State:
 
     @cuda.jit(device=True)
     def welfare_of(agent, deaths, income, welfare):
-        """Return what a day's deaths and income are worth to an agent."""
+        """Return an agent's welfare of a day's deaths and income."""
         weight = welfare.health_weight[agent]
         health = (-deaths - welfare.health_low[agent]) * welfare.health_scale[agent]
         wealth = (utility(income) - welfare.economy_low[agent]) * welfare.economy_scale[agent]

@@ -1,6 +1,6 @@
-"""Arrays of the COVID-19 economy, as named tuples that kernels in NumPy and in Numba take whole.
+"""Arrays of the COVID-19 economy, as named tuples for NumPy and Numba kernels.
 
-Annotations are in Numba's notation. ``[env, state]`` unless said otherwise; shares are of the state's population.
+Annotations are in Numba's notation. Shapes are ``[env, state]`` unless stated; shares are of the state's population.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class People(NamedTuple):
-    """Shares of people, which add up to 1; those who died are among the recovered."""
+    """Shares of people, with sum 1; the dead are among the recovered."""
 
     susceptible: float32[:, :]
     infected: float32[:, :]
@@ -21,7 +21,10 @@ class People(NamedTuple):
 
 
 class Economy(NamedTuple):
-    """The day's deaths, work, and the filtered changes of stringency ``[env, state, filter]``."""
+    """Deaths and work of the day, and filters ``[env, state, filter]``.
+
+    The filters hold changes of stringency.
+    """
 
     new_deaths: float32[:, :]
     unemployment: float32[:, :]
@@ -30,7 +33,7 @@ class Economy(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """Levels as they are, those of the last days ``[env, day, state]``, and days until the next choice."""
+    """Current levels, past levels ``[env, day, state]``, and days until a choice."""
 
     stringency: int32[:, :]
     past_stringency: int32[:, :, :]
@@ -39,7 +42,10 @@ class Measures(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """Parameters of states: ``[state]``, `filter_weight` ``[state, filter]`` and `shown` ``[state, trait]``."""
+    """Parameters of states.
+
+    ``[state]``; `filter_weight` is ``[state, filter]`` and `shown` is ``[state, trait]``.
+    """
 
     transmission_slope: float32[:]
     transmission_intercept: float32[:]
@@ -50,7 +56,7 @@ class Traits(NamedTuple):
 
 
 class Welfare(NamedTuple):
-    """Weight of health, and what makes indices of deaths and incomes, ``[agent]``."""
+    """Weight of health, and parameters of the deaths and income indices, ``[agent]``."""
 
     health_weight: float32[:]
     health_low: float32[:]
@@ -60,7 +66,7 @@ class Welfare(NamedTuple):
 
 
 class Country(NamedTuple):
-    """All of a country but where its episodes start."""
+    """All arrays of a country, without the starts."""
 
     people: People
     economy: Economy
@@ -70,7 +76,10 @@ class Country(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """State of every episode before its first day: ``[state]``, ``[state, filter]`` and ``[day, state]``."""
+    """State of every episode before its first day.
+
+    ``[state]``, ``[state, filter]`` and ``[day, state]``.
+    """
 
     start_infected: float32[:]
     start_recovered: float32[:]
@@ -80,7 +89,7 @@ class Starts(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Arrays that a step writes for the trainer, of the governors and of the government, and national averages."""
+    """Outputs of a step: governors', government's, and national averages."""
 
     rewards_governor: float32[:, :]
     rewards_government: float32[:, :]

@@ -1,4 +1,4 @@
-"""Data of the COVID-19 economy: the fitted parameters, and the recorded series that they were fitted to."""
+"""Data of the COVID-19 economy: fitted parameters and recorded series."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 FILE: Final = Path(__file__).with_name("data.json")
-"""Parameters and series with their units, sources and licence."""
+"""Parameters and series with units, sources and licence."""
 N_STATES: Final = 51
-"""Governors: of 50 states and the District of Columbia, in alphabetical order."""
+"""Governors: 50 states and the District of Columbia, in alphabetical order."""
 N_FILTERS: Final = 5
-"""Exponential filters through which unemployment follows stringency."""
+"""Exponential filters between stringency and unemployment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Data:
-    """Content of `FILE`; arrays over states are in the order of ``states``. Units stand in the file."""
+    """Content of `FILE`; arrays follow the order of ``states``; the file has units."""
 
     start: date
     """Day before the first step."""
@@ -40,57 +40,63 @@ class Data:
     mortality: float
     filter_decay: Floats
     filter_weight: Floats
-    """``(n_states, n_filters)``."""
+    """Weights, ``(n_states, n_filters)``."""
     unemployment_floor: Floats
     health_weight: Floats
-    """``(n_states + 1,)``, of the governors and last of the government."""
+    """``(n_states + 1,)``: governors, then the government."""
     gdp_per_head: float
     infected: Floats
-    """Share of the population on the day ``start``, as is ``recovered``."""
+    """Share of the population on the day ``start``, as ``recovered``."""
     recovered: Floats
     stringency_before: Ints
-    """Recorded levels from 1 January 2020 to the day ``start``, ``(n_days, n_states)``."""
+    """Recorded levels from 1 January 2020 to ``start``, ``(n_days, n_states)``."""
     stringency: Ints
-    """Recorded levels from the day after ``start`` on, ``(n_days, n_states)``: what the governors did in each step."""
+    """Recorded levels after ``start``, ``(n_days, n_states)``: governors' choices."""
     unemployment: Floats
-    """Recorded by month from January 2020 on, per cent, ``(n_months, n_states)``."""
+    """Monthly record from January 2020, per cent, ``(n_months, n_states)``."""
     deaths: Floats
-    """Recorded so far from the day ``start`` on, people of all states, ``(n_days,)``."""
+    """Recorded total from ``start``, people of all states, ``(n_days,)``."""
     vaccinated: Floats
-    """Recorded so far likewise, people fully vaccinated."""
+    """Recorded total from ``start``, fully vaccinated people, ``(n_days,)``."""
     deaths_open: Floats
-    """Deaths a day as a share of the population, mean of 540 days at level 1 in all states; ``(n_states + 1,)``, last
-    of the nation. Ours, by this environment with its default config, as are the three that follow."""
+    """Deaths per day as a share of the population, at level 1 in all states.
+
+    Mean of 540 days, ``(n_states + 1,)``; the nation is last. Computed with this environment and its default config, as
+    are the three fields below.
+    """
     deaths_closed: Floats
-    """The same at level 10."""
+    """As ``deaths_open``, at level 10."""
     utility_open: Floats
-    """Utility of the income of a day likewise, at level 1."""
+    """Utility of a day's income at level 1, shaped as ``deaths_open``."""
     utility_closed: Floats
-    """The same at level 10."""
+    """As ``utility_open``, at level 10."""
 
     @property
     def population_share(self) -> Floats:
-        """Share of each state in the population of all."""
+        """Share of each state in the total population."""
         share: Floats = self.population / self.population.sum()
         return share
 
     @property
     def filters_at_start(self) -> Floats:
-        """Filtered changes of stringency on the day ``start``, ``(n_states, n_filters)``, from level 1 in 2019 on."""
+        """Filtered changes of stringency on ``start``, ``(n_states, n_filters)``.
+
+        They begin at level 1 in 2019.
+        """
         changes = np.diff(self.stringency_before, axis=0, prepend=1)
         age = np.arange(len(changes))[::-1, None]
         filtered: Floats = np.einsum("dk,ds->sk", np.exp(-age / self.filter_decay), changes)
         return filtered
 
     def month(self, step: int) -> int:
-        """Return the row of ``unemployment`` of the day after so many steps."""
+        """Return the row of ``unemployment`` for the day after ``step`` steps."""
         day = date.fromordinal(self.start.toordinal() + step)
         return 12 * (day.year - 2020) + day.month - 1
 
 
 @cache
 def load() -> Data:
-    """Read `FILE`, once."""
+    """Read `FILE`; cached."""
     given: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     recorded = given["recorded"]
     start = date.fromisoformat(given["start_date"])

@@ -1,4 +1,4 @@
-"""COVID-19 economy: its config, arrays and spaces."""
+"""COVID-19 economy: config, arrays and spaces."""
 
 from __future__ import annotations
 
@@ -29,54 +29,60 @@ N_LEVELS: Final = 10
 """Levels of stringency, 1 to 10."""
 N_STATES: Final = data.N_STATES
 GOVERNMENT: Final = N_STATES
-"""Agent of the federal government; the governors are those before it."""
+"""Index of the federal government; governors come before it."""
 SEEN_BY_GOVERNOR: Final = 22
-"""Features that a governor sees."""
+"""Number of features of a governor's observation."""
 SEEN_BY_GOVERNMENT: Final = 4 * N_STATES + 11
-"""Features that the government sees: four of each state, eight averages, and three of its own."""
+"""Number of features of the government's observation.
+
+Four of each state, eight averages, and three about itself.
+"""
 N_NATIONAL: Final = 8
-"""Averages over the people of all states."""
+"""Number of averages over the people of all states."""
 
 
 class Covid19EconomyConfig(Config):
-    """Config of the COVID-19 economy; a step is a day, money is in USD of 2019."""
+    """Config of the COVID-19 economy; a step is a day, money is in 2019 USD."""
 
     PLACE: ClassVar[str] = "covid19_economy"
 
     episode_length: PositiveInt = 540
-    """Days after which an episode is cut off."""
+    """Days until truncation."""
     stringency_days: PositiveInt = 28
-    """Days for which a governor's choice holds."""
+    """Days until a governor's next choice."""
     subsidy_days: PositiveInt = 90
-    """Days for which the government's choice holds."""
+    """Days until the government's next choice."""
     num_subsidy_levels: Annotated[PositiveInt, Field(le=1_000)] = 20
-    """Levels of the subsidy above none."""
+    """Number of subsidy levels above zero."""
     max_annual_subsidy: NonNegativeFloat = 20_000.0
-    """Subsidy of the highest level, USD a year for each person."""
+    """Subsidy of the highest level, USD per person and year."""
     interest_rate: NonNegativeFloat = 0.03
-    """Price of the money that is paid out as subsidies, per USD."""
+    """Cost of the money paid as subsidies, per USD."""
     vaccination_start: NonNegativeInt = 296
-    """Days before the first vaccination; 296: it is on 12 January 2021."""
+    """Days before the first vaccination; 296 is 12 January 2021."""
     daily_vaccinations_per_million: Annotated[float, Field(ge=0, le=1e6)] = 3_000.0
-    """People of a million who are vaccinated a day, while some are susceptible."""
+    """Daily vaccinations per million people, while some are susceptible."""
     too_sick_to_work: UnitFloat = 0.1
     """Share of the infected who cannot work."""
     risk_aversion: PositiveFloat = 2.0
     """Relative risk aversion of the utility of income."""
     start_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Largest relative change of each state's infected at the start, drawn for each environment and episode."""
+    """Largest relative change of each state's infected at the start.
+
+    Drawn for each environment and episode.
+    """
 
     @property
     def subsidy_unit(self) -> float:
-        """Subsidy of one level, as a share of what a person produces in times of full employment."""
+        """Subsidy per level, as a share of a person's full-employment production."""
         return self.max_annual_subsidy / self.num_subsidy_levels / data.load().gdp_per_head
 
 
 class Covid19Economy(Environment):
-    """Governors of 51 US states choose how stringent measures are, the federal government pays subsidies.
+    """51 US governors set stringency; the federal government pays subsidies.
 
-    A step is a day, from 23 March 2020 on. Agents 0 to 50 are the governors of the states in alphabetical order (DC is
-    one), agent 51 is the government. Both have arrays of their own: ``observations_governor_seen``
+    A step is a day, from 23 March 2020. Agents 0 to 50 are the governors of the states in alphabetical order (with
+    DC), agent 51 is the government. Both have their own arrays: ``observations_governor_seen``
     ``(n_envs, 51, 22)``, ``observations_government_seen`` ``(n_envs, 1, 215)``, and so on.
 
     | action | governor | government |
@@ -84,11 +90,11 @@ class Covid19Economy(Environment):
     | 0 | leave the level as it is | leave it as it is |
     | k | stringency k, 1 to 10 | subsidy level k - 1 |
 
-    A choice holds for ``stringency_days`` or ``subsidy_days``; the mask forbids others meanwhile, which do nothing.
+    A choice holds for ``stringency_days`` or ``subsidy_days``; until then others are masked and have no effect.
 
-    Reward: the day's welfare, of the state and of the nation. Truncated at ``episode_length``; nothing terminates it.
+    Reward: the day's welfare of the state or of the nation. Truncated at ``episode_length``, never terminated.
 
-    Equations, features and data stand in ``docs/environments/covid19_economy.md``.
+    See ``docs/environments/covid19_economy.md`` for equations, features and data.
 
     Source: Trott, Srinivasa, van der Wal, Haneuse, Zheng 2021, "Building a Foundation for Data-Driven, Interpretable,
     and Robust Policy Design using the AI Economist", arXiv 2108.02904.
@@ -100,7 +106,7 @@ class Covid19Economy(Environment):
     roles: Mapping[str, Sequence[int]] = {"governor": range(N_STATES), "government": [GOVERNMENT]}
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
-        """Take the fields of `Covid19EconomyConfig` as keyword arguments."""
+        """Set the fields of `Covid19EconomyConfig` from keyword arguments."""
         super().__init__(env_backend)
         self.config = Covid19EconomyConfig(**config)
         self.num_agents = N_STATES + 1
@@ -112,23 +118,26 @@ class Covid19Economy(Environment):
     def bytes_per_step(self) -> int:
         """Bytes of a step, in words of 4, each counted once.
 
-        A state: 14 read (4 of people, 5 filters, 2 levels of old, the level, the wait, the action), 49 written (the
-        same but the action and one of the old levels; deaths, 2 of work, the reward, 22 seen, 11 of the mask). The
-        nation: 4 read, 230 and the mask written.
+        A state: 14 read (4 of people, 5 filters, 2 past levels, the level, the wait, the action), 49 written (the same
+        except the action and one past level; deaths, 2 of work, the reward, 22 observed, 11 of the mask). The nation:
+        4 read, 230 and the mask written.
         """
         return 4 * (63 * N_STATES + 236 + self.config.num_subsidy_levels)
 
     @property
     def ops_per_step(self) -> int:
-        """Operations of a step. A state: 12 of people, 60 of work, 70 of welfare, 16 of averages, 20 to observe."""
+        """Operations of a step.
+
+        A state: 12 of people, 60 of work, 70 of welfare, 16 of averages, 20 to observe.
+        """
         return 178 * N_STATES + 80
 
     def scene(self, episode: Episode) -> Scene:
-        """Show the states as tiles of a map, each with its stringency, unemployment and deaths."""
+        """Draw the states as map tiles with stringency, unemployment and deaths."""
         return draw(episode)
 
     def get_constants(self) -> dict[str, Constant]:
-        """Return what is compiled in."""
+        """Return the compiled-in constants."""
         config, fitted = self.config, data.load()
         rest = 1 - config.risk_aversion
         return {
@@ -161,7 +170,7 @@ class Covid19Economy(Environment):
         }
 
     def get_data_dictionary(self) -> DataFeed:
-        """Arrays of the state of each environment, and those that all share."""
+        """Return the arrays of each environment's state, and the shared ones."""
         fitted, feed = data.load(), DataFeed()
         of_states = np.zeros(N_STATES, np.float32)
         for name in (
@@ -203,7 +212,7 @@ class Covid19Economy(Environment):
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """Arrays that a trainer reads and writes."""
+        """Return the arrays that a trainer reads and writes."""
         feed = DataFeed()
         for role, agents in self.roles.items():
             n, n_seen = len(agents), SEEN_BY_GOVERNOR if role == "governor" else SEEN_BY_GOVERNMENT

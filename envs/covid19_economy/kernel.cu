@@ -1,17 +1,17 @@
 // COVID-19 economy. Phases as in reference.py: decide, spread, work, score, observe, start.
 //
-// A block owns its environments and its threads stride over their agents, the last of which is the government. A state
-// lives in global memory, where others read it after a barrier. Each of the national averages is one thread's sum over
-// the states, in their order, so that it does not depend on how threads run.
+// A block owns its environments, and its threads stride over their agents; the last agent is the government. A state is
+// in global memory, and others read it after a barrier. One thread sums each national average over the states in
+// order, so it does not depend on thread timing.
 
 #include "agent.cuh"
 
 struct Block {
-  float day[ENVS_PER_BLOCK];  // share of the episode that is over
+  float day[ENVS_PER_BLOCK];  // elapsed share of the episode
   unsigned char ended[ENVS_PER_BLOCK];
 };
 
-// The arrays of all environments, by the names that kernels know them by.
+// Arrays of all environments, by the kernels' names.
 struct World {
   int n_envs;
   float (*susceptible)[N_STATES], (*infected)[N_STATES], (*recovered)[N_STATES], (*vaccinated)[N_STATES];
@@ -31,9 +31,9 @@ struct World {
 
 // ---------------------------------------------------------------------------------------------- nation
 
-// One average over the people of all states.
+// Returns a national average.
 WD_FN float average(const World& world, int env, int which) {
-  // Selected once: an array of pointers would be indexed in local memory.
+  // Selected once: an array of pointers would need local memory.
   const float* of_states = which == SUSCEPTIBLE    ? world.susceptible[env]
                            : which == INFECTED     ? world.infected[env]
                            : which == RECOVERED    ? world.recovered[env]
@@ -49,7 +49,7 @@ WD_FN float average(const World& world, int env, int which) {
   return total;
 }
 
-// The averages of every environment, or only of those that restarted. The block has waited before.
+// Writes the averages of every environment, or only of restarted ones. Call after a block barrier.
 WD_FN void nation(const Block& block, const World& world, bool restarted) {
   for (int item = WD_THREAD; item < ENVS_PER_BLOCK * N_NATIONAL; item += WD_STRIDE) {
     const int local = item / N_NATIONAL, which = item % N_NATIONAL, env = WD_BLOCK * ENVS_PER_BLOCK + local;
@@ -60,7 +60,7 @@ WD_FN void nation(const Block& block, const World& world, bool restarted) {
 
 // ---------------------------------------------------------------------------------------------- observe
 
-// A national average in the unit of observations.
+// Returns a national average in the unit of observations.
 WD_FN float shown_average(const float* national, int which) {
   const bool is_level = which == UNEMPLOYMENT || which == STRINGENCY;
   const float scale = which == INFECTED     ? HUNDRED
@@ -70,7 +70,7 @@ WD_FN float shown_average(const float* national, int which) {
   return national[which] * scale;
 }
 
-// Writes rows and masks of every environment, or only of those that restarted.
+// Writes rows and masks of every environment, or only of restarted ones.
 WD_FN void observe(const Block& block, const World& world, bool restarted) {
   const int n_envs = world.n_envs;
   WD_EACH_AGENT(local, env, agent) {
@@ -125,7 +125,7 @@ WD_FN void observe(const Block& block, const World& world, bool restarted) {
 
 // ---------------------------------------------------------------------------------------------- start
 
-// True for all threads of the block alike.
+// Uniform over the block: true for all of its threads or none.
 WD_FN bool any_ended(const Block& block, int n_envs) {
   bool any = false;
   for (int local = 0; local < ENVS_PER_BLOCK && WD_BLOCK * ENVS_PER_BLOCK + local < n_envs; ++local)
@@ -133,7 +133,7 @@ WD_FN bool any_ended(const Block& block, int n_envs) {
   return any;
 }
 
-// Starts the next episode of the environments of this block that ended, and shows it. The block has waited before.
+// Starts and observes the next episode of the block's ended environments. Call after a block barrier.
 WD_FN void start(Block& block, const World& world) {
   const int n_envs = world.n_envs;
   WD_EACH_AGENT(local, env, agent) {

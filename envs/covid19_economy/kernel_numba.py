@@ -1,4 +1,7 @@
-"""The COVID-19 economy in Numba. Phases as in reference.py: decide, spread, work, score, observe, start."""
+"""COVID-19 economy in Numba, with the phases of reference.py.
+
+Phases: decide, spread, work, score, observe, start.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from .arrays import Country, Outcome, Starts
 
 
 class Block(NamedTuple):
-    """Shared memory of a block: the share of the episode that is over, and who ended."""
+    """Shared memory of a block: elapsed share of the episode, and end flags."""
 
     day: float32[:]
     ended: uint8[:]
@@ -57,7 +60,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def average(env, which, country):
-        """Return one average over the people of all states, added up in their order."""
+        """Return a national average, summed in the order of the states."""
         people, economy = country.people, country.economy
         of_states = people.susceptible
         if which == INFECTED:
@@ -80,7 +83,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def nation(block, country, national, restarted, n_envs):
-        """Write the averages of every environment, or only of those that restarted. The block has waited before."""
+        """Write the averages of every environment, or only of restarted ones.
+
+        Call after a block barrier.
+        """
         for item in range(cuda.threadIdx.x, envs_per_block * n_national, threads):
             local, env, which = agent_at(item, envs_per_block, n_national)
             if env < n_envs and not (restarted and block.ended[local] == 0):
@@ -99,7 +105,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def show_nation(block, local, env, country, national, row):
-        """Write what the government sees of itself and of the nation."""
+        """Write the government's observation of itself and the nation."""
         for which in range(n_national):
             row[4 * n_states + which] = shown_average(national, env, which)
         measures = country.measures
@@ -109,7 +115,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def show_state(block, local, env, state, country, clock, national, row, of_states):
-        """Write what a governor sees, and what the government sees of the state."""
+        """Write a governor's observation, and the state's part of the government's."""
         people, economy, measures, traits, welfare = country
         level = float32(measures.stringency[env, state]) * TENTH
         ill = people.infected[env, state] * HUNDRED
@@ -142,7 +148,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def observe(block, country, clock, outcome, restarted, n_envs):
-        """Write rows and masks of every environment, or only of those that restarted."""
+        """Write rows and masks of every environment, or only of restarted ones."""
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and not (restarted and block.ended[local] == 0):
@@ -165,7 +171,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def put(env, state, country, starts, clock):
-        """Put a state where an episode starts."""
+        """Set a state to the start of an episode."""
         people, economy, measures = country.people, country.economy, country.measures
         words = philox(clock.episode[env], env, state, STREAM_START, clock.reset_seed[0], clock.reset_seed[1])
         more = ONE + start_spread * (two * uniform(words[0]) - ONE)
@@ -186,7 +192,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def start(block, country, starts, clock, outcome, n_envs):
-        """Start the next episode of the environments of this block that ended, and show it; the block has waited."""
+        """Start and observe the next episode of the block's ended environments.
+
+        Call after a block barrier.
+        """
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and block.ended[local] != 0:

@@ -1,9 +1,8 @@
-"""The COVID-19 economy in NumPy, over all environments at once: the oracle, and backend `cpu`.
+"""COVID-19 economy in NumPy, batched: the reference, and backend `cpu`.
 
-Phases: `decide`, `spread`, `work`, `score`, `observe`, `start`. Arrays are ``(n_envs, n_states)`` unless
-said otherwise.
-Exponentials and logarithms are those of `maths.cuh`, and sums over states go from the first one to the last: exact
-builds have the same bits on every backend.
+Phases: `decide`, `spread`, `work`, `score`, `observe`, `start`. Arrays are ``(n_envs, n_states)`` unless stated.
+Exponentials and logarithms are those of `maths.cuh`, and sums over states run in order: exact builds are bit-identical
+on every backend.
 """
 
 from __future__ import annotations
@@ -26,12 +25,15 @@ Envs = NDArray[np.intp]
 
 ONE: Final = np.float32(1)
 LINEAR_ABOVE: Final = np.float32(15)
-"""Argument above which softplus(x) is x, to float32's precision."""
+"""Argument above which softplus(x) equals x in float32."""
 MIN_INCOME, MAX_INCOME = np.float32(0.1), np.float32(3)
-"""Bounds of the income that utility is taken of."""
+"""Bounds of the income in the utility."""
 PER_CENT: Final = np.float32(0.01)
 TENTH, HUNDRED, HUNDRED_THOUSAND = np.float32(0.1), np.float32(100), np.float32(100_000)
-"""Scales of observations: levels and per cents in tens, infected in per cent, deaths a day in 100,000 people."""
+"""Scales of observations.
+
+Levels and per cents in tens, infected in per cent, deaths per day in 100,000 people.
+"""
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
@@ -73,7 +75,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         start(c, envs, country, starts, clock)
         clock.timestep[envs] = 0
         clock.episode[envs] += 1
-        # Copies of the rows that restarted: what is written into them goes back below.
+        # Fancy indexing copies the restarted rows; results are written back below.
         people, economy, measures, traits, welfare = country
         restarted = Country(rows(people, envs), rows(economy, envs), rows(measures, envs), traits, welfare)
         shown = rows(outcome, envs)
@@ -86,10 +88,10 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
 
 def decide(c: Any, measures: Measures, governors: Ints, government: Ints) -> Floats:
-    """Take the choices of those who may choose, in place; returns by how much each state's stringency changed.
+    """Apply the allowed choices in place; return each state's stringency change.
 
-    Action 0 leaves a level as it is, action k sets stringency k or subsidy k - 1. A choice holds for some days; what is
-    forbidden, or is no action, changes nothing.
+    Action 0 keeps a level, action k sets stringency k or subsidy k - 1. A choice holds for some days. Forbidden or
+    invalid actions change nothing.
     """
     free = measures.cooldown == 0
     chosen = np.concatenate([governors, government[:, None]], axis=1)
@@ -104,7 +106,7 @@ def decide(c: Any, measures: Measures, governors: Ints, government: Ints) -> Flo
 
 
 def remember(c: Any, measures: Measures, timestep: Ints) -> Ints:
-    """Return each state's stringency of `DELAY` days ago, whose place today's takes."""
+    """Return each state's stringency `DELAY` days ago, and store today's."""
     env, slot = np.arange(len(timestep)), timestep % c.DELAY
     delayed: Ints = measures.past_stringency[env, slot]
     measures.past_stringency[env, slot] = measures.stringency
@@ -112,7 +114,7 @@ def remember(c: Any, measures: Measures, timestep: Ints) -> Ints:
 
 
 def spread(c: Any, country: Country, delayed: Ints, timestep: Ints) -> None:
-    """Infect, vaccinate and let recover or die, for a day, in place."""
+    """Advance the epidemic by a day, in place: infect, vaccinate, recover, die."""
     (susceptible, infected, recovered, vaccinated), traits = country.people, country.traits
     rate = traits.transmission_slope * delayed.astype(np.float32) + traits.transmission_intercept
     infections = np.minimum((np.maximum(rate, np.float32(0)) * susceptible) * infected, susceptible)
@@ -128,7 +130,7 @@ def spread(c: Any, country: Country, delayed: Ints, timestep: Ints) -> None:
 
 
 def work(c: Any, country: Country) -> None:
-    """Write how many are unemployed, per cent, and what the others produce, as a share of what all would."""
+    """Write unemployment, per cent, and production, as a share of its potential."""
     people, economy, _, traits, _ = country
     signal = np.zeros_like(economy.unemployment)
     for k in range(c.N_FILTERS):
@@ -140,13 +142,16 @@ def work(c: Any, country: Country) -> None:
 
 
 def nation(country: Country) -> Floats:
-    """Return averages over people, ``(n_envs, 8)``: of the four groups, the day's deaths, work and stringency."""
+    """Return averages over people, ``(n_envs, 8)``.
+
+    They cover the four groups, the day's deaths, work and stringency.
+    """
     people, economy, measures, traits, _ = country
     of_states = (*people, economy.unemployment, economy.productivity, economy.new_deaths, measures.stringency)
     totals = np.zeros((len(measures.subsidy), len(of_states)), np.float32)
     for index, values in enumerate(of_states):
         parts = traits.population_share * values.astype(np.float32)
-        for state in range(parts.shape[1]):  # in this order in every language
+        for state in range(parts.shape[1]):  # in the same order in every language
             totals[:, index] += parts[:, state]
     return totals
 
@@ -167,7 +172,7 @@ def score(c: Any, country: Country, outcome: Outcome) -> None:
 
 
 def utility(c: Any, income: Floats) -> Floats:
-    """Return the utility of constant relative risk aversion; that of an income of 1 is 1."""
+    """Return the utility of constant relative risk aversion; 1 for an income of 1."""
     logarithm = log(income)
     if c.IS_LOGARITHMIC:
         return ONE + logarithm
@@ -176,7 +181,7 @@ def utility(c: Any, income: Floats) -> Floats:
 
 
 def observe(c: Any, country: Country, timestep: Ints, outcome: Outcome) -> None:
-    """Write what governors and government see, and what they may do."""
+    """Write the observations and action masks of governors and government."""
     people, economy, measures, traits, welfare = country
     day = (timestep.astype(np.float32) * c.INV_EPISODE_LENGTH)[:, None]
     delayed = measures.past_stringency[np.arange(len(timestep)), timestep % c.DELAY]
@@ -227,7 +232,7 @@ def observe(c: Any, country: Country, timestep: Ints, outcome: Outcome) -> None:
 
 
 def start(c: Any, envs: Envs, country: Country, starts: Starts, clock: Clock) -> None:
-    """Put environments where an episode starts, in place."""
+    """Set environments to the start of an episode, in place."""
     people, economy, measures, _, _ = country
     low, high = clock.reset_seed
     word = philox(clock.episode[envs, None], envs[:, None], np.arange(c.N_STATES), STREAM_START, low, high)[0]

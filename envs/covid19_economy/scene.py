@@ -1,4 +1,4 @@
-"""Scene of the COVID-19 economy: a map of tiles, in each of which three bars say how a state does."""
+"""Scene of the COVID-19 economy: a tile map with three bars per state."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ CA UT CO NE MO KY WV VA MD DE .
 .  .  .  OK LA MS AL GA .  .  .
 HI .  .  TX .  .  .  .  FL .  .
 """
-"""Tiles of the states about where they lie, by their postal codes."""
+"""Map of tiles at the states' approximate places, by postal code."""
 MOST_UNEMPLOYED: Final = 25.0
 """Unemployment of a full bar, per cent."""
 MOST_DEATHS: Final = 400.0
-"""Deaths so far of a full bar, in 100,000 people."""
+"""Total deaths of a full bar, per 100,000 people."""
 EMPTY: Final = 0.02
 """Height of an empty bar."""
 
 
 class Bar(NamedTuple):
-    """One of the bars of a tile."""
+    """One bar of a tile."""
 
     label: str
     colour: Literal["blue", "orange", "vermilion"]
     fill: Literal["solid", "tint", "none"]
     left: float
-    """Its left edge from the middle of a tile, whose side is 1."""
+    """Left edge relative to the tile's middle; the tile's side is 1."""
     heights: NDArray[Any]
-    """``(n_frames, n_states)``, full at 1."""
+    """Heights ``(n_frames, n_states)``, full at 1."""
 
 
 def places() -> dict[str, tuple[int, int]]:
-    """Return column and row of each state's tile, the row from below."""
+    """Return the column and row of each state's tile; rows count from below."""
     rows = [line.split() for line in TILES.split("\n") if line]
     return {
         code: (column, len(rows) - 1 - row)
@@ -55,7 +55,7 @@ def places() -> dict[str, tuple[int, int]]:
 
 
 def draw(episode: Episode) -> Scene:
-    """Return the scene of an episode that has levels, unemployment and recovered people."""
+    """Return the scene of an episode with levels, unemployment and recovered people."""
     known, place = data.load(), places()
     columns, rows = np.array([place[code] for code in known.states], float).T
     deaths = known.mortality * episode["recovered"].astype(float)

@@ -1,4 +1,4 @@
-"""RICE: regions of the world choose how much to save and how much carbon to avoid, and share one climate."""
+"""RICE: regions choose savings and mitigation, and share one climate."""
 
 from .env import Rice, RiceConfig
 

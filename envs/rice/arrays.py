@@ -1,4 +1,4 @@
-"""Arrays of RICE, as named tuples that kernels in NumPy and in Numba take whole.
+"""Arrays of RICE, as named tuples for NumPy and Numba kernels.
 
 Annotations are in Numba's notation.
 """
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Regions(NamedTuple):
-    """State of each region, ``[env, agent]``; but for capital and trade, of the last period."""
+    """State of each region, ``[env, agent]``.
+
+    All but capital and trade are of the last period.
+    """
 
     capital: float32[:, :]
     output: float32[:, :]
@@ -24,14 +27,20 @@ class Regions(NamedTuple):
 
 
 class Climate(NamedTuple):
-    """Carbon of atmosphere, upper and lower ocean, and temperature of atmosphere and ocean, ``[env, box]``."""
+    """Carbon and temperatures, ``[env, box]``.
+
+    Carbon of atmosphere, upper and lower ocean; temperature of atmosphere and ocean.
+    """
 
     carbon: float32[:, :]
     temperature: float32[:, :]
 
 
 class Bargain(NamedTuple):
-    """Proposals, ``[env, proposer, other]``, what each region has agreed to, ``[env, agent]``, and the mask; levels."""
+    """Proposals, agreements and mask, in levels.
+
+    Proposals are ``[env, proposer, other]``, agreed mitigation is ``[env, agent]``.
+    """
 
     promise: int32[:, :, :]
     ask: int32[:, :, :]
@@ -41,24 +50,27 @@ class Bargain(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """Paths that nobody decides on, which all environments share: ``[period, agent]`` unless said otherwise."""
+    """Exogenous paths, shared by all environments.
+
+    ``[period, agent]`` unless stated.
+    """
 
     production: float32[:, :]
     labour: float32[:, :]
     intensity: float32[:, :]
     abatement: float32[:, :]
     profile: float32[:, :, :]
-    """``[period, agent, feature]``: part of what a region observes."""
+    """``[period, agent, feature]``: part of a region's observation."""
     world: float32[:, :]
-    """``[period, 2]``: emissions by use of land, and forcing by other gases."""
+    """``[period, 2]``: emissions from land use, and forcing by other gases."""
     credit: float32[:]
-    """``[agent]``: debt at which imports stop."""
+    """``[agent]``: debt that stops imports."""
     capital_reset_pool: float32[:, :]
-    """``[start, agent]``: capital at which episodes start."""
+    """``[start, agent]``: capital at the start of episodes."""
 
 
 class Globe(NamedTuple):
-    """All regions, what they share, and what becomes of them."""
+    """All regions, their shared state, and the results of a step."""
 
     regions: Regions
     climate: Climate

@@ -1,4 +1,7 @@
-"""RICE without policy beside Nordhaus's DICE-2016R: `python -m envs.rice.baseline FILE` paints the figure."""
+"""Figure of RICE without policy and Nordhaus's DICE-2016R.
+
+Usage: ``python -m envs.rice.baseline FILE``
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,10 @@ DICE_2016R: Final[dict[str, Floats]] = {
         69.6753512566, 70.3114985962, 70.7030860777, 70.8548718186, 70.7719749064, 70.4614328363, 69.9301122980,
     ]),
 }  # fmt: skip
-"""Baseline of DICE-2016R in each of `YEARS`: K above 1900; 1,000 USD a year for each person; GtCO2 a year of industry.
+"""Baseline of DICE-2016R in each of `YEARS`.
 
-Source: Nordhaus's run of the model, dice2016/DICER3-base.csv in github.com/chrisroadmap/loaded-dice (commit 430df964).
+Units: K above 1900; 1,000 USD per person and year; GtCO2 per year of industry. Source: Nordhaus's run of the model,
+dice2016/DICER3-base.csv in github.com/chrisroadmap/loaded-dice (commit 430df964).
 """
 UNITS: Final = {
     "temperature": "temperature, K above 1900",
@@ -46,7 +50,10 @@ SAVINGS_LEVEL: Final = 2
 
 
 def without_policy() -> dict[str, Floats]:
-    """Return the same of RICE without mitigation, by name; consumption and emissions are of the period that begins."""
+    """Return RICE's paths without mitigation, by the names of `DICE_2016R`.
+
+    Consumption and emissions are of the period that begins.
+    """
     wrapper = EnvWrapper(Rice(episode_length=len(YEARS)), env_backend="cpu")
     wrapper.reset()
     arrays = {name: wrapper.cuda_data_manager.tensor(name).numpy() for name in ("temperature", *UNITS, "labour")}
@@ -62,7 +69,7 @@ def without_policy() -> dict[str, Floats]:
 
 
 def paint(file: str) -> None:
-    """Write the figure; the suffix says in which form."""
+    """Write the figure in the format of the file's suffix."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (a package of the bench)
 
     figure = Figure(figsize=(9, 3), layout="constrained")

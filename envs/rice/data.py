@@ -1,4 +1,7 @@
-"""Parameters of RICE, read from `parameters.json` with their units and sources, and the paths that follow from them."""
+"""Parameters of RICE from `parameters.json`, and the exogenous paths.
+
+The file has units and sources.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ Floats = NDArray[np.float64]
 
 FILE: Final = Path(__file__).with_name("parameters.json")
 N_PROFILE: Final = 4
-"""Entries of a region's profile: population, technology, carbon intensity and cost of mitigation."""
+"""Entries of a profile: population, technology, carbon intensity, mitigation cost."""
 
 
 @cache
 def document() -> dict[str, Any]:
-    """Return what the file says; nobody changes it."""
+    """Return the content of the file; do not modify it."""
     read: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return read
 
 
 def world() -> dict[str, float]:
-    """Return the parameters that all regions share, by name."""
+    """Return the parameters shared by all regions, by name."""
     return {name: float(entry["value"]) for name, entry in document()["world"].items()}
 
 
@@ -40,15 +43,15 @@ N_REGIONS: Final = len(document()["regions"]["rows"])
 
 
 def paths(given: Mapping[str, float], n_regions: int, n_periods: int) -> dict[str, NDArray[np.float32]]:
-    """Return what of all periods follows from the parameters alone, period 0 to ``n_periods``; rounded at the end.
+    """Return the exogenous paths, period 0 to ``n_periods``; rounded at the end.
 
     Args:
-        given: Parameters that all regions share, as `world`.
+        given: Parameters shared by all regions, as from `world`.
         n_regions: Regions.
         n_periods: Periods of an episode.
 
     Returns:
-        The arrays of `Paths` but for the starts.
+        Arrays of `Paths` without the starts.
     """
     own, years, period = regions(n_regions), given["years"], np.arange(n_periods + 1)
     labour, technology, intensity = (np.empty((n_periods + 1, n_regions)) for _ in range(3))

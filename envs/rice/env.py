@@ -1,4 +1,4 @@
-"""RICE: its config, arrays and spaces."""
+"""RICE: config, arrays and spaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .arrays import Climate, Regions
 from .scene import draw
 
 N_WORLD = 6
-"""Entries of an observation on the whole world: time, two temperatures and three boxes of carbon."""
+"""Number of world features: time, two temperatures, three boxes of carbon."""
 POSITIVE = (
     "years",
     "abatement_exponent",
@@ -37,7 +37,7 @@ POSITIVE = (
     "debt_multiple",
     "substitution",
 )
-"""Parameters that are divided by, or whose logarithm is taken."""
+"""Parameters used as divisors or in logarithms."""
 
 
 class RiceConfig(Config):
@@ -46,25 +46,29 @@ class RiceConfig(Config):
     PLACE: ClassVar[str] = "rice"
 
     episode_length: PositiveInt = 20
-    """Steps after which an episode is cut off: of five years, with negotiation three to five years. The regions are
-    calibrated to the first hundred years.
+    """Steps until truncation, of five years each.
+
+    With negotiation, three steps take five years. The regions are calibrated to the first hundred years.
     """
     num_regions: Annotated[PositiveInt, Field(ge=2, le=data.N_REGIONS)] = data.N_REGIONS
-    """Regions: so many of the first ones in `parameters.json`."""
+    """Number of regions, from the top of `parameters.json`."""
     num_levels: Annotated[PositiveInt, Field(ge=2, le=100)] = 10
-    """Levels of each rate."""
+    """Number of levels of each rate."""
     trade: bool = False
-    """Sell and buy goods, with limits of exports and with tariffs."""
+    """Enable trade of goods, with export limits and tariffs."""
     negotiation: bool = False
-    """Propose mitigation rates to each other, and accept or reject; a period then takes three steps."""
+    """Enable proposals of mitigation rates, with three steps per period.
+
+    Regions propose to each other, and accept or reject.
+    """
     min_consumption: PositiveFloat = 0.01
-    """Least consumption whose utility is told apart, 1,000 USD a year for each person."""
+    """Smallest consumption in the utility, 1,000 USD per person and year."""
     parameters: Mapping[str, float] = Field(default_factory=dict)
-    """Values of parameters of the world in place of those in `parameters.json`, by name."""
+    """Values that replace world parameters of `parameters.json`, by name."""
     reset_pool_size: PoolSize = 0
-    """Starts: 0, always that of 2015; from 2 on, a row of a pool of that size for each environment and episode."""
+    """Starts: 0, 2015; from 2, a row of a pool of this size per episode."""
     capital_spread: UnitFloat = 0.5
-    """Largest share by which the capital of a region differs in a start of the pool from that of 2015."""
+    """Largest relative change of a region's capital of 2015 in the pool."""
     seed: Seed | None = None
     """Seed of the pool; None: 0."""
 
@@ -83,17 +87,17 @@ class RiceConfig(Config):
 
     @property
     def world(self) -> dict[str, float]:
-        """Parameters that all regions share, by name."""
+        """Parameters shared by all regions, by name."""
         return {**data.world(), **self.parameters}
 
     @property
     def paths(self) -> dict[str, NDArray[np.float32]]:
-        """Paths that nobody decides on, by name: all arrays of `Paths` but the starts."""
+        """Exogenous paths by name: all arrays of `Paths` except the starts."""
         return data.paths(self.world, self.num_regions, -(-self.episode_length // self.n_stages))
 
     @property
     def n_stages(self) -> int:
-        """Steps of a period: to propose, to answer and to act, or only to act."""
+        """Steps per period: propose, answer and act, or only act."""
         return 3 if self.negotiation else 1
 
     @property
@@ -103,34 +107,43 @@ class RiceConfig(Config):
 
     @property
     def n_public(self) -> int:
-        """Entries that all observe of each region: capital, output, emissions, mitigation, and its balance of trade."""
+        """Number of public features of each region.
+
+        Capital, output, emissions, mitigation, and with trade the balance.
+        """
         return 5 if self.trade else 4
 
     @property
     def n_features(self) -> int:
-        """Entries of an observation."""
+        """Number of features of an observation."""
         bargain = 4 + 4 * self.n_agents if self.negotiation else 0
         return N_WORLD + data.N_PROFILE + self.n_public + self.n_agents * (1 + self.n_public) + bargain
 
     @property
     def action_levels(self) -> list[int]:
-        """Levels of each type of action: mitigation and savings; of trade; of promises, demands and answers."""
+        """Levels of each type of action.
+
+        In order: mitigation and savings; trade; promises, demands and answers.
+        """
         n_types = self.n_acts + (2 * self.n_agents if self.negotiation else 0)
         return [self.num_levels] * n_types + [2] * (self.n_agents if self.negotiation else 0)
 
     @property
     def n_acts(self) -> int:
-        """Types of action that are no negotiation."""
+        """Number of action types without negotiation."""
         return 3 + 2 * self.n_agents if self.trade else 2
 
     @property
     def n_starts(self) -> int:
-        """Starts among which an episode's is drawn."""
+        """Number of starts in the pool, at least 1."""
         return max(1, self.reset_pool_size)
 
     @property
     def starts(self) -> NDArray[np.float32]:
-        """Capital at which episodes start, ``(n_starts, n_agents)``, 10^12 USD; in a pool uniform around 2015's."""
+        """Capital at the start, ``(n_starts, n_agents)``, 10^12 USD.
+
+        In a pool it is uniform around the capital of 2015.
+        """
         capital = data.regions(self.num_regions)["capital"]
         if not self.reset_pool_size:
             return capital[None].astype(np.float32)
@@ -140,14 +153,14 @@ class RiceConfig(Config):
 
 
 class Rice(Environment):
-    """Twenty-seven regions choose every five years how much carbon to avoid and how much to save.
+    """Climate economy of 27 regions; each sets mitigation and savings for five years.
 
     | action | range |
     |---|---|
     | 0: mitigation rate | level / (``num_levels`` - 1) |
     | 1: savings rate | level / ``num_levels`` |
 
-    With ``trade``, and N regions, further:
+    With ``trade`` and N regions, also:
 
     | action | range |
     |---|---|
@@ -165,11 +178,11 @@ class Rice(Environment):
     | P+10 to P+N+9: is it oneself | 0 or 1 |
     | the rest: public entries of each region | |
 
-    Public entries are log(capital) / 4, log(1 + output) / 4, emissions / 10 and the mitigation rate of the last step;
-    with trade the balance over the debt at which imports stop, within plus or minus 1.
+    Public entries are log(capital) / 4, log(1 + output) / 4, emissions / 10 and the mitigation rate of the last
+    step. With trade the balance is added: as a share of the debt that stops imports, clipped to +-1.
 
-    With ``negotiation`` a period has three stages, and a mask allows in each the actions that count: to propose, to
-    answer, and to act. Further actions and observations:
+    With ``negotiation`` a period has three stages: propose, answer and act. A mask allows the actions of the current
+    stage. More actions and observations:
 
     | action | range |
     |---|---|
@@ -184,8 +197,8 @@ class Rice(Environment):
 
     The reward is the utility of a period's consumption. Never terminated, truncated at ``episode_length``.
 
-    Source: Nordhaus, DICE-2016R; Zhang et al. 2022, "AI for Global Climate Cooperation", appendices A, B and I. What is
-    chosen where these leave it open, or differ, says ``docs/environments/rice.md``.
+    Source: Nordhaus, DICE-2016R; Zhang et al. 2022, "AI for Global Climate Cooperation", appendices A, B and I. See
+    ``docs/environments/rice.md`` for choices where the sources are open or differ.
     """
 
     name = "Rice"
@@ -193,7 +206,7 @@ class Rice(Environment):
     tolerance = 5e-3
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
-        """Take the fields of `RiceConfig` as keyword arguments."""
+        """Set the fields of `RiceConfig` from keyword arguments."""
         super().__init__(env_backend)
         self.config = RiceConfig(**config)
         self.seed = self.config.seed or 0
@@ -206,9 +219,9 @@ class Rice(Environment):
     def bytes_per_step(self) -> int:
         """Bytes of a step, in words of 4, each counted once.
 
-        An agent: actions, capital, balance and reserve read, 7 of its state, the reward and the observation written;
-        with negotiation its proposals and its pledge read and written, and its mask written. An environment: 5 of the
-        climate and the time read, these and three flags written.
+        An agent: actions, capital, balance and reserve read; 7 of its state, reward and observation written. With
+        negotiation its proposals and its pledge are read and written, and its mask is written. An environment: 5 of the
+        climate and the time read; these and three flags written.
         """
         config = self.config
         bargain = 4 * self.n_partners + 2 + self.n_choices if config.negotiation else 0
@@ -216,26 +229,29 @@ class Rice(Environment):
 
     @property
     def ops_per_step(self) -> int:
-        """Operations of a step. An agent: 3 powers and 2 logarithms of 25 each, 50 more; with trade one a partner."""
+        """Operations of a step.
+
+        An agent: 3 powers and 2 logarithms of 25 each, 50 more; with trade one power per partner.
+        """
         partner = 40 * self.num_agents if self.config.trade else 0
         return self.num_agents * (175 + partner) + 60
 
     @property
     def n_partners(self) -> int:
-        """Length of a row of proposals; 1 without negotiation, when nobody looks at it."""
+        """Length of a row of proposals; 1 (unused) without negotiation."""
         return self.num_agents if self.config.negotiation else 1
 
     @property
     def n_choices(self) -> int:
-        """Length of a row of the mask; 1 without negotiation, when nobody looks at it."""
+        """Length of a row of the mask; 1 (unused) without negotiation."""
         return sum(self.config.action_levels) if self.config.negotiation else 1
 
     def scene(self, episode: Episode) -> Scene:
-        """Show emissions of the regions and the temperature."""
+        """Draw the regions' emissions and the temperatures."""
         return draw(self.config, episode)
 
     def get_constants(self) -> dict[str, Constant]:
-        """Return what is compiled in."""
+        """Return the compiled-in constants."""
         config, w = self.config, self.config.world
         return {
             "N_FEATURES": config.n_features,
@@ -283,7 +299,7 @@ class Rice(Environment):
         }
 
     def get_data_dictionary(self) -> DataFeed:
-        """State of regions and climate, the paths, and the one start where there is no pool to draw from."""
+        """Return state and paths; and the one start, if no pool is used."""
         feed = DataFeed()
         for name in Regions._fields:
             row = np.zeros(self.num_agents, np.float32)
@@ -300,13 +316,13 @@ class Rice(Environment):
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """Arrays that a trainer reads and writes."""
+        """Return the arrays that a trainer reads and writes."""
         feed = trainer_arrays(self.num_agents, self.config.n_features, len(self.config.action_levels))
         feed.add_data("action_mask", np.ones((self.num_agents, self.n_choices), np.int32), per_env=True)
         return feed
 
     def get_reset_pool_dictionary(self) -> DataFeed:
-        """Return the pool of starts, if there is one to draw from."""
+        """Return the pool of starts, if rows are drawn from it."""
         feed = DataFeed()
         if self.config.reset_pool_size:
             feed.add_pool_for_reset("capital_reset_pool", self.config.starts, reset_target="capital")

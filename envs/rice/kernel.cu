@@ -1,8 +1,8 @@
 // RICE. Phases as in reference.py: bargain, produce, trade, warm, consume, observe, start.
 //
-// A block owns its environments and its threads stride over their regions; what one region needs of the others lies in
-// shared memory, a few words each. Sums over regions are taken by one thread in the order of the regions, so that they
-// have the oracle's bits. Observations, most of the traffic, are written by LANES neighbouring threads a row.
+// A block owns its environments, and its threads stride over their regions. Values that regions share are in shared
+// memory, a few words each. One thread sums over regions in their order, so sums are bit-identical to the
+// reference. LANES neighbouring threads write a row of observations, which are most of the traffic.
 
 constexpr int N_WORLD = 6, N_PROFILE = 4;
 constexpr int MITIGATION = 0, SAVINGS = 1, EXPORTS = 2, IMPORTS = 3, TARIFFS = IMPORTS + N_AGENTS;  // columns of actions
@@ -10,11 +10,11 @@ constexpr int PROMISES = N_ACTS, ASKS = N_ACTS + N_AGENTS, ANSWERS = N_ACTS + 2 
 constexpr float WHOLE = N_LEVELS - 1;
 constexpr float SMALLEST = 1.17549435e-38f;
 
-// Threads that write one row of the observations.
+// Threads per row of the observations.
 constexpr int LANES = WD_STRIDE < 32 ? 1 : 32;
 static_assert(WD_STRIDE % LANES == 0, "rice: THREADS must be a multiple of 32");
 
-// Proposals, what regions have agreed to, and the mask of what they may do next.
+// Proposals, agreements, and the mask of the next choices.
 struct Bargain {
   int (*promise)[N_AGENTS][N_PARTNERS];
   int (*ask)[N_AGENTS][N_PARTNERS];
@@ -23,11 +23,11 @@ struct Bargain {
 };
 
 struct World {
-  float spare[ENVS_PER_BLOCK][N_AGENTS];          // output that is left to consume or sell
-  float unit[ENVS_PER_BLOCK][N_AGENTS];           // what a level of imports is worth; with trade
-  float share[ENVS_PER_BLOCK][N_AGENTS];          // share of what others want that is sold to them; with trade
-  float all[ENVS_PER_BLOCK][N_AGENTS][N_PUBLIC];  // what all see of each region
-  float world[ENVS_PER_BLOCK][N_WORLD];           // what all see of the world
+  float spare[ENVS_PER_BLOCK][N_AGENTS];          // surplus for consumption or export
+  float unit[ENVS_PER_BLOCK][N_AGENTS];           // value of a level of imports; with trade
+  float share[ENVS_PER_BLOCK][N_AGENTS];          // share of the demand that is sold; with trade
+  float all[ENVS_PER_BLOCK][N_AGENTS][N_PUBLIC];  // public features of each region
+  float world[ENVS_PER_BLOCK][N_WORLD];           // public features of the world
   int timestep[ENVS_PER_BLOCK];
   unsigned char ended[ENVS_PER_BLOCK];
 };
@@ -35,23 +35,23 @@ struct World {
 WD_FN float largest(float a, float b) { return a > b ? a : b; }
 WD_FN float least(float a, float b) { return a < b ? a : b; }
 
-// Period of a step; who steps on after the last one gets it again.
+// Returns the period of a step; steps after the last one repeat it.
 WD_FN int period_at(int timestep) { return wd_min(timestep, EPISODE_LENGTH - 1) / N_STAGES; }
 
-// True at the stage of a period at which regions live through it.
+// True if regions act at this stage of a period.
 WD_FN bool acts_at(int timestep) { return timestep % N_STAGES == N_STAGES - 1; }
 
-// x to a power; 0 for what is not positive and normal.
+// Returns x to a power; 0 unless x is positive and normal.
 WD_FN float power(float x, float exponent) { return x >= SMALLEST ? wd_exp(exponent * wd_log(x)) : 0.f; }
 
 // ---------------------------------------------------------------------------------------------- trade
 
-// Imports that a region wants of another one, levels.
+// Returns a region's desired imports from another one, levels.
 WD_FN float wanted(const int* actions, int buyer, int seller) {
   return buyer == seller ? 0.f : static_cast<float>(actions[IMPORTS + seller]);
 }
 
-// What a level of imports is worth to a region that trusts in its balance; afterwards the block waits.
+// Computes the value of a level of imports, given trust in a region's balance. Call a block barrier afterwards.
 WD_FN float unit_of(const int* actions, int buyer, float output, float balance, float credit) {
   float levels = 0.f;  // small integers
   for (int seller = 0; seller < N_AGENTS; ++seller) levels += wanted(actions, buyer, seller);
@@ -61,8 +61,8 @@ WD_FN float unit_of(const int* actions, int buyer, float output, float balance, 
 
 // ---------------------------------------------------------------------------------------------- bargain
 
-// Writes what a region proposes, or from all answers the least mitigation that it has agreed to. Reads what others have
-// proposed in an earlier step; afterwards the block waits.
+// Writes a region's proposals, or its agreed mitigation from all answers. Reads others' proposals of an
+// earlier step. Call a block barrier afterwards.
 WD_FN void negotiate(const Bargain& bargain, int stage, int env, int self, const int (*actions)[N_TYPES]) {
   int pledge = 0;
   for (int other = 0; other < N_AGENTS && stage < 2; ++other) {
@@ -81,7 +81,7 @@ WD_FN void negotiate(const Bargain& bargain, int stage, int env, int self, const
   if (stage == 1) bargain.pledge[env][self] = pledge;
 }
 
-// Forgets what a region has proposed and agreed to.
+// Clears a region's proposals and agreement.
 WD_FN void forget(const Bargain& bargain, int env, int self) {
   if constexpr (!NEGOTIATION) return;
   for (int other = 0; other < N_PARTNERS; ++other)
@@ -89,7 +89,7 @@ WD_FN void forget(const Bargain& bargain, int env, int self) {
   bargain.pledge[env][self] = 0;
 }
 
-// True where a choice of a region is allowed at a stage; what does not count there has one choice, the first.
+// True if a choice is allowed at a stage; an unused action allows only the first.
 WD_FN bool allowed(int stage, int self, int pledge, int choice) {
   if (choice < N_ACTS * N_LEVELS) {
     const int level = choice % N_LEVELS;
@@ -104,7 +104,7 @@ WD_FN bool allowed(int stage, int self, int pledge, int choice) {
 
 // ---------------------------------------------------------------------------------------------- observe
 
-// What all see of a region. Afterwards the block waits.
+// Writes a region's public features. Call a block barrier afterwards.
 WD_FN void publish(World& block, int local, int agent, float capital, float output, float emissions, float mitigation,
                    float balance, float credit) {
   float* row = block.all[local][agent];
@@ -115,7 +115,7 @@ WD_FN void publish(World& block, int local, int agent, float capital, float outp
   if constexpr (TRADE) row[N_PUBLIC - 1] = wd_clip(balance / credit, -1.f, 1.f);
 }
 
-// What all see of the world. Afterwards the block waits.
+// Writes the world's public features. Call a block barrier afterwards.
 WD_FN void look(World& block, int local, int timestep, const float* carbon, const float* temperature) {
   float* row = block.world[local];
   row[0] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);
@@ -148,7 +148,7 @@ WD_FN float seen(const World& block, const Bargain& bargain, int local, int env,
   return static_cast<float>(level) / WHOLE;
 }
 
-// Writes a row from one thread, part by part: `seen` would ask of each column where it belongs.
+// Writes a row from one thread, part by part: `seen` would look up the part of each column.
 WD_FN void write_row(const World& block, const Bargain& bargain, int local, int env, int self,
                      const float (*profile)[N_AGENTS][N_PROFILE], float* target) {
   const float* of_self = profile[wd_min(block.timestep[local], EPISODE_LENGTH) / N_STAGES][self];
@@ -162,7 +162,7 @@ WD_FN void write_row(const World& block, const Bargain& bargain, int local, int 
   for (; column < N_FEATURES; ++column) target[column] = seen(block, bargain, local, env, self, column, profile);
 }
 
-// Writes the rows of every environment, or only of those that restarted.
+// Writes the rows of every environment, or only of restarted ones.
 WD_FN void observe(const World& block, const Bargain& bargain, int n_envs, bool restarted, const float (*profile)[N_AGENTS][N_PROFILE],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES]) {
   for (int row = WD_THREAD / LANES; row < ENVS_PER_BLOCK * N_AGENTS; row += WD_STRIDE / LANES) {
@@ -184,7 +184,7 @@ WD_FN void observe(const World& block, const Bargain& bargain, int n_envs, bool 
 
 // ---------------------------------------------------------------------------------------------- start
 
-// True for all threads of the block alike.
+// Uniform over the block: true for all of its threads or none.
 WD_FN bool any_ended(const World& block, int n_envs) {
   bool any = false;
   for (int local = 0; local < ENVS_PER_BLOCK && WD_BLOCK * ENVS_PER_BLOCK + local < n_envs; ++local)
@@ -192,8 +192,8 @@ WD_FN bool any_ended(const World& block, int n_envs) {
   return any;
 }
 
-// Starts the next episode of the environments of this block that ended. The block has waited before; it has again when
-// this returns.
+// Starts the next episode of the block's ended environments. Call after a block barrier; the function ends
+// with another one.
 WD_FN void start(World& block, const Bargain& bargain, int n_envs, float (*capital)[N_AGENTS], float (*output)[N_AGENTS],
                  float (*consumption)[N_AGENTS], float (*emissions)[N_AGENTS], float (*mitigation)[N_AGENTS],
                  float (*balance)[N_AGENTS], float (*reserve)[N_AGENTS], float (*carbon)[3], float (*temperature)[2],
@@ -271,7 +271,7 @@ WD_KERNEL(step)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*c
   }
   WD_SYNC();
 
-  // trade: what regions sell, and to what share of what others want
+  // trade: supply of regions, and the share of demand that it meets
   if constexpr (TRADE) {
     WD_EACH_AGENT(local, env, agent) {
       if (!acts_at(_timestep_[env])) continue;
@@ -329,7 +329,7 @@ WD_KERNEL(step)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*c
           tariffed += tariff;
           value += power(bought - tariff, SUBSTITUTION);
         }
-        // Armington: goods of others are no full substitute.
+        // Armington: foreign goods are imperfect substitutes.
         consumed = power(DOMESTIC * power(consumed, SUBSTITUTION) + FOREIGN * value, INVERSE_SUBSTITUTION);
         reserve[env][agent] += YEARS * tariffed;
         balance[env][agent] = INTEREST * balance[env][agent] + YEARS * (consumption[env][agent] - imports);
@@ -338,7 +338,7 @@ WD_KERNEL(step)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*c
       const float people = labour[period_at(_timestep_[env] - 1)][agent];
       const float each = largest(consumed / people, MIN_CONSUMPTION);
       rewards[env][agent] = people * (power(each, UTILITY_EXPONENT) - 1.f) / UTILITY_EXPONENT;
-      forget(bargain, env, agent);  // an agreement is of one period
+      forget(bargain, env, agent);  // an agreement lasts one period
     } else {
       rewards[env][agent] = 0.f;
     }
@@ -349,7 +349,7 @@ WD_KERNEL(step)(float (*capital)[N_AGENTS], float (*output)[N_AGENTS], float (*c
 
   observe(block, bargain, n_envs, false, profile, observations, final_observations);
   if (AUTO_RESET && any_ended(block, n_envs)) {
-    WD_SYNC();  // what the episode ended with has been observed
+    WD_SYNC();  // the episode's end has been observed
     start(block, bargain, n_envs, capital, output, consumption, emissions, mitigation, balance, reserve, carbon,
           temperature, capital_reset_pool, credit, _timestep_, _episode_, _reset_seed_);
     observe(block, bargain, n_envs, true, profile, observations, final_observations);

@@ -1,6 +1,6 @@
-"""RICE in Numba.
+"""RICE in Numba, with the phases of reference.py and the layout of kernel.cu.
 
-Phases as in reference.py: bargain, produce, trade, warm, consume, observe, start; layout as in kernel.cu.
+Phases: bargain, produce, trade, warm, consume, observe, start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class World(NamedTuple):
 
 @cuda.jit(device=True)
 def power(x, exponent):
-    """Return x to a power; 0 for what is not positive and normal."""
+    """Return x to a power; 0 unless x is positive and normal."""
     if x >= SMALLEST:
         return exp(float32(exponent * log(x)))
     return ZERO
@@ -57,7 +57,7 @@ def build(c: Any) -> dict[str, Any]:
     threads, envs_per_block, auto_reset, episode_length = c.THREADS, c.ENVS_PER_BLOCK, c.AUTO_RESET, c.EPISODE_LENGTH
     n_agents, n_features, n_public, n_starts, has_trade = c.N_AGENTS, c.N_FEATURES, c.N_PUBLIC, c.N_STARTS, c.TRADE
     n_items = envs_per_block * n_agents
-    lanes = math.gcd(32, threads)  # threads that write one row
+    lanes = math.gcd(32, threads)  # threads per row
     whole, levels, length = np.float32(c.N_LEVELS - 1), np.float32(c.N_LEVELS), np.float32(episode_length)
     tariffs = IMPORTS + n_agents
     negotiates, n_stages, n_partners, n_choices = c.NEGOTIATION, c.N_STAGES, c.N_PARTNERS, c.N_CHOICES
@@ -91,17 +91,20 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def period_at(timestep):
-        """Return the period of a step; who steps on after the last one gets it again."""
+        """Return the period of a step; after the last one, the last."""
         return min(timestep, episode_length - 1) // n_stages
 
     @cuda.jit(device=True)
     def acts_at(timestep):
-        """Tell whether regions live through a period at this stage of it."""
+        """True if regions act at this stage of a period."""
         return timestep % n_stages == n_stages - 1
 
     @cuda.jit(device=True)
     def negotiate(env, self, stage, bargain, actions):
-        """Write what a region proposes, or from all answers what it has agreed to. Afterwards the block waits."""
+        """Write a region's proposals, or its agreed mitigation from all answers.
+
+        Call a block barrier afterwards.
+        """
         pledge = 0
         if stage == 0:
             for other in range(n_agents):
@@ -120,7 +123,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def forget(env, self, bargain):
-        """Forget what a region has proposed and agreed to."""
+        """Clear a region's proposals and agreement."""
         if negotiates:
             for other in range(n_partners):
                 bargain.promise[env, self, other] = 0
@@ -129,7 +132,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def allowed(stage, self, pledge, choice):
-        """Tell whether a choice is allowed; of what does not count at a stage only the first one is."""
+        """True if a choice is allowed; an unused action allows only the first."""
         if choice < n_of_acts:
             level = choice % n_levels
             return (stage == n_stages - 1 or level == 0) and (choice >= n_levels or level >= pledge)
@@ -141,12 +144,12 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def wanted(env, buyer, seller, actions):
-        """Return imports that a region wants of another one, levels."""
+        """Return a region's desired imports from another one, levels."""
         return ZERO if buyer == seller else float32(actions[env, buyer, IMPORTS + seller])
 
     @cuda.jit(device=True)
     def produce(block, local, env, agent, period, regions, climate, bargain, paths, actions):
-        """Share out a region's output. Afterwards the block waits."""
+        """Compute a region's output and its uses. Call a block barrier afterwards."""
         agreed = bargain.pledge[env, agent] if negotiates else 0
         mitigated = float32(max(actions[env, agent, MITIGATION], agreed)) / whole
         savings = float32(actions[env, agent, SAVINGS]) / levels
@@ -170,7 +173,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def sell(block, local, env, agent, regions, actions):
-        """Find to what share of what others want a region sells. Afterwards the block waits."""
+        """Compute a region's sold share of demand. Call a block barrier afterwards."""
         demand = ZERO
         for buyer in range(n_agents):
             demand = float32(demand + wanted(env, buyer, agent, actions) * block.unit[local, buyer])
@@ -183,7 +186,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def warm(env, period, regions, climate, paths):
-        """Move the carbon and the temperatures on. Afterwards the block waits."""
+        """Advance carbon and temperatures. Call a block barrier afterwards."""
         emitted = ZERO
         for agent in range(n_agents):
             emitted = float32(emitted + regions.emissions[env, agent])
@@ -205,7 +208,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def consume(block, local, env, agent, period, regions, paths, actions, rewards):
-        """Buy, consume, and give the reward. Afterwards the block waits."""
+        """Buy, consume and write the reward. Call a block barrier afterwards."""
         consumed = block.spare[local, agent]
         if has_trade:
             imports, tariffed, value = ZERO, ZERO, ZERO
@@ -216,7 +219,7 @@ def build(c: Any) -> dict[str, Any]:
                 imports = float32(imports + bought)
                 tariffed = float32(tariffed + tariff)
                 value = float32(value + power(float32(bought - tariff), substitution))
-            # Armington: goods of others are no full substitute.
+            # Armington: foreign goods are imperfect substitutes.
             consumed = power(domestic * power(consumed, substitution) + foreign * value, inverse_substitution)
             regions.reserve[env, agent] += years * tariffed
             surplus = years * (regions.consumption[env, agent] - imports)
@@ -228,7 +231,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def publish(block, local, env, agent, regions, paths):
-        """Write what all see of a region. Afterwards the block waits."""
+        """Write a region's public features. Call a block barrier afterwards."""
         block.all[local, agent, 0] = log(largest(regions.capital[env, agent], SMALLEST)) * np.float32(0.25)
         block.all[local, agent, 1] = log(ONE + regions.output[env, agent]) * np.float32(0.25)
         block.all[local, agent, 2] = regions.emissions[env, agent] * np.float32(0.1)
@@ -238,7 +241,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def look(block, local, env, timestep, climate):
-        """Write what all see of the world. Afterwards the block waits."""
+        """Write the world's features. Call a block barrier afterwards."""
         block.world[local, 0] = float32(timestep) / length
         block.world[local, 1] = climate.temperature[env, 0] / np.float32(5)
         block.world[local, 2] = climate.temperature[env, 1] / np.float32(5)
@@ -249,7 +252,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def seen(block, local, env, self, column, bargain, paths):
-        """Return one entry of an observation of ``self``."""
+        """Return one entry of the observation of ``self``."""
         if column < N_WORLD:
             return block.world[local, column]
         column -= N_WORLD
@@ -277,7 +280,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def observe(block, bargain, paths, results, restarted, n_envs):
-        """Write the rows of every environment, or only of those that restarted."""
+        """Write the rows of every environment, or only of restarted ones."""
         for row in range(cuda.threadIdx.x // lanes, n_items, threads // lanes):
             local, env, self = agent_at(row, envs_per_block, n_agents)
             if env < n_envs and not (restarted and block.ended[local] == 0):
@@ -297,7 +300,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def start(block, regions, climate, bargain, paths, clock, n_envs):
-        """Start the next episode of the environments of this block that ended; the block has waited before."""
+        """Start the next episode of the block's ended environments.
+
+        Call after a block barrier.
+        """
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and block.ended[local] != 0:
@@ -367,7 +373,7 @@ def build(c: Any) -> dict[str, Any]:
                 if acts_at(before):
                     period = period_at(before)
                     consume(block, local, env, agent, period, regions, paths, sampled_actions, results.rewards)
-                    forget(env, agent, bargain)  # an agreement is of one period
+                    forget(env, agent, bargain)  # an agreement lasts one period
                 else:
                     results.rewards[env, agent] = ZERO
                 publish(block, local, env, agent, regions, paths)
@@ -375,7 +381,7 @@ def build(c: Any) -> dict[str, Any]:
 
         observe(block, bargain, paths, results, False, n_envs)
         if auto_reset and any_ended(block.ended, n_envs):
-            cuda.syncthreads()  # what the episode ended with has been observed
+            cuda.syncthreads()  # the episode's end has been observed
             start(block, regions, climate, bargain, paths, clock, n_envs)
             observe(block, bargain, paths, results, True, n_envs)
 

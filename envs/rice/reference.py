@@ -1,7 +1,7 @@
-"""RICE in NumPy, over all environments at once: the oracle, and backend `cpu`.
+"""RICE in NumPy, batched: the reference, and backend `cpu`.
 
 Phases: `bargain`, `produce`, `trade`, `warm`, `consume`, `observe`, `start`. Arrays are ``(n_envs, n_agents)`` unless
-said otherwise. Sums over regions are taken in the order of the regions, so that every language has the same bits.
+stated. Sums over regions run in the regions' order, so every language gives the same bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Ints = NDArray[np.int32]
 ONE: Final = np.float32(1)
 SMALLEST: Final = np.finfo(np.float32).tiny
 MITIGATION, SAVINGS, EXPORTS, IMPORTS = range(4)
-"""Columns of the actions; imports have one for each region, and tariffs as many after them."""
+"""Columns of the actions; imports have one per region, and tariffs follow."""
 
 
 def build(c: Any) -> dict[str, Callable[..., None]]:
@@ -32,7 +32,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
     def step(globe: Globe, sampled_actions: Ints, clock: Clock, results: Results) -> None:
         stage = clock.timestep % c.N_STAGES
-        # Who steps on after the last period gets it again.
+        # Steps after the last period repeat it.
         period = np.minimum(clock.timestep, c.EPISODE_LENGTH - 1) // c.N_STAGES
         if c.NEGOTIATION:
             negotiate(c, globe.bargain, sampled_actions, stage)
@@ -55,21 +55,21 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
 
 def negotiate(c: Any, bargain: Bargain, actions: Ints, stage: Ints) -> None:
-    """Write what is proposed, and from the answers the least mitigation that each region has agreed to; in levels."""
+    """Write proposals, and from the answers each region's agreed mitigation, levels."""
     n = c.N_AGENTS
     promised, asked, answered = (actions[..., c.N_ACTS + k * n : c.N_ACTS + (k + 1) * n] for k in range(3))
     others = 1 - np.eye(n, dtype=np.int32)
     proposes, answers = stage == 0, stage == 1
     bargain.promise[proposes] = (promised * others)[proposes]
     bargain.ask[proposes] = (asked * others)[proposes]
-    # Of a proposal of i to j, j's answer: i keeps its promise and j what was asked of it, if j accepts.
+    # If j accepts i's proposal, i must keep its promise and j must meet i's demand.
     kept = bargain.promise * answered.transpose(0, 2, 1)
     granted = bargain.ask.transpose(0, 2, 1) * answered
     bargain.pledge[answers] = np.maximum(kept, granted).max(2)[answers]
 
 
 def act(c: Any, acts: NDArray[np.bool_], period: Ints, globe: Globe, actions: Ints, rewards: Floats) -> None:
-    """Live through a period in the environments that are at the stage for it, and give its rewards; 0 in others."""
+    """Advance a period where the stage is right, and write rewards; 0 elsewhere."""
     rewards[:] = 0
     if not acts.any():
         return
@@ -83,7 +83,7 @@ def act(c: Any, acts: NDArray[np.bool_], period: Ints, globe: Globe, actions: In
     for arrays, changed in ((globe.regions, now), (globe.climate, sky)):
         for array, values in zip(arrays, changed, strict=True):
             array[acts] = values
-    if c.NEGOTIATION:  # an agreement is of one period
+    if c.NEGOTIATION:  # an agreement lasts one period
         for array in (globe.bargain.promise, globe.bargain.ask, globe.bargain.pledge):
             array[acts] = 0
 
@@ -91,9 +91,9 @@ def act(c: Any, acts: NDArray[np.bool_], period: Ints, globe: Globe, actions: In
 def produce(
     c: Any, regions: Regions, climate: Climate, paths: Paths, levels: Ints, actions: Ints, period: Ints
 ) -> Floats:
-    """Write output, emissions, mitigation and the next period's capital; returns what is left to consume or sell.
+    """Write output, emissions, mitigation and next capital; return the surplus.
 
-    ``levels`` are those of mitigation.
+    The surplus is available for consumption and export. ``levels`` are levels of mitigation.
     """
     mitigation = levels.astype(np.float32) / np.float32(c.N_LEVELS - 1)
     savings = actions[..., SAVINGS].astype(np.float32) / np.float32(c.N_LEVELS)
@@ -112,15 +112,15 @@ def produce(
 
 
 def trade(c: Any, regions: Regions, paths: Paths, actions: Ints, spare: Floats) -> Floats:
-    """Share out what regions sell among those that want it; returns the value of foreign goods in consumption.
+    """Distribute exports over buyers; return foreign goods' value in consumption.
 
-    Writes ``spare``, from which exports are taken, balances and reserves.
+    Subtracts exports from ``spare``, and writes balances and reserves.
     """
     n, whole = c.N_AGENTS, np.float32(c.N_LEVELS - 1)
     wanted, tariffs = (actions[..., first : first + n].astype(np.float32) for first in (IMPORTS, IMPORTS + n))
     wanted[:, np.arange(n), np.arange(n)] = 0
     trust = np.clip(ONE + regions.balance / paths.credit, 0, 1)
-    # Levels are small integers, whose sum is exact in any order.
+    # Levels are small integers; their sum is exact in any order.
     unit = regions.output / np.maximum(wanted.sum(2), whole) * trust
     demand = total(wanted[:, buyer] * unit[:, buyer, None] for buyer in range(n))
     limit = np.minimum(actions[..., EXPORTS].astype(np.float32) / whole * regions.output, spare)
@@ -140,7 +140,7 @@ def trade(c: Any, regions: Regions, paths: Paths, actions: Ints, spare: Floats) 
 
 
 def warm(c: Any, regions: Regions, climate: Climate, paths: Paths, period: Ints) -> None:
-    """Move the carbon and the temperatures on by a period: what leaves one box enters another."""
+    """Advance carbon and temperatures by a period; flows between boxes balance."""
     emissions = paths.world[period, 0] + total(regions.emissions.T)
     atmosphere, upper, lower = climate.carbon.T.copy()
     sinking = c.ATMOSPHERE_TO_UPPER * atmosphere - c.UPPER_TO_ATMOSPHERE * upper
@@ -160,7 +160,7 @@ def consume(c: Any, regions: Regions, paths: Paths, spare: Floats, bought: Float
     """Write consumption and return its utility."""
     if bought is None:
         regions.consumption[:] = spare
-    else:  # Armington: goods of others are no full substitute
+    else:  # Armington: foreign goods are imperfect substitutes
         mixed = c.DOMESTIC * power(spare, c.SUBSTITUTION) + c.FOREIGN * bought
         regions.consumption[:] = power(mixed, c.INVERSE_SUBSTITUTION)
     people = paths.labour[period]
@@ -170,7 +170,7 @@ def consume(c: Any, regions: Regions, paths: Paths, spare: Floats, bought: Float
 
 
 def observe(c: Any, globe: Globe, timestep: Ints, seen: Floats) -> None:
-    """Write what every region sees, ``seen`` ``(n_envs, n_agents, n_features)``, and what it may do next."""
+    """Write observations ``(n_envs, n_agents, n_features)`` and the next masks."""
     regions, climate, bargain, paths = globe
     n, whole = c.N_AGENTS, np.float32(c.N_LEVELS - 1)
     period = np.minimum(timestep, c.EPISODE_LENGTH) // c.N_STAGES
@@ -196,7 +196,7 @@ def observe(c: Any, globe: Globe, timestep: Ints, seen: Floats) -> None:
 
 
 def allow(c: Any, bargain: Bargain, stage: Ints) -> None:
-    """Write what may be done at a stage; what does not count there has one choice, the first."""
+    """Write the masks of a stage; an unused action allows only the first choice."""
     n, levels, mask = c.N_AGENTS, c.N_LEVELS, bargain.action_mask
     first = np.arange(levels) == 0
     others = ~np.eye(n, dtype=bool)[..., None]
@@ -211,7 +211,7 @@ def allow(c: Any, bargain: Bargain, stage: Ints) -> None:
 
 
 def publish(c: Any, regions: Regions, paths: Paths) -> Floats:
-    """Return what all see of each region, ``(n_envs, n_agents, n_public)``."""
+    """Return public features of each region, ``(n_envs, n_agents, n_public)``."""
     quarter = np.float32(0.25)
     columns = [
         log(np.maximum(regions.capital, SMALLEST)) * quarter,
@@ -225,7 +225,7 @@ def publish(c: Any, regions: Regions, paths: Paths) -> Floats:
 
 
 def start(c: Any, envs: NDArray[np.intp], globe: Globe, clock: Clock, seen: Floats) -> None:
-    """Start the next episode of the named environments, and write its first observations."""
+    """Start the next episode of given environments, and observe it."""
     regions, climate, bargain, paths = globe
     low, high = clock.reset_seed
     for array in (*regions, bargain.promise, bargain.ask, bargain.pledge):
@@ -243,7 +243,7 @@ def start(c: Any, envs: NDArray[np.intp], globe: Globe, clock: Clock, seen: Floa
 
 
 def power(x: Floats, exponent: np.float32) -> Floats:
-    """Return x to a power; 0 for what is not positive and normal."""
+    """Return x to a power; 0 unless x is positive and normal."""
     is_positive = x >= SMALLEST
     raised = exp(exponent * log(np.where(is_positive, x, ONE)))
     return np.where(is_positive, raised, np.float32(0))

@@ -1,4 +1,4 @@
-"""Scene of RICE: what each region emits and avoids as bars, and the path of the temperatures above them."""
+"""Scene of RICE: bars of emissions and mitigation, and temperature curves."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ if TYPE_CHECKING:
     from .env import RiceConfig
 
 HEIGHT = 10.0
-"""Height of each of the two pictures."""
+"""Height of each of the two panels."""
 GAP = 2.5
-"""Distance between them, in which a title stands."""
+"""Distance between them, with room for a title."""
 BOXES: Final[tuple[tuple[str, Colour], ...]] = (("atmosphere", "vermilion"), ("ocean", "blue"))
 
 
 def draw(config: RiceConfig, episode: Episode) -> Scene:
-    """Return the scene of an episode that has emissions, mitigation, output and temperature; a frame is a period."""
+    """Return the scene of an episode; a frame is a period.
+
+    The episode needs emissions, mitigation, output and temperature.
+    """
     n, world, ends = config.n_agents, config.world, slice(None, None, config.n_stages)
     names = ("emissions", "mitigation", "output", "temperature")
     emissions, mitigation, output, temperature = (episode[name][ends].astype(float) for name in names)
     n_frames = len(emissions)
-    # Emissions without mitigation, of output before damage and mitigation.
+    # Emissions without mitigation, from output before damage and mitigation.
     period = np.arange(n_frames - 1)
     warming = temperature[:-1, :1]
     kept = 1 - world["damage_linear"] * warming - world["damage_quadratic"] * warming**2
@@ -79,7 +82,7 @@ def draw(config: RiceConfig, episode: Episode) -> Scene:
 
 
 def bar(region: int, low: Array, high: Array, colour: Colour, fill: Fill, label: str) -> Path:
-    """Return a part of a region's bar; the first region's stands in the legend."""
+    """Return a part of a region's bar; only the first region's is in the legend."""
     left, right = np.full_like(low, region + 0.1), np.full_like(low, region + 0.9)
     return Path(
         x=np.stack([left, right, right, left], 1),

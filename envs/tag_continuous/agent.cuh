@@ -1,13 +1,13 @@
-// What one agent does, however agents are laid out: shared by kernel.cu and spread.cu.
+// Step of one agent, for every layout: shared by kernel.cu and spread.cu.
 #pragma once
 
 enum Feature { X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME };
 
-// Neighbours are searched SLOTS at a time; as many distances are held in registers.
+// SLOTS neighbours are searched at a time; registers hold as many distances.
 constexpr int SLOTS = USE_FULL_OBSERVATION || N_OBSERVED <= 16 ? N_OBSERVED : 16;
 constexpr int ROUNDS = (N_OBSERVED + SLOTS - 1) / SLOTS;
 
-// Squared distance that no neighbour has.
+// Squared distance larger than any neighbour's.
 constexpr float TOO_FAR = 1e35f;
 
 struct Agent {
@@ -16,7 +16,7 @@ struct Agent {
 
 WD_FN bool is_outside(float position) { return position < 0.f || position > GRID_LENGTH; }
 
-// Turns, accelerates and moves an agent; who has left the game stands still.
+// Turns, accelerates and moves an agent; agents out of the game stay still.
 WD_FN Agent moved(const Agent& agent, bool in_game, float thrust, float turn, float skill, bool& hits_edge) {
   const float top_speed = MAX_SPEED * skill;
   const float push = agent.acceleration + thrust;
@@ -31,7 +31,7 @@ WD_FN Agent moved(const Agent& agent, bool in_game, float thrust, float turn, fl
   return {wd_clip(x, 0.f, GRID_LENGTH), wd_clip(y, 0.f, GRID_LENGTH), speed, acceleration, direction};
 }
 
-// An agent at the start of an episode.
+// Start of an agent's episode.
 WD_FN Agent started(int episode, int env, int agent, const int* seed, const float* start_x, const float* start_y,
                     const float* start_direction) {
   const auto words = wd_philox(episode, env, agent, STREAM_START, seed[0], seed[1]);
@@ -40,7 +40,7 @@ WD_FN Agent started(int episode, int env, int agent, const int* seed, const floa
           RANDOM_DIRECTION ? static_cast<float>(wd_below(words.z, 4)) * HALF_PI : start_direction[agent]};
 }
 
-// Never contracted on the GPU, where every pass over the agents computes it anew and must get the same.
+// Never contracted on the GPU: every pass over the agents recomputes it and must get the same value.
 WD_FN float squared(float dx, float dy) {
 #if defined(__CUDACC__)
   return __fadd_rn(__fmul_rn(dx, dx), __fmul_rn(dy, dy));
@@ -65,7 +65,7 @@ WD_FN float larger(float a, float b) {
 #endif
 }
 
-// Puts the lesser one first.
+// Puts the smaller one first.
 WD_FN void sort(float& a, float& b) {
   const float low = smaller(a, b);
   b = larger(a, b);
@@ -84,7 +84,7 @@ WD_FN float reward(bool in_game, bool is_tagged, int n_catches, bool survives, f
   return in_game ? caught + (survives ? END_OF_GAME_REWARD : 0.f) : 0.f;
 }
 
-// The unit in which an observation gives a feature of another agent relative to one's own.
+// Returns the scale of a relative feature in an observation.
 WD_FN float scale_of(int feature) {
   return feature <= Y ? INV_DIAGONAL : feature <= ACCELERATION ? INV_MAX_SPEED : INV_TWO_PI;
 }

@@ -1,4 +1,4 @@
-"""Step of one agent, for every layout of agents: shared by kernel_numba.py and spread_numba.py, as agent.cuh."""
+"""Step of one agent, for kernel_numba.py and spread_numba.py; mirrors agent.cuh."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ X, Y, SPEED, ACCELERATION, DIRECTION, TYPE, IN_GAME, TIME = range(8)
 NOBODY: Final = 0xFFFF
 ZERO, ONE = np.float32(0), np.float32(1)
 TOO_FAR: Final = np.float32(1e35)
-"""Squared distance that no neighbour has."""
+"""Squared distance larger than any neighbour's."""
 SHARED_BYTES: Final = 48 * 1024
 MAX_SLOTS: Final = 16
-"""Neighbours that are searched at a time."""
+"""Number of neighbours per search."""
 
 
 class Agent(NamedTuple):
-    """Device functions on one agent."""
+    """Device functions for one agent."""
 
     move: Callable[..., Any]
     start: Callable[..., Any]
@@ -45,7 +45,7 @@ def agent_functions(c: Any) -> Agent:
 
     @cuda.jit(device=True)
     def move(env, agent, agents, roles, actions):
-        """Turn, accelerate and move; who has left the game stands still. Returns if it plays, and its new state."""
+        """Turn, accelerate and move, if in the game; return this flag and the new state."""
         plays = agents.still_in_the_game[env, agent] != 0
         x, y, speed = agents.loc_x[env, agent], agents.loc_y[env, agent], agents.speed[env, agent]
         acceleration, direction = agents.acceleration[env, agent], agents.direction[env, agent]
@@ -71,7 +71,7 @@ def agent_functions(c: Any) -> Agent:
 
     @cuda.jit(device=True)
     def start(env, agent, agents, starts, clock):
-        """Put an agent at its start of an episode; returns position and direction."""
+        """Set an agent to its start; return position and direction."""
         words = philox(clock.episode[env], env, agent, STREAM_START, clock.reset_seed[0], clock.reset_seed[1])
         x = grid_length * uniform(words[0]) if random_x else starts.start_x[agent]
         y = grid_length * uniform(words[1]) if random_y else starts.start_y[agent]
@@ -87,7 +87,7 @@ def agent_functions(c: Any) -> Agent:
 
     @cuda.jit(device=True)
     def score(env, agent, agents, roles, results, plays, tags, is_tagged, n_catches, out_of_time):
-        """Write an agent's reward, and if it stays in the game."""
+        """Write an agent's reward, and whether it stays in the game."""
         stays = plays and not (runner_exits and is_tagged)
         of_the_move = agents.edge_hit_reward_penalty[env, agent] + roles.step_rewards[agent]
         tagged = of_the_move + (tag_penalty if is_tagged else ZERO)
@@ -98,7 +98,7 @@ def agent_functions(c: Any) -> Agent:
 
     @cuda.jit(device=True)
     def scale_of(kind):
-        """Return the unit in which an observation gives a feature of another agent relative to one's own."""
+        """Return the scale of a relative feature in an observation."""
         return inv_diagonal if kind <= Y else inv_max_speed if kind <= ACCELERATION else inv_two_pi
 
     return Agent(move, start, score, scale_of)

@@ -1,4 +1,4 @@
-"""Arrays of Tag Continuous, as named tuples that kernels in NumPy and in Numba take whole.
+"""Arrays of Tag Continuous, as named tuples for NumPy and Numba kernels.
 
 Annotations are in Numba's notation.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Agents(NamedTuple):
-    """State, ``[env, agent]``, and the runners left in the game, ``[env]``."""
+    """State, ``[env, agent]``, and the number of runners in the game, ``[env]``."""
 
     loc_x: float32[:, :]
     loc_y: float32[:, :]
@@ -25,7 +25,7 @@ class Agents(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """Type, skill and reward of a step by agent, and the ids of the taggers; all environments share them."""
+    """Type, skill and step reward by agent, and taggers' ids; shared by all envs."""
 
     agent_types: int32[:]
     tagger_ids: int32[:]
@@ -34,7 +34,7 @@ class Roles(NamedTuple):
 
 
 class Actions(NamedTuple):
-    """Values of the actions, which all environments share, and the actions that agents take."""
+    """Values of the actions, shared by all environments, and the chosen actions."""
 
     acceleration_actions: float32[:]
     turn_actions: float32[:]
@@ -42,7 +42,7 @@ class Actions(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """Fixed start by agent, which all environments share."""
+    """Fixed start by agent, shared by all environments."""
 
     start_x: float32[:]
     start_y: float32[:]
@@ -50,9 +50,9 @@ class Starts(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Agents sorted by the cell of a grid that they are in: agents and start of each cell, and who is where.
+    """Agents sorted by grid cell: counts, starts of cells, and ids.
 
-    ``features`` ``[env, agent, feature]`` are the agents' own numbers side by side, as others see them.
+    ``features`` ``[env, agent, feature]`` are an agent's values in one row, as others observe them.
     """
 
     cell_count: int32[:, :]

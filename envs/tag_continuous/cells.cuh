@@ -8,22 +8,22 @@ WD_FN int column_of(float position) { return wd_min(static_cast<int>(position * 
 WD_FN int cell_at(float x, float y) { return column_of(y) * CELLS_PER_SIDE + column_of(x); }
 
 #if defined(__CUDACC__)
-constexpr int TOGETHER = 4;  // slots whose distances are compared at once
+constexpr int TOGETHER = 4;  // slots whose distances are compared together
 #else
 constexpr int TOGETHER = 1;
 #endif
 
-// Finds the SLOTS nearest agents, or of a later round those that follow `last`, ascending by (distance, id), and writes
-// their ids to `nearest`, NOBODY where there are no more. In cells distances alone are kept first, as a comparison then
-// costs two instructions; who they belong to is found in a second pass over the same cells. Of those exactly as far
-// as the farthest one taken, the lowest ids are.
+// Finds the SLOTS nearest agents, or in a later round those after `last`, ascending by (distance, id). Writes their ids
+// to `nearest`; missing ones are NOBODY. With cells, a first pass stores only distances, so a comparison costs two
+// instructions. A second pass over the same cells finds their ids. Among agents exactly as far as the farthest one
+// taken, the lowest ids win.
 //
-// `Agents` has the agents by slot, sorted by cell: `x(slot)`, `y(slot)`, `id(slot)`, whether it `is_seen(slot)` and
-// `tags(slot)`, and the `first(cell)` slot of a cell. Without GRID_SEARCH slots are ids.
+// `Agents` provides the agents by slot, sorted by cell: `x(slot)`, `y(slot)`, `id(slot)`, `is_seen(slot)` and
+// `tags(slot)`, and `first(cell)`, the first slot of a cell. Without GRID_SEARCH slots are ids.
 template <class Agents>
 struct Search {
   const Agents agents;
-  int own, last;  // the slot of who searches; whom the last round ended with, NOBODY in the first one
+  int own, last;  // the searching agent's slot; the last id of the previous round, NOBODY in the first
   float x, y, last_distance;
 
   WD_METHOD float distance_to(int slot) const { return squared(agents.x(slot) - x, agents.y(slot) - y); }
@@ -34,14 +34,14 @@ struct Search {
     return distance > last_distance || (distance == last_distance && agents.id(slot) > last);
   }
 
-  // Calls `look` for the slots in a run of cells of one row, with every one that is `stride` after the last, and their end.
+  // Calls `look` for the slots in a run of cells of one row, each `stride` after the last, and the run's end.
   template <class Look>
   WD_METHOD void look_along(int row, int left, int right, int stride, const Look& look) const {
     const int end = agents.first(row * CELLS_PER_SIDE + right + 1);
     for (int slot = agents.first(row * CELLS_PER_SIDE + left); slot < end; slot += stride) look(slot, end);
   }
 
-  // Calls `look` along a ring of cells around the middle one; along the first ring, for those within it, too.
+  // Calls `look` along a ring of cells around the middle one; the first ring includes its inside.
   template <class Look>
   WD_METHOD void look_around(int column, int row, int ring, const Look& look) const {
     const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
@@ -55,8 +55,8 @@ struct Search {
     }
   }
 
-  // Keeps the smallest of `distances`, which descend, and of those of TOGETHER slots. Of four that are sorted the lesser of
-  // each pair is a sequence that rises and then falls; comparing its halves leaves two of that kind.
+  // Merges TOGETHER slots into the smallest `distances`, which descend. Of four sorted values the smaller ones of
+  // each pair form a bitonic sequence; comparing its halves leaves two such sequences.
   WD_METHOD void keep_nearest(int slot, int end, float* distances) const {
     float more[TOGETHER];
 #pragma unroll
@@ -84,13 +84,13 @@ struct Search {
 #endif
   }
 
-  // Keeps the smallest distances, ring by ring, until nobody farther out can be nearer; returns the number of rings.
-  // MARGIN is more than the rounding of positions, cells and distances together.
+  // Finds the smallest distances, ring by ring, until farther rings cannot hold a nearer agent; returns the number of rings.
+  // MARGIN exceeds the total rounding of positions, cells and distances.
   WD_METHOD int measure(int column, int row, float* distances) const {
     for (int ring = 1;; ++ring) {
       look_around(column, row, ring, [&](int slot, int end) { keep_nearest(slot, end, distances); });
       const int left = column - ring, right = column + ring, bottom = row - ring, top = row + ring;
-      float unseen = 2.f * GRID_LENGTH;  // how near somebody who was not searched may be; here: there is nobody
+      float unseen = 2.f * GRID_LENGTH;  // lower bound of the distance to agents not searched; initially none
       if (left > 0) unseen = smaller(unseen, x - static_cast<float>(left) * CELL_LENGTH);
       if (right < CELLS_PER_SIDE - 1) unseen = smaller(unseen, static_cast<float>(right + 1) * CELL_LENGTH - x);
       if (bottom > 0) unseen = smaller(unseen, y - static_cast<float>(bottom) * CELL_LENGTH);
@@ -150,7 +150,7 @@ struct Search {
     for (int i = 0; i < SLOTS; ++i) nearest[ranks[i]] = static_cast<Id>(ids[i]);
   }
 
-  // Looks at all, in the order of their ids, so that of equals the lower id stays before.
+  // Searches all agents in the order of their ids, so that the lower id wins among equals.
   template <class Id>
   WD_METHOD void find_among_all(Id* nearest) const {
     float distances[SLOTS];
@@ -175,7 +175,7 @@ struct Search {
   }
 };
 
-// The nearest tagger in reach of a place, the one of the lowest id among equals, or NOBODY.
+// Returns the nearest tagger in reach of a place, the lowest id among equals, or NOBODY.
 template <class Agents>
 WD_FN int find_tagger(const Agents& agents, float x, float y) {
   const float reach = REACH + MARGIN;

@@ -1,4 +1,4 @@
-"""Nearest agents among so many that all pairs take too long, in NumPy: by a grid of cells, exactly."""
+"""Exact nearest agents in NumPy by a grid of cells, for many agents."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Indices = NDArray[np.intp]
 Key = Callable[[Floats, Floats, Indices], NDArray[Any]]
 
 CROWD: Final = 4_096
-"""Agents of an environment from which on cells are faster than all pairs."""
+"""Smallest number of agents for a search in cells, faster there than all pairs."""
 AGENTS_PER_CELL: Final = 4
 PAIRS_AT_ONCE: Final = 2**22
-"""Pairs of agents that are in memory at a time."""
+"""Number of pairs in memory at a time."""
 ROUNDING: Final = 1e-5
-"""Share of a distance that is more than the rounding of its square in float32."""
+"""Relative bound above the rounding error of a float32 squared distance."""
 
 
 class Crowd:
-    """The agents of one environment that can be found, sorted by the cell of a square grid that they are in.
+    """Searchable agents of one environment, sorted by cell of a square grid.
 
     Args:
         x: Positions of all agents, ``(n_agents,)``.
-        y: Likewise.
-        counts: Who can be found, of the same shape.
+        y: As ``x``.
+        counts: True for searchable agents, ``(n_agents,)``.
     """
 
     def __init__(self, x: Floats, y: Floats, counts: NDArray[np.bool_]) -> None:
         self.x, self.y = x, y
         found = np.flatnonzero(counts)
         self.side = max(1, math.isqrt(len(found) // AGENTS_PER_CELL))
-        """Cells along a side of the square that holds everybody."""
+        """Cells along a side of the square that contains all agents."""
         self._corner = float(x.min()), float(y.min())
         widest = max(float(np.ptp(x)), float(np.ptp(y)))
         self._width = max(widest, 1e-30) / self.side
@@ -46,18 +46,18 @@ class Crowd:
         cell = self.row[found] * self.side + self.column[found]
         order = np.argsort(cell, kind="stable")
         self.agents = found[order]
-        """Ids of those who can be found, by cell."""
+        """Ids of searchable agents, by cell."""
         self.first = np.searchsorted(cell[order], np.arange(self.side**2 + 1))
-        """Place in `agents` at which each cell begins."""
+        """Index in `agents` of each cell's first agent."""
 
     def nearest(self, n: int, key: Key, far: Any) -> NDArray[Any]:
-        """Return the keys of the ``n`` nearest others of each agent, ascending, ``(n_agents, n)``.
+        """Return the ``n`` smallest keys of each agent, ascending, ``(n_agents, n)``.
 
         Args:
-            n: How many; with fewer others the rest is ``far``.
-            key: Returns what orders pairs, from their differences of ``x`` and ``y`` and the ids of the others. Keys
-                rise with the distance, up to the rounding of float32.
-            far: A key that is larger than all others.
+            n: Number of neighbours; missing ones are ``far``.
+            key: Sort key of pairs, from differences of ``x`` and ``y`` and the other's id. Keys rise with distance, up
+                to the rounding of float32.
+            far: A key larger than all others.
         """
         keys = np.full((len(self.x), n), far)
         selves, ring = np.arange(len(self.x)), 1
@@ -69,7 +69,7 @@ class Crowd:
         return keys
 
     def _search(self, selves: Indices, ring: int, keys: NDArray[Any], key: Key, far: Any) -> NDArray[np.bool_]:
-        """Write the keys of the nearest within so many cells, and tell whose cannot be elsewhere."""
+        """Search cells within ``ring``, write the keys, and return the finished agents."""
         column, row = self.column[selves], self.row[selves]
         left, right = np.maximum(column - ring, 0), np.minimum(column + ring, self.side - 1)
         rows = row[:, None] + np.arange(-ring, ring + 1)
@@ -91,7 +91,7 @@ class Crowd:
         found.partition(n - 1, axis=1)
         keys[selves] = np.sort(found[:, :n], axis=1)
 
-        unseen = np.full(len(selves), np.inf)  # how near somebody who was not searched may be
+        unseen = np.full(len(selves), np.inf)  # lower bound of the distance to agents not searched
         for place, corner, low, high, cell in (
             (self.x[selves], self._corner[0], left, right, column),
             (self.y[selves], self._corner[1], rows[:, 0], rows[:, -1], row),

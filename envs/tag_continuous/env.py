@@ -1,4 +1,4 @@
-"""Tag Continuous: its config, arrays and spaces."""
+"""Tag Continuous: config, arrays and spaces."""
 
 from __future__ import annotations
 
@@ -38,30 +38,36 @@ NeighborSearch = Literal["auto", "all_pairs", "grid"]
 ROUNDING_MARGIN: Final = 1e-5
 """Difference of lengths below which rounding may decide."""
 EPSILON: Final = 1e-10
-"""Number added to the top speed that speeds are divided by, which may be 0."""
+"""Offset of the top speed, which is a divisor and may be 0."""
 MAX_AGENTS: Final = 2**20
-"""Largest number of agents, up to which kernels are held against the oracle."""
+"""Largest number of agents; kernels are checked against the reference up to it."""
 MAX_GRID_LENGTH: Final = 1e9
-"""Largest side: kernels put who is out of the game far outside the square."""
+"""Largest side: kernels place agents out of the game far outside the square."""
 
 CELLS_ABOVE_AGENTS: Final = 256
 """Agents above which kernels search neighbours in a grid of cells."""
 ONE_BLOCK: Final = 1_024
-"""Agents that fit the block, and its shared memory, of an environment that is not spread."""
+"""Largest number of agents of one block and its shared memory."""
 ONE_BLOCK_OBSERVED: Final = 10
-"""Neighbours of as many agents, found in cells, that fit too."""
+"""Observed neighbours per agent, found in cells, that also fit the block."""
 AGENTS_PER_CELL: Final = 6
-"""Average number of agents in a cell; a search looks at nine cells or more."""
+"""Average number of agents per cell; a search covers nine cells or more."""
 CELLS_OF_A_PART: Final = 4_096
-"""Cells, at most, that one block adds up: those of 24,576 agents."""
+"""Maximum number of cells summed by one block: those of 24,576 agents."""
 N_SEEN: Final = 8
-"""Numbers of an agent that kernels keep side by side for those who see it: seven, and one for alignment."""
+"""Values per agent in kernels' observation rows: seven, and one for alignment."""
 AGENTS_OF_OUT_CELL: Final = 1_024
-"""Agents for each of the cells of those out of the game: were it one, half a million would wait to be counted in it."""
+"""Agents per cell for those out of the game.
+
+With only one such cell, half a million agents would queue to be counted in it.
+"""
 
 
 class TagContinuousConfig(Config):
-    """Config of Tag Continuous; lengths are in the unit of ``grid_length``, speeds in that unit a step."""
+    """Config of Tag Continuous.
+
+    Lengths are in the unit of ``grid_length``, speeds in this unit per step.
+    """
 
     PLACE: ClassVar[str] = "tag_continuous"
 
@@ -72,57 +78,63 @@ class TagContinuousConfig(Config):
     grid_length: Annotated[float, Field(gt=0, le=MAX_GRID_LENGTH)] = 10.0
     """Side of the square, length."""
     episode_length: PositiveInt = 100
-    """Steps after which an episode is cut off."""
+    """Steps until truncation."""
     starting_location_x: Sequence[float] | None = None
-    """Start of each agent, length; None: as ``start`` says."""
+    """Start of each agent, length; None: see ``start``."""
     starting_location_y: Sequence[float] | None = None
-    """Start of each agent, length; None: as ``start`` says."""
+    """Start of each agent, length; None: see ``start``."""
     starting_directions: Sequence[float] | None = None
-    """Direction of each agent at the start, rad; None: as ``start`` says."""
+    """Start direction of each agent, rad; None: see ``start``."""
     start: Start = "random"
-    """"random": a start is drawn for every environment, agent and episode; "fixed": one draw by ``seed`` for all."""
+    """Draw of starts.
+
+    "random": one for every environment, agent and episode; "fixed": one by ``seed`` for all.
+    """
     seed: Seed | None = None
-    """Seed of who is a tagger and of fixed starts; None: 0."""
+    """Seed of the taggers' choice and fixed starts; None: 0."""
     max_speed: NonNegativeFloat = 1.0
-    """Top speed of an agent of skill 1, length a step."""
+    """Top speed of an agent of skill 1, length per step."""
     skill_level_runner: NonNegativeFloat = 1.0
     """Factor of the runners' top speed."""
     skill_level_tagger: NonNegativeFloat = 1.0
     """Factor of the taggers' top speed."""
     max_acceleration: float = 1.0
-    """Largest change of the acceleration, length a step squared."""
+    """Largest change of the acceleration, length per step squared."""
     min_acceleration: float = -1.0
-    """Smallest change of the acceleration, length a step squared."""
+    """Smallest change of the acceleration, length per step squared."""
     max_turn: float = math.pi / 2
     """Largest turn in a step, rad."""
     min_turn: float = -math.pi / 2
     """Smallest turn in a step, rad."""
     num_acceleration_levels: Levels = 10
-    """Choices of acceleration besides none."""
+    """Number of acceleration choices other than none."""
     num_turn_levels: Levels = 10
-    """Choices of turn besides none."""
+    """Number of turn choices other than none."""
     edge_hit_penalty: NonPositiveFloat = -0.0
-    """Reward for running into the edge, a step."""
+    """Reward for running into the edge, per step."""
     use_full_observation: bool = True
     """Observe all others; False: the nearest ones in the game."""
     num_other_agents_observed: Int = 2
-    """Nearest others that are observed, unless all are."""
+    """Number of nearest agents observed, unless all are."""
     neighbor_search: NeighborSearch = "auto"
-    """Search of kernels for them: "all_pairs"; "grid", in cells nearby; "auto": in cells above 256 agents."""
+    """Kernels' neighbour search: "all_pairs", "grid" or "auto".
+
+    "grid" searches nearby cells; "auto" does so above 256 agents.
+    """
     tagging_distance: UnitFloat = 0.01
     """Reach of a tagger, as a share of ``grid_length``."""
     tag_reward_for_tagger: NonNegativeFloat = 1.0
-    """Reward for each runner tagged."""
+    """Reward for each tagged runner."""
     step_penalty_for_tagger: NonPositiveFloat = -0.0
-    """Reward of a tagger, a step."""
+    """Reward of a tagger per step."""
     tag_penalty_for_runner: NonPositiveFloat = -1.0
     """Reward for being tagged."""
     step_reward_for_runner: NonNegativeFloat = 0.0
-    """Reward of a runner in the game, a step."""
+    """Reward of a runner in the game, per step."""
     end_of_game_reward_for_runner: NonNegativeFloat = 1.0
-    """Reward of a runner that is in the game when the time is up."""
+    """Reward of a runner that is still in the game at ``episode_length``."""
     runner_exits_game_after_tagged: bool = True
-    """A tagged runner leaves the game."""
+    """True if a tagged runner leaves the game."""
 
     def _check(self) -> None:
         n_agents = self.n_agents
@@ -144,12 +156,12 @@ class TagContinuousConfig(Config):
 
     @property
     def n_observed(self) -> int:
-        """Others that an observation has room for."""
+        """Maximum number of agents in an observation."""
         return self.n_agents - 1 if self.use_full_observation else self.num_other_agents_observed
 
     @property
     def n_features(self) -> int:
-        """Entries of an observation: seven for each other agent, and the time."""
+        """Number of features of an observation: seven per other agent, and the time."""
         return 7 * self.n_observed + 1
 
     @property
@@ -159,32 +171,32 @@ class TagContinuousConfig(Config):
 
     @property
     def acceleration_actions(self) -> NDArray[np.float32]:
-        """Change of the acceleration by action, the first one none."""
+        """Change of the acceleration by action; action 0 is no change."""
         levels = np.linspace(self.min_acceleration, self.max_acceleration, self.num_acceleration_levels)
         return np.concatenate([[0.0], levels]).astype(np.float32)
 
     @property
     def turn_actions(self) -> NDArray[np.float32]:
-        """Turn by action, rad, the first one none."""
+        """Turn by action, rad; action 0 is no turn."""
         levels = np.linspace(self.min_turn, self.max_turn, self.num_turn_levels)
         return np.concatenate([[0.0], levels]).astype(np.float32)
 
 
 class TagContinuous(Environment):
-    """Taggers chase runners on a square; agents steer by changing their acceleration and their direction.
+    """Taggers chase runners on a square by changing acceleration and direction.
 
     | action | meaning |
     |---|---|
     | 0: acceleration | entry of ``[0, linspace(min_acceleration, max_acceleration, num_acceleration_levels)]`` |
     | 1: turn | entry of ``[0, linspace(min_turn, max_turn, num_turn_levels)]``, rad |
 
-    One step: the first is added to the acceleration and this to the speed, which stays within 0 and ``max_speed`` times
-    skill (at either bound the acceleration becomes 0); the second is added to the direction, modulo 2 pi; then the
-    agent moves by its speed and stops at the edge. A tagger is an agent of type 1, a runner of type 0.
+    One step adds action 0 to the acceleration, and the acceleration to the speed. The speed stays within 0 and
+    ``max_speed`` times skill; at either bound the acceleration becomes 0. Action 1 is added to the direction, modulo
+    2 pi. Then the agent moves by its speed and stops at the edge. Taggers have type 1, runners type 0.
 
-    An observation has seven features of K others, ``observation[feature * K + k]``, and at its end the time. K is
-    ``n_agents - 1``, in the order of the ids, with ``use_full_observation``; else ``num_other_agents_observed``, the
-    nearest that are in the game, nearest first, the lower id among equals, padded with 0.
+    An observation has seven features of K others, ``observation[feature * K + k]``, and ends with the time. With
+    ``use_full_observation``, K is ``n_agents - 1``, in the order of the ids. Else K is ``num_other_agents_observed``:
+    the nearest in the game, nearest first, the lower id among equals, padded with 0.
 
     | feature | unit |
     |---|---|
@@ -196,42 +208,42 @@ class TagContinuous(Environment):
     | 6: the other is in the game | 0 or 1 |
     | last: steps done | ``episode_length`` |
 
-    Who is out of the game sees zeros, but with ``use_full_observation`` still the types and who is in the game.
-    Observations show the positions after the move and the flags before the tags of the step.
+    Agents out of the game observe zeros; with ``use_full_observation`` they still observe types and game flags.
+    Observations have the positions after the move and the flags before the tags of the step.
 
     | reward, if in the game | to |
     |---|---|
     | ``step_penalty_for_tagger``, ``step_reward_for_runner`` | each, every step |
-    | ``edge_hit_penalty`` | who ran into the edge |
+    | ``edge_hit_penalty`` | an agent that ran into the edge |
     | ``tag_penalty_for_runner`` | a runner nearer than ``tagging_distance * grid_length`` to its nearest tagger |
     | ``tag_reward_for_tagger`` | that tagger (the lower id among equals), for each such runner |
     | ``end_of_game_reward_for_runner`` | runners still in the game, at step ``episode_length`` |
 
     Terminated when no runner is left (only with ``runner_exits_game_after_tagged``), truncated at ``episode_length``.
 
-    Starts: speed and acceleration 0, positions uniform on the square, directions one of 0, pi/2, pi, 3 pi/2. Which
-    agents tag is drawn once, by ``seed``.
+    Starts: speed and acceleration 0, positions uniform on the square, directions one of 0, pi/2, pi, 3 pi/2. The
+    taggers are drawn once, by ``seed``.
 
     Source: Lan, Srinivasa, Wang, Zheng 2021, "WarpDrive: Extremely Fast End-to-End Deep Multi-Agent Reinforcement
-    Learning on a GPU", and WarpDrive's TagContinuous. Different from it: starts are drawn for each environment and
-    episode (``start="fixed"`` is its way), neighbours at equal distances are ordered by id, simultaneous tags all
-    count, and a runner that is tagged in the last step gets no end-of-game reward.
+    Learning on a GPU", and WarpDrive's TagContinuous. Differences: starts are drawn for each environment and episode
+    (``start="fixed"`` is WarpDrive's way), neighbours at equal distances are ordered by id, simultaneous tags all
+    count, and a runner tagged in the last step gets no end-of-game reward.
     """
 
     name = "TagContinuous"
     tolerance = 2e-5
     kernel_sources = sources_in(__package__)
     spread_sources = sources_in(__package__, "spread")
-    """Kernels for many agents, whose blocks share an environment."""
+    """Kernels for many agents; several blocks share an environment."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
-        """Take the fields of `TagContinuousConfig` as keyword arguments."""
+        """Set the fields of `TagContinuousConfig` from keyword arguments."""
         super().__init__(env_backend)
         self.config = TagContinuousConfig(**config)
         self.is_spread = False
-        """True where the kernels are those for many agents."""
+        """True with the kernels for many agents."""
         self.uses_grid = False
-        """True where the kernels look for neighbours in a grid of cells."""
+        """True if kernels search neighbours in a grid of cells."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
@@ -242,7 +254,7 @@ class TagContinuous(Environment):
         self.runners = {agent: True for agent in range(self.num_agents) if self.agent_types[agent] == 0}
 
     def _draw(self) -> tuple[NDArray[np.int32], dict[str, NDArray[np.float32]]]:
-        """Draw the types and the fixed start, in WarpDrive's order, so that a seed gives what it gives there."""
+        """Draw types and the fixed start in WarpDrive's order, for equal seeds."""
         config, n_agents = self.config, self.num_agents
         generator = np.random.RandomState(self.seed)
         types = np.zeros(n_agents, np.int32)
@@ -274,8 +286,8 @@ class TagContinuous(Environment):
 
         An agent: 20 of its move, 40 of sine and cosine, 6 of its reward. A pair of runner and tagger: 6 (5 of the
         squared distance, 1 comparison); with nearest neighbours the same for every pair of agents. An observation: 2
-        for each relative entry. Not counted: keeping the nearest in order, which depends on the data. A grid of cells
-        spares the pairs that are far apart: then only those are counted that end up observed.
+        for each relative entry. Sorting the nearest is not counted, because it depends on the data. With a grid of
+        cells only the observed pairs are counted.
         """
         config = self.config
         pairs = 0 if self.uses_grid else config.num_runners * config.num_taggers
@@ -284,9 +296,10 @@ class TagContinuous(Environment):
         return self.num_agents * (66 + 2 * 5 * config.n_observed) + 6 * pairs
 
     def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Put in doubt environments with a tag or an edge within rounding, and agents whose neighbours are equally far.
+        """Return environments and agents whose outcome rounding may decide.
 
-        Distances that are equal to the bit (two agents in one corner) are in no doubt: the lower id comes first.
+        Environments: a tag or an edge is within rounding. Agents: neighbours are almost equally far. Bit-identical
+        distances (two agents in one corner) are not in doubt: the lower id comes first.
         """
         config = self.config
         x, y = after["loc_x"].astype(np.float64), after["loc_y"].astype(np.float64)
@@ -307,10 +320,10 @@ class TagContinuous(Environment):
         return envs, _any_almost_equal(nearest_first(x, y, playing, config.num_other_agents_observed + 1))
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
-        """Choose the kernels: of several blocks if asked for, or for more agents than fit one.
+        """Choose one block or several, if requested or needed for many agents.
 
-        Above `CELLS_ABOVE_AGENTS` agents, or if asked for, neighbours are found in a grid of cells. In CUDA C one block
-        can have it for up to `ONE_BLOCK` agents that observe up to `ONE_BLOCK_OBSERVED` each.
+        Above `CELLS_ABOVE_AGENTS` agents, or if requested, neighbours are searched in a grid of cells. In CUDA C one
+        block can do this for up to `ONE_BLOCK` agents that observe up to `ONE_BLOCK_OBSERVED` each.
         """
         config, n_agents = self.config, self.num_agents
         search = config.neighbor_search
@@ -327,7 +340,7 @@ class TagContinuous(Environment):
         return blocks_per_env or -(-n_agents // SPREAD_THREADS)
 
     def kernel_sequences(self, auto_reset: bool) -> dict[str, list[KernelCall]]:
-        """Return the kernels of a spread environment: cut where one block reads what another one wrote."""
+        """Return the kernels of a spread environment, split at block dependencies."""
         if not self.is_spread:
             return {}
 
@@ -351,20 +364,23 @@ class TagContinuous(Environment):
 
     @property
     def out_cells(self) -> int:
-        """Cells of who is out of the game."""
+        """Number of cells for agents out of the game."""
         return -(-self.num_agents // AGENTS_OF_OUT_CELL)
 
     @property
     def cell_parts(self) -> int:
-        """Parts of the cells whose agents are added up apart: 1 unless they are many."""
+        """Number of parts of the cells, each summed by a block; 1 for few cells."""
         return -(-(self.cells_per_side**2) // CELLS_OF_A_PART)
 
     def scene(self, episode: Episode) -> Scene:
-        """Show the square with everyone's heading and trail, the taggers' reach, and who is out of the game."""
+        """Draw the square, headings, trails, the taggers' reach, and agents out."""
         return draw(self.config, self.agent_types, episode)
 
     def get_constants(self) -> dict[str, Constant]:
-        """Return what is compiled in; the kernels multiply by the reciprocals of the observations' units."""
+        """Return the compiled-in constants.
+
+        Kernels multiply by the reciprocals of the observations' units.
+        """
         config, side = self.config, self.cells_per_side
         is_random = config.start == "random"
         return {
@@ -401,7 +417,7 @@ class TagContinuous(Environment):
         }
 
     def get_data_dictionary(self) -> DataFeed:
-        """Arrays of the state of each environment, and those that all share."""
+        """Return the arrays of each environment's state, and the shared ones."""
         config, n_agents = self.config, self.num_agents
         is_tagger = self.agent_types == 1
         skill = np.where(is_tagger, config.skill_level_tagger, config.skill_level_runner)
@@ -434,7 +450,7 @@ class TagContinuous(Environment):
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """Arrays that a trainer reads and writes."""
+        """Return the arrays that a trainer reads and writes."""
         n_observed, n_features = self.config.n_observed, self.config.n_features
         period = np.zeros(n_features)
         period[4 * n_observed : 5 * n_observed] = 1  # directions, in turns
@@ -442,13 +458,15 @@ class TagContinuous(Environment):
 
 
 def nearest_first(x: Array, y: Array, counts: Array, n: int) -> Array:
-    """Return the ``n`` smallest distances of each agent to others, ascending, infinite where there are fewer.
+    """Return each agent's ``n`` smallest distances to others, ascending.
+
+    Infinite if fewer others exist.
 
     Args:
         x: Positions, ``(n_envs, n_agents)``.
-        y: Likewise.
-        counts: Whom to look at, of the same shape.
-        n: How many.
+        y: As ``x``.
+        counts: True for agents to search, of the same shape.
+        n: Number of distances.
     """
     n_envs, n_agents = x.shape
     if n_agents > CROWD:
@@ -470,8 +488,8 @@ def nearest_first(x: Array, y: Array, counts: Array, n: int) -> Array:
 
 
 def _any_almost_equal(distances: Array) -> Array:
-    """Tell where ascending distances hold two that differ, but by less than rounding may."""
-    with np.errstate(invalid="ignore"):  # inf - inf, where nobody is left
+    """Return True where two ascending distances differ, but less than rounding may."""
+    with np.errstate(invalid="ignore"):  # inf - inf, without any neighbour
         gaps = np.diff(distances, axis=-1)
         near: Array = np.any((gaps > 0) & (gaps < ROUNDING_MARGIN), axis=-1)
     return near

@@ -1,19 +1,19 @@
 // Tag Continuous. Phases as in reference.py: move, tag, score, observe, start.
 //
-// What agents read of each other (positions, speeds, flags) is in shared memory, so that no scratch is in
-// global memory: 23 bytes an agent, and a buffer of neighbour ids for the agents that are observing just now. With
-// GRID_SEARCH, for many agents, they are sorted by cell before they look for neighbours, all at once.
+// Values that agents read of each other (positions, speeds, flags) are in shared memory, so global memory needs no
+// scratch: 23 bytes per agent, and a buffer of neighbour ids for the currently observing agents. With GRID_SEARCH, for
+// many agents, all are sorted by cell before the search.
 
 constexpr int NOBODY = 0xffff;                    // ids have 16 bits
 
 #include "cells.cuh"
 
-constexpr int ROW = 2 * (((SLOTS + 1) / 2) | 1);  // ids of a round: an odd number of banks, so that rows do not collide
+constexpr int ROW = 2 * (((SLOTS + 1) / 2) | 1);  // ids of a round; an odd number of banks avoids conflicts
 
 constexpr int N_ITEMS = ENVS_PER_BLOCK * N_AGENTS;
 constexpr int ROOM = (N_AGENTS + 3) / 4 * 4;  // agents of an environment, padded for 16-byte loads
 
-// Squared distances. Who is out of the game stands at AWAY, which is farther off than any neighbour can be.
+// Squared distances. Agents out of the game are at AWAY, farther than any neighbour.
 constexpr float AWAY = 1e18f;
 
 enum Flag { IS_TAGGER, PLAYS, IS_TAGGED, N_FLAGS };
@@ -27,7 +27,7 @@ struct Crowd {
   int cell_start[SORTED_ENVS][N_CELLS + 2];                // their first slots; the last cell is for those out of the game
   int n_tagged[ENVS_PER_BLOCK];
   int timestep[ENVS_PER_BLOCK];
-  float progress[ENVS_PER_BLOCK];  // share of the episode that is over
+  float progress[ENVS_PER_BLOCK];  // elapsed share of the episode
   unsigned char ended[ENVS_PER_BLOCK];
 };
 
@@ -37,7 +37,7 @@ constexpr int BATCH = GRID_SEARCH ? N_ITEMS : USE_FULL_OBSERVATION ? THREADS : F
 
 struct Shared {
   Crowd crowd;
-  union {  // one after the other
+  union {  // used one after the other
     int n_catches[ENVS_PER_BLOCK][N_AGENTS];
     unsigned short nearest[USE_FULL_OBSERVATION ? 1 : BATCH][ROW];
   };
@@ -50,7 +50,7 @@ static_assert(!GRID_SEARCH || ROUNDS == 1, "tag_continuous: one block searches a
 
 // ---------------------------------------------------------------------------------------------- move
 
-// Puts an agent where the others see it. With partial observations who is out of the game is seen by nobody.
+// Writes an agent's features for others. With partial observations, agents out of the game are hidden.
 WD_FN void show(Crowd& crowd, int local, int agent, bool in_game, bool is_tagger, const Agent& shown) {
   const bool is_away = !USE_FULL_OBSERVATION && !in_game;
   crowd.feature[X][local][agent] = is_away ? AWAY : shown.x;
@@ -75,9 +75,9 @@ WD_FN float squared_distance(const float* x, const float* y, int a, int b) { ret
 
 #if defined(__CUDACC__)
 
-// Writes the ids of the SLOTS nearest agents that follow `last` (NOBODY: from the nearest on) in the order by
-// (distance, id); NOBODY where there are no more. Two passes over all agents instead of one that sorts ids along:
-// an insertion costs two instructions a slot (minimum, maximum) instead of five.
+// Writes the ids of the SLOTS nearest agents after `last` (NOBODY: from the nearest), in the order by (distance, id);
+// missing ones are NOBODY. Two passes over all agents are cheaper than one that also sorts ids:
+// an insertion costs two instructions per slot (minimum, maximum) instead of five.
 WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsigned short* nearest) {
   const auto distance_to = [&](int other) { return squared_distance(x, y, other, self); };
   const float last_distance = last == NOBODY ? -1.f : distance_to(last);
@@ -96,7 +96,7 @@ WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsi
       const float distance = distance_to(first + i);
       four[i] = may_follow(first + i, distance) ? distance : TOO_FAR;
     }
-    // Sorted first: of four, the second and later ones are rarely near enough for any of a warp's agents.
+    // Sort first: of four, the second and later ones are rarely close enough for any of a warp's agents.
     sort_four(four);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -109,7 +109,7 @@ WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsi
   }
 
   const float limit = distances[SLOTS - 1];
-  int n_at_limit = 0;  // agents exactly at the limit that are still to be taken: those of the lowest ids
+  int n_at_limit = 0;  // agents exactly at the limit still to take, by lowest id
 #pragma unroll
   for (int slot = 0; slot < SLOTS; ++slot) n_at_limit += distances[slot] == limit;
   int n_found = 0;
@@ -145,8 +145,8 @@ WD_FN void find_nearest(const float* x, const float* y, int self, int last, unsi
 
 #else
 
-// Writes the same for the agents from `first` to before `end` of an environment, to `nearest` of each: those in the game
-// are lanes of SIMD, which all look at one other at a time, from the lowest id on, and insert it behind its equals.
+// Writes the same for agents `first` to `end` - 1 of an environment, to each one's `nearest`. Agents in the game are
+// lanes of SIMD. All compare with one other agent at a time, by ascending id, and insert it after equal distances.
 constexpr int WIDTH = 16;
 typedef float Floats __attribute__((vector_size(4 * WIDTH)));
 typedef int Ints __attribute__((vector_size(4 * WIDTH)));
@@ -213,7 +213,7 @@ WD_FN void find_nearest(const Crowd& crowd, int local, int first, int end, bool 
 
 // ---------------------------------------------------------------------------------------------- cells
 
-// Replaces each of the numbers by the sum of those before it. The block waits before and after.
+// Replaces each number by the sum of the earlier ones. Has a block barrier before and after.
 WD_FN void add_up(int* numbers, int n) {
   int before = 0;
 #if defined(__CUDACC__)
@@ -237,8 +237,8 @@ WD_FN void add_up(int* numbers, int n) {
 #endif
 }
 
-// Sorts the agents of environments that ended, or of all, by cell: a counting sort, whose order within a cell may differ
-// from run to run; no result depends on it. Those out of the game come last.
+// Sorts the agents of ended (or all) environments by cell: a counting sort. The order within a cell may differ from run
+// to run; no result depends on it. Agents out of the game come last.
 WD_FN void sort_by_cell(Crowd& crowd, int n_envs, bool all) {
   const auto cell_of = [&](int local, int agent) {
     const bool plays = is_set(crowd, PLAYS, local, agent);
@@ -252,7 +252,7 @@ WD_FN void sort_by_cell(Crowd& crowd, int n_envs, bool all) {
   WD_SYNC();
   for (int local = 0; local < ENVS_PER_BLOCK; ++local) add_up(crowd.cell_start[local] + 1, N_CELLS + 1);
   WD_SYNC();
-  WD_EACH_AGENT(local, env, agent) {  // the start of the next cell is, so far, the place of the next one in this
+  WD_EACH_AGENT(local, env, agent) {  // the next cell's start is currently the next free place in this one
     if (!(all || crowd.ended[local])) continue;
     const int slot = WD_ATOMIC_ADD(&crowd.cell_start[local][cell_of(local, agent) + 1], 1);
     crowd.slot_agent[local][slot] = static_cast<unsigned short>(agent);
@@ -260,7 +260,7 @@ WD_FN void sort_by_cell(Crowd& crowd, int n_envs, bool all) {
   WD_SYNC();
 }
 
-// Whom a search looks at: those of an environment who are in the game.
+// Searchable agents of an environment: those in the game.
 struct Sorted {
   const Crowd& crowd;
   int local;
@@ -273,7 +273,7 @@ struct Sorted {
   WD_METHOD int first(int cell) const { return crowd.cell_start[local][cell]; }
 };
 
-// Writes the ids of the nearest of each agent: searches neighbours in space at the same time, for they look at the same cells.
+// Writes the ids of the nearest agents of each agent. Neighbours in space search together: they read the same cells.
 WD_FN void find_in_cells(const Crowd& crowd, int n_envs, bool all, unsigned short (*nearest)[ROW]) {
   for (int item = WD_THREAD; item < N_ITEMS; item += WD_STRIDE) {
     const int local = item / N_AGENTS, slot = item % N_AGENTS;
@@ -291,7 +291,7 @@ WD_FN void find_in_cells(const Crowd& crowd, int n_envs, bool all, unsigned shor
 
 // ---------------------------------------------------------------------------------------------- rows
 
-// One entry of an observation: `feature` of the agent `other` (NOBODY: padding) as `self` sees it.
+// Returns one entry of an observation: a feature of `other` (NOBODY: padding) for `self`.
 WD_FN float seen(const Crowd& crowd, int local, int self, int other, int feature) {
   const bool sees = is_set(crowd, PLAYS, local, self);
   if (feature == TIME) return sees ? crowd.progress[local] : 0.f;
@@ -301,8 +301,8 @@ WD_FN float seen(const Crowd& crowd, int local, int self, int other, int feature
   return sees ? difference * scale_of(feature) : 0.f;
 }
 
-// Writes the rows of environments at the end of an episode to `ends`, and where all are seen those of others, too. BATCH
-// agents at a time look for their neighbours, then all threads write these agents' rows. With GRID_SEARCH agents are sorted.
+// Writes final rows to `ends`, and all other rows too if all are observed. BATCH agents search their neighbours at a
+// time, then all threads write these agents' rows. With GRID_SEARCH agents are sorted.
 WD_FN void observe(Shared& shared, int n_envs, bool all, float (*observations)[N_AGENTS][N_FEATURES],
                    float (*ends)[N_AGENTS][N_FEATURES]) {
   const Crowd& crowd = shared.crowd;
@@ -336,7 +336,7 @@ WD_FN void observe(Shared& shared, int n_envs, bool all, float (*observations)[N
         WD_SYNC();
       }
 #if defined(__CUDACC__)
-      for (int item = WD_THREAD; item < n_rows * SLOTS; item += WD_STRIDE) {  // a thread has all features of a neighbour
+      for (int item = WD_THREAD; item < n_rows * SLOTS; item += WD_STRIDE) {  // a thread writes all features of a neighbour
         const int row = item / SLOTS, slot = item % SLOTS, rank = round * SLOTS + slot;
         const int local = (first + row) / N_AGENTS, self = (first + row) % N_AGENTS, env = WD_FIRST_ENV + local;
         if (rank >= N_OBSERVED || env >= n_envs || !(all || crowd.ended[local])) continue;
@@ -371,7 +371,7 @@ WD_FN void observe(Shared& shared, int n_envs, bool all, float (*observations)[N
 
 // ---------------------------------------------------------------------------------------------- start
 
-// True for all threads of the block alike.
+// Uniform over the block: true for all of its threads or none.
 WD_FN bool any_ended(const Crowd& crowd, int n_envs) {
   bool any = false;
   for (int local = 0; local < ENVS_PER_BLOCK && WD_BLOCK * ENVS_PER_BLOCK + local < n_envs; ++local)
@@ -379,7 +379,7 @@ WD_FN bool any_ended(const Crowd& crowd, int n_envs) {
   return any;
 }
 
-// Starts the next episode of the environments of this block that ended.
+// Starts the next episode of the block's ended environments.
 WD_FN void start(Crowd& crowd, int n_envs, float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
                  float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
                  float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_in_the_game)[N_AGENTS], int* num_runners,
@@ -447,7 +447,7 @@ WD_KERNEL(step)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
   }
   WD_SYNC();
 
-  // tag: each runner in the game looks for its nearest tagger in reach, the one of the lowest id among equals
+  // tag: each runner in the game finds its nearest tagger in reach, the lowest id among equals
   if (GRID_SEARCH) sort_by_cell(crowd, n_envs, true);
   WD_EACH_AGENT(local, env, place) {
     const int agent = GRID_SEARCH ? crowd.slot_agent[local][place] : place;

@@ -1,4 +1,7 @@
-"""Tag Continuous in Numba. Phases as in reference.py: move, tag, score, observe, start; layout as in kernel.cu."""
+"""Tag Continuous in Numba: phases of reference.py, layout of kernel.cu.
+
+Phases: move, tag, score, observe, start.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +48,14 @@ from .agent_numba import (
 from .arrays import Actions, Agents, Roles, Starts
 
 AWAY: Final = np.float32(1e18)
-"""Coordinates of who is out of the game: farther off than any neighbour can be."""
+"""Coordinates of agents out of the game, farther than any neighbour."""
 
 
 class Block(NamedTuple):
-    """Shared memory of a block: its agents as others see them, ``[local env, agent]``, and its environments."""
+    """Shared memory of a block: agents' features and environments' counters.
+
+    Features are ``[local env, agent]``, as other agents observe them.
+    """
 
     feature: float32[:, :, :]
     is_tagger: uint8[:, :]
@@ -101,7 +107,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def show(block, local, agent, plays, tags, x, y, speed, acceleration, direction):
-        """Put an agent where the others see it; with partial observations who is out of the game is seen by nobody."""
+        """Write an agent's features for others' observations.
+
+        With partial observations, agents out of the game are hidden.
+        """
         is_away = not full and not plays
         block.feature[X, local, agent] = AWAY if is_away else x
         block.feature[Y, local, agent] = AWAY if is_away else y
@@ -113,7 +122,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def show_padding(block, local):
-        """Put those who are not there where nobody sees them."""
+        """Hide padding agents from all others."""
         for agent in range(n_agents, room):
             block.feature[X, local, agent] = AWAY
             block.feature[Y, local, agent] = AWAY
@@ -127,13 +136,13 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def may_follow(distance, other, self, last_distance, last):
-        """Tell whether another agent comes after the last one found, in the order by (distance, id)."""
+        """True if an agent comes after the last one found, by (distance, id)."""
         follows = rounds == 1 or distance > last_distance or (distance == last_distance and other > last)
         return other != self and follows
 
     @cuda.jit(device=True)
     def insert(distances, distance):
-        """Put a distance among the smallest ones, which ascend."""
+        """Insert a distance into the ascending smallest ones."""
         for back in range(slots - 1):
             slot = slots - 1 - back
             distances[slot] = smaller(distances[slot], larger(distances[slot - 1], distance))
@@ -141,7 +150,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def find_nearest(feature, local, self, last, nearest, row):
-        """Write the ids of the next nearest agents after ``last``: first how far they are, then who, then in order."""
+        """Write the ids of the next nearest agents after ``last``.
+
+        It finds their distances, then their ids, then sorts.
+        """
         last_distance = -ONE if last == NOBODY else squared_distance(feature, local, last, self)
         x, y = feature[X, local, self], feature[Y, local, self]
         row_x, row_y = int32((X * envs_per_block + local) * room), int32((Y * envs_per_block + local) * room)
@@ -158,7 +170,7 @@ def build(c: Any) -> dict[str, Any]:
             b = b if may_follow(b, int32(first + 1), self, last_distance, last) else TOO_FAR
             c = c if may_follow(c, int32(first + 2), self, last_distance, last) else TOO_FAR
             d = d if may_follow(d, int32(first + 3), self, last_distance, last) else TOO_FAR
-            # Sorted first: of four, the second and later ones are rarely near enough for any of a warp's agents.
+            # Sort first: of four, the second and later ones are rarely close enough for any of a warp's agents.
             a, b = sort(a, b)
             c, d = sort(c, d)
             a, c = sort(a, c)
@@ -174,7 +186,7 @@ def build(c: Any) -> dict[str, Any]:
                             insert(distances, d)
 
         limit = distances[slots - 1]
-        n_at_limit = int32(0)  # agents exactly at the limit that are still to be taken: those of the lowest ids
+        n_at_limit = int32(0)  # agents exactly at the limit still to take, by lowest id
         for slot in range(slots):
             n_at_limit += int32(1 if distances[slot] == limit else 0)
         n_found = int32(0)
@@ -213,7 +225,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def seen(block, local, self, other, kind):
-        """Return one entry of an observation: a feature of the agent ``other`` as ``self`` sees it."""
+        """Return one entry of an observation: a feature of ``other`` for ``self``."""
         sees = block.in_game[local, self] != 0
         if kind == TIME:
             return block.progress[local] if sees else ZERO
@@ -229,7 +241,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def observe(block, observations, ends, everyone, n_envs):
-        """Write the rows of environments at an episode's end to ``ends``, and if everyone sees those of others, too.
+        """Write final rows to ``ends``, and the other rows if ``everyone``.
 
         ``batch`` agents search at a time, then all threads write these agents' rows.
         """
@@ -248,7 +260,7 @@ def build(c: Any) -> dict[str, Any]:
                                 for slot in range(slots):
                                     block.nearest[row, natural(slot)] = NOBODY
                     cuda.syncthreads()
-                # A thread has all features of a neighbour.
+                # A thread writes all features of a neighbour.
                 for item in range(cuda.threadIdx.x, n_rows * slots, threads):
                     row, slot = split(item, slots)
                     rank = natural(turn * slots + slot)
@@ -265,7 +277,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def start(block, agents, roles, starts, clock, n_envs):
-        """Start the next episode of the environments of this block that ended."""
+        """Start the next episode of the block's ended environments."""
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and block.ended[local] != 0:
@@ -317,7 +329,7 @@ def build(c: Any) -> dict[str, Any]:
                 show(block, local, agent, plays, tags, x, y, speed, acceleration, direction)
         cuda.syncthreads()
 
-        # tag: each runner in the game looks for its nearest tagger in reach, the one of the lowest id among equals
+        # tag: each runner in the game finds its nearest tagger in reach, the lowest id among equals
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs:

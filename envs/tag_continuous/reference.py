@@ -1,7 +1,7 @@
-"""Tag Continuous in NumPy, over all environments at once: the oracle, and backend `cpu`.
+"""Tag Continuous in NumPy, batched: the reference, and backend `cpu`.
 
-Phases: `move`, `tag`, `score`, `observe`, `start`. Arrays are ``(n_envs, n_agents)`` unless said otherwise; floats are
-float32 throughout, in the same order of operations as in the other two languages.
+Phases: `move`, `tag`, `score`, `observe`, `start`. Arrays are ``(n_envs, n_agents)`` unless stated. Floats are float32
+throughout, in the same order of operations as in the other two languages.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Ints = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 NOBODY: Final = 0x7FFFFFFF
-"""Id that stands for no agent."""
+"""Id of no agent."""
 ID_BITS: Final = np.uint64(32)
-"""Bits of the id, the lower part of a key; the squared distance is above."""
+"""Bits of the id in the lower part of a key; the squared distance is above."""
 FARTHEST: Final = np.uint64(0xFFFFFFFF << 32 | NOBODY)
-"""Key after those of all agents."""
+"""Key larger than those of all agents."""
 PAIRS_AT_ONCE: Final = 2**17
-"""Pairs of agents whose distances are in memory at a time: 1 MB of keys stays in the second-level cache."""
+"""Number of pairs in memory at a time: 1 MB of keys fits the L2 cache."""
 ZERO: Final = np.float32(0)
 ONE: Final = np.float32(1)
 
@@ -83,7 +83,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
 
 def move(c: Any, agents: Agents, roles: Roles, actions: Actions) -> None:
-    """Turn, accelerate and move the agents in the game, in place; who has left it stands still."""
+    """Turn, accelerate and move the agents in the game, in place."""
     sin, cos = maths(c.EXACT)
     in_game, top_speed = agents.still_in_the_game != 0, c.MAX_SPEED * roles.skill_levels
     push = agents.acceleration + actions.acceleration_actions[actions.sampled_actions[..., 0]]
@@ -100,7 +100,10 @@ def move(c: Any, agents: Agents, roles: Roles, actions: Actions) -> None:
 
 
 def tag(c: Any, agents: Agents, can_be_tagged: Flags, tagger_ids: Ints) -> Ints:
-    """Return who tags each agent: the nearest tagger in reach, the lowest id among equals, else `NOBODY`."""
+    """Return each agent's tagger, or `NOBODY`.
+
+    That is the nearest in reach, the lowest id among equals.
+    """
     x, y = agents.loc_x, agents.loc_y
     tagged_by = np.full(x.shape, NOBODY)
     if c.N_AGENTS > CROWD:
@@ -118,13 +121,13 @@ def tag(c: Any, agents: Agents, can_be_tagged: Flags, tagger_ids: Ints) -> Ints:
 
 
 def parts(n: int, n_others: int) -> Iterator[slice]:
-    """Divide ``n`` so that the pairs of a part with ``n_others`` fit the cache."""
+    """Split ``n`` so that a part's pairs with ``n_others`` fit the cache."""
     at_once = max(1, PAIRS_AT_ONCE // n_others)
     return (slice(first, first + at_once) for first in range(0, n, at_once))
 
 
 def score(c: Any, of_the_move: Floats, in_game: Flags, tagged_by: Ints, survives: Flags) -> Floats:
-    """Return the rewards: those of the move, of tags (every one pays and counts) and of surviving the episode."""
+    """Return the rewards of moves, tags and survival; every tag counts."""
     n_catches = np.zeros_like(of_the_move)
     env, runner = np.nonzero(tagged_by != NOBODY)
     np.add.at(n_catches, (env, tagged_by[env, runner]), ONE)
@@ -134,7 +137,7 @@ def score(c: Any, of_the_move: Floats, in_game: Flags, tagged_by: Ints, survives
 
 
 def observe(c: Any, agents: Agents, agent_types: Ints, timestep: Ints) -> Floats:
-    """Return what every agent sees, ``(n_envs, n_agents, n_features)``: the others by feature, then time."""
+    """Return the observations, ``(n_envs, n_agents, n_features)``: others, then time."""
     x, y, in_game = agents.loc_x, agents.loc_y, agents.still_in_the_game != 0
     if c.USE_FULL_OBSERVATION:
         rank, self = np.arange(c.N_OBSERVED), np.arange(c.N_AGENTS)[:, None]
@@ -163,10 +166,11 @@ def observe(c: Any, agents: Agents, agent_types: Ints, timestep: Ints) -> Floats
 
 
 def nearest(c: Any, x: Floats, y: Floats, in_game: Flags) -> NDArray[np.int64]:
-    """Return the ids of the nearest others in the game, ``(n_envs, n_agents, n_observed)``, padded with `NOBODY`.
+    """Return ids of the nearest agents in the game, padded with `NOBODY`.
 
-    Of a crowd only those in cells nearby are looked at. Squared distance and id go into one integer key: a float that
-    is not negative sorts like its bits, so the keys are distinct and any selection of the smallest is the stable one.
+    Shape ``(n_envs, n_agents, n_observed)``. In a crowd only nearby cells are searched. Squared distance and id form
+    one integer key: a non-negative float sorts like its bits. So keys are distinct, and any selection of the smallest
+    is stable.
     """
     ids = np.empty((*x.shape, c.N_OBSERVED), np.int64)
     if c.N_AGENTS > CROWD:
@@ -188,7 +192,7 @@ def nearest(c: Any, x: Floats, y: Floats, in_game: Flags) -> NDArray[np.int64]:
 
 
 def key_of(dx: Floats, dy: Floats, ids: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return squared distance and id in one integer."""
+    """Combine squared distance and id in one integer."""
     keys = (dx * dx + dy * dy).view(np.uint32).astype(np.uint64)
     keys <<= ID_BITS
     keys |= ids.astype(np.uint64, copy=False)
@@ -201,7 +205,7 @@ def ids_of(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def start(c: Any, envs: NDArray[np.intp], starts: Starts, clock: Clock) -> tuple[Floats, Floats, Floats]:
-    """Return the positions and directions, drawn or given, with which an episode of the environments starts."""
+    """Return positions and directions, drawn or given, at the episodes' start."""
     episode, agent = clock.episode[envs, None], np.arange(c.N_AGENTS)
     word_x, word_y, word_direction, _ = philox(episode, envs[:, None], agent, STREAM_START, *clock.reset_seed)
     quarters = below(word_direction, 4).astype(np.float32)

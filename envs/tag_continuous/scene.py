@@ -1,4 +1,4 @@
-"""Scene of Tag Continuous: who tags, who runs, who is out, where they head and where they came from."""
+"""Scene of Tag Continuous: taggers, runners, headings and trails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAIL = 15
 
 
 def draw(config: TagContinuousConfig, agent_types: NDArray[np.int32], episode: Episode) -> Scene:
-    """Return the scene of an episode that has positions, directions and who is in the game."""
+    """Return the scene of an episode with positions, directions and game flags."""
     x, y, angle = episode["loc_x"], episode["loc_y"], episode["direction"]
     in_game = episode["still_in_the_game"] > 0
     taggers, runners = np.flatnonzero(agent_types == 1), np.flatnonzero(agent_types == 0)

@@ -1,23 +1,23 @@
-// Tag Continuous for many agents: blocks share an environment, and neighbours are found in a grid of cells.
+// Tag Continuous for many agents: blocks share an environment, and a grid of cells finds neighbours.
 //
-// Phases as in reference.py, cut into kernels where all blocks must meet (env.py lists the sequences):
-// move, parts, offsets, place, tag, observe, score; to restart start, parts, offsets, place, observe.
+// Phases as in reference.py, split into kernels where all blocks must synchronise (env.py lists the sequences):
+// move, parts, offsets, place, tag, observe, score; for a restart start, parts, offsets, place, observe.
 //
-// `features` holds an agent's numbers side by side, for rows gather them from agents all over the environment: two
-// accesses of 16 bytes in place of seven.
+// `features` holds an agent's values in one row, because rows gather them from agents all over the environment: two
+// accesses of 16 bytes instead of seven.
 //
-// `place` sorts the agents by cell (a counting sort, whose order within a cell may differ from run to run; no result
-// depends on it). Who is out of the game goes to one of OUT_CELLS last cells, which nobody searches. Without GRID_SEARCH
-// every search looks at all agents.
+// `place` sorts the agents by cell: a counting sort, whose order within a cell may differ from run to run; no result
+// depends on it. Agents out of the game are in one of OUT_CELLS last cells, which nobody searches. Without
+// GRID_SEARCH every search covers all agents.
 
 constexpr int NOBODY = 0x7fffffff;
 
 #include "cells.cuh"
 
-constexpr int ROW = SLOTS | 1;        // ids of a round: an odd number of banks, so that rows do not collide
+constexpr int ROW = SLOTS | 1;        // ids of a round; an odd number of banks avoids conflicts
 constexpr int ALL_CELLS = N_CELLS + OUT_CELLS;
 
-// What others see of an agent, by `Feature`; the last number is for alignment.
+// Values of an agent that others observe, by `Feature`; the last one is for alignment.
 struct WD_ALIGN(16) Seen {
   float of[N_SEEN];
 };
@@ -62,11 +62,11 @@ WD_KERNEL(move)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*spee
 
 // ---------------------------------------------------------------------------------------------- cells
 
-// Cells are added up in CELL_PARTS parts: one of a small grid, whose block then needs nobody else's sum.
+// Cells are summed in CELL_PARTS parts; a small grid has one, whose block needs no other block's sum.
 constexpr int CELLS_OF_A_PART = (ALL_CELLS + CELL_PARTS - 1) / CELL_PARTS;
 
-// Returns the sum of the values of this thread and of those before it; `sums` is of the block, which waits. Afterwards
-// its last entry is the sum of all.
+// Returns the prefix sum of the threads' values; `sums` belongs to the block, which synchronises. Afterwards its last
+// entry is the total.
 WD_FN int sum_up_to(int* sums, int value) {
   WD_SYNC();
   sums[WD_THREAD] = value;
@@ -80,7 +80,7 @@ WD_FN int sum_up_to(int* sums, int value) {
   return sums[WD_THREAD];
 }
 
-// The agents in each part of the cells.
+// Counts the agents in each part of the cells.
 WD_KERNEL(parts)(const int (*cell_count)[ALL_CELLS], int (*part_count)[CELL_PARTS], const int* restarts, int restarted,
                  int n_envs) {
   WD_SHARED int sums[WD_STRIDE];
@@ -95,7 +95,7 @@ WD_KERNEL(parts)(const int (*cell_count)[ALL_CELLS], int (*part_count)[CELL_PART
   }
 }
 
-// The slot at which each cell starts: sums of the counts before it. A run of cells a thread.
+// Writes the first slot of each cell: sums of earlier counts. Each thread handles a run of cells.
 WD_KERNEL(offsets)(const int (*cell_count)[ALL_CELLS], int (*cell_start)[ALL_CELLS],
                    const int (*part_count)[CELL_PARTS], const int* restarts, int restarted, int n_envs) {
   constexpr int RUN = (CELLS_OF_A_PART + WD_STRIDE - 1) / WD_STRIDE;
@@ -103,7 +103,7 @@ WD_KERNEL(offsets)(const int (*cell_count)[ALL_CELLS], int (*cell_start)[ALL_CEL
   const int env = WD_FIRST_ENV;
   if (env >= n_envs || (restarted && !restarts[env])) return;
   for (int part = WD_PART; part < CELL_PARTS; part += BLOCKS_PER_ENV) {
-    int before = 0;  // agents in the parts before
+    int before = 0;  // agents in earlier parts
     if (CELL_PARTS > 1) {
       for (int earlier = WD_THREAD; earlier < part; earlier += WD_STRIDE) before += part_count[env][earlier];
       sum_up_to(sums, before);
@@ -121,7 +121,7 @@ WD_KERNEL(offsets)(const int (*cell_count)[ALL_CELLS], int (*cell_start)[ALL_CEL
   }
 }
 
-// Sorts the agents by cell, and leaves the counts at 0.
+// Sorts the agents by cell, and resets the counts to 0.
 WD_KERNEL(place)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
                  const int (*still_in_the_game)[N_AGENTS], int (*cell_count)[ALL_CELLS],
                  const int (*cell_start)[ALL_CELLS], int (*slot_agent)[N_AGENTS], float (*slot_x)[N_AGENTS],
@@ -137,7 +137,7 @@ WD_KERNEL(place)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
   }
 }
 
-// Whom a search looks at.
+// Searchable agents.
 struct Sorted {
   const int *cell_start, *slot_agent, *in_game, *agent_types;
   const float *xs, *ys;
@@ -152,7 +152,7 @@ struct Sorted {
 
 // ---------------------------------------------------------------------------------------------- tag
 
-// Each runner in the game looks for its nearest tagger in reach, the one of the lowest id among equals.
+// Finds the nearest tagger in reach of each runner in the game, the lowest id among equals.
 WD_KERNEL(tag)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
                const int (*still_in_the_game)[N_AGENTS], const int* agent_types, const int* tagger_ids,
                const int (*cell_start)[ALL_CELLS], const int (*slot_agent)[N_AGENTS],
@@ -189,8 +189,8 @@ WD_KERNEL(tag)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
 
 // ---------------------------------------------------------------------------------------------- observe
 
-// Writes the rows of every environment, or only of those that restarted, THREADS agents at a time: each thread finds
-// one agent's neighbours, then all write these agents' rows. The last kernel of a restart: it counts the episode.
+// Writes the rows of every environment, or only of restarted ones, THREADS agents at a time: each thread finds one
+// agent's neighbours, then all write these agents' rows. The last kernel of a restart: it counts the episode.
 WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS],
                    const int (*still_in_the_game)[N_AGENTS], const float (*features)[N_AGENTS][N_SEEN],
                    const int* num_runners, const int (*cell_start)[ALL_CELLS], const int (*slot_agent)[N_AGENTS],
@@ -207,7 +207,7 @@ WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS
   float (*const target)[N_FEATURES] = is_final ? final_observations[env] : observations[env];
 
   constexpr int N_BATCHES = (WD_ITEMS_OF_A_PART + THREADS - 1) / THREADS;
-  for (int batch = 0; batch < N_BATCHES; ++batch) {  // a bound that all blocks share: of the last part some are empty
+  for (int batch = 0; batch < N_BATCHES; ++batch) {  // all blocks share this bound; some of the last part are empty
     const int first = WD_FIRST_ITEM + batch * THREADS;
     const int n_rows = wd_min(THREADS, WD_END_ITEM - first);
     for (int round = 0; round < ROUNDS; ++round) {
@@ -232,7 +232,7 @@ WD_KERNEL(observe)(const float (*loc_x)[N_AGENTS], const float (*loc_y)[N_AGENTS
         }
         WD_SYNC();
       }
-      for (int item = WD_THREAD; item < n_rows * SLOTS; item += WD_STRIDE) {  // a thread has all features of a neighbour
+      for (int item = WD_THREAD; item < n_rows * SLOTS; item += WD_STRIDE) {  // a thread writes all features of a neighbour
         const int row = item / SLOTS, slot = item % SLOTS, rank = round * SLOTS + slot;
         if (rank >= N_OBSERVED) continue;
         const int self = GRID_SEARCH ? slot_agent[env][first + row] : first + row;
@@ -283,7 +283,7 @@ WD_KERNEL(score)(const float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_i
 
 // ---------------------------------------------------------------------------------------------- start
 
-// Puts the agents of environments that ended, or of all, at their start; `restarts` says which for what follows.
+// Sets the agents of ended (or all) environments to their start; `restarts` marks them for the following kernels.
 WD_KERNEL(start)(float (*loc_x)[N_AGENTS], float (*loc_y)[N_AGENTS], float (*speed)[N_AGENTS],
                  float (*direction)[N_AGENTS], float (*acceleration)[N_AGENTS],
                  float (*edge_hit_reward_penalty)[N_AGENTS], int (*still_in_the_game)[N_AGENTS], int* num_runners,

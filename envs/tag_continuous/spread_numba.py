@@ -1,4 +1,4 @@
-"""Tag Continuous for many agents, in Numba: kernels and layout as in spread.cu."""
+"""Tag Continuous for many agents in Numba: kernels and layout of spread.cu."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .arrays import Actions, Agents, Cells, Roles, Starts
 
 NOBODY: Final = 0x7FFFFFFF
 ID_BITS: Final = 32
-"""Bits of the id, the lower part of a key; the squared distance is above."""
+"""Bits of the id in the lower part of a key; the squared distance is above."""
 
 
 def build(c: Any) -> dict[str, Any]:
@@ -51,18 +51,18 @@ def build(c: Any) -> dict[str, Any]:
     cell_length, inv_cell_length = c.CELL_LENGTH, c.INV_CELL_LENGTH
 
     length = np.float32(episode_length)
-    share = -(-n_agents // blocks_per_env)  # agents of a block
+    share = -(-n_agents // blocks_per_env)  # agents per block
     cell_parts = c.CELL_PARTS
     out_cells = c.OUT_CELLS
     all_cells = n_cells + out_cells
     part_cells = -(-all_cells // cell_parts)
-    run = -(-part_cells // threads)  # cells of a thread that sums counts
+    run = -(-part_cells // threads)  # cells per thread in sums of counts
     slots = n_observed if full else min(n_observed, MAX_SLOTS)
     rounds = -(-n_observed // slots)
     columns = 7 * slots + 1
-    lanes = math.gcd(32, threads)  # threads that write one row, each of them its columns
+    lanes = math.gcd(32, threads)  # threads per row, each with its columns
     rows = 1 if full else threads
-    row_slots = slots | 1  # an odd number of banks, so that rows do not collide
+    row_slots = slots | 1  # an odd number of banks avoids conflicts between rows
 
     @cuda.jit(device=True)
     def squared(dx, dy):
@@ -74,12 +74,18 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def cell_of(agent, in_game, x, y):
-        """Return an agent's cell; who is out of the game is in one of the last, which nobody searches."""
+        """Return an agent's cell; out of the game, one of the last cells.
+
+        Nobody searches the last cells.
+        """
         return column_of(y) * side + column_of(x) if in_game else n_cells + agent % out_cells
 
     @cuda.jit(device=True)
     def key_of(distance, identity):
-        """Return squared distance and id in one integer: a float that is not negative sorts like its bits."""
+        """Combine squared distance and id in one integer.
+
+        A non-negative float sorts like its bits.
+        """
         return int64(bits(distance)) << int64(ID_BITS) | int64(identity)
 
     @cuda.jit(device=True)
@@ -88,7 +94,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def offer(keys, last, key):
-        """Keep the smallest keys after ``last``, ascending."""
+        """Insert a key into the smallest keys after ``last``, ascending."""
         if key < keys[slots - 1] and key > last:
             for back in range(slots - 1):
                 slot = slots - 1 - back
@@ -97,7 +103,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def search(keys, last, cells, env, self, x, y, row, left, right):
-        """Offer the agents in a run of cells of one row."""
+        """Insert the agents in a run of cells of one row."""
         for slot in range(cells.cell_start[env, row * side + left], cells.cell_start[env, row * side + right + 1]):
             other = cells.slot_agent[env, slot]
             if other != self:
@@ -105,7 +111,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def search_rings(keys, last, cells, env, self, x, y):
-        """Search square rings of cells around the agent until none farther out can hold a nearer one."""
+        """Search square rings of cells until farther ones cannot hold a nearer agent."""
         column, row = column_of(x), column_of(y)
         nobody = grid_length + grid_length
         ring, unseen = 1, ZERO
@@ -119,7 +125,7 @@ def build(c: Any) -> dict[str, Any]:
                         search(keys, last, cells, env, self, x, y, at, left, left)
                     if right < side:
                         search(keys, last, cells, env, self, x, y, at, right, right)
-            unseen = nobody  # how near somebody who was not searched may be
+            unseen = nobody  # lower bound of the distance to agents not searched
             if left > 0:
                 unseen = min(unseen, x - float32(left) * cell_length)
             if right < side - 1:
@@ -134,7 +140,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def show(features, env, agent, x, y, speed, acceleration, direction, tags, plays):
-        """Write what others see of an agent, by feature."""
+        """Write an agent's features for others' observations."""
         features[env, agent, X] = x
         features[env, agent, Y] = y
         features[env, agent, SPEED] = speed
@@ -168,7 +174,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def sum_up_to(sums, value):
-        """Return the sum of the values of this thread and of those before it; the last entry becomes that of all."""
+        """Return the prefix sum of the threads' values; the last entry is the total."""
         thread = cuda.threadIdx.x
         cuda.syncthreads()
         sums[thread] = value
@@ -205,12 +211,12 @@ def build(c: Any) -> dict[str, Any]:
         restarted: int32,
         n_envs: int32,
     ):
-        """Write the slot at which each cell starts: a run of cells a thread."""
+        """Write the first slot of each cell; each thread handles a run of cells."""
         sums = cuda.shared.array(threads, int32)
         env, thread = cuda.blockIdx.x // blocks_per_env, cuda.threadIdx.x
         if restarted == 0 or restarts[env] != 0:
             for part in range(cuda.blockIdx.x % blocks_per_env, cell_parts, blocks_per_env):
-                before = int32(0)  # agents in the parts before
+                before = int32(0)  # agents in earlier parts
                 if cell_parts > 1:
                     for earlier in range(thread, part, threads):
                         before += part_count[env, earlier]
@@ -228,7 +234,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def place(agents: Agents, cells: Cells, restarts: int32[:], restarted: int32, n_envs: int32):
-        """Sort the agents by cell, and leave the counts at 0."""
+        """Sort the agents by cell, and reset the counts to 0."""
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
         for index in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
@@ -243,7 +249,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def tag(agents: Agents, roles: Roles, cells: Cells, is_tagged: int32[:, :], n_catches: int32[:, :], n_envs: int32):
-        """Let each runner in the game look for its nearest tagger in reach, the one of the lowest id among equals."""
+        """Find the nearest tagger in reach of each runner in the game.
+
+        The lowest id wins among equals.
+        """
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
         for slot in range(first + cuda.threadIdx.x, min(first + share, n_agents), threads):
@@ -307,7 +316,10 @@ def build(c: Any) -> dict[str, Any]:
         clears_done: int32,
         n_envs: int32,
     ):
-        """Write the rows of every environment, or only of those that restarted; the last kernel of a restart."""
+        """Write the rows of every environment, or only of restarted ones.
+
+        It is the last kernel of a restart.
+        """
         neighbours = cuda.shared.array((rows, row_slots), int32)
         keys = cuda.local.array(slots, int64)
         env, thread = cuda.blockIdx.x // blocks_per_env, cuda.threadIdx.x
@@ -392,7 +404,10 @@ def build(c: Any) -> dict[str, Any]:
         force: int32,
         n_envs: int32,
     ):
-        """Put the agents of environments that ended, or of all, at their start; note which for what follows."""
+        """Set the agents of ended (or all) environments to their start.
+
+        Records the restarted environments for the following kernels.
+        """
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
         ends = force != 0 or clock.done[env] != 0

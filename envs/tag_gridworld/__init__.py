@@ -1,4 +1,4 @@
-"""Tag GridWorld: taggers chase one runner over the cells of a grid."""
+"""Tag GridWorld: taggers chase one runner on a grid."""
 
 from .env import TagGridWorld, TagGridWorldConfig
 

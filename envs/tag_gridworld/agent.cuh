@@ -1,14 +1,14 @@
-// What one agent does and sees, however agents are laid out: shared by kernel.cu and spread.cu.
+// Step and observation of one agent, for every layout: shared by kernel.cu and spread.cu.
 #pragma once
 
 constexpr int RUNNER = N_AGENTS - 1;
-constexpr int FAR = 0x7fffffff;  // no squared distance reaches it
+constexpr int FAR = 0x7fffffff;  // larger than any squared distance
 
-// Threads that write one row of the observations.
+// Threads per row of the observations.
 constexpr int LANES = WD_STRIDE < 32 ? 1 : N_FEATURES > 16 ? 32 : N_FEATURES > 8 ? 16 : 8;
 static_assert(WD_STRIDE % LANES == 0, "tag_gridworld: THREADS must be a multiple of 32");
 
-// Moves an agent by a cell; returns its reward so far: what the wall costs.
+// Moves an agent by a cell; returns the wall's cost as its reward so far.
 WD_FN float moved(int& x, int& y, int action) {
   const int new_x = x + (action == 1) - (action == 2);
   const int new_y = y + (action == 3) - (action == 4);
@@ -18,8 +18,8 @@ WD_FN float moved(int& x, int& y, int action) {
   return hits_wall ? -WALL_HIT_PENALTY : 0.f;
 }
 
-// A minimum in the block's own memory. On the CPU nobody shares that, and atomics make a step of 1,000 agents 1.9 times
-// as long.
+// A minimum in the block's memory. On the CPU no other thread shares it; atomics would make a step of 1,000 agents 1.9
+// times as long.
 WD_FN void lower(int& least, int value) {
 #if defined(__CUDACC__)
   atomicMin(&least, value);
@@ -40,7 +40,7 @@ WD_FN float reward(int agent, bool is_tagged) {
 
 WD_FN float share(int cell) { return static_cast<float>(cell) / static_cast<float>(GRID_LENGTH); }
 
-// One entry of an observation of `self`; `nearest` is the tagger next to the runner, with partial observations.
+// Returns one entry of an observation of `self`; `nearest` is the tagger nearest to the runner, with partial observations.
 WD_FN float seen(float progress, int nearest, const int* x, const int* y, int self, int column) {
   if (column == N_FEATURES - 1) return progress;
   if (USE_FULL_OBSERVATION) {

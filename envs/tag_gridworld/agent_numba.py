@@ -1,4 +1,7 @@
-"""Step and observation of one agent, in every layout: for kernel_numba.py and spread_numba.py, as agent.cuh."""
+"""Step and observation of one agent, for both Numba kernels.
+
+Used by kernel_numba.py and spread_numba.py; mirrors agent.cuh.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from warpdrive_min.kernels.core_numba import pool_row
 
 ZERO, ONE = np.float32(0), np.float32(1)
 FAR: Final = 0x7FFFFFFF
-"""Bound that no squared distance reaches."""
+"""Upper bound of squared distances."""
 
 
 class Agent(NamedTuple):
-    """Device functions on one agent."""
+    """Device functions for one agent."""
 
     move: Callable[..., Any]
     start: Callable[..., Any]
@@ -35,7 +38,7 @@ def agent_functions(c: Any) -> Agent:
 
     @cuda.jit(device=True)
     def move(env, agent, positions, sampled_actions, rewards):
-        """Move an agent by a cell; until the score its reward is what the wall costs."""
+        """Move an agent by a cell, and write the wall's cost as a temporary reward."""
         x, y, action = positions.loc_x[env, agent], positions.loc_y[env, agent], sampled_actions[env, agent, 0]
         new_x = x + (1 if action == 1 else 0) - (1 if action == 2 else 0)
         new_y = y + (1 if action == 3 else 0) - (1 if action == 4 else 0)
@@ -46,7 +49,7 @@ def agent_functions(c: Any) -> Agent:
 
     @cuda.jit(device=True)
     def start(env, agent, positions, starts, clock):
-        """Put an agent at its start of an episode."""
+        """Set an agent to its start of an episode."""
         row = pool_row(clock.episode[env], env, clock.reset_seed[0], clock.reset_seed[1], n_starts)
         positions.loc_x[env, agent] = starts.loc_x_reset_pool[row, agent]
         positions.loc_y[env, agent] = starts.loc_y_reset_pool[row, agent]
@@ -69,7 +72,10 @@ def agent_functions(c: Any) -> Agent:
 
     @cuda.jit(device=True)
     def seen(progress, nearest, env, positions, self, column):
-        """Return one entry of an observation of ``self``; ``nearest`` is the tagger next to the runner, if partial."""
+        """Return one entry of the observation of ``self``.
+
+        With partial observations, ``nearest`` is the tagger nearest to the runner.
+        """
         loc_x, loc_y = positions
         if column == n_features - 1:
             return progress

@@ -1,4 +1,4 @@
-"""Arrays of Tag GridWorld, as named tuples that kernels in NumPy and in Numba take whole.
+"""Arrays of Tag GridWorld, as named tuples for NumPy and Numba kernels.
 
 Annotations are in Numba's notation.
 """
@@ -19,14 +19,14 @@ class Positions(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """Cells at which episodes start, ``[start, agent]``; all environments share them."""
+    """Start cells of episodes, ``[start, agent]``; shared by all environments."""
 
     loc_x_reset_pool: int32[:, :]
     loc_y_reset_pool: int32[:, :]
 
 
 class Nearest(NamedTuple):
-    """Squared distance of the runner to the nearest tagger, and that tagger, ``[env]``."""
+    """Runner's squared distance to the nearest tagger, and its id, ``[env]``."""
 
     nearest_distance: int32[:]
     nearest_tagger: int32[:]

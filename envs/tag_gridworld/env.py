@@ -1,4 +1,4 @@
-"""Tag GridWorld: its config, arrays and spaces."""
+"""Tag GridWorld: config, arrays and spaces."""
 
 from __future__ import annotations
 
@@ -21,42 +21,48 @@ from warpdrive_min.spaces import Discrete
 from .scene import draw
 
 N_ACTIONS: Final = 5
-"""Actions: stay, and a step along x or y, up or down."""
+"""Number of actions: stay, and a step along x or y, up or down."""
 MAX_GRID_LENGTH: Final = 2**15 - 1
-"""Largest grid: kernels keep squared distances in 31 bits."""
+"""Largest grid: kernels store squared distances in 31 bits."""
 
 COORDINATES: Final = ("starting_location_x", "starting_location_y")
 
 
 class TagGridWorldConfig(Config):
-    """Config of Tag GridWorld; positions are cells, from 0 to ``grid_length`` inclusive."""
+    """Config of Tag GridWorld; positions are cells, 0 to ``grid_length`` inclusive."""
 
     PLACE: ClassVar[str] = "tag_gridworld"
 
     num_taggers: AgentCount = 10
-    """Agents that tag; one more agent, the last one, runs."""
+    """Number of taggers; the last agent is the runner."""
     grid_length: Annotated[PositiveInt, Field(le=MAX_GRID_LENGTH)] = 10
     """Last cell along x and along y."""
     episode_length: PositiveInt = 100
-    """Steps after which an episode is cut off."""
+    """Steps until truncation."""
     starting_location_x: Sequence[int] | None = None
-    """Cell along x where each agent starts; None: taggers at half of ``grid_length``, rounded down, the runner at 0."""
+    """Start cell along x of each agent.
+
+    None: taggers at half of ``grid_length``, rounded down, the runner at 0.
+    """
     starting_location_y: Sequence[int] | None = None
-    """Cell along y where each agent starts; None: as along x."""
+    """Start cell along y of each agent; None: as along x."""
     reset_pool_size: PoolSize = 0
-    """Starts: 0, always the same one; from 2 on, a row of a pool of that size for each environment and episode."""
+    """Starts: 0, one; from 2, a row of a pool of this size per episode.
+
+    A row is drawn for each environment and episode.
+    """
     seed: Seed | None = None
     """Seed of the pool; None: 0."""
     wall_hit_penalty: NonNegativeFloat = 0.1
-    """Penalty of who runs into the wall, subtracted from the reward."""
+    """Penalty for running into the wall, subtracted from the reward."""
     tag_reward_for_tagger: NonNegativeFloat = 10.0
     """Reward of every tagger when the runner is tagged."""
     tag_penalty_for_runner: NonNegativeFloat = 2.0
-    """Penalty of the runner when it is tagged, subtracted from its reward."""
+    """Penalty of a tagged runner, subtracted from its reward."""
     step_cost_for_tagger: NonNegativeFloat = 0.01
-    """Reward that a step without a tag costs every tagger and earns the runner."""
+    """Reward of the runner for a step without a tag, and cost of every tagger."""
     use_full_observation: bool = True
-    """Observe all agents; False: a tagger observes the runner, and the runner the nearest tagger."""
+    """Observe all agents; else taggers observe the runner, it the nearest tagger."""
 
     def _check(self) -> None:
         has_pool, last = self.reset_pool_size > 0, self.grid_length
@@ -80,17 +86,17 @@ class TagGridWorldConfig(Config):
 
     @property
     def n_features(self) -> int:
-        """Entries of an observation: four for each agent and the time, or six."""
+        """Number of features: four per agent and the time, or six."""
         return 4 * self.n_agents + 1 if self.use_full_observation else 6
 
     @property
     def n_starts(self) -> int:
-        """Starts among which an episode's is drawn."""
+        """Number of starts in the pool, at least 1."""
         return max(1, self.reset_pool_size)
 
     @property
     def initial_states(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Cells along x and along y where the agents start, each ``(n_starts, n_agents)``; the runner is the last.
+        """Start cells along x and along y, each ``(n_starts, n_agents)``; runner last.
 
         In a pool the taggers are uniform over the cells from 1 to ``grid_length - 1``, and the runner is at (0, 0).
         """
@@ -107,7 +113,7 @@ class TagGridWorldConfig(Config):
 
 
 class TagGridWorld(Environment):
-    """Taggers chase one runner over a grid, one cell a step; the runner is the agent of the highest id.
+    """Taggers chase a runner, the last agent, on a grid, one cell per step.
 
     | action | meaning |
     |---|---|
@@ -115,7 +121,7 @@ class TagGridWorld(Environment):
     | 1, 2 | x + 1, x - 1 |
     | 3, 4 | y + 1, y - 1 |
 
-    All move at once. Who would leave the grid stays on it and has hit the wall. The runner is tagged if a tagger is
+    All move at once. An agent that would leave the grid stays and hits the wall. The runner is tagged if a tagger is
     then on its cell.
 
     | full observation, N agents | unit |
@@ -137,28 +143,28 @@ class TagGridWorld(Environment):
     |---|---|---|
     | runner tagged | ``tag_reward_for_tagger`` | -``tag_penalty_for_runner`` |
     | not tagged | -``step_cost_for_tagger`` | ``step_cost_for_tagger`` |
-    | who hit the wall, further | -``wall_hit_penalty`` | -``wall_hit_penalty`` |
+    | wall hit, in addition | -``wall_hit_penalty`` | -``wall_hit_penalty`` |
 
     Terminated when the runner is tagged, truncated at ``episode_length``.
 
     Starts: taggers at half the grid, the runner at (0, 0); or as given, or drawn from a pool.
 
     Source: Lan, Srinivasa, Wang, Zheng 2021, "WarpDrive: Extremely Fast End-to-End Deep Multi-Agent Reinforcement
-    Learning on a GPU", and WarpDrive's TagGridWorld. Different from it: a row of the pool is drawn for both coordinates
-    together, and observations after a restart show the new state.
+    Learning on a GPU", and WarpDrive's TagGridWorld. Differences: one row of the pool is drawn for both coordinates,
+    and observations after a restart are of the new state.
     """
 
     name = "TagGridWorld"
     kernel_sources = sources_in(__package__)
     spread_sources = sources_in(__package__, "spread")
-    """Kernels whose blocks share an environment."""
+    """Kernels with several blocks per environment."""
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
-        """Take the fields of `TagGridWorldConfig` as keyword arguments."""
+        """Set the fields of `TagGridWorldConfig` from keyword arguments."""
         super().__init__(env_backend)
         self.config = TagGridWorldConfig(**config)
         self.is_spread = False
-        """True where the kernels are those whose blocks share an environment."""
+        """True if several blocks share an environment."""
         self.seed = self.config.seed or 0
         self.num_agents = self.config.n_agents
         self.episode_length = self.config.episode_length
@@ -177,18 +183,21 @@ class TagGridWorld(Environment):
 
     @property
     def ops_per_step(self) -> int:
-        """Operations of a step. An agent: 6 to move, 6 for its distance to the runner, 1 reward, 2 to observe."""
+        """Operations of a step.
+
+        An agent: 6 to move, 6 for its distance to the runner, 1 reward, 2 to observe.
+        """
         return 15 * self.num_agents
 
     def settle_blocks(self, blocks_per_env: int | None, language: Language) -> int:
-        """Choose the kernels: of one block for any number of agents, unless more are asked for."""
+        """Choose one block for any number of agents, unless more are requested."""
         self.is_spread = (blocks_per_env or 1) > 1 and language != "numpy"
         own = type(self).kernel_sources
         self.kernel_sources = {**own, **self.spread_sources} if self.is_spread else own
         return blocks_per_env if blocks_per_env and self.is_spread else 1
 
     def kernel_sequences(self, auto_reset: bool) -> dict[str, list[KernelCall]]:
-        """Return the kernels of a spread environment: cut where one block reads what another one wrote."""
+        """Return the kernels of a spread environment, split at block dependencies."""
         if not self.is_spread:
             return {}
         is_partial = not self.config.use_full_observation
@@ -197,7 +206,7 @@ class TagGridWorld(Environment):
             return [("name_nearest", {"restarted": restarted})] if is_partial else []
 
         def restart(clears_done: int, **force: int) -> list[KernelCall]:
-            # Tags count after moves alone: how near the taggers start only serves to name the one that the runner sees.
+            # Only moves can tag: the taggers' distances at the start only select the one that the runner observes.
             approach: list[KernelCall] = [("approach", {"restarted": 1})] if is_partial else []
             observe: KernelCall = ("observe", {"restarted": 1, "clears_done": clears_done})
             return [("start", force), *approach, *name_nearest(1), observe]
@@ -208,15 +217,15 @@ class TagGridWorld(Environment):
 
     @property
     def own_columns(self) -> int | None:
-        """First of the columns that say whether an agent is oneself, of full observations."""
+        """First column that marks the agent itself, in full observations; else None."""
         return 3 * self.num_agents if self.config.use_full_observation and not self.is_spread else None
 
     def scene(self, episode: Episode) -> Scene:
-        """Show the cells, the taggers, the runner, and where they came from."""
+        """Draw the cells, the taggers, the runner, and their trails."""
         return draw(self.config, episode)
 
     def get_constants(self) -> dict[str, Constant]:
-        """Return what is compiled in."""
+        """Return the compiled-in constants."""
         config = self.config
         return {
             "N_FEATURES": config.n_features,
@@ -231,7 +240,7 @@ class TagGridWorld(Environment):
         }
 
     def get_data_dictionary(self) -> DataFeed:
-        """Positions, and the one start where there is no pool to draw from."""
+        """Return the positions; and the one start, if no pool is used."""
         feed = DataFeed()
         for name in ("loc_x", "loc_y"):
             cells = np.zeros(self.num_agents, np.int32)
@@ -245,11 +254,11 @@ class TagGridWorld(Environment):
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """Arrays that a trainer reads and writes."""
+        """Return the arrays that a trainer reads and writes."""
         return trainer_arrays(self.num_agents, self.config.n_features)
 
     def get_reset_pool_dictionary(self) -> DataFeed:
-        """Return the pools of starts, whose rows belong together, if there are any to draw from."""
+        """Return the pools of starts, with matching rows, if rows are drawn from them."""
         feed = DataFeed()
         if self.config.reset_pool_size:
             for name, pool in self._initial_states().items():

@@ -1,33 +1,33 @@
 // Tag GridWorld. Phases as in reference.py: move, approach, score, observe, start.
 //
-// A block owns its environments and its threads stride over their agents, however many: agents read each other's cells
-// in global memory after a barrier, so that shared memory holds a few words an environment. The nearest tagger is found
-// by minima of integers, whose order of arrival does not matter: first the distance, then the lowest id at it.
-// Observations, most of the traffic, are written by neighbouring threads to consecutive addresses. Of full ones a single
-// row may be wanted (N_ROWS is 1): what all agents see, in which nobody is marked as oneself.
+// A block owns its environments, and its threads stride over any number of agents. Agents read each other's cells in
+// global memory after a barrier, so shared memory holds a few words per environment. Minima of integers, which do not
+// depend on their order, find the nearest tagger: first the distance, then the lowest id at it. Neighbouring threads write
+// observations, most of the traffic, to consecutive addresses. Full observations may be written as a single row
+// (N_ROWS is 1): the part that all agents share, without a mark of the agent itself.
 
 #include "agent.cuh"
 
-// Minima that are taken apart first, so that the threads of a warp do not queue up at one address.
+// Number of separate minima, so that a warp's threads do not queue up at one address.
 constexpr int BINS = N_AGENTS < 32 ? 1 : 32;
 
 struct Game {
-  int approached[ENVS_PER_BLOCK][BINS];  // squared distances of the runner to the nearest of some taggers
-  int distance[ENVS_PER_BLOCK];          // the least of them
-  int nearest[ENVS_PER_BLOCK];           // the tagger at it, the lowest id among equals; with partial observations
-  float progress[ENVS_PER_BLOCK];        // share of the episode that is over
+  int approached[ENVS_PER_BLOCK][BINS];  // squared distances of the runner to the nearest tagger of each bin
+  int distance[ENVS_PER_BLOCK];          // the smallest of them
+  int nearest[ENVS_PER_BLOCK];           // the tagger at this distance, the lowest id among equals; with partial observations
+  float progress[ENVS_PER_BLOCK];        // elapsed share of the episode
   unsigned char ended[ENVS_PER_BLOCK];
 };
 
 // ---------------------------------------------------------------------------------------------- approach
 
-// Afterwards the block waits.
+// Resets the minima. Call a block barrier afterwards.
 WD_FN void clear(Game& game, int local) {
   for (int bin = 0; bin < BINS; ++bin) game.approached[local][bin] = FAR;
   game.nearest[local] = N_AGENTS;
 }
 
-// How near taggers are. Afterwards the block waits.
+// Computes the taggers' smallest distances. Call a block barrier afterwards.
 WD_FN void approach(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS]) {
   WD_EACH_AGENT(local, env, agent) {
     if (agent != RUNNER)
@@ -35,14 +35,14 @@ WD_FN void approach(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], const 
   }
 }
 
-// How near the nearest one is. Afterwards the block waits.
+// Reduces them to the smallest distance. Call a block barrier afterwards.
 WD_FN int settle(Game& game, int local) {
   int least = FAR;
   for (int bin = 0; bin < BINS; ++bin) least = wd_min(least, game.approached[local][bin]);
   return game.distance[local] = least;
 }
 
-// Who that is. Afterwards the block waits.
+// Finds the nearest tagger's id. Call a block barrier afterwards.
 WD_FN void name_nearest(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS]) {
   WD_EACH_AGENT(local, env, agent) {
     if (agent != RUNNER && squared_distance(loc_x[env], loc_y[env], agent) == game.distance[local])
@@ -52,20 +52,20 @@ WD_FN void name_nearest(Game& game, int n_envs, const int (*loc_x)[N_AGENTS], co
 
 // ---------------------------------------------------------------------------------------------- observe
 
-// Whose a row is; nobody's, who is no agent, where it is what all see.
+// Agent of a row; no agent for the shared row.
 WD_FN int self_of(int row) { return N_ROWS == 1 ? N_AGENTS : row; }
 
-// Where rows are many, columns wait in shared memory, so that rows are written one after the other, whole.
+// With many rows, columns wait in shared memory, so that complete rows are written one after the other.
 constexpr bool IS_STAGED = N_ROWS > 8;
 
-// Whether a column of a full row says that the agent is oneself.
+// True if a column of a full row marks the agent itself.
 WD_FN bool marks(unsigned row, unsigned column) { return N_ROWS > 1 && column == 3 * N_AGENTS + row; }
 
-// Writes the rows of environments at the end of an episode to `ends`, and where all are seen those of others, too.
+// Writes final rows to `ends`, and all other rows too if all are observed.
 WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS],
                    float (*observations)[N_ROWS][N_FEATURES], float (*ends)[N_ROWS][N_FEATURES]) {
 #if defined(__CUDACC__)
-  if (USE_FULL_OBSERVATION) {  // a thread has columns, which are the same for all agents, but for who is oneself
+  if (USE_FULL_OBSERVATION) {  // a thread writes columns, which are equal for all agents except for their own mark
     WD_SHARED float of_all[IS_STAGED ? ENVS_PER_BLOCK : 1][N_FEATURES];
     for (int item = WD_THREAD; item < ENVS_PER_BLOCK * N_FEATURES; item += WD_STRIDE) {
       const int local = item / N_FEATURES, column = item % N_FEATURES, env = WD_FIRST_ENV + local;
@@ -94,7 +94,7 @@ WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_
     if (env >= n_envs || !(all || game.ended[local])) continue;
     float* const target = (game.ended[local] ? ends : observations)[env][row];
 #if !defined(__CUDACC__)
-    if (USE_FULL_OBSERVATION && row > 0) {  // the row before, but for who is oneself
+    if (USE_FULL_OBSERVATION && row > 0) {  // the previous row, except for the mark
       std::memcpy(target, target - N_FEATURES, sizeof(float) * N_FEATURES);
       target[3 * N_AGENTS + self - 1] = 0.f;
       target[3 * N_AGENTS + self] = 1.f;
@@ -108,7 +108,7 @@ WD_FN void observe(const Game& game, int n_envs, bool all, const int (*loc_x)[N_
 
 // ---------------------------------------------------------------------------------------------- start
 
-// True for all threads of the block alike.
+// Uniform over the block: true for all of its threads or none.
 WD_FN bool any_ended(const Game& game, int n_envs) {
   bool any = false;
   for (int local = 0; local < ENVS_PER_BLOCK && WD_BLOCK * ENVS_PER_BLOCK + local < n_envs; ++local)
@@ -116,8 +116,8 @@ WD_FN bool any_ended(const Game& game, int n_envs) {
   return any;
 }
 
-// Starts the next episode of the environments of this block that ended. The block has waited before; it has again when
-// this returns.
+// Starts the next episode of the block's ended environments. Call after a block barrier; the function ends with
+// another one.
 WD_FN void start(Game& game, int n_envs, int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS],
                  const int (*loc_x_reset_pool)[N_AGENTS], const int (*loc_y_reset_pool)[N_AGENTS], int* _timestep_,
                  int* _episode_, const int* _reset_seed_) {
@@ -137,7 +137,7 @@ WD_FN void start(Game& game, int n_envs, int (*loc_x)[N_AGENTS], int (*loc_y)[N_
   }
   WD_SYNC();
   if (USE_FULL_OBSERVATION) return;
-  // Of environments that go on the same minima are taken once more.
+  // Environments without a restart compute the same minima again.
   approach(game, n_envs, loc_x, loc_y);
   WD_SYNC();
   WD_EACH_ENV(local, env) settle(game, local);
@@ -155,7 +155,7 @@ WD_KERNEL(step)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_
                 int* _timestep_, int* _episode_, const int* _reset_seed_, int n_envs) {
   WD_SHARED Game game;
 
-  // move: until the score the rewards hold what the wall costs
+  // move: until the score the rewards hold the wall's cost
   WD_EACH_ENV(local, env) {
     const int timestep = _timestep_[env] += 1;
     game.progress[local] = static_cast<float>(timestep) / static_cast<float>(EPISODE_LENGTH);

@@ -1,4 +1,7 @@
-"""Tag GridWorld in Numba. Phases as in reference.py: move, approach, score, observe, start; layout as in kernel.cu."""
+"""Tag GridWorld in Numba: phases of reference.py, layout of kernel.cu.
+
+Phases: move, approach, score, observe, start.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from .arrays import Positions, Starts
 
 
 class Block(NamedTuple):
-    """Shared memory of a block: taggers' squared distances to the runner, the nearest one, time, ends, what all see."""
+    """Shared memory of a block.
+
+    It holds taggers' squared distances to the runner, the nearest one, time, ends, and the shared observation.
+    """
 
     approached: int32[:, :]
     distance: int32[:]
@@ -35,12 +41,12 @@ def build(c: Any) -> dict[str, Any]:
 
     runner = n_agents - 1
     n_items = envs_per_block * n_agents
-    bins = 1 if n_agents < 32 else 32  # so that the threads of a warp do not queue up at one address
-    lanes = math.gcd(32 if n_features > 16 else 8, threads)  # threads that write one row
+    bins = 1 if n_agents < 32 else 32  # avoids a queue of a warp's threads at one address
+    lanes = math.gcd(32 if n_features > 16 else 8, threads)  # threads per row
     length = np.float32(episode_length)
     is_staged = (
         full and n_rows > 8
-    )  # columns wait in shared memory, so that rows are written one after the other, whole
+    )  # columns wait in shared memory, so that rows are written one after the other, complete
 
     @cuda.jit(device=True)
     def shared_memory():
@@ -55,14 +61,14 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def clear(block, local):
-        """Forget who is near. Afterwards the block waits."""
+        """Reset the nearest tagger. Call a block barrier afterwards."""
         for each in range(bins):
             block.approached[local, natural(each)] = FAR
         block.nearest[local] = n_agents
 
     @cuda.jit(device=True)
     def approach(block, positions, n_envs):
-        """Find how near taggers are. Afterwards the block waits."""
+        """Compute the taggers' smallest distances. Call a block barrier afterwards."""
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and agent != runner:
@@ -70,7 +76,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def settle(block, local):
-        """Find how near the nearest one is. Afterwards the block waits."""
+        """Reduce them to the smallest distance. Call a block barrier afterwards."""
         least = int32(FAR)
         for each in range(bins):
             least = min(least, block.approached[local, natural(each)])
@@ -78,7 +84,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def name_nearest(block, positions, n_envs):
-        """Find who that is, the lowest id among equals. Afterwards the block waits."""
+        """Find the nearest tagger's id, the lowest among equals.
+
+        Call a block barrier afterwards.
+        """
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, env, agent = agent_at(item, envs_per_block, n_agents)
             is_tagger = env < n_envs and agent != runner
@@ -87,13 +96,16 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def marks(row, column):
-        """Tell whether a column of a full row says that the agent is oneself; a row alone is what all see."""
+        """True if a column of a full row marks the agent itself.
+
+        The shared row of all agents has no mark.
+        """
         return n_rows > 1 and column == 3 * n_agents + row
 
     @cuda.jit(device=True)
     def observe(block, positions, observations, ends, everyone, n_envs):
-        """Write the rows of environments at an episode's end to ``ends``, and if everyone sees those of others, too."""
-        if full:  # a thread has columns, which are the same for all agents, but for who is oneself
+        """Write final rows to ``ends``, and the other rows if ``everyone``."""
+        if full:  # a thread writes columns, which are equal for all agents except for their own mark
             for item in range(cuda.threadIdx.x, envs_per_block * n_features, threads):
                 each, column = split(item, n_features)
                 local, env = env_at(each, envs_per_block)
@@ -128,7 +140,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def start(block, positions, starts, clock, n_envs):
-        """Start the next episode of the environments of this block that ended; the block has waited before."""
+        """Start the next episode of the block's ended environments.
+
+        Call after a block barrier.
+        """
         for item in range(cuda.threadIdx.x, n_items, threads):
             local, env, agent = agent_at(item, envs_per_block, n_agents)
             if env < n_envs and block.ended[local] != 0:
@@ -143,7 +158,7 @@ def build(c: Any) -> dict[str, Any]:
                 clear(block, local)
         cuda.syncthreads()
         if not full:
-            # Of environments that go on the same minima are taken once more.
+            # Environments without a restart compute the same minima again.
             approach(block, positions, n_envs)
             cuda.syncthreads()
             for local in range(cuda.threadIdx.x, envs_per_block, threads):

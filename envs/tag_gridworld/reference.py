@@ -1,7 +1,7 @@
-"""Tag GridWorld in NumPy, over all environments at once: the oracle, and backend `cpu`.
+"""Tag GridWorld in NumPy, batched: the reference, and backend `cpu`.
 
-Phases: `move`, `approach`, `score`, `observe`, `start`. Arrays are ``(n_envs, n_agents)`` unless said otherwise. All is
-integer but the rewards, one float32 addition, and the observations, one float32 division.
+Phases: `move`, `approach`, `score`, `observe`, `start`. Arrays are ``(n_envs, n_agents)`` unless stated. All values are
+integers except rewards (one float32 addition) and observations (one float32 division).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
     def restart(envs: NDArray[np.intp], positions: Positions, starts: Starts, clock: Clock, results: Results) -> None:
         low, high = clock.reset_seed
-        row = pool_row(clock.episode[envs], envs, low, high, c.N_STARTS)  # row 0 where there is one start
+        row = pool_row(clock.episode[envs], envs, low, high, c.N_STARTS)  # row 0 if only one start exists
         for cells, pool in zip(positions, starts, strict=True):
             cells[envs] = pool[row]
         clock.timestep[envs] = 0
@@ -61,7 +61,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
 
 
 def move(c: Any, x: Ints, y: Ints, action: Ints) -> Flags:
-    """Move every agent by one cell or none, in place; returns who hit the wall."""
+    """Move every agent by at most one cell, in place; return wall hits."""
     new_x = x + (action == 1) - (action == 2)
     new_y = y + (action == 3) - (action == 4)
     np.clip(new_x, 0, c.GRID_LENGTH, out=x)
@@ -71,14 +71,17 @@ def move(c: Any, x: Ints, y: Ints, action: Ints) -> Flags:
 
 
 def approach(x: Ints, y: Ints) -> tuple[Ints, NDArray[np.intp]]:
-    """Return the squared distance of the runner to the nearest tagger and that tagger, the lowest id among equals."""
+    """Return the runner's smallest squared distance to a tagger, and its id.
+
+    The lowest id wins among equals.
+    """
     dx, dy = x[:, :-1] - x[:, -1:], y[:, :-1] - y[:, -1:]
     distance = dx * dx + dy * dy
     return distance.min(1), distance.argmin(1)
 
 
 def score(c: Any, hits_wall: Flags, is_tagged: Flags) -> Floats:
-    """Return the rewards: of the wall, and of a tag or a step without one."""
+    """Return the rewards: for the wall, and for a tag or a step without one."""
     for_taggers = np.where(is_tagged, c.TAG_REWARD, -c.STEP_COST)
     for_runner = np.where(is_tagged, -c.TAG_PENALTY, c.STEP_COST)
     rewards = np.where(hits_wall, -c.WALL_HIT_PENALTY, np.float32(0))
@@ -88,7 +91,7 @@ def score(c: Any, hits_wall: Flags, is_tagged: Flags) -> Floats:
 
 
 def observe(c: Any, x: Ints, y: Ints, nearest: NDArray[np.intp], timestep: Ints, seen: Floats) -> None:
-    """Write what every agent sees, ``seen`` ``(n_envs, n_agents, n_features)``."""
+    """Write the observations, ``(n_envs, n_agents, n_features)``."""
     x_share, y_share = (cells.astype(np.float32) / np.float32(c.GRID_LENGTH) for cells in (x, y))
     n, agent, runner = c.N_AGENTS, np.arange(c.N_AGENTS), c.N_AGENTS - 1
     seen[..., -1] = (timestep.astype(np.float32) / np.float32(c.EPISODE_LENGTH))[:, None]

@@ -1,4 +1,4 @@
-"""Scene of Tag GridWorld: the cells, the taggers, the runner, and where they came from."""
+"""Scene of Tag GridWorld: cells, taggers, runner and trails."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 TRAIL = 6
 """Length of a trail, frames."""
 MAX_LINES = 101
-"""Most lines of the grid in a direction; more would be one grey area."""
+"""Maximum number of grid lines per direction; more would be one grey area."""
 
 
 def draw(config: TagGridWorldConfig, episode: Episode) -> Scene:
-    """Return the scene of an episode that has positions; the last agent is the runner.
+    """Return the scene of an episode with positions; the last agent is the runner.
 
-    Taggers stand a little off the middle of their cell, each in its own direction, so that all on a cell are seen.
+    Taggers have small offsets in different directions, so that all on one cell are visible.
     """
     aside = 0.27 * circle(config.num_taggers + 1)[:-1].T
     x = episode["loc_x"].astype(float)

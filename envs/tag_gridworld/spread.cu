@@ -1,7 +1,7 @@
-// Tag GridWorld whose blocks share an environment. Phases as in reference.py, cut into kernels where all blocks must
-// meet (env.py lists the sequences): move, approach, name_nearest, observe; to restart start, approach, name_nearest,
-// observe. name_nearest, and approach after a start, are for partial observations. Who is nearest goes through global
-// memory.
+// Tag GridWorld with several blocks per environment. Phases as in reference.py, split into kernels where all blocks must
+// synchronise (env.py lists the sequences): move, approach, name_nearest, observe; for a restart start, approach,
+// name_nearest, observe. name_nearest, and approach after a start, are for partial observations. The nearest tagger is in
+// global memory.
 
 #include "agent.cuh"
 
@@ -17,7 +17,7 @@ WD_KERNEL(move)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*samp
   }
 }
 
-// How near the nearest tagger is: the least of each block first, so that blocks, not threads, queue up at one address.
+// Finds the smallest squared distance of a tagger. Each block reduces first, so that blocks queue up instead of threads.
 WD_KERNEL(approach)(const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS], int* nearest_distance,
                     const int* restarts, int restarted, int n_envs) {
   WD_SHARED int least;
@@ -34,7 +34,7 @@ WD_KERNEL(approach)(const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS], 
   if (WD_THREAD == 0) WD_ATOMIC_MIN(&nearest_distance[this_env], least);
 }
 
-// Who that is, the lowest id among equals, likewise; with partial observations.
+// Finds the nearest tagger's id, the lowest among equals; each block reduces first. For partial observations.
 WD_KERNEL(name_nearest)(const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS], const int* nearest_distance,
                         int* nearest_tagger, const int* restarts, int restarted, int n_envs) {
   WD_SHARED int lowest;
@@ -79,7 +79,7 @@ WD_KERNEL(observe)(const int (*loc_x)[N_AGENTS], const int (*loc_y)[N_AGENTS], c
   }
 }
 
-// Puts the agents of environments that ended, or of all, at their start; `restarts` says which for what follows.
+// Sets the agents of ended (or all) environments to their start; `restarts` marks them for the following kernels.
 WD_KERNEL(start)(int (*loc_x)[N_AGENTS], int (*loc_y)[N_AGENTS], const int (*loc_x_reset_pool)[N_AGENTS],
                  const int (*loc_y_reset_pool)[N_AGENTS], int* nearest_distance, int* nearest_tagger,
                  const int* _done_, int* _timestep_, const int* _episode_, const int* _reset_seed_, int* restarts,

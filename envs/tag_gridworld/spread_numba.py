@@ -1,4 +1,4 @@
-"""Tag GridWorld whose blocks share an environment, in Numba: kernels and layout as in spread.cu."""
+"""Tag GridWorld in Numba with several blocks per environment; mirrors spread.cu."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def build(c: Any) -> dict[str, Any]:
     threads, blocks_per_env, auto_reset = c.THREADS, c.BLOCKS_PER_ENV, c.AUTO_RESET
     n_agents, n_features, episode_length = c.N_AGENTS, c.N_FEATURES, c.EPISODE_LENGTH
     runner = n_agents - 1
-    share = -(-n_agents // blocks_per_env)  # agents of a block
-    lanes = math.gcd(32 if n_features > 16 else 8, threads)  # threads that write one row
+    share = -(-n_agents // blocks_per_env)  # agents per block
+    lanes = math.gcd(32 if n_features > 16 else 8, threads)  # threads per row
     length = np.float32(episode_length)
 
     @cuda.jit
@@ -50,7 +50,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def approach(positions: Positions, nearest: Nearest, restarts: int32[:], restarted: int32, n_envs: int32):
-        """Find how near the nearest tagger is: the least of each block first, so that blocks, not threads, queue up."""
+        """Find the smallest squared distance of a tagger.
+
+        Each block reduces first, so that blocks queue up instead of threads.
+        """
         least = cuda.shared.array(1, int32)
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
@@ -71,7 +74,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit
     def name_nearest(positions: Positions, nearest: Nearest, restarts: int32[:], restarted: int32, n_envs: int32):
-        """Find who that is, the lowest id among equals, likewise; with partial observations."""
+        """Find the nearest tagger's id, the lowest among equals.
+
+        Each block reduces first; for partial observations.
+        """
         lowest = cuda.shared.array(1, int32)
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
@@ -98,7 +104,10 @@ def build(c: Any) -> dict[str, Any]:
         clears_done: int32,
         n_envs: int32,
     ):
-        """Write the rows, and after a move the rewards and flags; the last kernel of a restart."""
+        """Write the rows, and after a move the rewards and flags.
+
+        It is the last kernel of a restart.
+        """
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
         if restarted == 0 or restarts[env] != 0:
@@ -134,7 +143,10 @@ def build(c: Any) -> dict[str, Any]:
         force: int32,
         n_envs: int32,
     ):
-        """Put the agents of environments that ended, or of all, at their start; note which for what follows."""
+        """Set the agents of ended (or all) environments to their start.
+
+        Records the restarted environments for the following kernels.
+        """
         env, part = split(cuda.blockIdx.x, blocks_per_env)
         first = part * share
         ends = force != 0 or clock.done[env] != 0

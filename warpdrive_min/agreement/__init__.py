@@ -1,8 +1,8 @@
-"""Agreement of an environment's kernels with a reference, and with their contract.
+"""Checks of an environment's kernels against a reference and a contract.
 
-From small to large: `Tolerance` and `difference` compare two arrays, `step_by_step` two wrappers from the same state,
-`EnvironmentCPUvsGPU` whole scenarios, and `run_checks` all that `python -m warpdrive_min validate PATH` runs.
-`docs/consistency.md` and `docs/authoring.md` are the guides.
+`Tolerance` and `difference` compare two arrays. `step_by_step` compares two wrappers from the same state.
+`EnvironmentCPUvsGPU` compares whole scenarios. `run_checks` runs the checks of `python -m warpdrive_min validate PATH`.
+See `docs/consistency.md` and `docs/authoring.md`.
 """
 
 from __future__ import annotations

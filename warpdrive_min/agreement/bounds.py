@@ -1,6 +1,6 @@
-"""Check of bounds: kernels run on arrays between guard zones, in a process of their own.
+"""Bounds check: run kernels between guard zones, in a separate process.
 
-A wrong kernel may crash it. The process prints one line of JSON, ``{"found": "..."}``: the fault, or nothing.
+A wrong kernel may crash the process. It prints one line of JSON, ``{"found": "..."}``: the fault, or "" if none.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from warpdrive_min.registrar import load_class
 
 SANITIZER: Final = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9")
 MAIN: Final = f"from {__name__} import main; main()"
-"""Program of the process."""
+"""Program of the separate process."""
 PATIENCE_S: Final = 600
-"""Timeout of the process."""
+"""Timeout of the separate process."""
 PATTERNS: Final = (0x7FC0A5A5, 0x7FC0A5A5, 1)
-"""Fillings of the guard zones: NaN or large, twice, and next to 0 or 1, as a float or an integer."""
+"""Fill values of the guard zones, one per run.
+
+The first is NaN as a float and large as an integer; the last is close to 0 as a float and 1 as an integer.
+"""
 ALIGNMENT: Final = 64
-"""A guard is a multiple of so many elements, which keeps an array's alignment."""
+"""Elements; a guard is a multiple of it, which keeps the array aligned."""
 
 
 def check_bounds(subject: Subject) -> str:
-    """Kernels write and read nothing outside their arrays: guard zones around each, in a process of its own."""
+    """Check that kernels access only their own arrays, in a separate process."""
     subject.skip_reference("NumPy itself checks every index")
     spec = {**asdict(subject), "cls": subject.cls.__name__, "config": dict(subject.config)}
     on_gpu = backends.get(subject.backend).device.type == "cuda"
@@ -64,7 +67,7 @@ def check_bounds(subject: Subject) -> str:
 
 
 def find_fault(subject: Subject) -> str:
-    """Return the fault, or nothing: a guard was overwritten, or its content had an influence."""
+    """Return the fault: an overwritten guard, or a read of one; "" if none."""
     traces = []
     for pattern in PATTERNS:
         trace, overwritten = run_guarded(subject, pattern)
@@ -73,16 +76,16 @@ def find_fault(subject: Subject) -> str:
         traces.append(trace)
     first, again, other = traces
     if first_step_difference(first, again):
-        return ""  # the runs differ anyway, which is for the check of determinism to tell
+        return ""  # the determinism check reports this
     found = first_step_difference(first, other)
     return f"read outside an array: what lies there shows at {found}" if found else ""
 
 
 def run_guarded(subject: Subject, pattern: int) -> tuple[Trace, list[str]]:
-    """Run with auto-reset between guards of a pattern; return the arrays and the overwritten guards."""
+    """Run with auto-reset between guards; return the trace and broken guards."""
     wrapper = subject.wrapper(auto_reset=True, exact=True)
     data = wrapper.cuda_data_manager
-    wrapper.env.reset()  # push the arrays without a start, so that they can be moved before a kernel is bound to them
+    wrapper.env.reset()  # push without a start: the arrays must move before a kernel binds them
     push_environment(wrapper.env, data)
     seed_resets(data, subject.seed)
     wrapper.reset_on_host = False
@@ -94,7 +97,7 @@ def run_guarded(subject: Subject, pattern: int) -> tuple[Trace, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The memory before and after an array, filled with a pattern."""
+    """Memory before and after an array, filled with a pattern."""
 
     whole: torch.Tensor
     """Guard, array, guard; as int32 or bytes."""
@@ -104,10 +107,10 @@ class Guard:
 
     @classmethod
     def around(cls, tensor: torch.Tensor, pattern: int, wrapper: EnvWrapper) -> Guard:
-        """Move a tensor, in place, to the middle of new memory; do it before a kernel is bound to it.
+        """Move a tensor, in place, between two guards; call before a kernel binds it.
 
-        The guards are as long as the rows of a block's environments, so that a block without a check of its last
-        environment is caught.
+        A guard is as long as the rows of one block's environments. This catches a block that does not check its last
+        environment.
         """
         row = math.prod(tensor.shape[1:])
         margin = -(-max(1024, row * wrapper.cuda_function_manager.shape.envs_per_block) // ALIGNMENT) * ALIGNMENT
@@ -120,7 +123,7 @@ class Guard:
         return cls(whole, margin, filling)
 
     def broken(self) -> str:
-        """Return how far outside the array the nearest write was, or nothing; synchronises."""
+        """Return the write nearest to the array, as text; "" if none; synchronises."""
         changed = (self.whole != self.filling).cpu().numpy()
         before, after = changed[: self.margin][::-1], changed[-self.margin :]
         parts = [
@@ -132,11 +135,11 @@ class Guard:
 
 
 def main() -> None:
-    """Print the fault of the subject that the command line gives as JSON."""
+    """Print the fault of the subject given as JSON on the command line."""
     spec = json.loads(sys.argv[1])
     spec["cls"] = load_class(spec["target"], spec["cls"])
     try:
         found = find_fault(Subject(**spec))
     except WarpDriveError as error:
         found = str(error)
-    print(json.dumps({"found": found}))  # noqa: T201  (read by the process that asks)
+    print(json.dumps({"found": found}))  # noqa: T201  (the parent process reads it)

@@ -1,4 +1,4 @@
-"""The checker of whole scenarios, and the report of the first disagreement."""
+"""Checker of whole scenarios, with a report of the first disagreement."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def _require(holds: object, rule: str, got: Any = ..., do: str = "") -> None:
 
 
 class EnvironmentCPUvsGPU:
-    """Steps an environment on the CPU and on a backend with the same random actions, and compares.
+    """Comparison of an environment on the CPU and on a backend.
 
-    An environment with NumPy kernels is compared copy by copy with them; another one with ``num_envs``
-    objects of its Python class, which must start as the kernels do.
+    Both sides take the same random actions. NumPy kernels are compared environment by environment. Without them,
+    ``num_envs`` objects of the Python class are the reference; they must start in the same state as the kernels.
 
     Args:
         cpu_env_class: Python class of the reference; with
         cuda_env_class: its subclass for the backend; or
         dual_mode_env_class: one class for both.
-        env_configs: Keyword arguments of the class, by name of the scenario; or a function that draws them with a
+        env_configs: Keyword arguments of the class by scenario name; or a function that draws them with a
             NumPy generator.
         num_envs: Copies to compare.
         blocks_per_env: As for `EnvWrapper`.
@@ -54,15 +54,15 @@ class EnvironmentCPUvsGPU:
         env_registrar: As for `EnvWrapper`.
         env_wrapper: Class of the wrapper.
         policy_tag_to_agent_id_map: Agents of each policy; every agent exactly once.
-        create_separate_placeholders_for_each_policy: Each policy has arrays of its own, ``observations_<policy>``,
-            ``sampled_actions_<policy>`` and ``rewards_<policy>``, which the environment or the wrapper pushes.
-        obs_dim_corresponding_to_num_agents: Axis of the agents in an observation array: ``"first"`` after that of the
-            environments, or ``"last"``.
+        create_separate_placeholders_for_each_policy: Each policy has its own arrays ``observations_<policy>``,
+            ``sampled_actions_<policy>`` and ``rewards_<policy>``. The environment or the wrapper pushes them.
+        obs_dim_corresponding_to_num_agents: Agents' axis of an observation array: ``"first"`` (after the
+            environments' axis) or ``"last"``.
         exact: As for `EnvWrapper`, on both sides.
-        num_configs: How many configs a function draws.
+        num_configs: Number of configs to draw, if ``env_configs`` is a function.
 
     Raises:
-        ConfigError: A class is missing, or an argument has a value that is not supported.
+        ConfigError: A class is missing, or an argument has an unsupported value.
     """
 
     def __init__(
@@ -124,20 +124,20 @@ class EnvironmentCPUvsGPU:
     ) -> float:
         """Run every scenario and return the largest relative error; synchronises.
 
-        Observations, rewards and other floats agree within `Tolerance`, flags and integers if they are equal. The
-        error is relative to the reference where its magnitude is above 1.
+        Floats must agree within `Tolerance`; flags and integers must be equal. The error is relative where the
+        reference's magnitude is above 1, else absolute.
 
         Args:
             consistency_threshold_pct: Per cent of one, or of the reference's value.
-            seed: Of drawn configs, of the actions, drawn afresh each step, and of the starts; None: from the
-                operating system. The drawn config ``i`` is run with ``seed + i``.
-            resynchronise: Step the reference from the kernels' state each time, so that errors cannot pile up, and
-                compare every array, leaving out rows that rounding decides (NumPy kernels only).
-            max_ulps: Units in the last place that an element may be off besides; with a threshold of 0, at most.
+            seed: Seed of the drawn configs, the starts and the actions of each step; None: from the operating system.
+                The drawn config ``i`` runs with ``seed + i``.
+            resynchronise: Copy the kernels' state to the reference before each step, so that errors cannot accumulate.
+                Compares every array, except rows that rounding decides (NumPy kernels only).
+            max_ulps: Alternative bound in units in the last place; with a threshold of 0, the only bound.
 
         Raises:
-            AssertionError: Its text names scenario, config, backend, step, array, environment, agent, component and
-                both values, says how many elements differ, and how to repeat it.
+            AssertionError: A value differs. The text names scenario, config, backend, step, array, environment, agent,
+                component, both values, the number of differing elements, and how to repeat the run.
             ConfigError: An argument does not fit the environment.
         """
         tolerance = Tolerance(consistency_threshold_pct, ulps=max_ulps)
@@ -146,11 +146,11 @@ class EnvironmentCPUvsGPU:
         return max(self._check(scenario, tolerance, resynchronise) for scenario in self._scenarios(seed))
 
     def draw_actions(self, env: Any, num_envs: int, generator: np.random.Generator) -> list[dict[Hashable, Any]]:
-        """Return the actions of a step by agent, for each environment; a subclass may draw others."""
+        """Draw the actions of one step by agent, for each environment; overridable."""
         return [generate_random_actions(env, generator) for _ in range(num_envs)]
 
     def python_object(self, env: Any) -> Any:
-        """Return what is reset and stepped for an environment's Python class; a subclass may wrap it."""
+        """Return the object to reset and step for a Python class; overridable."""
         return env
 
     def _scenarios(self, seed: int) -> Iterator[_Scenario]:
@@ -172,7 +172,7 @@ class EnvironmentCPUvsGPU:
             found = next(filter(None, run.play(draw, self._num_episodes, resynchronise)), "")
             is_seen = found or not resynchronise or run.counts.n_compared
             _require(is_seen, "rounding decides every row, so nothing was compared", do="take exact=True")
-        except Exception as error:  # whatever the environment raises
+        except Exception as error:  # the environment's code may raise anything
             error.add_note(f"scenario {scenario.name}, config {scenario.shown}; run again with {scenario.again}")
             raise
         if found:
@@ -205,7 +205,7 @@ class EnvironmentCPUvsGPU:
         return _Run(wrapper, groups, reference, tolerance)
 
     def _groups(self, wrapper: EnvWrapper) -> list[Group]:
-        """Check the arguments that speak of agents, and return which agents share arrays."""
+        """Validate the arguments about agents; return the groups that share arrays."""
         n_agents, blocks = wrapper.n_agents, wrapper.blocks_per_env
         is_even = n_agents % blocks == 0 or not self._even_blocks
         _require(is_even, f"{n_agents} agents must divide over blocks_per_env", blocks)
@@ -251,18 +251,18 @@ def _draw(space: Any, generator: np.random.Generator) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Scenario:
-    """Config to run, with its random numbers."""
+    """One config and its random generator."""
 
     name: str
     config: Config
     generator: np.random.Generator
     """Generator of the starts and the actions."""
     again: str
-    """Arguments that repeat it."""
+    """Arguments that repeat the run, as text."""
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Config for a message: arrays by type and shape."""
+        """Config for a message; arrays as type and shape."""
         return {
             name: f"{value.dtype} array {value.shape}" if isinstance(value, np.ndarray) else value
             for name, value in self.config.items()
@@ -270,21 +270,21 @@ class _Scenario:
 
 
 class _Run:
-    """One scenario: the wrapper under test beside its reference."""
+    """Run of one scenario: the tested wrapper and its reference."""
 
     def __init__(
         self, wrapper: EnvWrapper, groups: Sequence[Group], reference: KernelSide | PythonSide, tolerance: Tolerance
     ) -> None:
         self.wrapper, self.reference, self._tolerance = wrapper, reference, tolerance
         self.counts, self.largest = Agreement(), 0.0
-        """Rows of the resynchronised steps; largest relative error."""
+        """Counts of the resynchronised steps; largest relative error."""
         self._tested = KernelSide(wrapper, groups)
         self._observations = [name for group in groups for name in group.observation_keys]
         self._outcome = [*(group.rewards for group in groups), DONE]
         self._axes = {name: (group.agents, axis) for group in groups for name, axis in group.agents_axes.items()}
 
     def play(self, draw: Callable[[], ActionRows], n_episodes: int, resynchronise: bool) -> Iterator[str]:
-        """Step both sides with the actions drawn for each step; yield what `_compare` returns."""
+        """Step both sides with the drawn actions; yield reports of `_compare`."""
         yield from self._compare_now("step 0", self._observations)
         for step in range(1, n_episodes * self.wrapper.episode_length + 1):
             when, after = f"step {step}", f"step {step}, after the reset"

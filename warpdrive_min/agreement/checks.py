@@ -1,4 +1,4 @@
-"""Checks of an environment's kernels: a function each, which returns its finding or raises `CheckFailedError`."""
+"""Checks of kernels; each returns its finding or raises `CheckFailedError`."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.rollouts import Keep
 
 OUTPUTS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED, TIMESTEP, EPISODE)
-"""Arrays that an environment's user sees of a step; the other arrays are state, or scratch that nobody need reset."""
+"""Outputs of a step; the other arrays are state, or scratch without a reset."""
 NOT_RESET: Final = (Constants.REWARDS, Constants.ACTIONS, TERMINATED, TRUNCATED, FINAL_OBSERVATIONS)
-"""Arrays that a reset leaves as the last step wrote it."""
+"""Arrays that a reset leaves unchanged."""
 PREFIXES: Final = (Constants.OBSERVATIONS, Constants.REWARDS, Constants.ACTIONS, FINAL_OBSERVATIONS)
-"""Names of arrays that each role of an environment, and each key of a Dict, may have its own of."""
+"""Name prefixes of arrays that exist once per role and per key of a Dict."""
 PACKAGE: Final = Path(__file__).parents[1]
 FIRST: Final = ("build", "bounds")
-"""The checks without which no other one is run, where they were asked for."""
+"""Checks that must pass, if requested, before the others run."""
 
 Status = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Finding of a check."""
+    """Result of one check."""
 
     name: str
     status: Status
@@ -48,9 +48,9 @@ class Result:
 
 
 def run_checks(subject: Subject, names: Iterable[str]) -> list[Result]:
-    """Run the named checks; an exception of the environment is a failure too.
+    """Run the named checks; an exception in the environment is a failure.
 
-    After a failure of one of `FIRST` the others are skipped: there is nothing to run, or it might break this process.
+    If one of `FIRST` fails, the others are skipped: nothing runs, or a kernel might crash this process.
     """
     results: list[Result] = []
     for name in names:
@@ -67,12 +67,12 @@ def _run(name: str, subject: Subject) -> Result:
         return Result(name, "failed", excerpt(str(failure)))
     except CheckSkippedError as reason:
         return Result(name, "skipped", str(reason))
-    except Exception as error:  # noqa: BLE001  (whatever the environment's own code raises is the finding)
+    except Exception as error:  # noqa: BLE001  (an exception of the environment's code is the finding)
         return Result(name, "failed", excerpt(f"{type(error).__name__}: {error}{_place(error)}", 4000))
 
 
 def _place(error: Exception) -> str:
-    """Return the last line that an error went through outside of this package and of what is installed."""
+    """Return the last traceback line outside this package and site-packages."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -82,7 +82,7 @@ def _place(error: Exception) -> str:
 
 
 def in_row(row: Arrays, *names: str) -> list[str]:
-    """Return the arrays of these names, and of `PREFIXES` those of each role and key of a Dict."""
+    """Return the arrays with these names, including those per role or Dict key."""
     prefixes = tuple(f"{name}_" for name in names if name in PREFIXES)
     return [each for each in row if each in names or each.startswith(prefixes)]
 
@@ -91,30 +91,39 @@ def in_row(row: Arrays, *names: str) -> list[str]:
 
 
 def require_same(want: Trace, got: Trace, what: str = "", first_step: int = 0) -> None:
-    """Raise `CheckFailedError` at the first step whose bits differ in the environments that both runs have."""
+    """Raise `CheckFailedError` at the first step whose bits differ.
+
+    Compares the environments present in both runs.
+    """
     if found := report.first_step_difference(want, got, first_step):
         raise CheckFailedError(f"{what}{found}")
 
 
 def require_equal(want: Arrays, got: Arrays, what: str, names: Iterable[str] | None = None) -> None:
-    """Raise `CheckFailedError` if bits of the named arrays differ, by default of all; name the others that do."""
+    """Raise `CheckFailedError` if named arrays differ in bits; None: all arrays.
+
+    The message also lists other arrays that differ.
+    """
     if found := differing(want, got, names):
         others = [name for name in differing(want, got) if name not in found]
         raise CheckFailedError(f"{what}: {report.first_difference(want, got, [*found, *others])}")
 
 
 def require_value(row: Arrays, name: str, is_right: Any, want: str, what: str) -> None:
-    """Raise `CheckFailedError` at the first element that is not right."""
+    """Raise `CheckFailedError` at the first wrong element."""
     for index in np.argwhere(~is_right)[:1].tolist():
         got = f"{row[name][tuple(index)]:.9g}"
         raise CheckFailedError(f"{what}{name} of {report.place(index)}: want {want}, got {got}")
 
 
-# ------------------------------------------------------------------ whether it can be run
+# ------------------------------------------------------------------ build
 
 
 def check_build(subject: Subject) -> str:
-    """The kernels compile, with and without auto-reset, exact and not, and none is missing that the reference has."""
+    """Check that all kernels of the reference compile, in every build.
+
+    Builds: with and without auto-reset, exact and not exact.
+    """
     builds = [{"auto_reset": auto_reset, "exact": exact} for auto_reset in (True, False) for exact in (True, False)]
     built = [subject.wrapper(**build) for build in builds]
     if subject.has_reference and subject.language != "numpy":
@@ -130,7 +139,7 @@ def check_build(subject: Subject) -> str:
 
 
 def check_consistency(subject: Subject) -> str:
-    """Each step agrees with the reference from the same state, with fresh random actions."""
+    """Check steps against the reference, from the same state, random actions."""
     subject.skip_reference()
     if not subject.has_reference:
         return _check_against_python(subject)
@@ -165,7 +174,10 @@ def _check_against_python(subject: Subject) -> str:
 
 
 def python_class(cls: type[CUDAEnvironmentContext]) -> type:
-    """Return the Python reference of a class: its first base with a ``step`` that is no CUDA class, else itself."""
+    """Return the Python reference: the first non-CUDA base with ``step``.
+
+    Without such a base, returns the class itself.
+    """
     for base in cls.__mro__:
         if "step" in vars(base) and not issubclass(base, CUDAEnvironmentContext):
             return base
@@ -173,7 +185,7 @@ def python_class(cls: type[CUDAEnvironmentContext]) -> type:
 
 
 def check_bit_identity(subject: Subject) -> str:
-    """An exact build runs through the reference's bits from the start, with auto-reset."""
+    """Check that an exact build is bit-identical to the reference, with auto-reset."""
     subject.skip_reference()
     if not subject.has_reference:
         raise CheckSkippedError("there are no NumPy kernels to compare with")
@@ -185,7 +197,10 @@ def check_bit_identity(subject: Subject) -> str:
 
 
 def check_determinism(subject: Subject) -> str:
-    """The same seed gives the same bits, twice over and after going back; another seed gives others."""
+    """Check that a seed reproduces its bits, and that another seed differs.
+
+    Repeats the run in a new wrapper, and twice from the same saved arrays.
+    """
     require_same(subject.trace, subject.play(), "the same seed in a new run: ")
     wrapper = subject.start_exact()
     actions = draw_actions(wrapper, subject.n_steps, subject.seed)
@@ -205,14 +220,17 @@ def check_determinism(subject: Subject) -> str:
 
 
 def check_independence(subject: Subject) -> str:
-    """The first environments of a larger run go through the same bits."""
+    """Check that results do not depend on the number of environments."""
     n_envs = 3 * subject.n_envs + 1
     require_same(subject.trace, subject.play(num_envs=n_envs), f"{n_envs} environments instead of {subject.n_envs}: ")
     return f"the same with {subject.n_envs} and {n_envs} environments"
 
 
 def check_written(subject: Subject) -> str:
-    """A step writes all observations and does not look at the old ones: a trainer puts others in their place."""
+    """Check that a step writes all observations and does not read old ones.
+
+    A trainer overwrites the old ones.
+    """
     plain, spoiled = (subject.start_exact() for _ in "12")
     data = spoiled.cuda_data_manager
     if spoiled.bound_step() is None or not data.is_data_on_device(Constants.OBSERVATIONS):
@@ -229,7 +247,7 @@ def check_written(subject: Subject) -> str:
 
 
 def check_reset(subject: Subject) -> str:
-    """A forced reset clears the flags, and the new episode does not depend on what went before it."""
+    """Check that a forced reset clears flags and does not depend on history."""
     wrapper = subject.start(exact=True)
     data = wrapper.cuda_data_manager
     n_before, n_after = 3, min(10, subject.n_steps)
@@ -254,13 +272,13 @@ def check_reset(subject: Subject) -> str:
 
 
 def _require_restart(row: Arrays, envs: Any, episode: Any, what: str) -> None:
-    """Raise `CheckFailedError` unless these environments are at the start of their next episode."""
+    """Raise `CheckFailedError` unless environments are at their next start."""
     for name, want, text in ((TIMESTEP, 0, "0"), (DONE, 0, "0"), (EPISODE, episode, "the next episode")):
         require_value(row, name, (row[name] == want) | ~envs, text, what)
 
 
 def check_partial_reset(subject: Subject) -> str:
-    """Only finished environments restart."""
+    """Check that only finished environments restart."""
     wrapper = subject.start(exact=True)
     for each in draw_actions(wrapper, 3, subject.seed):
         replay(wrapper, each)
@@ -276,7 +294,7 @@ def check_partial_reset(subject: Subject) -> str:
 
 
 def check_auto_reset(subject: Subject) -> str:
-    """A step with auto-reset gives what a step and then a reset of the finished environments give."""
+    """Check that auto-reset equals a step and a reset of done environments."""
     together, apart = subject.start_exact(), subject.start(exact=True)
     n_done = 0
     for step, actions in subject.numbered_actions(together):
@@ -295,11 +313,14 @@ def check_auto_reset(subject: Subject) -> str:
     return f"{n_done} episodes ended, the same either way"
 
 
-# ------------------------------------------------------------------ many steps a launch
+# ------------------------------------------------------------------ many steps per launch
 
 
 def check_rollout(subject: Subject) -> str:
-    """Many steps in one launch give what single steps give, whether the last of them is kept or all are."""
+    """Check that one launch of many steps equals single steps.
+
+    Covers both modes: only the last step recorded, or all.
+    """
     single, many = (subject.start_exact() for _ in "12")
     try:
         mode = many.rollout_mode
@@ -324,11 +345,14 @@ def check_rollout(subject: Subject) -> str:
 
 
 KEPT_ROWS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED)
-"""Arrays of which each row of a rollout is compared."""
+"""Arrays compared in each row of a rollout."""
 
 
 def check_one_row(subject: Subject) -> str:
-    """Kernels that write one row of observations for all agents write what those of each agent have in common."""
+    """Check kernels that write one observation row for all agents.
+
+    The row must hold the columns that the agents' own rows have in common.
+    """
     each, one = (subject.start_exact() for _ in "12")
     first = each.env.own_columns if isinstance(each.env, Environment) else None
     if first is None:
@@ -356,7 +380,7 @@ def check_one_row(subject: Subject) -> str:
 
 
 def check_finite(subject: Subject) -> str:
-    """Every float is finite."""
+    """Check that every float is finite."""
     for step, row in enumerate(subject.trace):
         for name, array in row.items():
             if array.dtype.kind == "f":
@@ -365,7 +389,7 @@ def check_finite(subject: Subject) -> str:
 
 
 def check_flags(subject: Subject) -> str:
-    """Flags are 0 or 1, and an environment is done exactly if it is terminated or truncated."""
+    """Check that flags are 0 or 1, and done equals terminated or truncated."""
     n_ended = dict.fromkeys((DONE, TERMINATED, TRUNCATED), 0)
     for step, row in enumerate(subject.trace[1:], start=1):
         for name in n_ended:
@@ -380,7 +404,10 @@ def check_flags(subject: Subject) -> str:
 
 
 def check_truncation(subject: Subject) -> str:
-    """An episode ends at ``episode_length`` and is not cut off before, unless it says so; a step counts one."""
+    """Check that episodes end at ``episode_length``, and steps count by one.
+
+    An earlier truncation fails, unless the class declares ``earliest_truncation``.
+    """
     wrapper = subject.start(exact=True)
     length, timestep = wrapper.episode_length, wrapper.cuda_data_manager.tensor(TIMESTEP)
     early, late = draw_actions(wrapper, 2, subject.seed)
@@ -410,7 +437,10 @@ CHECKS: Final[dict[str, Callable[[Subject], str]]] = {
         *(check_finite, check_flags, check_truncation),
     )
 }
-"""Every check by name: it returns its finding, or raises `CheckFailedError` or `CheckSkippedError`."""
+"""Checks by name.
+
+Each returns its finding, or raises `CheckFailedError` or `CheckSkippedError`.
+"""
 
 
 def _column(flags: Array, like: Array) -> Array:

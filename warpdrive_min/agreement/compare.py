@@ -16,22 +16,22 @@ Arrays = Mapping[str, Any]
 """NumPy arrays, or tensors on the CPU, by name."""
 
 SHOWN: Final = 5
-"""Number of elements that a comparison lists."""
+"""Maximum number of elements that a comparison lists."""
 TINY: Final = 1e-10
-"""Number that WarpDrive's rule adds to the reference."""
+"""Constant that WarpDrive's rule adds to the reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One element of two arrays, and its error."""
+    """Error of one element of two arrays."""
 
     error: float
-    """Absolute, around the circle for an angle; infinite if either value is NaN."""
+    """Absolute error, around the circle for an angle; infinite if a value is NaN."""
     index: tuple[int, ...]
     want: float
     got: float
     ulps: float = 0.0
-    """The error in units in the last place of the reference's float32, as `Tolerance` has them."""
+    """Error in units in the last place of the reference's float32."""
 
     @property
     def values(self) -> str:
@@ -47,41 +47,42 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Elements of two arrays that do not agree within a tolerance."""
+    """Elements of two arrays outside a tolerance."""
 
     n_elements: int
     n_wrong: int
-    """Elements that do not agree."""
+    """Number of elements outside the tolerance."""
     first: Difference | None
-    """First element that does not agree, in the order of the array."""
+    """First such element in the order of the array."""
     worst: tuple[Difference, ...]
-    """Elements that do not agree, the largest error first, `SHOWN` at most."""
+    """Such elements, largest error first, at most `SHOWN`."""
     largest: Difference
-    """Element of the largest error, whether it agrees or not."""
+    """Element with the largest error, inside the tolerance or not."""
     relative_error: float
-    """Largest error, divided by the reference's magnitude where that is above 1."""
+    """Largest error; relative where the reference's magnitude is above 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Largest error of an element: one bound that holds is enough; equal values agree.
+    """Largest accepted error of an element; satisfying one bound suffices.
 
-    The default is WarpDrive's rule for one per cent: ``|d| < 0.01`` or ``100 |d| / |1e-10 + want| < 1``. With
-    ``Tolerance(0)`` only equal values agree, with ``Tolerance(0, ulps=4)`` those that are a few roundings apart.
+    Equal values always agree. The default is WarpDrive's rule for one per cent: ``|d| < 0.01`` or
+    ``100 |d| / |1e-10 + want| < 1``. ``Tolerance(0)`` accepts equal values only; ``Tolerance(0, ulps=4)`` also accepts
+    values that are a few roundings apart.
 
     Raises:
         ConfigError: A bound is negative or NaN.
     """
 
     relative_pct: float = 1.0
-    """The error is below so many per cent of the reference."""
+    """Bound on the error, per cent of the reference."""
     absolute: float | None = None
-    """The error is below this, in the array's unit; None: ``relative_pct / 100``."""
+    """Bound on the error, in the array's unit; None: ``relative_pct / 100``."""
     ulps: float | None = None
-    """The error is at most so many units in the last place of the reference's float32; None: no such bound.
+    """Bound in units in the last place of the reference's float32; None: unused.
 
-    Around 0 a unit is tiny, so there the absolute bound is what helps. An angle's unit is that of the larger of both
-    values, of which one may just have wrapped to 0.
+    Around 0 a unit is tiny, and only the absolute bound helps. An angle's unit is that of the larger value, because the
+    other one may just have wrapped to 0.
     """
 
     def __post_init__(self) -> None:
@@ -94,9 +95,9 @@ class Tolerance:
 
         Args:
             want: Values of the reference.
-            got: Values that are compared with it.
-            period: Where positive (scalar, or broadcast over the last axes), values are angles: differences are
-                taken modulo it.
+            got: Values to compare.
+            period: Positive where values are angles (a scalar, or broadcast over the last axes); differences are taken
+                modulo it.
         """
         want, got = np.asarray(want), np.asarray(got)
         error = _errors(want, got, period)
@@ -128,7 +129,7 @@ class Tolerance:
 
 
 class _Bits(Tolerance):
-    """Tolerance of equal bits: -0 is not 0, and a NaN agrees with itself."""
+    """Tolerance for equal bits: -0 is not 0, and a NaN agrees with itself."""
 
     def _agrees(self, want: Array, got: Array, error: Array, ulps: Array) -> Array:
         agrees: Array = _bits(want) == _bits(got)
@@ -140,16 +141,18 @@ BITS: Final[Tolerance] = _Bits(0)
 
 
 def difference(want: Any, got: Any, period: Any = 0.0) -> Difference:
-    """Return the element of the largest error; arguments as for `Tolerance.compare`."""
+    """Return the element with the largest error; see `Tolerance.compare`."""
     return EQUAL.compare(want, got, period).largest
 
 
 def errors(want: Arrays, got: Arrays, periods: Arrays | None = None) -> dict[str, float]:
-    """Return the largest error of each array; infinite if it is missing or of another shape.
+    """Return the largest error of each array.
+
+    Infinite if an array is missing or has another shape.
 
     Args:
         want: Arrays of the reference.
-        got: Arrays that are compared with them.
+        got: Arrays to compare.
         periods: Periods of arrays of angles, by name.
     """
     return {
@@ -161,7 +164,7 @@ def errors(want: Arrays, got: Arrays, periods: Arrays | None = None) -> dict[str
 
 
 def differing(want: Arrays, got: Arrays, names: Iterable[str] | None = None) -> list[str]:
-    """Return the names, by default all that both have, whose shapes, types or bits differ."""
+    """Return names of arrays whose shape, type or bits differ; None: all shared."""
     both = [name for name in (want if names is None else names) if name in want and name in got]
     return [name for name in both if not same_bits(want[name], got[name])]
 
@@ -177,9 +180,9 @@ def _bits(array: Array) -> Array:
 
 
 def _errors(want: Array, got: Array, period: Any) -> Array:
-    """Return absolute differences, modulo the period where it is positive; infinite where either value is NaN."""
+    """Return absolute errors, modulo a positive period; infinite for NaN."""
     want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
-    if np.array_equal(want, got):  # as nearly all arrays are; what follows takes ten times as long
+    if np.array_equal(want, got):  # the common case; the rest takes ten times as long
         return np.zeros(want.shape)
     with np.errstate(invalid="ignore"):  # infinities
         error = np.where(want == got, 0.0, np.abs(got - want))
@@ -190,7 +193,7 @@ def _errors(want: Array, got: Array, period: Any) -> Array:
 
 
 def _ulps(want: Array, got: Array, error: Array, period: Any) -> Array:
-    """Return errors in units in the last place; infinite where no float32 holds the reference."""
+    """Return errors in units in the last place; infinite if float32 overflows."""
     if not error.any():
         return np.zeros(error.shape)
     want, got = np.abs(np.asarray(want, np.float64)), np.abs(np.asarray(got, np.float64))

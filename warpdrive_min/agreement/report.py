@@ -1,4 +1,4 @@
-"""Text of a disagreement: the array, the place in it, and both values."""
+"""Text of a disagreement: the array, the index, and both values."""
 
 from __future__ import annotations
 
@@ -35,14 +35,20 @@ def at(name: str, element: Difference, others: Sequence[str] = ()) -> str:
 
 
 def first_difference(want: Arrays, got: Arrays, names: Sequence[str]) -> str:
-    """Describe the first element of the first named array whose bits differ; name the other arrays."""
+    """Describe the first element whose bits differ in the first named array.
+
+    Also names the other arrays.
+    """
     first = BITS.compare(want[names[0]], got[names[0]]).first
     assert first is not None, names[0]
     return at(names[0], first, names[1:])
 
 
 def first_step_difference(want: Sequence[Arrays], got: Sequence[Arrays], first_step: int = 0) -> str:
-    """Describe the first step of two runs whose bits differ, in the environments of both; "" if none does."""
+    """Describe the first step of two runs whose bits differ; "" if none.
+
+    Compares the environments present in both runs.
+    """
     for step, (expected, arrays) in enumerate(zip(want, got, strict=True), start=first_step):
         rows = {name: arrays[name][: len(array)] for name, array in expected.items()}
         if names := differing(expected, rows):
@@ -51,12 +57,12 @@ def first_step_difference(want: Sequence[Arrays], got: Sequence[Arrays], first_s
 
 
 def all_differences(name: str, found: Comparison, where: Callable[[Sequence[int]], str]) -> str:
-    """Describe the largest error of an array, the number of elements that differ, and the next ones.
+    """Describe the largest error, the number of wrong elements, and the next ones.
 
     Args:
         name: Name of the array.
-        found: Its comparison, of which some elements differ.
-        where: Names the place of an index.
+        found: Its comparison, with at least one wrong element.
+        where: Function from an index to the text of its place.
     """
     first, *others = (f"{where(each.index)}: {each.values}" for each in found.worst)
     count = f"  {found.n_wrong} of {found.n_elements} elements of {name} differ" + ("; the next:" if others else "")

@@ -1,4 +1,4 @@
-"""The two sides of the consistency checker: kernels, or objects of a Python class."""
+"""Two sides of the consistency checker: kernels, or Python objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warpdrive_min.environment import ids_in
 from warpdrive_min.errors import require
 
 ActionRows = Sequence[Mapping[Hashable, Any]]
-"""Actions by agent, of a row for each environment."""
+"""Actions by agent, one row per environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Group:
     """Agents that share arrays."""
 
     suffix: str
-    """End of the arrays' names."""
+    """Suffix of the arrays' names."""
     agents: Sequence[Hashable]
     observation_space: Any
     is_last: bool
-    """The agents' axis is the last one of an observation array, not the one after the environments'."""
+    """True if the agents' axis of an observation array is last, not second."""
 
     @property
     def rewards(self) -> str:
@@ -37,19 +37,19 @@ class Group:
 
     @property
     def observation_keys(self) -> dict[str, Hashable | None]:
-        """Names of the observation arrays, and what each has of an observation that is a dict."""
+        """Names of the observation arrays, with their key in a dict observation."""
         name = Constants.OBSERVATIONS + self.suffix
         spaces = getattr(self.observation_space, "spaces", None)
         return {name: None} if spaces is None else {f"{name}_{key}": key for key in spaces}
 
     @property
     def agents_axes(self) -> dict[str, int]:
-        """Names of the arrays that are compared, and which axis is that of the agents."""
+        """Names of the compared arrays, with their agents' axis."""
         axis = -1 if self.is_last and len(self.agents) > 1 else 1
         return {self.rewards: 1, **dict.fromkeys(self.observation_keys, axis)}
 
     def observations(self, rows: ActionRows) -> dict[str, Array]:
-        """Return the arrays of observations by agent, of a row for each environment."""
+        """Return the observation arrays from observations by agent, per environment."""
         arrays = {}
         for name, key in self.observation_keys.items():
             array = self.stack(rows, key)
@@ -57,15 +57,14 @@ class Group:
         return arrays
 
     def stack(self, rows: ActionRows, key: Hashable | None = None) -> Array:
-        """Return values by agent, of a row for each environment, as an array ``(n_envs, n_agents, ...)``.
+        """Stack values by agent, one row per environment: ``(n_envs, n_agents, ...)``.
 
         Args:
-            rows: Values, which are dicts where there is
-                a key: the entry to take.
-            key: See there.
+            rows: Values by agent.
+            key: Key to take from each value, if values are dicts.
 
         Raises:
-            ConfigError: A row has no value of an agent.
+            ConfigError: A row lacks a value of an agent.
         """
         stacked = []
         for row in rows:
@@ -78,13 +77,13 @@ class Group:
 
 
 class KernelSide:
-    """Side that a wrapper steps in kernels."""
+    """Side that runs kernels through a wrapper."""
 
     def __init__(self, wrapper: EnvWrapper, groups: Sequence[Group]) -> None:
         self.wrapper, self._groups = wrapper, groups
 
     def write(self, actions: ActionRows) -> None:
-        """Write actions by agent, of a row for each environment."""
+        """Write actions by agent, one row per environment."""
         arrays = {Constants.ACTIONS + group.suffix: group.stack(actions) for group in self._groups}
         write(self.wrapper.cuda_data_manager, arrays)
 
@@ -98,13 +97,13 @@ class KernelSide:
         self.wrapper.reset_only_done_envs()
 
     def array(self, name: str) -> Array:
-        """Return an array as it is now; synchronises."""
+        """Return the current values of an array; synchronises."""
         array: Array = self.wrapper.cuda_data_manager.tensor(name).cpu().numpy()
-        return array > 0 if name == DONE else array  # a kernel may set any flag that is not 0
+        return array > 0 if name == DONE else array  # a kernel may set any non-zero flag
 
 
 class PythonSide:
-    """Side that steps an object of a Python class for each environment."""
+    """Side that steps one Python object per environment."""
 
     def __init__(self, objects: Sequence[Any], groups: Sequence[Group]) -> None:
         self._objects, self._groups = objects, groups
@@ -127,6 +126,6 @@ class PythonSide:
             self._rows[env] = self._objects[env].reset()
 
     def array(self, name: str) -> Array:
-        """Return observations, rewards or flags by the name of the array that holds them in kernels."""
+        """Return observations, rewards or flags by the kernels' array name."""
         observed = {name: array for group in self._groups for name, array in group.observations(self._rows).items()}
         return (self._outcome | observed)[name]

@@ -1,4 +1,4 @@
-"""Steps of an environment beside its reference: from the same state, or free-running."""
+"""Steps of an environment and its reference, synchronised or free-running."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ Arrays = dict[str, Array]
 Pairs = dict[str, tuple[Array, Array]]
 """Arrays of the reference and of the tested side, by name."""
 Actions = dict[str, torch.Tensor]
-"""Actions of a step, by the names of their arrays."""
+"""Actions of one step, by array name."""
 Trace = list[Arrays]
-"""Arrays of a run: at the start and after each step."""
+"""Arrays at the start and after each step of a run."""
 
 # ------------------------------------------------------------------ arrays
 
 
 def snapshot(data: CUDADataManager) -> Arrays:
-    """Copy every array to the host, scratch excepted; synchronises."""
+    """Copy every array except scratch to the host; synchronises."""
     return {name: np.asarray(data.pull_data_from_device(name)) for name in _names(data)}
 
 
 def rows_of(wrapper: EnvWrapper) -> Arrays:
-    """Return the arrays of `snapshot` with a row for each environment."""
+    """Return the arrays of `snapshot` that have a row per environment."""
     arrays = snapshot(wrapper.cuda_data_manager)
     return {name: array for name, array in arrays.items() if array.shape[:1] == (wrapper.n_envs,)}
 
 
 def write(data: CUDADataManager, arrays: Mapping[str, Array]) -> None:
-    """Write arrays of the first ``data.n_envs`` environments, shaped as the data manager has them."""
+    """Write arrays of the first ``data.n_envs`` environments, in the target shape."""
     for name, values in arrays.items():
         target = data.tensor(name)
         target.copy_(torch.from_numpy(np.ascontiguousarray(values[: len(target)]).reshape(target.shape)))
 
 
 def copy_state(source: CUDADataManager, target: CUDADataManager) -> None:
-    """Copy every array that both data managers have from one to the other, scratch excepted; synchronises.
+    """Copy every shared array except scratch to another manager; synchronises.
 
-    Of arrays with a row for each environment the first ``target.n_envs`` are copied, so that a few
-    environments of a large run can be stepped beside it: an environment does not depend on how many there are.
+    Arrays with a row per environment are copied for the first ``target.n_envs`` environments. So a few environments of
+    a large run can be checked: an environment does not depend on the number of others.
     """
     for name in set(_names(target)) & set(_names(source)):
         target.tensor(name).copy_(_first_rows(source.tensor(name), target.tensor(name).shape))
@@ -59,7 +59,7 @@ def _names(data: CUDADataManager) -> list[str]:
 
 
 def _first_rows(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return the tensor, or its first rows where the shape has fewer."""
+    """Return the tensor, or its first rows if the shape has fewer."""
     return tensor if tensor.shape == shape else tensor[: shape[0]]
 
 
@@ -68,16 +68,19 @@ def _first_rows(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Agreement:
-    """Counts and largest differences of a comparison step by step."""
+    """Counts and largest differences of a step-by-step comparison."""
 
     largest: dict[str, Difference] = field(default_factory=dict)
-    """The largest difference of each array."""
+    """Largest difference of each array."""
     n_rows: int = 0
-    """Rows compared: an environment's, and each agent's observation."""
+    """Rows compared: one per environment and one per agent's observation."""
     n_in_doubt: int = 0
-    """Rows left out, because rounding decides their outcome; an environment that is left out whole counts once."""
+    """Rows excluded because rounding decides their outcome.
+
+    An excluded environment counts as one row.
+    """
     n_compared: int = 0
-    """Environments compared, at all steps together."""
+    """Environments compared, summed over steps."""
     n_done: int = 0
     """Episodes that ended."""
 
@@ -93,14 +96,14 @@ class Agreement:
 
     @property
     def max_error(self) -> float:
-        """Largest difference of any array; infinite if nothing was compared, as all was in doubt."""
+        """Largest difference of any array; infinite if nothing was compared."""
         if not self.n_compared:
             return math.inf
         return max(each.error for each in self.largest.values())
 
     @property
     def doubt(self) -> str:
-        """Number of rows left out, for a message."""
+        """Number of excluded rows, for a message."""
         return f"{self.n_in_doubt} of {self.n_rows} rows in doubt"
 
     def __str__(self) -> str:
@@ -111,14 +114,16 @@ class Agreement:
 
 
 def step_by_step(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None], n_steps: int) -> Agreement:
-    """Step a wrapper and its reference from the wrapper's own state, so errors cannot add up; synchronises.
+    """Step a wrapper and its reference from the wrapper's state; synchronises.
 
-    Every array is compared, except those pushed with ``scratch=True``: the kernels' own workspace.
+    Both start each step from the same state, so errors cannot accumulate. Every array is compared, except those pushed
+    with ``scratch=True``: the kernels' workspace.
 
     Args:
         tested: Started wrapper on any backend.
-        oracle: Started wrapper of the same environment on `cpu`, of as many or fewer copies, built alike.
-        draw: Writes the wrapper's actions of a step, as a sampler does.
+        oracle: Started reference: a wrapper of the same environment on `cpu`, with the same options and at most the
+            same number of copies.
+        draw: Writes the wrapper's actions of one step.
         n_steps: Steps.
     """
     result = Agreement()
@@ -130,7 +135,10 @@ def step_by_step(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None
 
 
 def step_from_same_state(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None]) -> tuple[Agreement, Pairs]:
-    """Step both once from the wrapper's state; arguments as for `step_by_step`; returns as `paired`; synchronises."""
+    """Take one step of both from the wrapper's state; synchronises.
+
+    Takes the arguments of `step_by_step`; returns the result of `paired`.
+    """
     source, target = tested.cuda_data_manager, oracle.cuda_data_manager
     draw()
     copy_state(source, target)
@@ -143,13 +151,15 @@ def step_from_same_state(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[
 
 
 def paired(oracle: EnvWrapper, before: Arrays, after: Arrays, got: Arrays) -> tuple[Agreement, Pairs]:
-    """Return the counts of a step, and the arrays to compare, in which rows in doubt are the reference's.
+    """Return the counts of a step, and pairs of arrays to compare.
+
+    Excluded rows are replaced by the reference's.
 
     Args:
         oracle: Reference.
         before: Its arrays before the step.
         after: Its arrays after the step.
-        got: Arrays of the tested side after the step, which are changed.
+        got: Arrays of the tested side after the step; modified in place.
     """
     envs, agents = _in_doubt(oracle, before, after)
     for name, array in got.items():
@@ -167,19 +177,19 @@ def paired(oracle: EnvWrapper, before: Arrays, after: Arrays, got: Arrays) -> tu
 
 
 def agreement_of(oracle: EnvWrapper, counts: Agreement, pairs: Pairs) -> Agreement:
-    """Return the counts of `paired` with the largest difference of each array."""
+    """Add the largest difference of each array to the counts of `paired`."""
     for name, (want, got) in pairs.items():
         counts.largest[name] = difference(want, got, oracle.cuda_data_manager.attribute(name, "period", 0.0))
     return counts
 
 
 def _in_doubt(oracle: EnvWrapper, before: Mapping[str, Array], after: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Return the rows whose outcome depends on rounding; none in an exact build."""
+    """Return rows whose outcome depends on rounding; none in an exact build."""
     if oracle.exact:
         return np.zeros(oracle.n_envs, bool), np.zeros((oracle.n_envs, oracle.n_agents), bool)
     envs, agents = oracle.env.rounding_decides(before, after)
     if oracle.auto_reset:
-        envs = envs | (after[DONE] > 0)  # the state that decided is gone; starts are checked by exact builds
+        envs = envs | (after[DONE] > 0)  # the state before the reset is lost; exact builds check starts
     return envs, agents
 
 
@@ -187,12 +197,15 @@ def _in_doubt(oracle: EnvWrapper, before: Mapping[str, Array], after: Mapping[st
 
 
 def play(wrapper: EnvWrapper, actions: Iterable[Actions]) -> Trace:
-    """Step with these actions; return the arrays of environments at the start and after each step."""
+    """Step with the given actions; return the arrays at the start and after each."""
     return [rows_of(wrapper), *(replay(wrapper, each) for each in actions)]
 
 
 def replay(wrapper: EnvWrapper, actions: Actions, step: Callable[[], None] | None = None) -> Arrays:
-    """Take a step, the wrapper's or another one, with these actions; return the arrays of environments."""
+    """Take one step with the given actions; return the arrays of environments.
+
+    ``step`` replaces the wrapper's own step.
+    """
     for name, values in actions.items():
         wrapper.cuda_data_manager.tensor(name).copy_(values)
     (step or wrapper.step)()

@@ -1,4 +1,4 @@
-"""Subject of a validation: an environment class with a config on a backend."""
+"""Subject of a validation: an environment class, a config and a backend."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from warpdrive_min.environment import CUDAEnvironmentContext, agent_sets
 from warpdrive_min.policies import random_policy
 
 STAGGER: Final = 3
-"""Environment `i` of a run starts ``1 + STAGGER * i`` steps before the end of its episode."""
+"""Steps between the ends of neighbouring environments' first episodes.
+
+Environment `i` starts ``1 + STAGGER * i`` steps before the end of its episode.
+"""
 
 
 class CheckFailedError(Exception):
-    """Failure of a check; the message says where."""
+    """Failure of a check; the message locates it."""
 
 
 class CheckSkippedError(Exception):
-    """A check does not apply; the message says why."""
+    """Check that does not apply; the message gives the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Environment with one config on one backend, and how much of it to run."""
+    """Environment with one config on one backend, and the length of the run."""
 
     target: str
-    """As for `load_class`: a process of its own imports the class again."""
+    """Import path as for `load_class`, for a separate process."""
     cls: type[CUDAEnvironmentContext]
     backend: str
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -46,25 +49,25 @@ class Subject:
 
     @property
     def language(self) -> Language:
-        """Language that the backend runs."""
+        """Language of the backend's kernels."""
         return backends.get(self.backend).language
 
     @property
     def has_reference(self) -> bool:
-        """The environment has NumPy kernels."""
+        """True if the environment has NumPy kernels."""
         return "numpy" in self.cls.kernel_sources
 
     def wrapper(self, **options: Any) -> EnvWrapper:
-        """Build a wrapper that is not started; ``options`` are `EnvWrapper`'s."""
+        """Build a wrapper without starting it; ``options`` are `EnvWrapper`'s."""
         cls: Any = self.cls
         defaults = {"num_envs": self.n_envs, "env_backend": self.backend, "seed": self.seed}
         return EnvWrapper(cls(**self.config), **{**defaults, **options})
 
     def start(self, **options: Any) -> EnvWrapper:
-        """Build and start a wrapper whose environments are in different parts of their episodes.
+        """Build and start a wrapper with environments at different steps.
 
-        So a run that is shorter than an episode meets ends too. Where an environment stands depends on its number
-        alone, not on how many there are.
+        So a run shorter than an episode contains ends too. An environment's step depends only on its index, not on the
+        number of environments.
         """
         wrapper = self.wrapper(**options)
         wrapper.reset()
@@ -73,16 +76,16 @@ class Subject:
         return wrapper
 
     def start_exact(self) -> EnvWrapper:
-        """Build and start an exact wrapper with auto-reset, as most checks need it."""
+        """Build and start an exact wrapper with auto-reset."""
         return self.start(exact=True, auto_reset=True)
 
     @functools.cached_property
     def trace(self) -> Trace:
-        """The run that most checks look at: exact, with auto-reset."""
+        """Trace used by most checks: exact, with auto-reset."""
         return self.play()
 
     def play(self, **options: Any) -> Trace:
-        """Run with random actions of the subject's seed, exact and with auto-reset; ``options`` as for `start`."""
+        """Run random actions, exact and with auto-reset; ``options`` as for `start`."""
         wrapper = self.start(**{"exact": True, "auto_reset": True, **options})
         return play(wrapper, draw_actions(wrapper, self.n_steps, int(options.get("seed", self.seed))))
 
@@ -91,13 +94,13 @@ class Subject:
         return iter(enumerate(draw_actions(wrapper, self.n_steps, self.seed), start=1))
 
     def skip_reference(self, why: str = "backend cpu runs the reference itself") -> None:
-        """Raise `CheckSkippedError` on the reference's own backend."""
+        """Raise `CheckSkippedError` on the reference's backend."""
         if self.backend == "cpu":
             raise CheckSkippedError(why)
 
 
 def draw_actions(wrapper: EnvWrapper, n_steps: int, seed: int) -> list[Actions]:
-    """Draw random actions of several steps; once for each wrapper."""
+    """Draw the random actions of several steps; call once per wrapper."""
     draw, data = random_policy(wrapper, seed), wrapper.cuda_data_manager
     arrays = {name: data.tensor(name) for name in (Constants.ACTIONS + each for each in agent_sets(wrapper.env))}
     drawn = []

@@ -1,4 +1,4 @@
-"""Bridges to the field: environments of this project as Gymnasium's, PettingZoo's and TorchRL's, arrays as DLPack.
+"""Bridges to Gymnasium, PettingZoo, TorchRL and DLPack.
 
 | module | class or function | needs |
 |---|---|---|
@@ -7,5 +7,5 @@
 | `warpdrive_min.bridges.torchrl` | `TorchRLEnv` | torchrl |
 | `warpdrive_min.bridges.dlpack` | `export`, `assign` | |
 
-Import the module that you want; none is imported here, so that each needs its own package alone.
+Import one of these modules directly; each needs only its own package.
 """

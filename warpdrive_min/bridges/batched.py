@@ -1,4 +1,4 @@
-"""Parts that the bridges share: the copies of an environment as batched tensors, with actions, seeds and restarts."""
+"""Base of the bridges: batched tensors of an environment's copies."""
 
 from __future__ import annotations
 
@@ -21,30 +21,29 @@ from warpdrive_min.spaces import Box, Dict, action_bounds, category_counts, spac
 from warpdrive_min.training.loop.arrays import part_names
 
 WHOLE = ""
-"""Key of an observation that is no Dict, and has one part."""
+"""Key of an observation that is one array, not a Dict."""
 Parts = dict[Hashable, torch.Tensor]
-"""Arrays ``(n_envs, n_agents, ...)`` of what agents see, by key."""
+"""Observation arrays ``(n_envs, n_agents, ...)`` by key."""
 
 
 class BatchedEnvironment:
-    """The copies of an environment.
+    """Copies of an environment, with batched actions, seeds and resets.
 
-    On a GPU no method synchronises, except `restart` with seeds and the first one with a mask; and `step` where
-    `checks` is set.
+    On a GPU no method synchronises, with three exceptions: `restart` with seeds, the first `restart` with a mask, and
+    `step` if `checks` is set.
 
     Args:
-        who: The bridge, for errors.
-        env: A wrapper; or an environment, with
-        options: keyword arguments of `EnvWrapper`.
-        synchronises: The bridge waits for every step, so that checks of values cost no wait of their own.
+        who: Name of the bridge, for errors.
+        env: An `EnvWrapper`, or an environment to wrap.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is an environment.
+        synchronises: The bridge synchronises after every step, so value checks add no wait.
         reset_needed: Class of the error for a step that needs a reset first.
 
     Raises:
-        ConfigError: Options besides a wrapper, no kernels for the backend, Dicts in a Dict of observations, an array of
-            observations that does not have a row of its agents' space for each of them, or an action mask without an
-            entry for each choice.
-        DataError: The environment has no ``observations`` (of a Dict ``observations_<key>``), ``sampled_actions`` or
-            ``rewards``, or no ``action_mask`` though it masks actions.
+        ConfigError: Options for an `EnvWrapper`; no kernels for the backend; a Dict inside a Dict of observations; an
+            observation array without a row for each agent in its space; or an action mask of a wrong length.
+        DataError: An array is missing: ``observations`` (for a Dict ``observations_<key>``), ``sampled_actions``,
+            ``rewards``, or ``action_mask`` if the environment masks actions.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class BatchedEnvironment:
         self.data = self.wrapper.cuda_data_manager
         self.device = self.data.device
         self.checks = synchronises or self.device.type == "cpu" or self.wrapper.debug
-        """Values on the device of the environments are checked, for which a step has to wait for them."""
+        """True if tensors on the environments' device are checked, which synchronises."""
         self._reset_needed, self._is_started = reset_needed, False
         self.is_closed = False
         if self.wrapper.reset_on_host:
@@ -78,10 +77,10 @@ class BatchedEnvironment:
             self.data.tensor(EPISODE).zero_()  # so that the first `restart` starts the first episode again
         self._sets = agent_sets(self.wrapper.env)
         self.places = {agent: (each, row) for each, members in self._sets.items() for row, agent in enumerate(members)}
-        """Place of each agent in the arrays: the end of their names, "" or ``_<role>``, and its row."""
+        """Suffix of the array names ("" or ``_<role>``) and row, by agent."""
         self._actions = {each: self.data.tensor(Constants.ACTIONS + each) for each in self._sets}
         self.rows = {each: [self.agents.index(agent) for agent in members] for each, members in self._sets.items()}
-        """Places of the agents of each set among all agents, by the end of their arrays' names."""
+        """Indices of a set's agents among all agents, by suffix of the array names."""
         self._rows = [torch.tensor(rows, device=self.device, dtype=torch.int64) for rows in self.rows.values()]
         self._spaces = {each: [self.action_spaces[agent] for agent in members] for each, members in self._sets.items()}
         self._bounds = {each: torch.from_numpy(action_bounds(spaces)) for each, spaces in self._spaces.items()}
@@ -95,7 +94,10 @@ class BatchedEnvironment:
         self._has_reasons = all(self.data.is_data_on_device(name) for name in (TERMINATED, TRUNCATED))
 
     def _observation_space(self, agent: Hashable, space: Any) -> Any:
-        """Return the space of what an agent is shown, and note the arrays of its parts; action masks are int8."""
+        """Return an agent's observation space and register its arrays.
+
+        Action masks are int8.
+        """
         what = f"{self.who}: agent {agent!r} of environment {self.wrapper.name!r}"
         parts, shown = parts_of(space), {}
         role = self.places[agent][0]
@@ -121,12 +123,12 @@ class BatchedEnvironment:
         return Dict(shown) if hasattr(space, "spaces") else shown[WHOLE]
 
     def _masks_beside(self, of_set: str) -> bool:
-        """Tell whether the action masks of a set are an array beside what its agents see."""
+        """True if a set's action masks are an array outside the observations."""
         is_seen = Constants.ACTION_MASK in self._suffixes[of_set]
         return getattr(self.wrapper.env, "masks_actions", False) and not is_seen
 
     def _mask(self, of_set: str) -> torch.Tensor:
-        """Return the array of action masks of a set, which must have a row for each of its agents."""
+        """Return the action masks of a set, after checking their shape."""
         what, name = f"{self.who}: environment {self.wrapper.name!r}", Constants.ACTION_MASK + of_set
         rule, do = f"masks actions, and needs the array {name!r}", "push it in get_tensor_dictionary()"
         require(self.data.is_data_on_device(name), what, rule, do=do, error=DataError)
@@ -142,7 +144,7 @@ class BatchedEnvironment:
         rule = f"its action mask needs one entry for each of the {n_choices} choices of {actions}"
         require(tuple(shape) == (n_choices,), what, rule, tuple(shape), "put types of actions side by side")
 
-    # -------------------------------------------------------------- what a bridge may ask for
+    # -------------------------------------------------------------- spaces and requirements
 
     @property
     def action_space(self) -> Any:
@@ -155,7 +157,10 @@ class BatchedEnvironment:
         return self._shared(self.observation_spaces, "observation")
 
     def idle_actions(self) -> dict[str, npt.NDArray[Any]]:
-        """Return, of each set, ``(n_envs, agents of the set, n_types)`` int64 or float32: what is nearest to 0."""
+        """Return the actions closest to 0, by set.
+
+        Each is ``(n_envs, agents of the set, n_types)``, int64 or float32.
+        """
         idle = {}
         for each, actions in self._actions.items():
             low, high = self._bounds[each].numpy()
@@ -171,30 +176,30 @@ class BatchedEnvironment:
         return first
 
     def require_one(self, *, env: bool = False, agent: bool = False) -> None:
-        """Raise `ConfigError` if there are several copies or several agents where one is needed."""
+        """Raise `ConfigError` if one copy or one agent is needed and there are more."""
         require(not env or self.n_envs == 1, f"{self.who}.num_envs", "must be 1", self.n_envs)
         do = "use PettingZooParallelEnv or TorchRLEnv, or GymnasiumVectorEnv(..., agents_as_envs=True)"
         rule = f"environment {self.wrapper.name!r} must have 1 agent"
         require(not agent or self.n_agents == 1, self.who, rule, self.n_agents, do)
 
     def require_no_roles(self) -> None:
-        """Raise `ConfigError` if the environment has roles, whose agents have spaces of their own."""
+        """Raise `ConfigError` if the environment has roles with separate spaces."""
         roles, do = list(getattr(self.wrapper.env, "roles", {})), "use PettingZooParallelEnv or TorchRLEnv"
         rule = f"shows agents alike, and environment {self.wrapper.name!r} has roles with spaces of their own"
         require(not roles, self.who, rule, ", ".join(roles), do)
 
     def require_one_space(self) -> None:
-        """Raise `ConfigError` if agents of a set differ in what they see or do."""
+        """Raise `ConfigError` if the spaces of a set's agents differ."""
         for members in self._sets.values():
             for spaces, what in ((self.observation_spaces, "observation"), (self.action_spaces, "action")):
                 self._shared({agent: spaces[agent] for agent in members}, what)
 
     def require_no_auto_reset(self) -> None:
-        """Raise `ConfigError` if environments restart themselves."""
+        """Raise `ConfigError` if the wrapper has ``auto_reset``."""
         require(not self.wrapper.auto_reset, f"{self.who}.auto_reset", "must be False", self.wrapper.auto_reset)
 
     def require_final_observations(self) -> None:
-        """Raise `ConfigError` if a step that restarts an environment does not keep how its episode ended."""
+        """Raise `ConfigError` unless auto-reset records final observations and flags."""
         names = [FINAL_OBSERVATIONS + each for suffixes in self._suffixes.values() for each in suffixes.values()]
         keeps = self._has_reasons and all(map(self.data.is_data_on_device, names))
         has_kernel = self.wrapper.cuda_function_manager.has_function(OWN_KERNEL)
@@ -203,7 +208,10 @@ class BatchedEnvironment:
         require(keeps and has_kernel, self.who, rule, do="use auto_reset=False")
 
     def agent_names(self) -> list[str]:
-        """Return a name for each agent: its role, if the environment has roles or taggers and runners, and its id."""
+        """Return the name of each agent: role, or "agent", and id.
+
+        Roles come from ``roles``, ``taggers`` and ``runners`` of the environment.
+        """
         roles = {agent: role for role in ("tagger", "runner") for agent in getattr(self.wrapper.env, f"{role}s", ())}
         named = getattr(self.wrapper.env, "roles", {})
         roles |= {agent: role for role, members in named.items() for agent in members}
@@ -212,15 +220,15 @@ class BatchedEnvironment:
     # -------------------------------------------------------------- restart and step
 
     def restart(self, seed: int | Sequence[int | None] | None = None, mask: torch.Tensor | None = None) -> None:
-        """Start new episodes, with a seed the first ones of that seed; a seed synchronises.
+        """Start new episodes; synchronises if a seed is given.
 
         Args:
-            seed: Of the starts of all copies; or one for each copy, whose first start is the one that it has by this
-                seed, and later ones are drawn by all seeds together. None: go on drawing.
-            mask: ``(n_envs,)`` bool, on the device: which copies restart; None: all.
+            seed: Seed of all starts; its first episodes start. A list has one seed per copy: the first start of a copy
+                is the one that its seed gives, and later starts use all seeds combined. None: continue the sequence.
+            mask: ``(n_envs,)`` bool on the device: copies to restart; None: all.
 
         Raises:
-            ConfigError: A seed is out of range, or the first restart leaves copies out.
+            ConfigError: A seed is out of range, or the mask of the first restart excludes copies.
         """
         self._require_open("reset")
         if mask is not None and not self._is_started:
@@ -238,7 +246,10 @@ class BatchedEnvironment:
         require(not self.is_closed, f"{self.who}.{method}", "the environment is closed", do="make another one")
 
     def _by_seed(self, seeds: Sequence[int | None]) -> list[tuple[int | None, torch.Tensor]]:
-        """Return the copies of each seed, ``(n_envs,)`` bool; of None first, which go on by the seed so far."""
+        """Group copies by seed: pairs of a seed and a mask ``(n_envs,)`` bool.
+
+        None comes first: its copies keep the current seed.
+        """
         rows: dict[int | None, list[int]] = {None: []}
         for row, seed in enumerate(seeds):
             rows.setdefault(seed, []).append(row)
@@ -267,13 +278,13 @@ class BatchedEnvironment:
         """Write the actions of each set and take one step.
 
         Args:
-            actions: Arrays or tensors by set; one that lies on another device than the environments is copied there.
-            shapes: What they must have: ``(n_envs, agents of the set, n_types)``, with some axes merged or left out.
-            name_of: Name of an action for errors, by its set and index; None: "actions" with the index.
+            actions: Arrays or tensors by set; copied to the device of the environments if on another one.
+            shapes: Required shapes: ``(n_envs, agents of the set, n_types)``, with some axes merged or left out.
+            name_of: Function from set and index to an action's name, for errors; None: "actions" with the index.
 
         Raises:
-            ConfigError: No reset yet; of the class that the bridge gave.
-            ActionError: Another shape or kind of numbers, or a value outside its space; see `checks`.
+            ConfigError: `restart` was not called; of the class ``reset_needed``.
+            ActionError: A wrong shape or kind of numbers, or a value outside its space; see `checks`.
         """
         self._require_open("step")
         parts = [self._checked(each, actions[each], shapes[each], name_of) for each in self._sets]
@@ -284,7 +295,7 @@ class BatchedEnvironment:
         self.wrapper.step()
 
     def rollout_obstacle(self) -> str:
-        """Say why `rollout` cannot take its steps; empty: it can. Compiles to tell."""
+        """Return the reason why `rollout` is unavailable; "" if it is. Compiles."""
         if len(self._sets) > 1:
             return "roles have arrays of their own"
         if self._masks or not all(map(self.data.is_data_on_device, (Constants.ACTIONS, *KEPT))):
@@ -295,17 +306,17 @@ class BatchedEnvironment:
             return str(error)
 
     def rollout(self, actions: Sequence[Any], shape: tuple[int, ...]) -> Steps:
-        """Take a step for each of several actions, in one launch, and restart copies that end.
+        """Take several steps in one launch, and restart copies that end.
 
         Args:
-            actions: Of each step, as of `step`.
-            shape: What each must have, likewise.
+            actions: Actions of each step, as for `step`.
+            shape: Required shape of each, as for `step`.
 
         Returns:
-            What each step led to, in tensors that the next rollout of as many steps writes again.
+            Results of the steps, in tensors that the next rollout of the same length overwrites.
 
         Raises:
-            ActionError: As `step`.
+            ActionError: As for `step`.
         """
         ((only, array),) = self._actions.items()
         given = [self._checked(only, each, shape) for each in actions]
@@ -324,7 +335,7 @@ class BatchedEnvironment:
         shape: tuple[int, ...],
         name_of: Callable[[str, Sequence[int]], str] | None = None,
     ) -> torch.Tensor:
-        """Return the actions of a set as a tensor of that shape."""
+        """Return the actions of a set as a tensor of the given shape."""
         what, dtype = f"{self.who}.step", self._actions[of_set].dtype
         given = as_actions(f"{what}: actions", actions, shape, dtype)
         if self.checks or given.device.type == "cpu":
@@ -335,18 +346,21 @@ class BatchedEnvironment:
             require_actions(given, self._bounds[of_set], self._spaces[of_set], name)
         return given
 
-    # -------------------------------------------------------------- what the last step gave
+    # -------------------------------------------------------------- results of the last step
 
     def observations(self) -> Parts:
-        """Return copies of what the agents see, each ``(n_envs, n_agents, ...)``; without roles."""
+        """Return copies of the observations, ``(n_envs, n_agents, ...)``; no roles."""
         return self._copies(Constants.OBSERVATIONS, "")
 
     def observations_by_set(self) -> dict[str, Parts]:
-        """Return copies of what the agents of each set see, each ``(n_envs, agents of the set, ...)``; see `places`."""
+        """Return copies of the observations by set; see `places`.
+
+        Each is ``(n_envs, agents of the set, ...)``.
+        """
         return {each: self._copies(Constants.OBSERVATIONS, each) for each in self._sets}
 
     def final_observations(self) -> Parts:
-        """Return copies of the last observations of ended episodes, shaped alike; stale where none ended."""
+        """Return copies of the final observations; stale where no episode ended."""
         return self._copies(FINAL_OBSERVATIONS, "")
 
     def _copies(self, name: str, of_set: str) -> Parts:
@@ -354,9 +368,9 @@ class BatchedEnvironment:
         return {key: _flags(array) if key == Constants.ACTION_MASK else array.clone() for key, array in arrays.items()}
 
     def action_masks(self) -> dict[str, torch.Tensor]:
-        """Return copies of the action masks of each set whose agents do not see theirs.
+        """Return copies of action masks that are outside the observations, by set.
 
-        Each is ``(n_envs, agents of the set, n_choices)`` int8, choices of all types in a row.
+        Each is ``(n_envs, agents of the set, n_choices)`` int8; choices of all types are concatenated.
         """
         return {each: _flags(mask) for each, mask in self._masks.items()}
 
@@ -370,17 +384,17 @@ class BatchedEnvironment:
         return rewards
 
     def rewards_by_set(self) -> dict[str, torch.Tensor]:
-        """Return copies of the rewards of each set, ``(n_envs, agents of the set)``."""
+        """Return copies of the rewards by set, ``(n_envs, agents of the set)``."""
         return {each: rewards.clone() for each, rewards in zip(self._sets, self._rewards, strict=True)}
 
     def ended(self) -> torch.Tensor:
-        """Tell which episodes the step ended, ``(n_envs,)`` bool."""
+        """Return a mask of episodes that the step ended, ``(n_envs,)`` bool."""
         return self.data.tensor(DONE) != 0
 
     def terminated_and_truncated(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tell which episodes the step ended by the dynamics, and which by the time limit; both ``(n_envs,)`` bool.
+        """Return masks of episodes that terminated or truncated, ``(n_envs,)`` bool.
 
-        An environment without arrays of these names counts as truncated when its time is up.
+        Without arrays of these names, an episode counts as truncated when its time is up.
         """
         if self._has_reasons:
             return self.data.tensor(TERMINATED) != 0, self.data.tensor(TRUNCATED) != 0
@@ -389,7 +403,7 @@ class BatchedEnvironment:
 
 
 def joint_seed(seeds: Sequence[int | None]) -> int:
-    """Return one seed for several."""
+    """Combine several seeds into one."""
     digest = hashlib.sha256(repr(list(seeds)).encode()).digest()
     return int.from_bytes(digest[:8])
 
@@ -404,13 +418,13 @@ def parts_of(space: Any) -> Mapping[Hashable, Any]:
 
 
 def each_part(change: Callable[[Any], Any], parts: Mapping[Hashable, Any]) -> Any:
-    """Return what a function makes of every part: a dict by key, or of what is no Dict the one result."""
+    """Apply a function to every part: a dict by key, or one result if no Dict."""
     changed = {key: change(part) for key, part in parts.items()}
     return changed[WHOLE] if changed.keys() == {WHOLE} else changed
 
 
 class Bridge:
-    """Base of what other libraries step; it sets ``batched``."""
+    """Base of the bridge classes; subclasses set ``batched``."""
 
     batched: BatchedEnvironment
 
@@ -420,6 +434,6 @@ class Bridge:
         return self.batched.wrapper
 
     def close(self, **options: Any) -> None:
-        """Refuse steps and resets from now on; ``options`` are those of the library's own `close`."""
+        """Close; later steps and resets fail. ``options`` are the library's own."""
         self.batched.is_closed = True
         super().close(**options)  # type: ignore[misc]

@@ -1,4 +1,7 @@
-"""Arrays of the data manager in every library that speaks DLPack: NumPy, CuPy, JAX and others; no copy, no package."""
+"""Arrays of the data manager as DLPack, for NumPy, CuPy, JAX and others.
+
+No array is copied on export; no package is needed.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from warpdrive_min.errors import DataError
 
 
 def export(data_manager: CUDADataManager, name: str) -> torch.Tensor:
-    """Return an array for any ``from_dlpack``, which then shares its memory.
+    """Return an array for any ``from_dlpack``; the consumer shares its memory.
 
-    The consumer's stream waits for the kernels that are enqueued; nothing synchronises. The memory lives as long as any
-    of its users; write to it only while no kernel does.
+    The consumer's stream waits for enqueued kernels; nothing synchronises. The memory lives as long as any user. Write
+    to it only while no kernel does.
 
     Raises:
-        DataError: There is no array of that name.
+        DataError: No array has that name.
     """
     return data_manager.tensor(name).detach()
 
@@ -31,14 +34,15 @@ def assign(data_manager: CUDADataManager, name: str, source: Any) -> None:
     Enqueues, and synchronises only if the array comes from another device or has another dtype.
 
     Args:
-        data_manager: With the array.
-        name: Its name.
-        source: What has ``__dlpack__``, or a DLPack capsule; of the same shape, and of numbers that the array can hold:
-            integers of another size are converted, real numbers do not become integers. No negative strides.
+        data_manager: Owner of the target array.
+        name: Name of the target array.
+        source: An object with ``__dlpack__``, or a DLPack capsule. The shape must match and the array must be able to
+            hold the numbers: integers of another size are converted, real numbers do not become integers. No
+            negative strides.
 
     Raises:
-        DataError: There is no array of that name, its shape differs, its numbers are of another kind or out of range,
-            or the source is no such array.
+        DataError: The array does not exist, its shape differs, its numbers are of another kind or out of range,
+            or the source is not such an array.
     """
     target = data_manager.tensor(name)
     try:
@@ -59,7 +63,7 @@ def assign(data_manager: CUDADataManager, name: str, source: Any) -> None:
 
 
 class _Checked:
-    """Array of another library whose strides are checked before torch sees them."""
+    """Array of another library; strides are checked before torch reads them."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -85,11 +89,14 @@ class _Array(ctypes.Structure):
 
 
 _OFFSETS: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
-"""Offset of the array in what a capsule of that name holds, bytes."""
+"""Offset of the array in a capsule's struct by capsule name, bytes."""
 
 
 def _checked(capsule: Any) -> Any:
-    """Return a DLPack capsule; raise `ValueError` for negative strides, on which torch aborts the process."""
+    """Return a DLPack capsule; raise `ValueError` for negative strides.
+
+    Torch aborts the process on them.
+    """
     api = ctypes.pythonapi
     api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     api.PyCapsule_GetPointer.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""Environments as Gymnasium's: all copies as a vector environment, or one of them as a plain one."""
+"""Gymnasium bridges: a vector environment of all copies, or one copy."""
 
 from __future__ import annotations
 
@@ -25,37 +25,38 @@ with needed_by(__name__, "gymnasium"):
 
 
 class ResetNeeded(ConfigError, gymnasium.error.ResetNeeded):  # noqa: N818  (Gymnasium's name)
-    """A step that needs a reset first; also Gymnasium's own error of this name."""
+    """Step without a required reset; also a Gymnasium `ResetNeeded`."""
 
 
 class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """All copies of an environment as a vector environment of Gymnasium.
+    """All copies of an environment as Gymnasium's vector environment.
 
-    ``metadata["autoreset_mode"]`` is ``SAME_STEP`` with ``auto_reset``, else ``DISABLED``: then
-    ``reset(options={"reset_mask": mask})`` restarts the copies that ended.
+    ``metadata["autoreset_mode"]`` is ``SAME_STEP`` with ``auto_reset``, else ``DISABLED``. With ``DISABLED``, call
+    ``reset(options={"reset_mask": mask})`` to restart copies that ended.
 
-    Observations, rewards (float32), terminations and truncations are fresh tensors on the device of the environments;
-    actions may be a tensor there too. Then `step`, and `reset` without a seed, enqueue and do not synchronise. With
-    ``to_numpy`` all of them are NumPy arrays, and every call synchronises.
+    Observations, rewards (float32), terminations and truncations are new tensors on the environments' device. Actions
+    may be tensors there too. Then `step`, and `reset` without a seed, enqueue and do not synchronise. With ``to_numpy``
+    all are NumPy arrays, and every call synchronises.
 
-    Where observations are a Dict, so are these, ``final_obs`` too. An action mask is int8, 0 and 1: the entry
-    ``action_mask`` of such a Dict, or else of the infos, ``(num_envs, n_choices)``, choices of all types in a row.
+    A Dict of observations stays a Dict, also in ``final_obs``. An action mask is int8, 0 or 1, with shape ``(num_envs,
+    n_choices)``; choices of all types are concatenated. It is the entry ``action_mask`` of the Dict, or else of the
+    infos.
 
-    In ``SAME_STEP`` infos tell how episodes ended. With ``to_numpy`` they are exactly Gymnasium's: ``final_obs``,
-    ``_final_obs``, ``final_info`` and ``_final_info``, in steps in which an episode ended. As tensors, which cannot
-    know that without synchronising, ``final_obs`` (batched like the observations) and its mask ``_final_obs`` are
-    there in every step, and rows outside the mask mean nothing.
+    In ``SAME_STEP`` mode infos hold the final observations. With ``to_numpy`` they are Gymnasium's: ``final_obs``,
+    ``_final_obs``, ``final_info`` and ``_final_info``, in steps that ended an episode. Tensors cannot show an end
+    without synchronising. So ``final_obs`` (batched like the observations) and its mask ``_final_obs`` are present in
+    every step, and rows outside the mask are invalid.
 
     Args:
         env: An environment with arrays; or an `EnvWrapper` of one.
         to_numpy: Return NumPy arrays, as Gymnasium's wrappers expect.
-        agents_as_envs: Show every agent as an environment, row ``env * n_agents + agent``; agents of one environment
-            end together, and a reset mask restarts those of which it names any agent.
-        options: Keyword arguments of `EnvWrapper`, if ``env`` is none; ``auto_reset`` is True unless given.
+        agents_as_envs: Expose every agent as an environment, row ``env * n_agents + agent``. Agents of one
+            environment end together; a reset mask with any of them restarts the environment.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is not one; ``auto_reset`` defaults to True.
 
     Raises:
-        ConfigError: Roles, several agents without ``agents_as_envs``, agents whose spaces differ, or an environment
-            that does not keep the final observations that ``auto_reset`` needs.
+        ConfigError: The environment has roles, several agents without ``agents_as_envs``, agents with different
+            spaces, or no record of the final observations that ``auto_reset`` needs.
     """
 
     def __init__(self, env: Any, *, to_numpy: bool = False, agents_as_envs: bool = False, **options: Any) -> None:
@@ -79,23 +80,26 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         mode = AutoresetMode.SAME_STEP if self._restarts_itself else AutoresetMode.DISABLED
         self.metadata = {"autoreset_mode": mode, "render_modes": []}
         self._ended: torch.Tensor | None = None
-        """Copies that ended and were not reset since, ``(n_envs,)`` bool; None: there is none, or nobody looks."""
+        """Mask of copies that ended and need a reset, ``(n_envs,)`` bool.
+
+        None: no copy ended, or the bridge does not check.
+        """
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start new episodes; a seed gives its first ones and synchronises.
+        """Start new episodes; a seed starts its first ones and synchronises.
 
         Args:
-            seed: Of all starts; each copy draws its own. A list has one seed for each row: its first start is the one
-                that the row has by this seed alone, and rows of None go on drawing. None: all go on drawing.
-            options: ``"reset_mask"``, ``(num_envs,)`` bool, an array or a tensor, restarts these copies alone.
+            seed: Seed of all starts; each copy draws its own start. A list has one seed per row: a row's first start
+                depends on this seed alone, and rows of None continue their sequence. None: all continue.
+            options: ``"reset_mask"``, ``(num_envs,)`` bool, an array or a tensor: restart only these copies.
 
         Returns:
-            The observations and infos.
+            Observations and infos.
 
         Raises:
-            ConfigError: The mask has another shape or dtype, a seed is out of range, or there are too many or too few.
+            ConfigError: The mask has a wrong shape or dtype, or the number or range of seeds is wrong.
         """
         what = "GymnasiumVectorEnv.reset: options"
         mask = self._mask(of_type(what, {} if options is None else options, Mapping).get("reset_mask"))
@@ -109,15 +113,15 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Take one step in every copy.
 
         Args:
-            actions: Of the shape of ``action_space``; a tensor on the device of the environments is not copied to it.
+            actions: Shaped as ``action_space``; a tensor on the environments' device is not copied to it.
 
         Returns:
-            Observations, rewards, terminations, truncations and infos. Rows come as the class says.
+            Observations, rewards, terminations, truncations and infos; see the class.
 
         Raises:
-            ResetNeeded: No reset yet; or, if the bridge waits for steps anyway, a copy has ended and not been reset.
-            ActionError: Another shape, real numbers for discrete actions, or a value outside its space. Values of
-                tensors on a GPU are checked only with ``to_numpy`` or ``debug``, because that waits for them.
+            ResetNeeded: No reset yet; or a copy has ended without a reset (only checked if the bridge synchronises).
+            ActionError: A wrong shape, real numbers for discrete actions, or a value outside its space. Values of
+                tensors on a GPU are checked only with ``to_numpy`` or ``debug``, because a check synchronises.
         """
         shape = self.action_space.shape
         assert shape is not None
@@ -147,12 +151,12 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return infos
 
     def _masks(self) -> dict[str, Any]:
-        """Return the infos on action masks, with the flags that Gymnasium has beside each info: all have one."""
+        """Return the infos of action masks, with Gymnasium's presence flags (all True)."""
         mask = self.batched.action_masks().get("")
         if mask is None:
             return {}
-        there = torch.ones_like(mask[..., 0], dtype=torch.bool)
-        return {Constants.ACTION_MASK: self._rows(mask), f"_{Constants.ACTION_MASK}": self._rows(there)}
+        present = torch.ones_like(mask[..., 0], dtype=torch.bool)
+        return {Constants.ACTION_MASK: self._rows(mask), f"_{Constants.ACTION_MASK}": self._rows(present)}
 
     def _mask(self, given: Any) -> torch.Tensor | None:
         if given is None:
@@ -167,7 +171,7 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return mask.reshape(self.batched.n_envs, self.batched.n_agents).any(1)
 
     def _seeds(self, given: Any) -> list[int | None]:
-        """Return the seed of each environment from those of the rows."""
+        """Return the seed of each environment from the seeds of the rows."""
         what, rule = "GymnasiumVectorEnv.reset: seed", f"must be an integer, or a list of {self.num_envs}"
         is_list = isinstance(given, Sequence | np.ndarray)
         require(is_list, what, rule, type(given))
@@ -195,17 +199,17 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
-    """One copy of an environment with one agent as a plain environment of Gymnasium; every call synchronises.
+    """One copy of a single-agent environment; every call synchronises.
 
-    It speaks NumPy and restarts by ``reset()`` alone. ``reset(seed=...)`` takes no options. An action mask that is no
-    entry of the observations is ``info["action_mask"]``, which ``action_space.sample`` takes.
+    It uses NumPy and restarts only on ``reset()``. ``reset(seed=...)`` takes no options. An action mask outside the
+    observations is ``info["action_mask"]``, in the form that ``action_space.sample`` takes.
 
     Args:
         env: An environment with arrays; or an `EnvWrapper` with one copy of one.
-        options: Keyword arguments of `EnvWrapper`, if ``env`` is none.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is not one.
 
     Raises:
-        ConfigError: Roles, several agents or copies, or ``auto_reset``.
+        ConfigError: The environment has roles, several agents or copies, or ``auto_reset``.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
@@ -220,20 +224,20 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
         self.action_space = to_gymnasium(self.batched.action_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode, with a seed the first one of that seed, and return its first observation."""
+        """Start a new episode, a seed's first one if given; return observation, infos."""
         super().reset(seed=seed)
         self.batched.restart(seed)
         self._has_ended = self._has_warned = False
         return self._observation(), self._infos()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take one step and return observation, reward, terminated, truncated and infos.
+        """Take one step; return observation, reward, terminated, truncated, infos.
 
         After the end of an episode the reward is 0, and the first such step warns, as in Gymnasium's CartPole.
 
         Raises:
             ResetNeeded: No reset yet.
-            ActionError: The action does not lie in its space.
+            ActionError: The action is outside its space.
         """
         shape = self.action_space.shape
         assert shape is not None

@@ -1,4 +1,4 @@
-"""The error for a package that a bridge leads to and that is not installed."""
+"""Error for an optional package that a bridge needs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from warpdrive_min.errors import WarpDriveError
 
 
 class MissingPackage(WarpDriveError, ImportError):  # noqa: N818  (a state, not a mistake)
-    """An optional package is not installed."""
+    """Optional package that is not installed."""
 
 
 @contextlib.contextmanager
 def needed_by(bridge: str, package: str) -> Iterator[None]:
-    """Import a package in this context.
+    """Import a bridge's package in this context.
 
     Raises:
-        MissingPackage: It, or something that it needs, is not installed; says what is missing and how to install it.
+        MissingPackage: The package or a dependency is not installed; names it and how to install it.
     """
     try:
         yield

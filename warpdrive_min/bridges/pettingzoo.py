@@ -1,4 +1,4 @@
-"""One copy of an environment with several agents as PettingZoo's parallel environment."""
+"""PettingZoo bridge: one multi-agent copy as a parallel environment."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ with needed_by(__name__, "pettingzoo"):
     from warpdrive_min.bridges.spaces import mask_for_sample, to_gymnasium
 
 IN_GAME = "still_in_the_game"
-"""Array ``(n_envs, n_agents)`` by which an environment tells who has left the game."""
+"""Array ``(n_envs, n_agents)`` that marks agents still in the game."""
 
 Array = npt.NDArray[Any]
 
 
 class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # type: ignore[misc]
-    """One copy of an environment, its agents by name; every call synchronises and speaks NumPy.
+    """One copy of an environment with named agents; every call synchronises.
 
-    Agents are named after their role and id, ``"tagger_3"`` or ``"runner_0"``, where the environment has roles, or
-    mappings ``taggers`` and ``runners``; else ``"agent_0"``.
+    Values are NumPy. If the environment has roles, or mappings ``taggers`` and ``runners``, agents are named by role
+    and id, ``"tagger_3"`` or ``"runner_0"``; else ``"agent_0"``.
 
-    Who leaves the game terminates in that step, with the observation and reward of it, and is gone from ``agents``:
-    where the environment has the array ``still_in_the_game``. Else all stay until the episode ends for all, by
-    termination or by truncation.
+    With the array ``still_in_the_game``, an agent that leaves the game terminates in that step. It receives this step's
+    observation and reward and is removed from ``agents``. Without the array, all agents stay until the episode
+    terminates or truncates.
 
-    Where observations are a Dict, so are these, for each agent with the keys of its own. An action mask that is one of
-    them is an entry, int8, 0 and 1. Another is ``infos[agent]["action_mask"]``, which ``action_space(agent).sample``
-    takes: of several types of actions a tuple of an array for each.
+    A Dict of observations stays a Dict, with each agent's own keys. An action mask among them is int8, 0 or 1. Any
+    other mask is ``infos[agent]["action_mask"]``, in the form that ``action_space(agent).sample`` takes: for several
+    types of actions, a tuple of arrays.
 
     Args:
         env: An environment with arrays; or an `EnvWrapper` with one copy of one.
-        options: Keyword arguments of `EnvWrapper`, if ``env`` is none.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is not one.
 
     Raises:
-        ConfigError: Several copies, or ``auto_reset``.
+        ConfigError: The environment has several copies, or ``auto_reset``.
     """
 
     def __init__(self, env: Any, **options: Any) -> None:
@@ -80,7 +80,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Start a new episode, with a seed the first one of that seed; return first observations and infos."""
+        """Start a new episode, a seed's first one if given; return observations, infos."""
         self.batched.restart(seed)
         self.agents = list(self.possible_agents)
         return self._observations(), self._infos()
@@ -98,7 +98,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
 
         Raises:
             ConfigError: No episode is under way.
-            ActionError: An agent has no action, an action no agent, or one does not lie in its space.
+            ActionError: An agent has no action, an action has no agent, or a value is outside its space.
         """
         require(self.agents, "PettingZooParallelEnv.step", "no episode is under way", do="call reset()")
         arrays = self._action_arrays(actions)
@@ -119,7 +119,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         return f"the action of {agent}" + (f"[{index[2]}]" if self.action_spaces[agent].shape else "")
 
     def _action_arrays(self, actions: dict[str, Any]) -> dict[str, Array]:
-        """Return the actions of each set; those that left the game do nothing."""
+        """Return the actions of each set; agents out of the game do nothing."""
         do = "give a dict of each agent's action"
         if of_type("PettingZooParallelEnv.step: actions", actions, Mapping, do, ActionError).keys() != set(self.agents):
             raise ActionError(
@@ -131,7 +131,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
             space, (of_set, row) = self.action_spaces[agent], self._place(agent)
             try:
                 given = as_tensor(action).cpu().numpy()
-            except (TypeError, ValueError, RuntimeError):  # words, or lists of different lengths
+            except (TypeError, ValueError, RuntimeError):  # text, or lists of different lengths
                 given = np.asarray(None)
             array, is_bool = arrays[of_set], given.dtype == np.bool_
             if given.shape != space.shape or is_bool or not np.can_cast(given.dtype, array.dtype, "same_kind"):
@@ -152,7 +152,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         return self.batched.places[self.batched.agents[self._rows[agent]]]
 
     def _infos(self) -> dict[str, dict[str, Any]]:
-        """Return the action masks of the agents that do not see theirs."""
+        """Return the action masks that are not in the observations, by agent."""
         masks = {of_set: mask[0].cpu().numpy() for of_set, mask in self.batched.action_masks().items()}
         infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
         for agent, info in infos.items():

@@ -1,4 +1,4 @@
-"""Our spaces as Gymnasium's."""
+"""Conversion of spaces to Gymnasium."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ with needed_by(__name__, "gymnasium"):
 
 
 def to_gymnasium(space: Any) -> gymnasium.Space[Any]:
-    """Return Gymnasium's space of one of ours; one of Gymnasium's own comes back as it is.
+    """Return a space as Gymnasium's; a Gymnasium space is returned unchanged.
 
     Raises:
-        ConfigError: It is no space.
+        ConfigError: The argument is not a space.
     """
     match space:
         case gymnasium.Space() as own:
@@ -41,6 +41,9 @@ def to_gymnasium(space: Any) -> gymnasium.Space[Any]:
 
 
 def mask_for_sample(mask: npt.NDArray[np.int8], space: Any) -> Any:
-    """Return an agent's action mask ``(n_choices,)`` as ``space.sample(mask)`` takes it: of several types a tuple."""
+    """Return an action mask ``(n_choices,)`` as ``space.sample(mask)`` takes it.
+
+    With several types of actions, it is a tuple.
+    """
     ends = accumulate(category_counts(space), initial=0)
     return tuple(mask[first:end] for first, end in pairwise(ends)) if hasattr(space, "nvec") else mask

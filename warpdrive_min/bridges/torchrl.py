@@ -1,4 +1,4 @@
-"""Copies of an environment as an environment of TorchRL."""
+"""TorchRL bridge: copies of an environment as one TorchRL environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with needed_by(__name__, "torchrl"):
     from torchrl.envs.utils import RandomPolicy  # type: ignore[import-untyped]
 
 GROUP = "agents"
-"""Group that holds the entries of several agents."""
+"""Name of the group with the entries of several agents."""
 NOTHING_MORE: Final[Mapping[str, tuple[bool | None, ...]]] = {
     "break_when_any_done": (False,),
     "break_when_all_done": (None, False),
@@ -36,11 +36,13 @@ NOTHING_MORE: Final[Mapping[str, tuple[bool | None, ...]]] = {
     "set_truncated": (False,),
     "trust_policy": (False, True),
 }
-"""Options of a rollout with which nothing happens between its steps; every other one must be None."""
+"""Rollout options that need no work between steps; all others must be None."""
 
 
 class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
-    """All copies of an environment as one of TorchRL with ``batch_size`` ``(n_envs,)``, on their device.
+    """All copies of an environment as one TorchRL environment.
+
+    ``batch_size`` is ``(n_envs,)``; data stay on the environments' device.
 
     | entry | shape |
     |---|---|
@@ -49,25 +51,26 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
     | ``"reward"`` | ``(n_envs, 1)`` |
     | ``"done"``, ``"terminated"``, ``"truncated"`` | ``(n_envs, 1)`` |
 
-    With several agents the first three lie in the group ``"agents"``, or of an environment with roles in one for each
-    role, and have the axis of agents after that of environments: ``("agents", "observation")`` is
-    ``(n_envs, n_agents, n_features)``. Agents end together. Discrete
-    actions are categories, int64, not one-hot. ``group_map`` names the agents.
+    With several agents the first three are in the group ``"agents"``; an environment with roles has one group per role.
+    The axis of agents follows that of environments: ``("agents", "observation")`` is ``(n_envs, n_agents,
+    n_features)``. Agents end together. Discrete actions are categories, int64, not one-hot. ``group_map`` names the
+    agents.
 
-    Where observations are a Dict, ``"observation"`` has an entry for each key, as ``("observation", "map")``. An
-    action mask lies beside the action: ``"action_mask"`` ``(n_envs, n_choices)`` bool, choices of all types in a row.
+    A Dict of observations gives ``"observation"`` an entry per key, such as ``("observation", "map")``. An action mask
+    is an entry next to the action: ``"action_mask"`` ``(n_envs, n_choices)`` bool; choices of all types are
+    concatenated.
 
-    `rollout` takes random steps in one launch where it can, and `rollout_obstacle` says why it cannot.
+    `rollout` takes random steps in one launch if possible; `rollout_obstacle` returns the reason if not.
 
-    TorchRL restarts what ended, through the entry ``_reset``. Here stepping and restarting enqueue and do not
-    synchronise, but the first restart after `set_seed` does, and TorchRL's own loops, to see whether anything ended.
+    TorchRL requests restarts through the entry ``_reset``. Steps and restarts enqueue and do not synchronise, except
+    the first restart after `set_seed`. TorchRL's own loops synchronise to check for ends.
 
     Args:
         env: An environment with arrays; or an `EnvWrapper` of one.
-        options: Keyword arguments of `EnvWrapper`, if ``env`` is none.
+        options: Keyword arguments of `EnvWrapper`, if ``env`` is not one.
 
     Raises:
-        ConfigError: ``auto_reset``, or agents of a group whose spaces differ.
+        ConfigError: ``auto_reset`` is on, or agents of a group have different spaces.
     """
 
     def __init__(self, env: Any, **options: Any) -> None:
@@ -78,7 +81,7 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         super().__init__(device=batched.device, batch_size=torch.Size(batch))
         self.batched = batched
         self._sets = {of_set.removeprefix("_") or GROUP: of_set for of_set in batched.rows}
-        """End of the names of each group's arrays."""
+        """Suffix of the array names, by group."""
         names, device = batched.agent_names(), batched.device
         self.group_map = {group: [names[row] for row in batched.rows[of_set]] for group, of_set in self._sets.items()}
         self._is_flat = batched.n_agents == 1
@@ -109,13 +112,13 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         return Composite(groups, shape=self.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
-        """Let the next restart give the first starts of a seed; None changes nothing."""
+        """Set the seed of the next restart's first starts; None changes nothing."""
         if seed is not None:
-            seed_words(seed)  # raises here what the restart would
+            seed_words(seed)  # raise the restart's error here
         self._next_seed = seed
 
     def _reset(self, tensordict: TensorDictBase | None = None, **options: Any) -> TensorDictBase:
-        """Restart the copies that the entry ``_reset`` names, or all."""
+        """Restart the copies selected by the entry ``_reset``, or all."""
         mask = None if tensordict is None else tensordict.get("_reset", None)
         self.batched.restart(self._next_seed, None if mask is None else mask.reshape(self.batch_size))
         self._next_seed = None
@@ -136,20 +139,21 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         return data.update({name: flags[:, None] for name, flags in ends.items()})
 
     def rollout(self, max_steps: int, policy: Any = None, callback: Any = None, **options: Any) -> TensorDictBase:
-        """Take steps as `torchrl.envs.EnvBase.rollout`, which says what the arguments are and what comes back.
+        """Take steps as `torchrl.envs.EnvBase.rollout`, with its arguments and result.
 
-        Without a policy, or with a `RandomPolicy`, and with ``break_when_any_done=False``, all but the last are one
-        launch, with the actions that single ones would draw. It enqueues, and synchronises as the restart does.
+        All steps but the last are one launch if the policy is None or a `RandomPolicy`, and
+        ``break_when_any_done=False``. Actions equal those of single steps. It enqueues, and synchronises only as the
+        restart does.
 
         Raises:
-            ActionError: The policy's actions have another shape, or are real numbers for discrete ones.
+            ActionError: The policy's actions have a wrong shape, or are real numbers for discrete actions.
         """
         if self.rollout_obstacle(max_steps, policy, callback, **options):
             return super().rollout(max_steps, policy, callback, **options)
         return self._rollout_at_once(max_steps, self.rand_action if policy is None else policy)
 
     def rollout_obstacle(self, max_steps: int, policy: Any = None, callback: Any = None, **options: Any) -> str:
-        """Say why `rollout` would take its steps one by one; empty: in one launch. Compiles to tell."""
+        """Return the reason why `rollout` takes single steps; "" if not. Compiles."""
         if policy is not None and type(policy) is not RandomPolicy:
             return "the policy acts on what it sees"
         if not options.get("break_when_all_done") and options.get("break_when_any_done") is not False:
@@ -165,7 +169,7 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         return self.batched.rollout_obstacle() if max_steps > 1 else "it has one step"
 
     def _rollout_at_once(self, n_steps: int, draw: Callable[[TensorDictBase], TensorDictBase]) -> TensorDictBase:
-        """Take all steps but the last in one launch, and that one alone: after it nothing restarts."""
+        """Take all steps but the last in one launch, and the last without a restart."""
         ((group, shape),), (key,) = self._shapes.items(), self._action_keys.values()
         start = self.reset()
         drawn = [draw(TensorDict({}, self.batch_size, device=self.device)) for _ in range(n_steps)]
@@ -175,11 +179,11 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         first, last = (data if self._is_flat else data.get(group) for data in (start, end))
 
         def rows(one: torch.Tensor) -> torch.Tensor:
-            """Return a tensor with an entry of ``one``, which has the axis of copies in front, for each step."""
+            """Allocate a tensor with a time axis after the axis of copies."""
             return one.new_empty((len(one), n_steps, *one.shape[1:]))
 
         def by_copy(of_steps: torch.Tensor) -> torch.Tensor:
-            """Return the steps of what the data manager's arrays are, as rows of entries."""
+            """Reshape steps of the data manager's arrays to rows of entries."""
             return of_steps.reshape(-1, *shape, *of_steps.shape[3:]).transpose(0, 1)
 
         seen, led_to, rewards = rows(first.get("observation")), rows(last.get("observation")), rows(last.get("reward"))
@@ -200,7 +204,10 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         return data
 
     def _observed(self) -> dict[str, dict[str, Any]]:
-        """Return the entries of what each group sees; TorchRL looks for an action mask beside the action."""
+        """Return the observation entries of each group.
+
+        TorchRL expects an action mask next to the action.
+        """
         seen, masks, observed = self.batched.observations_by_set(), self.batched.action_masks(), {}
         for group, shape in self._shapes.items():
             parts = {key: part.reshape(*shape, *part.shape[2:]) for key, part in seen[self._sets[group]].items()}
@@ -211,7 +218,7 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         return observed
 
     def _data(self, entries: dict[str, dict[str, Any]], *steps: int) -> TensorDict:
-        """Return the entries of each group, of a rollout with so many steps behind the axis of copies."""
+        """Return the entries of each group; ``steps`` is the time axis of a rollout."""
         batch = (*self.batch_size, *steps)
         if self._is_flat:
             return TensorDict(entries[GROUP], batch, device=self.device)
@@ -223,7 +230,7 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
 
 
 def spec_of_seen(entry: torch.Tensor | dict[str, torch.Tensor], rows: torch.Size) -> Any:
-    """Return TorchRL's spec of an entry of what agents see; bools are categories."""
+    """Return TorchRL's spec of an observation entry; bools are categories."""
     if isinstance(entry, dict):
         return Composite({key: spec_of_seen(part, rows) for key, part in entry.items()}, shape=rows)
     if entry.dtype == torch.bool:
@@ -235,7 +242,7 @@ def spec_of(space: Any, rows: torch.Size, device: torch.device) -> Any:
     """Return TorchRL's spec of an action space, for rows of actions.
 
     Raises:
-        ConfigError: It is neither Discrete, MultiDiscrete nor Box.
+        ConfigError: The space is not Discrete, MultiDiscrete or Box.
     """
     if hasattr(space, "nvec"):
         return MultiCategorical([int(n) for n in space.nvec], torch.Size((*rows, *space.shape)), device)

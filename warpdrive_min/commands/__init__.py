@@ -1,1 +1,1 @@
-"""The commands of `python -m warpdrive_min`, one module each."""
+"""Commands of `python -m warpdrive_min`, one module each."""

@@ -1,4 +1,4 @@
-"""Parts that the commands share: finding environments, reading KEY=VALUE, choosing a backend, and messages."""
+"""Shared parts of the commands: environments, settings, backends, messages."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from warpdrive_min.errors import BackendUnavailable, WarpDriveError, known, requ
 from warpdrive_min.terminal import Console, OutputError, echo, line_of
 
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
-"""Backends in the order in which the first available one is taken."""
+"""Backends in order of preference; the first available one is used."""
 PYTHON: Final = {"True": True, "False": False, "None": None}
 FULL: Final = "DefaultCPUAllocator"
-"""Word of torch's error where a CPU's memory ends."""
+"""Marker in torch's error when a CPU runs out of memory."""
 PREFIX: Final = "single_"
-"""Prefix of the names of environments of one agent in WarpDrive's run configs."""
+"""Prefix of single-agent environment names in WarpDrive's run configs."""
 
 Backend = Annotated[
     str | None, typer.Option(help=f"Backend; by default the first that runs here of {', '.join(PREFERRED)}.")
 ]
-"""Option of a command that needs a backend; `first_available` chooses where it is not given."""
+"""Backend option of a command; `first_available` supplies the default."""
 
 console = Console()
 
@@ -38,16 +38,16 @@ console = Console()
 
 
 def environments() -> dict[str, type[Environment]]:
-    """Return the known environments by name; from then on the registrar knows them too."""
+    """Return the known environments by name, and add them to the registrar."""
     table: dict[str, type[Environment]] = importlib.import_module("warpdrive_min.envs").ENVS
     return table
 
 
 def environment_name(name: str, who: str) -> str:
-    """Return the name in `environments` of what may be called otherwise: by its class, or by WarpDrive's run configs.
+    """Return the key in `environments` for a key, class name or WarpDrive name.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: The environment is unknown.
     """
     table = environments()
     by_class = {cls.name: each for each, cls in table.items()}
@@ -57,10 +57,10 @@ def environment_name(name: str, who: str) -> str:
 
 
 def make_environment(name: str, config: Mapping[str, Any], who: str) -> Environment:
-    """Make the environment of that name.
+    """Make an environment by name.
 
     Raises:
-        ConfigError: A key of the config is unknown, or it breaks a rule.
+        ConfigError: A key of the config is unknown, or a value breaks a rule.
     """
     cls: Any = environments()[name]
     keys = type(cls().config).model_fields
@@ -71,7 +71,7 @@ def make_environment(name: str, config: Mapping[str, Any], who: str) -> Environm
 
 
 def run_config_path(name: str) -> Path:
-    """Return the run config that an environment comes with."""
+    """Return the path of an environment's own run config."""
     return Path(inspect.getfile(environments()[name])).with_name("run_config.yaml")
 
 
@@ -79,14 +79,14 @@ def run_config_path(name: str) -> Path:
 
 
 def read_settings(settings: Sequence[str], who: str) -> dict[str, Any]:
-    """Return KEY=VALUE settings by key; a value is a JSON or Python literal, or else the text itself.
+    """Return KEY=VALUE settings by key; values are JSON, Python literals or text.
 
     Args:
-        settings: As they were typed.
-        who: For errors.
+        settings: Settings as typed.
+        who: Name for errors.
 
     Raises:
-        ConfigError: One is no pair.
+        ConfigError: A setting is not KEY=VALUE.
     """
     read = {}
     for setting in settings:
@@ -101,15 +101,17 @@ def _value(text: str) -> Any:
         return PYTHON[text]
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # no JSON, an integer of thousands of digits, or nested too deeply
+    except (ValueError, RecursionError):  # invalid JSON, an integer of thousands of digits, or too deep nesting
         return text
 
 
 def first_available(env: Environment, who: str) -> str:
-    """Return the first backend that can run the environment here; Numba's simulator is too slow to count.
+    """Return the first backend that can run the environment on this machine.
+
+    Numba's simulator is excluded: it is too slow.
 
     Raises:
-        BackendUnavailable: None can.
+        BackendUnavailable: No backend can run it.
     """
     for name in PREFERRED:
         available = BACKENDS[name].availability().available and not (name == "numba" and simulated())
@@ -118,17 +120,17 @@ def first_available(env: Environment, who: str) -> str:
     raise BackendUnavailable(f"{who}: no backend here runs {env.name}; its kernels are {known(env.kernel_sources)}")
 
 
-# ------------------------------------------------------------------ talk
+# ------------------------------------------------------------------ output
 
 
 def say(text: str) -> None:
-    """Print a line as it is: no markup, no colours, no breaks."""
+    """Print a line without markup, colours or line breaks."""
     console.say(text)
 
 
 @contextlib.contextmanager
 def errors_told(exit_code: int = 1) -> Iterator[None]:
-    """Turn an error that can be expected into its message, on standard error, and an exit code."""
+    """Turn an expected error into a message on standard error and an exit code."""
     try:
         yield
     except OutputError:

@@ -1,4 +1,4 @@
-"""The command `evaluate`: play whole episodes with the policies of a checkpoint and say how they did."""
+"""Command `evaluate`: play episodes with a checkpoint and print their returns."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def evaluate(
     sampled: Annotated[bool, typer.Option("--sampled", help="Sample actions; else greedy.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Play whole episodes and print each policy's mean return and its standard error; exits with 1 if that fails.
+    """Play episodes; print each policy's mean return and its standard error.
 
-    Of a population each member plays as many, and the best one is named.
+    Exits with 1 on failure. In a population each member plays this number of episodes, and the best is named.
     """
     with errors_told():
-        environments()  # puts them in the registrar
+        environments()  # adds them to the registrar
         is_whole = member is None and population_size(path) is not None
         trained = load_population(path) if is_whole else load_policies(path, member=member)
         chosen = backend or first_available(trained.env, "evaluate")
@@ -62,7 +62,7 @@ def evaluate(
 def _tell_members(
     trained: TrainedPolicies, scores: list[evaluation.Score], about: Mapping[str, object], as_json: bool
 ) -> None:
-    """Print the score of each member, and which is best."""
+    """Print the score of each member, and the best member."""
     members = trained.run_config.population.members(trained.header.seed)
     best = max(range(len(scores)), key=lambda member: scores[member].mean_return)
     if as_json:
@@ -93,7 +93,7 @@ def _about(trained: TrainedPolicies) -> dict[str, str | int]:
 
 
 def _table(first: str, scores: Mapping[tuple[str, ...], evaluation.Score], *further: str) -> Table:
-    """Return a table of scores, by the cells of their first columns."""
+    """Return a table of scores by the cells of its first columns."""
     table = Table(first, *further, "mean return", "standard error", "per agent", "steps", "episodes")
     for cells, score in scores.items():
         table.add_row(

@@ -1,4 +1,4 @@
-"""`python -m warpdrive_min new-env NAME`: write a small working environment to change into one's own."""
+"""Command `new-env`: write a small working environment to start from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new_env(
     name: Annotated[str, typer.Argument(help="Name of the package: a Python identifier.")],
     folder: Annotated[Path, typer.Argument(help="Folder in which the package is made.")] = Path(),
 ) -> None:
-    """Write a starter package NAME with kernels in NumPy, CUDA C and Numba, and a test; overwrites nothing."""
+    """Write a starter package NAME: NumPy, CUDA C and Numba kernels and a test."""
     with errors_told(exit_code=2):
         package = write_starter(name, folder)
     for path in sorted(package.iterdir()):
@@ -38,10 +38,12 @@ def new_env(
 
 
 def write_starter(name: str, folder: Path) -> Path:
-    """Write the package ``folder/name`` and return its path; it appears whole or not at all.
+    """Write the package ``folder/name`` and return its path.
+
+    A failed write leaves no partial package.
 
     Raises:
-        ConfigError: The name is no identifier or another module's, the folder is missing, or the package exists.
+        ConfigError: The name is no identifier or names another module, the folder is missing, or the package exists.
         WriteError: The folder cannot be written.
     """
     check_name(name)
@@ -63,11 +65,11 @@ def write_starter(name: str, folder: Path) -> Path:
 
 
 def check_name(name: str) -> None:
-    """Raise `ConfigError` unless ``name`` can name a package and, in capitals, a class."""
+    """Raise `ConfigError` unless a package and a class can have this name."""
     is_name = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and not keyword.iskeyword(name)
     require(is_name, "new-env", "the name must be a Python identifier that begins with a letter", name)
 
 
 def class_name(name: str) -> str:
-    """Return the name of the package's class: ``ring_walk`` gives ``RingWalk``."""
+    """Return the package's class name: ``ring_walk`` gives ``RingWalk``."""
     return "".join(word[:1].upper() + word[1:] for word in name.split("_"))

@@ -1,4 +1,4 @@
-"""The command `render`: play an episode of an environment and write it to a file."""
+"""Command `render`: play an episode and write it to a file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.record.trained import find_policies, load_policies
 
 POLICIES: Final[dict[str, Callable[[EnvWrapper, int], Callable[[], None]]]] = {"random": random_policy}
-"""Makes a policy from a started wrapper and a seed, by name."""
+"""Factories of policies by name; each takes a started wrapper and a seed."""
 RECORD: Final = ".npz"
-"""Suffix of the episode itself, to be drawn elsewhere."""
+"""Suffix of a file that stores the episode's arrays."""
 
 
 def render(
@@ -56,7 +56,10 @@ def render(
     member: Annotated[int | None, typer.Option(min=0, help="Member of a population; by default the best.")] = None,
     sampled: Annotated[bool, typer.Option("--sampled", help="Sample a trained policy's actions; else greedy.")] = False,
 ) -> None:
-    """Play one episode and write a web page, a video, an image or its arrays; exits with 1 if that fails."""
+    """Play one episode and write a web page, video, image or its arrays.
+
+    Exits with 1 on failure.
+    """
     with errors_told():
         if out.suffix != RECORD:
             require_format(out, RECORD)
@@ -92,7 +95,7 @@ def render(
 def _environment(
     policy: str, env: str | None, sampled: bool, member: int | None
 ) -> tuple[str, dict[str, Any], Path | None]:
-    """Return name and config of the environment to play, and the checkpoint of a trained policy."""
+    """Return the environment's name and config, and a trained policy's checkpoint."""
     if policy in POLICIES:
         if env is None:
             do = f"known are {known(environments())}"

@@ -1,4 +1,4 @@
-"""Command groups whose bad input and unwritable output are one line and an exit code."""
+"""Command groups that report bad input and unwritable output in one line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from warpdrive_min.terminal import output_required
 
 
 class Strict(TyperGroup):
-    """Group of commands that refuse empty values and report a full or closed standard output."""
+    """Group of commands that rejects empty values and reports broken output.
+
+    Broken output is a full or closed standard output.
+    """
 
     exit_codes: ClassVar[Mapping[str, int]] = {}
-    """Exit code of a command that cannot read or write what it needs; 1 if it is not here."""
+    """Exit codes by command, for unreadable input or unwritable output; default 1."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -25,11 +28,11 @@ class Strict(TyperGroup):
 
     @classmethod
     def exit_code(cls, words: Sequence[str]) -> int:
-        """Return the exit code of `exit_codes` for the words of a command line."""
+        """Return the exit code in `exit_codes` for a command line."""
         return cls.exit_codes.get(words[0], 1) if words else 1
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
-        """Run the command that the words of a command line name."""
+        """Run the command of a command line."""
         words = sys.argv[1:] if args is None else [*args]
         with output_required(self.exit_code(words)):
             return super().main(words, *more, **options)

@@ -1,4 +1,4 @@
-"""The command `train`: train the policies of a run config, and say what to do with them."""
+"""Command `train`: train the policies of a run config."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def train(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the folder of the run.")] = False,
 ) -> None:
-    """Train the policies of a run config; Ctrl-C stops after the iteration, and saves.
+    """Train the policies of a run config; Ctrl-C saves after the iteration.
 
-    Exits with 1 if training fails, and as a shell has it, with 128 + the signal's number, if a signal stopped it.
+    Exits with 1 on failure; if a signal stopped it, with 128 + its number, as a shell does.
     """
     if env is None and config is None and resume in (None, LATEST):
         raise typer.BadParameter(f"one of -e NAME, --config FILE and --resume PATH must say what to train ({_known()})")
@@ -128,7 +128,7 @@ def train(
             require(size is None, "run config population.size", rule, size, do)
             _scale(run, make_wrapper)
         elif run.trainer.num_gpus > 1 and not is_rank():
-            require_processes(run.trainer.num_gpus, chosen)  # before a folder is made
+            require_processes(run.trainer.num_gpus, chosen)  # before creating a folder
             folder = runs_of(run) / plan.folder if plan.folder else reserve(runs_of(run))
             words = [*sys.argv[1:], "--results-dir", plan.folder or folder.name]
             try:
@@ -153,29 +153,29 @@ def _known() -> str:
     return f"known environments are {', '.join(sorted(environments()))}"
 
 
-# ------------------------------------------------------------------ what to train
+# ------------------------------------------------------------------ plan
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Arguments of the command."""
+    """Resolved arguments of the command."""
 
     env_name: str
-    """In the table of environments."""
+    """Key in the table of environments."""
     run_config: RunConfig
     checkpoint: Path | None
-    """To go on from."""
+    """Checkpoint to resume from."""
     folder: str | None
     """Folder of the run; None: a new one."""
 
     @property
     def resumed_run(self) -> Path | None:
-        """Folder of the run that the checkpoint is of; None: there is none."""
+        """Folder of the run to resume; None without a checkpoint."""
         return None if self.checkpoint is None else self.checkpoint.parent.parent
 
 
 def _given(settings: list[str], seed: int | None, n_gpus: int | None, population: int | None) -> dict[str, Any]:
-    """Return the values that go over those of the run config, by dotted key."""
+    """Return the command line's overrides of the run config, by dotted key."""
     options = {"trainer.seed": seed, "trainer.num_gpus": n_gpus, "population.size": population}
     return read_settings(settings, "train.set") | {key: value for key, value in options.items() if value is not None}
 
@@ -201,7 +201,7 @@ def _plan(
     require(name in (None, trained_in), "train.resume", rule, name, "leave -e out", CheckpointError)
     if config is None:
         run = header.config
-    else:  # a run keeps its own backend: that of a file may not run here
+    else:  # keep the run's backend: the file's may not run here
         given = {"trainer.env_backend": header.config.trainer.env_backend, **given}
     folder = str(found.parent.parent.resolve()) if found.parent.name == checkpoint.FOLDER else None
     return Plan(trained_in, _with(run, given), found, results_dir if resume != LATEST and results_dir else folder)
@@ -211,7 +211,7 @@ def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """Return a run config with some values replaced, by dotted key.
 
     Raises:
-        ConfigError: A key is none, or a value breaks a rule.
+        ConfigError: A key is unknown, or a value breaks a rule.
     """
     values = run.to_dict()
     for key, value in given.items():
@@ -226,11 +226,11 @@ def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
 
 
 def _latest(run: RunConfig, results_dir: str | None) -> Path:
-    """Return the latest checkpoint of the run that saved last, of those of a run config."""
+    """Return the latest checkpoint of the run that saved most recently."""
     runs = runs_of(run)
     folders = [runs / results_dir / checkpoint.FOLDER] if results_dir else runs.glob(f"*/{checkpoint.FOLDER}")
-    there = [folder for folder in folders if folder.is_dir()]
-    for folder in sorted(there, key=lambda folder: folder.stat().st_mtime, reverse=True):
+    existing = [folder for folder in folders if folder.is_dir()]
+    for folder in sorted(existing, key=lambda folder: folder.stat().st_mtime, reverse=True):
         if found := checkpoint.latest(folder):
             return found
     raise CheckpointError(
@@ -242,7 +242,10 @@ def _latest(run: RunConfig, results_dir: str | None) -> Path:
 
 
 def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, certify: bool) -> int | None:
-    """Train to the end, or for some iterations, and save; returns the number of the signal that stopped it."""
+    """Train and save; return the number of the signal that stopped it, or None.
+
+    Trains to the end, or for some iterations.
+    """
     talks = trainer.world.is_first and not quiet
     if plan.checkpoint is not None:
         trainer.load_checkpoint(plan.checkpoint)
@@ -259,11 +262,11 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
                 progress.update(row)
             if certifier is not None:
                 certifier.note(row)
-            # Ranks that did not stop together would wait for each other; they meet where metrics are logged.
+            # All ranks must stop together, or they wait for each other; they synchronise when metrics are logged.
             if is_alone or row:
                 is_stopped = trainer.world.agreed(bool(caught))
     if not trainer.is_finished:
-        trainer.save_checkpoint()  # at the end of a run the trainer does
+        trainer.save_checkpoint()  # at the end of a run the trainer saves
     if certifier is not None:
         certifier.end()
     if talks:
@@ -276,7 +279,7 @@ def _train(trainer: Trainer, plan: Plan, iterations: int | None, quiet: bool, ce
 
 
 def _saved(folder: Path, plan: Plan) -> str:
-    """Return the last checkpoint in a run's folder, and the command that goes on."""
+    """Return the last checkpoint in a run's folder, and the resume command."""
     last = checkpoint.latest(folder / checkpoint.FOLDER)
     if last is not None:
         return f"{last} is kept; `{_resume(folder)}` goes on"
@@ -290,9 +293,9 @@ def _resume(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _signals(*, once: bool) -> Iterator[list[int]]:
-    """Collect the signals that ask to stop; with ``once`` the second one stops at once.
+    """Collect stop signals; with ``once`` the second one stops immediately.
 
-    Of several processes each may get the same signal twice, from the terminal and from the one that started it.
+    Each of several processes may receive a signal twice: from the terminal and from its parent.
     """
     caught: list[int] = []
 
@@ -305,7 +308,7 @@ def _signals(*, once: bool) -> Iterator[list[int]]:
         if once:
             restore()
 
-    # A rank that outlives another one is told by SIGTERM to end, and must not go on to its next iteration.
+    # A surviving rank receives SIGTERM, and must not start its next iteration.
     earlier = handle(note, SIGNALS if once else RANK_SIGNALS)
     try:
         yield caught
@@ -335,7 +338,7 @@ def _say_end(trainer: Trainer, is_stopped: bool) -> None:
             say(f"{len(trainer.reached_at):,} of {n_members:,} members reached their return")
     say(f"{why} after {trainer.iteration:,} of {trainer.n_iterations:,} iterations, {trainer.env_steps:,} steps; saved")
     if is_stopped:
-        return  # the line of the stop says how to go on
+        return  # the stop message shows the resume command
     say(f"  evaluate: {PROGRAM} evaluate {folder}")
     say(f"  render:   {PROGRAM} render --policy {folder} --out episode.html")
     more = "" if trainer.iteration < trainer.n_iterations else " --set trainer.num_episodes=MORE"
@@ -358,7 +361,7 @@ def _explain(trainer: Trainer) -> None:
     trainer.graceful_close()
 
 
-# ------------------------------------------------------------------ how many environments
+# ------------------------------------------------------------------ auto-scale
 
 
 def _scale(run: RunConfig, make_wrapper: Callable[[int], EnvWrapper]) -> None:

@@ -1,4 +1,4 @@
-"""`python -m warpdrive_min validate PATH`: check an environment's kernels and show how fast they are."""
+"""Command `validate`: check an environment's kernels and measure their speed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.terminal import Console
 
 SIMULATED = {"n_envs": 3, "n_steps": 5}
-"""Sizes in Numba's simulator, which does some thousand threads a second, if none are asked for."""
+"""Default sizes in Numba's simulator, about a thousand threads per second."""
 WIDE = 140
 CARD_FACTORS = (1, 10, 100)
 LEAST_S = 0.2
-"""Shortest duration of a measurement."""
+"""Minimum duration of a measurement, s."""
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 Finding = tuple[Subject, Result]
@@ -63,14 +63,14 @@ def validate(
     card: Annotated[bool, typer.Option(help="Also measure speed.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
 ) -> None:
-    """Check every kernel of an environment; exits with 1 if a check failed, with 2 if nothing could be checked.
+    """Check every kernel of an environment; exits with 1 if a check failed.
 
-    Each check runs on every backend for which the environment has kernels. An environment class may offer a static
-    method random_config(generator) that returns keyword arguments; --configs then draws that many of them.
+    Exits with 2 if no check could run. Each check runs on every backend that the environment has kernels for. A class
+    may have a static method random_config(generator) that returns keyword arguments; --configs then draws that many.
     """
     console = Console()
     if console.width < WIDE:
-        console = Console(width=WIDE)  # the table needs it; a narrower terminal wraps
+        console = Console(width=WIDE)  # the table needs this width; a narrower terminal wraps
     if json_file is not None:
         with errors_told(2):
             require_writable(json_file, "--json", is_file=True)
@@ -105,7 +105,7 @@ def validate(
         raise typer.Exit(1 if "failed" in statuses else 2)
 
 
-# ------------------------------------------------------------------ what to run
+# ------------------------------------------------------------------ subjects
 
 
 def _checks(names: Sequence[str] | None) -> list[str]:
@@ -115,14 +115,17 @@ def _checks(names: Sequence[str] | None) -> list[str]:
 
 
 def _backends(names: Sequence[str] | None) -> list[str]:
-    """Return the named backends, or those that can run here."""
+    """Return the named backends, or those available on this machine."""
     if names:
         return [backends.get(name).name for name in names]
     return [name for name, state in backends.availability().items() if state.available]
 
 
 def _subjects(first: Subject, n: int, seed: int) -> Iterator[Subject]:
-    """Repeat the subject with other seeds and, where the class offers them, random configs under the given one."""
+    """Yield copies of the subject with other seeds and random configs.
+
+    Random configs need the class's ``random_config``; values in the given config override them.
+    """
     draw = getattr(first.cls, "random_config", None)
     for index in range(n):
         drawn: Mapping[str, Any] = draw(np.random.default_rng(seed + index)) if draw and n > 1 else {}
@@ -148,17 +151,17 @@ def _check_all(subjects: Sequence[Subject], names: Sequence[str]) -> list[Findin
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Rate at which a backend steps so many environments."""
+    """Rate of a backend with a number of environments."""
 
     backend: str
     n_envs: int
     env_steps_per_s: float
     bytes_per_s: float | None
-    """Bytes that the environment says a step must move, per second; None if it does not say."""
+    """Declared memory traffic of a step, bytes per second; None if undeclared."""
 
 
 def _measure(subject: Subject, n_envs: int) -> Speed:
-    """Time steps with auto-reset and the same random actions throughout; synchronises."""
+    """Time steps with auto-reset and fixed random actions; synchronises."""
     wrapper = subject.start(num_envs=n_envs, auto_reset=True)
     random_policy(wrapper, subject.seed)()
     backend, n_steps = wrapper.backend, 1
@@ -185,7 +188,7 @@ def _speeds(subject: Subject) -> list[Speed]:
     return [_measure(subject, factor * subject.n_envs) for factor in CARD_FACTORS]
 
 
-# ------------------------------------------------------------------ what to say
+# ------------------------------------------------------------------ report
 
 
 def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> None:
@@ -212,7 +215,7 @@ def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Seq
 
 
 def _joined(rows: Iterable[Row]) -> Iterator[Row]:
-    """Join consecutive checks that were skipped for the same reason."""
+    """Join consecutive checks with the same skip reason."""
     for (_, status, _), same in groupby(rows, key=lambda row: (row[0], row[1].status, row[1].detail)):
         (backend, result, n_runs), *others = same
         if status == "skipped" and others:
@@ -222,7 +225,10 @@ def _joined(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _summary(findings: Sequence[Finding]) -> Iterator[Row]:
-    """Sum up each check on each backend: the first failure with its config and seed, else the first run."""
+    """Summarise each check per backend: the first failure, else the first run.
+
+    A failure has its config and seed.
+    """
     groups: dict[tuple[str, str], list[Finding]] = {}
     for subject, result in findings:
         groups.setdefault((subject.backend, result.name), []).append((subject, result))

@@ -1,4 +1,4 @@
-"""The command `verify`: replay a certified run, and say whether it has the bits that its certificate names."""
+"""Command `verify`: replay a certified run and compare its bits."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ VERIFIED: Final = "VERIFIED"
 DIFFERS: Final = "DIFFERS"
 OTHER_HARDWARE: Final = "OTHER HARDWARE"
 EXIT: Final = {VERIFIED: 0, DIFFERS: 1, OTHER_HARDWARE: 2}
-"""Exit code of each verdict."""
+"""Exit codes by verdict."""
 BROKEN: Final = 5
-"""Exit code where there is nothing to replay: the certificate is damaged, or of another release."""
+"""Exit code of a certificate that is damaged or from another release."""
 SHOWN: Final = 12
-"""Digits of a hash that a line about origins shows."""
+"""Digits of a hash in the output."""
 
 Pair = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Answer of a replay."""
+    """Verdict of a replay."""
 
     name: str
-    """`VERIFIED`: all bits are equal. `DIFFERS`: they are not. `OTHER_HARDWARE`: they are not, nor need they be."""
+    """`VERIFIED`: bit-identical; `DIFFERS`; or `OTHER_HARDWARE`: may differ."""
     certificate: Certificate
     agreement: ReplayResult
     hardware: Mapping[str, Pair]
-    """Hardware that decides the bits, where it is not the same: recorded, and here."""
+    """Hardware differences that affect the bits: recorded, and here."""
     differs: Mapping[str, Pair]
-    """All else that the bits come from, where it is not the same: recorded, and here."""
+    """Other differences that affect the bits: recorded, and here."""
 
     def lines(self) -> list[str]:
-        """Return the verdict in words."""
+        """Return the verdict as text."""
         run, agreement = self.certificate, self.agreement
         reached = "nothing, not even the start," if agreement.last is None else f"iterations 0 to {agreement.last:,}"
         head = f"{self.name}: {reached} of {run.iterations:,} of {run.env}, seed {run.run_config['trainer']['seed']}"
@@ -79,9 +79,10 @@ def verify(
     backend: Backend = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Replay a certified run; exits with 0 verified, 1 differs, 2 other hardware, 5 if it cannot be replayed.
+    """Replay a certified run and compare its bits; writes nothing.
 
-    By default on the backend of the run, or, where that cannot run, on the first one that can. Writes nothing.
+    Exits with 0 verified, 1 differs, 2 other hardware, 5 if it cannot be replayed. The default backend is the run's, or
+    the first one available.
     """
     with errors_told(BROKEN):
         verdict = replayed(Certificate.read(path), iterations, backend)
@@ -95,25 +96,25 @@ def verify(
 
 
 def replayed(certificate: Certificate, iterations: int | None = None, backend: str | None = None) -> Verdict:
-    """Replay a certificate here, up to an iteration, and return the verdict.
+    """Replay a certificate up to an iteration and return the verdict.
 
     Raises:
-        CertificateError: The run is of policies or arrays that were made in Python, or fails in any other way.
+        CertificateError: The run uses policies or arrays made in Python, or fails in another way.
         ConfigError: The environment is unknown, or its run config breaks a rule of this release.
-        BackendUnavailable: No backend here can run it.
+        BackendUnavailable: No backend on this machine can run it.
     """
     try:
         return _replayed(certificate, iterations, backend)
     except (WarpDriveError, OSError):
         raise
-    except Exception as error:  # a run that breaks here is no run that differs
+    except Exception as error:  # a failed run is not a differing run
         rule, do = "its run must end without an error", "look at its run config"
         raise CertificateError.of("certificate", rule, f"{type(error).__name__}: {error}", do) from error
 
 
 def _replayed(certificate: Certificate, iterations: int | None, backend: str | None) -> Verdict:
     is_exact = certificate.config.trainer.exact
-    threads = torch.get_num_threads() if is_exact else certificate.threads  # exact bits are those of any number
+    threads = torch.get_num_threads() if is_exact else certificate.threads  # exact bits are independent of it
     with _threads(threads):
         trainer = _trainer(certificate, backend)
         try:
@@ -124,7 +125,7 @@ def _replayed(certificate: Certificate, iterations: int | None, backend: str | N
     hardware = certificate.origin.other_hardware(here)
     known = {f"machine {name}" for name in hardware}
     differs = certificate.origin.differences(here)
-    may_differ = hardware and not is_exact  # the bits of an exact run are those of any machine
+    may_differ = hardware and not is_exact  # exact bits do not depend on the machine
     name = VERIFIED if agreement.difference is None else OTHER_HARDWARE if may_differ else DIFFERS
     return Verdict(
         name=name,
@@ -136,7 +137,7 @@ def _replayed(certificate: Certificate, iterations: int | None, backend: str | N
 
 
 def _trainer(certificate: Certificate, backend: str | None) -> ReplayTrainer:
-    """Return the run at its start, on the backend that was recorded, where it is available and none is given."""
+    """Return the run at its start, on the given, recorded or first available backend."""
     name = environment_name(certificate.env, "verify")
     config = certificate.config
     env = make_environment(name, config.env, "verify")
@@ -144,7 +145,7 @@ def _trainer(certificate: Certificate, backend: str | None) -> ReplayTrainer:
     if backend is None:
         try:
             backends.get(chosen)
-        except BackendUnavailable:  # the verdict says on which backend it was replayed
+        except BackendUnavailable:  # the verdict names the replay's backend
             chosen = first_available(env, "verify")
     run = RunConfig.from_dict(replay_config(certificate, chosen))
     n_envs, exact = run.trainer.num_envs, run.trainer.exact
@@ -154,7 +155,7 @@ def _trainer(certificate: Certificate, backend: str | None) -> ReplayTrainer:
 
 @contextlib.contextmanager
 def _threads(n: int) -> Iterator[None]:
-    """Let torch have so many threads, by which it divides its sums on a CPU."""
+    """Set torch's number of threads, which determines how a CPU splits sums."""
     before = torch.get_num_threads()
     torch.set_num_threads(n)
     try:

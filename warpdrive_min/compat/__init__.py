@@ -1,8 +1,8 @@
-"""Runs code that was written for WarpDrive 2.7: importing this package offers its modules under their own names.
+"""Compatibility with WarpDrive 2.7: its modules under their own names.
 
-After ``import warpdrive_min.compat``, ``import warp_drive...`` and ``import example_envs...`` reach this project;
-``python -m warpdrive_min.compat script.py arguments...`` runs a script so, unchanged. `docs/compat.md` says what is
-supported and what differs.
+After ``import warpdrive_min.compat``, ``import warp_drive...`` and ``import example_envs...`` load this project.
+``python -m warpdrive_min.compat script.py arguments...`` runs a script unchanged. See `docs/compat.md` for
+limits and differences.
 """
 
 from __future__ import annotations

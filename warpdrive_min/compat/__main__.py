@@ -1,4 +1,7 @@
-"""``python -m warpdrive_min.compat [--host] script.py arguments...``: run a script that was written for WarpDrive."""
+"""Runner of WarpDrive scripts.
+
+Usage: ``python -m warpdrive_min.compat [--host] script.py arguments...``
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from warpdrive_min.compat.project import root_around
 
 
 def main() -> None:
-    """Run the script of the command line as Python would, with WarpDrive's module paths in place.
+    """Run a script as Python would, with WarpDrive's module paths installed.
 
-    ``-m module`` runs a module instead; ``--host`` before either runs on `host`, without a GPU, what is written for
-    `pycuda`. In a checkout of WarpDrive its top folder is on the path, so that the script finds its own
-    `example_envs` and data, and ours takes the place of its `warp_drive`.
+    ``-m module`` runs a module instead. ``--host`` before either runs code for `pycuda` on `host`, without a GPU. In a
+    checkout of WarpDrive its top folder is on the path: the script finds its own `example_envs` and data, and our
+    package replaces its `warp_drive`.
 
-    No script, or no such file, is one line and exit code 2.
+    A missing script or file prints one line and exits with code 2.
     """
-    os.environ[CHOICE] = "replace"  # for processes that the script spawns
+    os.environ[CHOICE] = "replace"  # for processes spawned by the script
     del sys.argv[0]
     if sys.argv[:1] == ["--host"]:
         os.environ[PLAYER] = "host"

@@ -1,4 +1,4 @@
-"""WarpDrive's algorithms: losses of whole batches by WarpDrive's rule, for those who call them by hand."""
+"""WarpDrive's algorithms: losses of whole batches, for direct calls."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ Metrics = dict[str, float]
 Numbers = dict[str, float | Tensor]
 
 SUCCESS = 2
-"""Value of a done flag that says that the goal was reached."""
+"""Done flag of an episode that reached its goal."""
 
 
 class A2C:
-    """Advantage actor-critic: ``mean(-log pi(a) A) + vf_loss_coeff (V - R)^2 - entropy_coeff H``.
+    """Advantage actor-critic.
+
+    The loss is ``mean(-log pi(a) A) + vf_loss_coeff (V - R)^2 - entropy_coeff H``.
 
     Args:
-        discount_factor_gamma: Discount of a step.
-        normalize_advantage: Shift and scale the advantages of each step to mean 0 and standard deviation 1.
-        normalize_return: Likewise the returns.
+        discount_factor_gamma: Discount per step.
+        normalize_advantage: Normalise the advantages of each step to mean 0 and standard deviation 1.
+        normalize_return: The same for returns.
         vf_loss_coeff: Number or schedule.
         entropy_coeff: Number or schedule.
     """
@@ -58,20 +60,20 @@ class A2C:
         perform_logging: bool = False,
         negative_positive_ratio: float = -1,
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss of a batch, and what is logged of it.
+        """Return the loss of a batch and its metrics.
 
         Args:
-            timestep: At which the coefficients count.
+            timestep: Timestep for the coefficients' schedules.
             actions_batch: (n_steps, n_envs, n_agents, n_types).
             rewards_batch: (n_steps, n_envs, n_agents).
             done_flags_batch: (n_steps, n_envs); 2 where an episode ended with success.
-            action_probabilities_batch: Of each type, (n_steps, n_envs, n_agents, choices).
+            action_probabilities_batch: For each type, (n_steps, n_envs, n_agents, choices).
             value_functions_batch: (n_steps, n_envs, n_agents).
-            perform_logging: Return metrics, which synchronises; else none.
-            negative_positive_ratio: Environments without a success that count, for each with one; up to 0: all.
+            perform_logging: Return metrics, which synchronises; else an empty dict.
+            negative_positive_ratio: Environments without a success to use for each one with a success; 0 or less: all.
 
         Raises:
-            BackendUnavailable: The batch is on a GPU that no backend can use.
+            BackendUnavailable: The batch is on a GPU without a usable backend.
         """
         is_success = (done_flags_batch == SUCCESS).any(0)
         chosen = _chosen(is_success, negative_positive_ratio)
@@ -84,7 +86,7 @@ class A2C:
         if self.normalize_return:
             advantages = scaled_returns - values.detach()
         scaled = losses.normalise(advantages, per_row=True) if self.normalize_advantage else advantages
-        # Probabilities are logits once their logarithm is taken; one of 0 has none.
+        # The logarithms of probabilities are logits; log 0 is undefined.
         head = torch.cat(heads, -1)
         logits = head.clamp(min=torch.finfo(head.dtype).tiny).log()
         space = ActionSpace(categories=tuple(each.shape[-1] for each in heads), n_types=len(heads))
@@ -122,7 +124,7 @@ class A2C:
         return loss, _read(numbers)
 
     def policy_loss(self, log_prob: Tensor, advantages: Tensor) -> Tensor:
-        """Return the terms of the policy's loss."""
+        """Return the terms of the policy loss."""
         return losses.policy_gradient_loss(log_prob, advantages)
 
     def _returns_and_advantages(self, rewards: Tensor, dones: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,14 +146,16 @@ class A2C:
 
 
 class PPO(A2C):
-    """A2C with a clipped ratio, which is 1 here: WarpDrive updates once, by the policy that played.
+    """A2C with a clipped ratio.
+
+    The ratio is 1 here: WarpDrive updates once, with the policy that acted.
 
     Args:
-        discount_factor_gamma: As of `A2C`, like all up to ``clip_param``.
-        normalize_advantage: Likewise.
-        normalize_return: Likewise.
-        vf_loss_coeff: Likewise.
-        entropy_coeff: Likewise.
+        discount_factor_gamma: As for `A2C`, like all others except ``clip_param``.
+        normalize_advantage: As for `A2C`.
+        normalize_return: As for `A2C`.
+        vf_loss_coeff: As for `A2C`.
+        entropy_coeff: As for `A2C`.
         clip_param: Distance of the ratio from 1 at which its gradient stops.
     """
 
@@ -176,10 +180,10 @@ class DDPG:
     """Deterministic policy gradient on consecutive rows.
 
     Args:
-        discount_factor_gamma: Discount of a step.
-        normalize_advantage: Of what is logged as advantages; no loss depends on it.
-        normalize_return: Shift and scale the targets, and what the critic says of the actor's actions, of each step.
-        n_step: Rewards that are summed before the critic is asked.
+        discount_factor_gamma: Discount per step.
+        normalize_advantage: Normalise the logged advantages; no loss depends on it.
+        normalize_return: Normalise the targets and the critic's values of the actor's actions, per step.
+        n_step: Number of rewards summed before bootstrapping.
     """
 
     def __init__(
@@ -203,17 +207,17 @@ class DDPG:
         j_functions_batch: Tensor,
         perform_logging: bool = False,
     ) -> tuple[Tensor, Tensor, Metrics]:
-        """Return the losses of the actor and of the critic, and what is logged of them.
+        """Return the losses of the actor and the critic, and their metrics.
 
         Args:
             timestep: Unused.
             actions_batch: (n_steps, n_envs, n_agents, n_types).
             rewards_batch: (n_steps, n_envs, n_agents).
             done_flags_batch: (n_steps, n_envs).
-            value_functions_batch: Of the actions taken, (n_steps, n_envs, n_agents).
-            next_value_functions_batch: What the targets say after each step but the last, (n_steps - 1, ...).
-            j_functions_batch: Of the actor's own actions, (n_steps, ...).
-            perform_logging: Return metrics, which synchronises; else none.
+            value_functions_batch: Values of the actions taken, (n_steps, n_envs, n_agents).
+            next_value_functions_batch: Target networks' values after each step but the last, (n_steps - 1, ...).
+            j_functions_batch: Values of the actor's own actions, (n_steps, ...).
+            perform_logging: Return metrics, which synchronises; else an empty dict.
         """
         targets = n_step_returns(
             rewards_batch,
@@ -252,7 +256,7 @@ class DDPG:
 
 
 def _chosen(is_success: Tensor, ratio: float) -> Tensor:
-    """Return the environments that count: those with a success, and ``ratio`` times as many others, at random."""
+    """Return the environments to use: successes, and ``ratio`` random others for each."""
     everyone = torch.arange(len(is_success), device=is_success.device)
     positive, negative = everyone[is_success], everyone[~is_success]
     n_negative = int(ratio * len(positive))
@@ -288,7 +292,10 @@ def _statistics(rewards: Tensor, values: Tensor) -> dict[str, Tensor]:
 
 
 def _spreads(actions: Tensor) -> dict[str, Tensor]:
-    """Return how far actions (n_steps, n_envs, n_agents, n_types) differ along each axis, on average."""
+    """Return the mean spread of actions along each axis.
+
+    Actions are (n_steps, n_envs, n_agents, n_types).
+    """
     axes = {"time": 0, "envs": 1, "agents": 2}
     return {
         f"Std. of action_{index} over {name}": each.float().std(axis, correction=min(1, each.shape[axis] - 1)).mean()

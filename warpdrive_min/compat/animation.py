@@ -1,4 +1,4 @@
-"""WarpDrive's animation of an episode of Tag Continuous."""
+"""WarpDrive's animation of a Tag Continuous episode."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def generate_tag_env_rollout_animation(
     fig_width: float = 6,
     fig_height: float = 6,
 ) -> FuncAnimation:
-    """Play an episode of a trainer's policies and return it as a film; synchronises.
+    """Play an episode with a trainer's policies and animate it; synchronises.
 
     Args:
-        trainer: Of Tag Continuous; offers ``fetch_episode_states`` and ``cuda_envs``.
-        fps: Steps a second.
+        trainer: Trainer of Tag Continuous with ``fetch_episode_states`` and ``cuda_envs``.
+        fps: Steps per second.
         tagger_color: Colour of taggers.
         runner_color: Colour of runners.
-        runner_not_in_game_color: Colour of runners that are out.
+        runner_not_in_game_color: Colour of runners out of the game.
         fig_width: Width, inches.
         fig_height: Height, inches.
 
     Raises:
-        ConfigError: There is no trainer.
+        ConfigError: The trainer is None.
         ImportError: matplotlib is not installed.
     """
     require(trainer is not None, "generate_tag_env_rollout_animation", "needs a trainer", do="pass one")
@@ -57,5 +57,5 @@ def generate_tag_env_rollout_animation(
         return agents, title
 
     film = animation.FuncAnimation(figure, show, frames=n_frames, interval=1000 / fps)
-    pyplot.close(figure)  # a notebook shows the film, not the figure
+    pyplot.close(figure)  # a notebook shows the animation, not the figure
     return film

@@ -1,4 +1,7 @@
-"""WarpDrive's ``autoinit_pycuda``: importing it pushes the current device's primary context for the whole process."""
+"""WarpDrive's ``autoinit_pycuda``.
+
+Importing it pushes the current device's primary context for the whole process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WarpDrive's consistency checker: the core's, for environments and tests that WarpDrive's users wrote."""
+"""WarpDrive's consistency checker, based on our checker."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from warpdrive_min.sampler import finite_bounds
 
 
 class EnvironmentCPUvsGPU(checker.EnvironmentCPUvsGPU):
-    """The core's checker with WarpDrive's actions, which pushes what its environments leave to the trainer.
+    """Our checker with WarpDrive's actions and placeholders.
 
-    Arguments are the core's, by their names before WarpDrive 1.5 too. With a seed the actions are the same at every
-    step, as WarpDrive's are: a test that was written for it plays the episodes that it played there. The core's own
-    class draws new ones.
+    It pushes the arrays that WarpDrive's environments leave to the trainer. Arguments are those of our class, also by
+    their names before WarpDrive 1.5. With a seed the actions repeat at every step, as in WarpDrive, so a WarpDrive test
+    plays the same episodes. Our class draws new ones.
     """
 
     _seed: int | None = None
@@ -41,14 +41,14 @@ class EnvironmentCPUvsGPU(checker.EnvironmentCPUvsGPU):
             "obs_dim_corresponding_to_num_agents": self._agents_axis,
             "push_data_batch_placeholders": False,
         }
-        self._wrapper_class = functools.partial(  # type: ignore[assignment]  # what makes one
+        self._wrapper_class = functools.partial(  # type: ignore[assignment]  # a factory
             _checked, EnvWrapper if chosen is env_wrapper.EnvWrapper else chosen, arrays
         )
 
     def python_object(self, env: Any) -> Any:
-        """Return the environment in the user's own wrapper, which may name agents or shape observations anew.
+        """Return the environment in the user's wrapper.
 
-        One without ``reset`` and ``step`` runs on GPUs alone.
+        The wrapper may rename agents or reshape observations. One without ``reset`` and ``step`` runs on GPUs only.
         """
         is_own = not issubclass(env_wrapper.EnvWrapper, self._chosen) and self._chosen is not EnvWrapper
         if is_own and all(hasattr(self._chosen, name) for name in ("reset", "step")):
@@ -58,30 +58,32 @@ class EnvironmentCPUvsGPU(checker.EnvironmentCPUvsGPU):
     def test_env_reset_and_step(
         self, consistency_threshold_pct: float = 1, seed: int | None = None, **more: Any
     ) -> float:
-        """Run every scenario as the core's does; ``seed`` is that of the actions of each step, too."""
+        """Run every scenario as our class; ``seed`` also fixes each step's actions."""
         self._seed = seed
         return super().test_env_reset_and_step(consistency_threshold_pct, seed, **more)
 
     def draw_actions(self, env: Any, num_envs: int, generator: np.random.Generator) -> list[dict[Hashable, Any]]:
-        """Return WarpDrive's actions of a step; those of a drawn config are the core's."""
+        """Return WarpDrive's actions of a step; drawn configs use our own."""
         if callable(self._configs):
             return super().draw_actions(env, num_envs, generator)
         return generate_random_actions(env, num_envs, self._seed)
 
 
 def generate_random_actions(env: Any, num_envs: int, seed: int | None = None) -> list[dict[Hashable, Any]]:
-    """Draw a uniform action for each agent of each environment, by NumPy's global generator, as WarpDrive does.
+    """Draw uniform actions by NumPy's global generator, as WarpDrive does.
+
+    One action for each agent of each environment.
 
     Args:
-        env: With an ``action_space`` by agent.
-        num_envs: Length of the result.
-        seed: Seeds the generator first, so that the same seed gives the same actions; None: it goes on.
+        env: Environment with an ``action_space`` by agent.
+        num_envs: Number of environments.
+        seed: Seed of the generator, which repeats the same actions; None: continue.
 
     Raises:
         ConfigError: A box has no finite bounds.
     """
     if seed is not None:
-        np.random.seed(seed)  # noqa: NPY002  (WarpDrive's draws)
+        np.random.seed(seed)  # noqa: NPY002  (WarpDrive's generator)
     return [{agent: _draw(space) for agent, space in env.action_space.items()} for _ in range(num_envs)]
 
 
@@ -96,7 +98,7 @@ def _draw(space: Any) -> Any:
 def _checked(
     chosen: type[Any], arrays: Mapping[str, Any], env: Any, *, seed: int, exact: bool, **named: Any
 ) -> env_wrapper.EnvWrapper:
-    """Make a wrapper; a class that a user wrote gets the arguments that WarpDrive's checker gives."""
+    """Make a wrapper; a user's class gets the arguments of WarpDrive's checker."""
     if chosen.__init__ in (EnvWrapper.__init__, env_wrapper.EnvWrapper.__init__):
         return _with_placeholders(chosen, arrays)(env, seed=seed, exact=exact, **named)
     require(not exact, f"wrapper {chosen.__name__}", "makes no exact builds", do="leave exact off")
@@ -104,9 +106,9 @@ def _checked(
 
 
 def taken_by(chosen: type[Any], named: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of WarpDrive's checker that a user's wrapper takes; before 2.0 it was told ``use_cuda``.
+    """Return the checker's arguments that a user's wrapper accepts.
 
-    One that it does not take is left out where it says nothing.
+    Before 2.0 it had ``use_cuda``. An argument without effect is omitted if not accepted.
     """
     parameters = inspect.signature(chosen).parameters
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
@@ -120,14 +122,16 @@ def taken_by(chosen: type[Any], named: dict[str, Any]) -> dict[str, Any]:
 def _with_placeholders(
     wrapper: type[env_wrapper.EnvWrapper], arrays: Mapping[str, Any]
 ) -> type[env_wrapper.EnvWrapper]:
-    """Return a wrapper whose first reset pushes what a trainer would, and the table of actions if there is one.
+    """Return a wrapper class whose first reset pushes a trainer's arrays.
+
+    It also pushes the table of actions if one exists.
 
     Args:
-        wrapper: Class to derive from.
+        wrapper: Base class.
         arrays: Keyword arguments of `create_and_push_data_placeholders`.
     """
 
-    class Checked(wrapper):  # type: ignore[misc, valid-type]  # a class that is a variable
+    class Checked(wrapper):  # type: ignore[misc, valid-type]  # the base class is a variable
         def reset_all_envs(self) -> Observations:
             """Start a new episode in every copy."""
             is_first = self.reset_on_host
@@ -145,4 +149,4 @@ def _with_placeholders(
 
 
 ACTION_TABLE = "kIndexToActionArr"
-"""Name under which WarpDrive's CUDA C reads the moves of the actions."""
+"""Name of the table of moves by action in WarpDrive's CUDA C."""

@@ -1,4 +1,4 @@
-"""WarpDrive's processes and contexts of one device each."""
+"""WarpDrive's processes and contexts, each on one device."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ log = logging.getLogger(__name__)
 PORT: Final = "8888"
 """Port of WarpDrive's process groups."""
 
-_SPAWN = multiprocessing.get_context("spawn")  # a forked process has no GPU
+_SPAWN = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
 
 event_messenger = _SPAWN.Event()
-"""WarpDrive's event that a build is done; nothing here waits for it."""
+"""WarpDrive's event for a finished build; nothing here waits for it."""
 
 
 class ProcessWrapper(SpawnProcess):
-    """A process that hands its parent the exception that ended it; arguments as of `multiprocessing.Process`."""
+    """Process that passes its exception to the parent.
+
+    Takes the arguments of `multiprocessing.Process`.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -45,7 +48,7 @@ class ProcessWrapper(SpawnProcess):
             log.exception("process %s", self.name)
             try:
                 self._own_end.send(error)
-            except Exception:  # noqa: BLE001  (an error may hold what cannot be sent)
+            except Exception:  # noqa: BLE001  (an error may not be picklable)
                 self._own_end.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
     def _work(self) -> None:
@@ -53,16 +56,16 @@ class ProcessWrapper(SpawnProcess):
 
     @property
     def exception(self) -> Exception | None:
-        """Exception that the target raised; None while it runs, or where it has ended well."""
+        """Exception of the target; None while it runs or after success."""
         if self._parent_end.poll():
             self._exception = self._parent_end.recv()
         return self._exception
 
 
 class DeviceContextProcessWrapper(ProcessWrapper):
-    """A process on a GPU of its own, joined with its fellows where they are several.
+    """Process on its own GPU, joined with the others in a process group.
 
-    The target's keyword arguments ``device_id`` and ``num_devices`` say which one of how many it is.
+    The target's keyword arguments ``device_id`` and ``num_devices`` give its index and their number.
     """
 
     env_backend: ClassVar[str]
@@ -74,7 +77,7 @@ class DeviceContextProcessWrapper(ProcessWrapper):
         self.num_devices: int = given.get("num_devices", 1)
 
     def assert_context_consistency(self) -> None:
-        """Raise `ConfigError` where torch's current GPU is not that of this process."""
+        """Raise `ConfigError` if torch's current GPU is not this process's GPU."""
         got = torch.cuda.current_device()
         require(got == self.device_id, "process", f"torch's GPU must be the process's own, {self.device_id}", got)
 
@@ -86,13 +89,13 @@ class DeviceContextProcessWrapper(ProcessWrapper):
 
 
 class NumbaDeviceContextProcessWrapper(DeviceContextProcessWrapper):
-    """A process on a GPU of its own for backend `numba`."""
+    """Process on its own GPU for backend `numba`."""
 
     env_backend = "numba"
 
 
 class PyCUDADeviceContextProcessWrapper(DeviceContextProcessWrapper):
-    """A process on a GPU of its own for backend `pycuda`."""
+    """Process on its own GPU for backend `pycuda`."""
 
     env_backend = "pycuda"
 
@@ -104,7 +107,7 @@ def setup_torch_process_group(
     master_port: str = PORT,
     backend: str = "gloo",
 ) -> None:
-    """Open the process group of so many processes as this one of them; waits for the others."""
+    """Open the process group as rank ``device_id``; waits for the others."""
     os.environ.update(MASTER_ADDR=master_addr, MASTER_PORT=str(master_port))
     distributed.init_process_group(backend, rank=device_id, world_size=num_devices)
 
@@ -119,14 +122,14 @@ def clear_torch_process_group() -> None:
 
 
 class _SingleDeviceContext:
-    """A device's primary context, which torch uses too; its own attributes are those of the context."""
+    """Primary context of a device, shared with torch; attributes are the context's."""
 
     def __init__(self) -> None:
         self._context: Any = None
 
     @property
     def context(self) -> Any:
-        """The context.
+        """Current context.
 
         Raises:
             ConfigError: `init_context` was not called.
@@ -145,7 +148,7 @@ class NumbaSingleDeviceContext(_SingleDeviceContext):
     """Numba's context of a device."""
 
     def init_context(self, device_id: int | None = None) -> None:
-        """Make the device the current one of Numba and torch.
+        """Make the device current in Numba and torch.
 
         Raises:
             BackendUnavailable: Numba or a GPU is missing.
@@ -159,7 +162,7 @@ class NumbaSingleDeviceContext(_SingleDeviceContext):
         self._context = cuda.select_device(number).get_primary_context()
 
     def clear_context(self) -> None:
-        """Let go of the context, which torch goes on with."""
+        """Drop the reference to the context; torch continues to use it."""
         self._context = None
 
 

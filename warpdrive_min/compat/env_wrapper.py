@@ -1,4 +1,4 @@
-"""WarpDrive's wrapper and consistency checker: the core's, for environments that WarpDrive's users wrote."""
+"""WarpDrive's wrapper, for environments written for WarpDrive."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from warpdrive_min.function_manager import CUDAFunctionFeed
 
 
 class EnvWrapper(env_wrapper.EnvWrapper):
-    """The core's wrapper, which also loads WarpDrive's step modules in Numba; arguments as there, by old names too."""
+    """Our wrapper that also loads WarpDrive's Numba step modules.
+
+    Arguments are those of our class, also by old names.
+    """
 
     data_manager_class, function_manager_class = WrapperDataManager, WrapperFunctionManager
     first_observations: Observations
-    """Observations by agent of the reset whose state every copy started from."""
+    """First observations by agent of the state that all copies started from."""
 
     @registrar_renamed
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.use_cuda = self.env_backend != "cpu"
-        """The environment runs in kernels: what WarpDrive 1 had for `env_backend`, its environments too."""
+        """True if the environment runs in kernels; `env_backend` in WarpDrive 1."""
         if hasattr(self.env, "use_cuda"):
             self.env.use_cuda = self.use_cuda
         if self.vectorised:
@@ -62,7 +65,7 @@ class EnvWrapper(env_wrapper.EnvWrapper):
         super()._load(sources, binary)
 
     def reset_all_envs(self) -> Observations:
-        """Start a new episode in every copy, as in the core."""
+        """Start a new episode in every copy."""
         is_first = self.reset_on_host
         observations = super().reset_all_envs()
         if is_first:
@@ -72,7 +75,7 @@ class EnvWrapper(env_wrapper.EnvWrapper):
     reset = reset_all_envs
 
     def like(self, num_envs: int, *, seed: int = 0, auto_reset: bool = False) -> Self:
-        """Return a wrapper of other copies, as in the core, with the shared constants that this one was given."""
+        """Return a wrapper of ``num_envs`` new copies with the same shared constants."""
         made = super().like(num_envs, seed=seed, auto_reset=auto_reset)
         there = made.cuda_data_manager.shared_constants
         given = self.cuda_data_manager.shared_constants
@@ -83,13 +86,15 @@ class EnvWrapper(env_wrapper.EnvWrapper):
 
 
 class GivenWrapper(env_wrapper.EnvWrapper):
-    """A wrapper that a user wrote, of which only what WarpDrive's own offers is asked for; the rest follows from it.
+    """Adapter of a user's wrapper with WarpDrive's interface.
+
+    Uses only attributes that WarpDrive's own wrapper has.
 
     Args:
-        given: Has the attributes `NEEDED`.
+        given: Wrapper with the attributes `NEEDED`.
 
     Raises:
-        ConfigError: It has not, because it is of another kind or runs on the CPU.
+        ConfigError: An attribute is missing: the wrapper is of another kind or runs on the CPU.
     """
 
     def __init__(self, given: Any) -> None:
@@ -111,26 +116,26 @@ class GivenWrapper(env_wrapper.EnvWrapper):
 
     @property
     def can_be_repeated(self) -> bool:
-        """Nobody knows how it was made."""
+        """False: its construction is unknown."""
         return False
 
     @property
-    def reset_on_host(self) -> bool:  # type: ignore[override]  # the user's, not a copy of it
-        """The next reset starts on the host and pushes the arrays."""
+    def reset_on_host(self) -> bool:  # type: ignore[override]  # read from the user's wrapper
+        """True if the next reset starts on the host and pushes the arrays."""
         return bool(self.given.reset_on_host)
 
     def reset_all_envs(self) -> Observations:
-        """Start a new episode in every copy, as the user's does."""
+        """Start a new episode in every copy by the user's method."""
         observations: Observations = self.given.reset_all_envs()
         return observations
 
     def reset_only_done_envs(self, undo_done_after_reset: bool = True) -> dict[str, Any]:
-        """Restart the copies whose ``_done_`` is set, as the user's does."""
+        """Restart copies that have ``_done_`` set, by the user's method."""
         more = {} if undo_done_after_reset else {"undo_done_after_reset": False}
         return self.given.reset_only_done_envs(**more) or {}
 
     def step_all_envs(self, actions: Any = None) -> Any:
-        """Take one step in every copy, as the user's does."""
+        """Take one step in every copy by the user's method."""
         return self.given.step_all_envs(*([] if actions is None else [actions]))
 
     def obs_at_reset(self) -> Observations:
@@ -152,18 +157,19 @@ NEEDED: Final = (
     *("env", "n_agents", "n_envs", "episode_length", "cuda_data_manager", "cuda_function_manager"),
     *("reset_on_host", "reset_all_envs", "reset_only_done_envs", "step_all_envs"),
 )
-"""Attributes of WarpDrive's wrapper on a GPU that trainer and checker ask for."""
+"""Attributes of WarpDrive's GPU wrapper used by trainer and checker."""
 
 
 def seen_as_ours(wrapper: Any) -> env_wrapper.EnvWrapper:
-    """Return a wrapper as it is if it is the core's or derived from it, else as a `GivenWrapper`."""
+    """Return one of our wrappers unchanged, and any other as a `GivenWrapper`."""
     return wrapper if isinstance(wrapper, env_wrapper.EnvWrapper) else GivenWrapper(wrapper)
 
 
 def create_and_push_data_placeholders(env_wrapper: Any = None, *arguments: Any, **named: Any) -> None:
-    """Push a trainer's arrays, as `dialect.layout.create_and_push_data_placeholders`, for users' wrappers too.
+    """Push a trainer's arrays, for users' wrappers too.
 
-    Before 2.7 WarpDrive's had no sampler among its arguments: the policies came second.
+    See `dialect.layout.create_and_push_data_placeholders`. Before 2.7 WarpDrive's function had no sampler argument; the
+    policies came second.
     """
     if arguments and isinstance(arguments[0], Mapping):
         arguments = (None, *arguments)

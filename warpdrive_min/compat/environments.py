@@ -1,4 +1,4 @@
-"""WarpDrive's example environments: this project's, with WarpDrive's names, arguments, defaults and starts."""
+"""WarpDrive's example environments with its arguments, defaults and starts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from warpdrive_min.errors import require
 
 Value = TypeVar("Value")
 
-# ------------------------------------------------------------------ what they have in common
+# ------------------------------------------------------------------ base
 
 
 class _OfWarpDrive:
-    """An environment that takes its arguments in WarpDrive's order too, and has its config's fields as attributes."""
+    """Base of environments with WarpDrive's argument order and attributes.
+
+    Fields of the config are attributes.
+    """
 
     name: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]]
     """Arguments of WarpDrive's class, in order."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """WarpDrive's defaults where this project has others."""
+    """WarpDrive's defaults that differ from ours."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         what, rule = f"environment {self.name!r}", "takes each argument once"
@@ -38,7 +41,7 @@ class _OfWarpDrive:
         self.seed = self.config.seed or 0
 
     def translated(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return this project's config for WarpDrive's."""
+        """Return our config for WarpDrive's."""
         return config
 
     def __getattr__(self, name: str) -> Any:
@@ -57,23 +60,23 @@ _TAG_GRIDWORLD: Final = (
 
 
 class TagGridWorld(_OfWarpDrive, envs.TagGridWorld):
-    """Tag on a grid; every copy and episode starts alike."""
+    """Tag on a grid; all copies and episodes have the same start."""
 
     arguments = _TAG_GRIDWORLD
     compiled_in = ("kIndexToActionArr",)
-    """Shared constants of WarpDrive's kernels that are compiled into these."""
+    """Shared constants of WarpDrive's kernels that are compiled into ours."""
     step_actions: ClassVar[Array] = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]], np.int32)
     """Step along x and along y of each action."""
 
 
 class CUDATagGridWorldWithResetPool(TagGridWorld):
-    """Tag on a grid whose taggers start in one of five drawn arrangements."""
+    """Tag on a grid whose taggers start in one of five random arrangements."""
 
     defaults: ClassVar = {"reset_pool_size": 5}
 
 
 class TagContinuous(_OfWarpDrive, envs.TagContinuous):
-    """Tag on a square; every copy and episode starts alike, as the seed says."""
+    """Tag on a square; all copies and episodes have the seed's start."""
 
     arguments = (
         *("num_taggers", "num_runners", "grid_length", "episode_length", "starting_location_x", "starting_location_y"),
@@ -90,12 +93,12 @@ class TagContinuous(_OfWarpDrive, envs.TagContinuous):
 
 
 class _ClassicControl(_OfWarpDrive):
-    """An environment of one agent, whose copies and episodes start alike unless it has a pool of two starts or more."""
+    """Single-agent environment with one start, or a pool of two or more."""
 
     arguments = ("episode_length", "env_backend", "reset_pool_size", "seed")
 
     def translated(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the config in which one start is a pool of one."""
+        """Return the config with one start as a pool of one."""
         return {**config, "reset_pool_size": max(1, config.get("reset_pool_size", 0))}
 
 
@@ -131,12 +134,12 @@ class Pendulum(_ClassicControl, envs.Pendulum):
 
 
 class SingleAgentEnv:
-    """Base of WarpDrive's users' environments of one agent, whose id is 0.
+    """Base of users' single-agent environments; the agent's id is 0.
 
     Args:
-        episode_length: Steps after which an episode is cut off.
+        episode_length: Steps until truncation.
         env_backend: Backend.
-        reset_pool_size: Below 2 every start is the same.
+        reset_pool_size: Number of starts; below 2 every start is the same.
         seed: Seed of the starts.
 
     Raises:
@@ -157,15 +160,15 @@ class SingleAgentEnv:
 
 
 def map_to_single_agent(value: Value) -> dict[int, Value]:
-    """Return a value by agent, of which there is one."""
+    """Return a value as a dict of agent 0."""
     return {0: value}
 
 
 def get_action_for_single_agent(action: Mapping[int, Value]) -> Value:
-    """Return the action of the one agent.
+    """Return the action of agent 0.
 
     Raises:
-        ConfigError: The actions are not those of one agent 0.
+        ConfigError: The actions are not a dict of agent 0 alone.
     """
     require(isinstance(action, Mapping) and list(action) == [0], "action", "must be a dict of agent 0 alone", action)
     return action[0]
@@ -178,7 +181,10 @@ _CLASSES: Final[dict[str, type[Environment]]] = {each.name: each for each in _AL
 
 
 def _source(language: Language, env_name: str) -> str | None:
-    """Return where the kernels of an example environment are, WarpDrive's before ours; None of another one."""
+    """Return the source of an example environment's kernels; None if unknown.
+
+    WarpDrive's source comes before ours.
+    """
     found = default_source(env_name, language)
     if found is None and env_name in _CLASSES:
         found = _CLASSES[env_name].kernel_sources[language]
@@ -192,7 +198,7 @@ source_in_numba = functools.partial(_source, "numba")
 
 
 def _build(env_name: str, c: Any) -> Any:
-    """Return the kernels in Numba of an example environment, for its constants."""
+    """Return an example environment's Numba kernels for its constants."""
     return importlib.import_module(str(_CLASSES[env_name].kernel_sources["numba"])).build(c)
 
 

@@ -1,4 +1,4 @@
-"""WarpDrive's small functions: launch limits, the device context, renamed arguments, configs, sizes."""
+"""WarpDrive's helper functions: launch limits, contexts, configs, sizes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def calculate_blocks_per_env(num_agents: int) -> int:
-    """Return the blocks that give each agent a thread."""
+    """Return the number of blocks that gives each agent a thread."""
     return max(1, -(-num_agents // MAX_THREADS))
 
 
 def validate_device_setup(arch: str, num_blocks: int, threads_per_block: int, blocks_per_env: int) -> bool:
-    """Tell whether a launch can run; logs a warning where not.
+    """True if a launch can run; logs a warning if not.
 
     The number of blocks does not matter: blocks that share an environment are a cluster, which is scheduled as one.
 
     Args:
         arch: Architecture, ``"sm_90"``.
-        num_blocks: Blocks of the grid; any number will do.
-        threads_per_block: Threads of each.
+        num_blocks: Blocks of the grid; unused.
+        threads_per_block: Threads per block.
         blocks_per_env: Blocks that share an environment.
     """
     if threads_per_block > MAX_THREADS:
@@ -48,7 +48,7 @@ def validate_device_setup(arch: str, num_blocks: int, threads_per_block: int, bl
 
 
 def make_current_context(device_id: int | None = None) -> Any:
-    """Push a device's primary context, which torch uses too, and return it; the caller pops it.
+    """Push a device's primary context, which torch also uses; the caller pops it.
 
     Raises:
         BackendUnavailable: PyCUDA or a GPU is missing.
@@ -65,17 +65,17 @@ def make_current_context(device_id: int | None = None) -> Any:
 
 
 class Argfix:
-    """Decorator that renames keyword arguments, with a `DeprecationWarning`, before it calls the function.
+    """Decorator that renames keyword arguments with a `DeprecationWarning`.
 
     Args:
-        arg_mapping: New name of each old one.
+        arg_mapping: New names by old name.
     """
 
     def __init__(self, arg_mapping: Mapping[str, str]) -> None:
         self.arg_mapping = arg_mapping
 
     def __call__(self, function: Function) -> Function:
-        """Return the function that takes both."""
+        """Return the function that accepts both names."""
 
         @functools.wraps(function)
         def renamed(*arguments: Any, **named: Any) -> Any:
@@ -91,16 +91,19 @@ class Argfix:
 
 
 registrar_renamed: Final = Argfix(dict.fromkeys(("customized_env_registrar", "env_registry"), "env_registrar"))
-"""Takes the names that WarpDrive's registrar had as an argument before 1.5."""
+"""Renames the registrar argument of WarpDrive before 1.5."""
 
-# ------------------------------------------------------------------ what WarpDrive's trainers are made of
+# ------------------------------------------------------------------ parts of WarpDrive's trainers
 
 BIG_NUMBER: Final = 1e20
 """Bound of WarpDrive's observation spaces."""
 
 
 class DeviceArchitectures:
-    """Limits of a multiprocessor, by architecture; source: the CUDA C++ Programming Guide, compute capabilities."""
+    """Limits of a multiprocessor, by architecture.
+
+    Source: the CUDA C++ Programming Guide, compute capabilities.
+    """
 
     _BLOCKS_AND_THREADS: ClassVar = {
         (16, 2048): "sm_35 sm_37",
@@ -114,12 +117,12 @@ class DeviceArchitectures:
 
 
 def all_equal(values: Iterable[Hashable]) -> bool:
-    """Tell whether all values are the same; true of none."""
+    """True if all values are equal, or there are no values."""
     return len(set(values)) <= 1
 
 
 def recursive_merge_config_dicts(config: dict[str, Any], default_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill a config up in place with what the defaults have besides, at every depth, and return it."""
+    """Add missing defaults to a config in place, at every depth, and return it."""
     for key, value in default_config.items():
         if isinstance(config.setdefault(key, value), dict) and isinstance(value, Mapping):
             recursive_merge_config_dicts(config[key], value)
@@ -132,14 +135,14 @@ def verbose_print(message: str, device_id: int | None = None) -> None:
 
 
 def soft_update(target: torch.nn.Module, source: torch.nn.Module, tau: float) -> None:
-    """Move a network's parameters by a share ``tau`` towards another one's; enqueues."""
+    """Move a network's parameters towards another's by a fraction ``tau``; enqueues."""
     with torch.no_grad():
         for to, towards in zip(target.parameters(), source.parameters(), strict=True):
             to.lerp_(towards, tau)
 
 
 def hard_update(target: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Copy a network's parameters into another one of the same shape; enqueues."""
+    """Copy a network's parameters into another of the same shape; enqueues."""
     with torch.no_grad():
         for to, value in zip(target.parameters(), source.parameters(), strict=True):
             to.copy_(value)
@@ -151,11 +154,11 @@ default_models: Final = {
     "fully_connected_actor": f"{_MODELS}.fully_connected_actor_critic:FullyConnectedActor",
     "fully_connected_action_value_critic": f"{_MODELS}.fully_connected_actor_critic:FullyConnectedActionValueCritic",
 }
-"""Class of each built-in model, ``module:attribute``, by its name."""
+"""Class of each built-in model by name, as ``module:attribute``."""
 
 
 def dynamic_import(model_name: str, model_pool: Mapping[str, str]) -> Any:
-    """Import the class of a model, which the pool names ``module:attribute``.
+    """Import a model's class; the pool holds ``module:attribute`` by name.
 
     Raises:
         ConfigError: The pool has no such model.
@@ -165,10 +168,10 @@ def dynamic_import(model_name: str, model_pool: Mapping[str, str]) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-# ------------------------------------------------------------------ sizes of a build by hand
+# ------------------------------------------------------------------ sizes of a manual build
 
 header_sizes: dict[str, int] = {"n_envs": 1, "n_agents": 1, "blocks_per_env": 1}
-"""Sizes for which ``PyCUDAFunctionManager.compile`` builds, as `update_env_header` said last."""
+"""Sizes for ``PyCUDAFunctionManager.compile``, set by `update_env_header`."""
 
 
 def update_env_header(
@@ -178,7 +181,7 @@ def update_env_header(
     num_agents: int = 1,
     blocks_per_env: int = 1,
 ) -> None:
-    """Keep the sizes for the next build by hand; the template, which others get by a header, is accepted."""
+    """Store the sizes of the next manual build; the template file is ignored."""
     header_sizes.update(n_envs=num_envs, n_agents=num_agents, blocks_per_env=blocks_per_env)
 
 
@@ -189,7 +192,7 @@ def check_env_header(
     num_agents: int = 1,
     blocks_per_env: int = 1,
 ) -> None:
-    """Raise `ConfigError` unless the sizes that are kept are these; the file, which is not needed, is accepted."""
+    """Raise `ConfigError` unless the stored sizes match; the file is ignored."""
     want = {"n_envs": num_envs, "n_agents": num_agents, "blocks_per_env": blocks_per_env}
     require(header_sizes == want, header_file, f"must have the sizes {want}", header_sizes, "call update_env_header")
 
@@ -200,4 +203,4 @@ def update_env_runner(
     env_name: str | None = None,
     customized_env_registrar: Any = None,
 ) -> None:
-    """Do nothing: a build gets its source directly; all arguments are accepted."""
+    """Do nothing: a build reads its source directly; all arguments are ignored."""

@@ -1,4 +1,4 @@
-"""WarpDrive's module, data set and callbacks for Lightning: the core's, with epochs of one iteration."""
+"""WarpDrive's Lightning module, data set and callbacks; one iteration per epoch."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ OF_RUN: Final = (
     "save_model_checkpoint",
     "training_batch_size",
 )
-"""Names of WarpDrive's trainer that its module has too."""
+"""Attributes of WarpDrive's trainer that its module also has."""
 
 
 class WarpDriveModule(lightning.WarpDriveModule):
-    """The core's module, which makes its run itself and takes an epoch of Lightning's for each iteration.
+    """Our module with its own run and one Lightning epoch per iteration.
 
-    Rows of metrics, by the core's names, are logged every ``saving.metrics_log_freq`` epochs, and the run's own
-    checkpoints are written every ``saving.model_params_save_freq``.
+    Metrics, by our names, are logged every ``saving.metrics_log_freq`` epochs. The run's checkpoints are written every
+    ``saving.model_params_save_freq`` epochs.
 
     Args:
-        env_wrapper: As of `TrainerA2C`.
-        config: Likewise.
-        policy_tag_to_agent_id_map: Likewise.
-        create_separate_placeholders_for_each_policy: Likewise.
-        obs_dim_corresponding_to_num_agents: Likewise.
-        results_dir: Likewise.
-        verbose: Accepted for WarpDrive's calls; Lightning shows the progress.
+        env_wrapper: As for `TrainerA2C`, like all others except ``verbose``.
+        config: As for `TrainerA2C`.
+        policy_tag_to_agent_id_map: As for `TrainerA2C`.
+        create_separate_placeholders_for_each_policy: As for `TrainerA2C`.
+        obs_dim_corresponding_to_num_agents: As for `TrainerA2C`.
+        results_dir: As for `TrainerA2C`.
+        verbose: Ignored; Lightning shows the progress.
 
     Raises:
-        ConfigError: As of `TrainerA2C`.
+        ConfigError: As for `TrainerA2C`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class WarpDriveModule(lightning.WarpDriveModule):
         return WarpDriveDataset(lambda batch_index: self.run.iteration + batch_index, batch_size=1)
 
     def on_train_epoch_end(self) -> None:
-        """Log and save where the run config says so, and stop where it does; synchronises where it logs or saves."""
+        """Log, save and stop as configured; synchronises if it logs or saves."""
         saving = self.run.config.saving
         if self.run.is_due(saving.metrics_log_freq):
             super().on_train_epoch_end()
@@ -97,11 +97,11 @@ class WarpDriveModule(lightning.WarpDriveModule):
 
 
 class WarpDriveDataset(Dataset[Any]):
-    """Items made when they are asked for.
+    """Items made on request.
 
     Args:
-        generate_data: Makes one, ``generate_data(batch_index=0)``.
-        batch_size: Items.
+        generate_data: Function that makes an item, ``generate_data(batch_index=0)``.
+        batch_size: Number of items.
     """
 
     def __init__(self, generate_data: Callable[..., Any], batch_size: int) -> None:
@@ -116,33 +116,37 @@ class WarpDriveDataset(Dataset[Any]):
         return self.batch_size
 
 
-class CUDACallback(lightning.LIGHTNING.Callback):  # type: ignore[misc]  # of a package that is a variable
-    """Restarts all environments when training starts; a run that goes on from a checkpoint keeps its episodes.
+class CUDACallback(lightning.LIGHTNING.Callback):  # type: ignore[misc]  # the package is a variable
+    """Callback that restarts all environments when training starts.
+
+    A resumed run keeps its episodes.
 
     Args:
-        module: That is trained.
+        module: Module to train.
     """
 
     def __init__(self, module: WarpDriveModule) -> None:
         self.module = module
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restart them; enqueues."""
+        """Restart the environments; enqueues."""
         if self.module.run.iteration == 0:
             self.module.cuda_envs.reset_all_envs()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Say that training has ended."""
+        """Log the end of training."""
         log.info("training is complete")
 
 
-class PerfStatsCallback(lightning.LIGHTNING.Callback):  # type: ignore[misc]  # of a package that is a variable
-    """Measures and prints how fast training is; synchronises at every iteration, as WarpDrive's does.
+class PerfStatsCallback(lightning.LIGHTNING.Callback):  # type: ignore[misc]  # the package is a variable
+    """Callback that measures and prints training speed.
+
+    It synchronises at every iteration, as WarpDrive's does.
 
     Args:
-        batch_size: Steps of an iteration, of all environments together.
-        num_iters: Iterations after which it prints, too.
-        log_freq: Iterations from one print to the next.
+        batch_size: Steps per iteration, summed over environments.
+        num_iters: Iteration after which it also prints.
+        log_freq: Iterations between prints.
 
     Raises:
         ConfigError: ``batch_size`` or ``num_iters`` is missing, or one of the three is not positive.
@@ -154,18 +158,21 @@ class PerfStatsCallback(lightning.LIGHTNING.Callback):  # type: ignore[misc]  # 
         require(min(self.batch_size, self.num_iters, log_freq) >= 1, "PerfStatsCallback", rule, got)
         self.iters = 0
         self.training_time = 0.0
-        """Spent in iterations, s."""
+        """Time in iterations, s."""
         self.total_time = 0.0
-        """Spent in Lightning's trainer, s."""
+        """Time in Lightning's trainer, s."""
         self._started_iteration_s = self._started_fit_s = 0.0
 
     @property
     def steps(self) -> int:
-        """Steps of all environments together."""
+        """Steps summed over environments."""
         return self.iters * self.batch_size
 
     def get_perf_stats(self, with_fit: bool = False) -> dict[str, float]:
-        """Return the mean time of an iteration and the steps per second; ``with_fit``: with all that is between too."""
+        """Return the mean time per iteration and the steps per second.
+
+        ``with_fit`` includes the time between iterations.
+        """
         times = {"training": self.training_time} | ({"total": self.total_time} if with_fit else {})
         stats = {}
         for what, seconds in times.items():
@@ -180,21 +187,21 @@ class PerfStatsCallback(lightning.LIGHTNING.Callback):  # type: ignore[misc]  # 
             print(f"  {name:40} {value:12,.2f}")
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start the clock of all."""
+        """Start the total clock."""
         self._started_fit_s = now()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Start the clock of an iteration."""
+        """Start the iteration clock."""
         self._started_iteration_s = now()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Stop it, and print if it is time to."""
+        """Stop the iteration clock, and print if due."""
         self.training_time += now() - self._started_iteration_s
         self.iters += 1
         self._print_if_due()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Stop the clock of all, and print if it is time to."""
+        """Stop the total clock, and print if due."""
         self.total_time += now() - self._started_fit_s
         self._print_if_due(with_fit=True)
 
@@ -204,7 +211,7 @@ class PerfStatsCallback(lightning.LIGHTNING.Callback):  # type: ignore[misc]  # 
 
 
 def now() -> float:
-    """Return the time, s, once the GPU has done what it was told before."""
+    """Return the time, s, after all enqueued GPU work; synchronises."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""WarpDrive's data and function managers of each backend: the core's, under WarpDrive's names and methods."""
+"""WarpDrive's data and function managers, by WarpDrive's names and methods."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from warpdrive_min.sampler import CUDASampler
 
 
 class WrapperDataManager(data_manager.CUDADataManager):
-    """The core's, as a wrapper makes it, which shows its arrays under WarpDrive's names too."""
+    """Our data manager, as a wrapper makes it, with WarpDrive's names."""
 
     @property
     def scalar_data_list(self) -> list[str]:
-        """Names of the scalars, which kernels get by value."""
+        """Names of the scalars, which are passed by value."""
         return list(self._scalars)
 
     @property
     def host_data(self) -> Mapping[str, Any]:
-        """Arrays as they were pushed, by name."""
+        """Arrays by name, as pushed."""
         return {**self._scalars, **self._host}
 
     @property
     def device_data_via_torch(self) -> Mapping[str, torch.Tensor]:
-        """Tensors of the arrays that torch may read and write, by name."""
+        """Tensors by name that torch may read and write."""
         return {name: self.tensor(name) for name in self._tensors if self.is_data_on_device_via_torch(name)}
 
 
 class CUDADataManager(WrapperDataManager):
-    """WarpDrive's data manager, on PyCUDA as in its first versions; arguments as of the core's."""
+    """WarpDrive's data manager, on PyCUDA; takes our class's arguments."""
 
     of_backend: ClassVar[str] = "pycuda"
 
@@ -62,27 +62,30 @@ class CUDADataManager(WrapperDataManager):
         super().__init__(num_agents, num_envs, blocks_per_env, episode_length, backend=self.of_backend)
 
     def attribute(self, name: str, key: str, default: Any = None) -> Any:
-        """Return an attribute of an array; what users push by hand has a row for each environment if it is so long."""
+        """Return an attribute of an array.
+
+        An array pushed by hand has a row per environment if its length matches.
+        """
         found = super().attribute(name, key, default)
         has_rows = key == "n_copies" and found is None and self.get_shape(name)[:1] == (self.n_envs,)
         return self.n_envs if has_rows else found
 
 
 class PyCUDADataManager(CUDADataManager):
-    """The data manager of backend `pycuda`; arguments as of the core's."""
+    """Data manager of backend `pycuda`; takes our class's arguments."""
 
 
 class NumbaDataManager(CUDADataManager):
-    """The data manager of backend `numba`; arguments as of the core's."""
+    """Data manager of backend `numba`; takes our class's arguments."""
 
     of_backend = "numba"
 
 
 class CudaTensorHolder:
-    """A torch tensor as a pointer that PyCUDA's own functions take.
+    """Torch tensor as a pointer for PyCUDA's own functions.
 
     Args:
-        t: The tensor, which the holder keeps alive.
+        t: Tensor; the holder keeps it alive.
     """
 
     def __init__(self, t: torch.Tensor) -> None:
@@ -98,13 +101,13 @@ class CudaTensorHolder:
 
 
 class WrapperFunctionManager(CUDAFunctionManager):
-    """The core's, as a wrapper makes it, with the names by which WarpDrive's is looked at."""
+    """Our function manager, as a wrapper makes it, with WarpDrive's names."""
 
     def initialize_default_functions(self) -> None:
         """Do nothing: sampler, resetter and logger bring their own kernels."""
 
     def _get_function(self, name: str) -> Any:
-        """Return a handle that launches the kernel: in WarpDrive the first name of `get_function`."""
+        """Return a handle that launches the kernel; see `get_function`."""
         return self.get_function(name)
 
     @property
@@ -116,7 +119,7 @@ class WrapperFunctionManager(CUDAFunctionManager):
 
 
 class _FunctionManager(WrapperFunctionManager, abc.ABC):
-    """Function manager of WarpDrive: kernels with a thread for each agent, on one backend."""
+    """WarpDrive's function manager on one backend: one thread per agent."""
 
     of_backend: ClassVar[str]
 
@@ -133,20 +136,20 @@ class _FunctionManager(WrapperFunctionManager, abc.ABC):
         customized_env_registrar: EnvironmentRegistrar | None = None,
         event_messenger: Any = None,
     ) -> None:
-        """Build the registered source of an environment for this manager's sizes and keep its kernels.
+        """Build the registered source of an environment and load its kernels.
 
         Args:
             env_name: Environment.
-            template_header_file: Accepted: the sizes need no template.
-            template_runner_file: Likewise.
-            template_path: Likewise.
-            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
-            customized_env_registrar: Where the source is looked up; None: the shared registrar.
-            event_messenger: Accepted: nothing here needs coordination.
+            template_header_file: Ignored: the sizes need no template.
+            template_runner_file: Ignored.
+            template_path: Ignored.
+            default_functions_included: Ignored: sampler, resetter and logger bring their own kernels.
+            customized_env_registrar: Registrar with the source; None: the shared registrar.
+            event_messenger: Ignored: nothing here needs coordination.
 
         Raises:
-            ConfigError: No source is registered under that name, or a Numba module is to have several blocks.
-            CompileError: With the compiler's message, or a name is taken.
+            ConfigError: No source has that name, or a Numba module would need several blocks.
+            CompileError: The build failed (with the compiler's message), or a name is taken.
         """
         source = (customized_env_registrar or env_registrar).get_cuda_env_src_path(env_name, self.of_backend)
         source = source or default_source(env_name, self.backend.language)
@@ -159,17 +162,17 @@ class _FunctionManager(WrapperFunctionManager, abc.ABC):
 
     @abc.abstractmethod
     def _load_source(self, source: str) -> None:
-        """Build a source and keep its kernels."""
+        """Build a source and load its kernels."""
 
 
 class PyCUDAFunctionManager(_FunctionManager):
-    """Compiles CUDA C with a thread for each agent, and launches it.
+    """Function manager for CUDA C, with one thread per agent.
 
     Args:
         num_agents: Agents in each environment.
         num_envs: Environments.
         blocks_per_env: Blocks that share an environment; above 1 they are a thread block cluster.
-        process_id: Accepted; the cache of compiled code needs no coordination.
+        process_id: Ignored; the cache of compiled code needs no coordination.
     """
 
     of_backend = "pycuda"
@@ -180,28 +183,28 @@ class PyCUDAFunctionManager(_FunctionManager):
         self._undeclared: set[str] = set()
 
     def load_cuda_from_source_code(self, code: str, default_functions_included: bool = True) -> None:
-        """Compile CUDA C text and keep its kernels.
+        """Compile CUDA C text and load its kernels.
 
         Args:
-            code: The text, whose kernels are ``extern "C" __global__ void``.
-            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
+            code: Text with kernels that are ``extern "C" __global__ void``.
+            default_functions_included: Ignored: sampler, resetter and logger bring their own kernels.
 
         Raises:
-            CompileError: With the compiler's message.
+            CompileError: The build failed; with the compiler's message.
         """
         self._load_source(str(cached({"code": code}, ".cu", lambda path: _write(path, code))))
 
     def load_cuda_from_binary_file(self, cubin: str | Path, default_functions_included: bool = True) -> None:
         """Load compiled code (cubin, fatbin); `initialize_functions` names its kernels.
 
-        A file in a folder `cuda_bin` need not be there: it is built from the source of its name in `cuda_includes`.
+        A missing file in a folder `cuda_bin` is built from the source of its name in `cuda_includes`.
 
         Args:
-            cubin: The file.
-            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
+            cubin: File of compiled code.
+            default_functions_included: Ignored: sampler, resetter and logger bring their own kernels.
 
         Raises:
-            ConfigError: There is no such file.
+            ConfigError: The file does not exist.
         """
         path = Path(cubin)
         if source := source_of_binary(path):
@@ -215,17 +218,18 @@ class PyCUDAFunctionManager(_FunctionManager):
 
     @staticmethod
     def compile(main_file: str | Path, cubin_file: str | Path, arch: str | None = None) -> None:
-        """Compile a CUDA C source, for the sizes of `update_env_header`, for `load_cuda_from_binary_file`.
+        """Compile a CUDA C source for `load_cuda_from_binary_file`.
 
-        Where `host` plays the part of `pycuda`, it is built there and no file is written: what loads one builds anew.
+        Uses the sizes of `update_env_header`. If `host` replaces `pycuda`, it compiles there and writes no file;
+        loading compiles again.
 
         Args:
             main_file: Source.
-            cubin_file: Where the compiled code goes; its folder is made.
-            arch: Architecture, ``"sm_90"``; None: that of the current GPU, for which one is needed.
+            cubin_file: Output file; its folder is created.
+            arch: Architecture, ``"sm_90"``; None: that of the current GPU, which must exist.
 
         Raises:
-            CompileError: With the compiler's message, or because there is no compiler.
+            CompileError: The build failed (with the compiler's message), or no compiler is installed.
         """
         source = Path(main_file)
         sizes = warp_drive_sizes(whole_text(source), **header_sizes)
@@ -246,10 +250,10 @@ class PyCUDAFunctionManager(_FunctionManager):
         self.load({"cuda_c": Path(source)}, sizes)
 
     def initialize_functions(self, names: Sequence[str]) -> None:
-        """Check that the kernels of these names are loaded, and look them up in a compiled file.
+        """Check that the named kernels are loaded, and find them in a compiled file.
 
         Raises:
-            CompileError: There is no kernel of a name.
+            CompileError: A kernel does not exist.
         """
         for name in names:
             if self._binary is not None and not self.has_function(name):
@@ -264,24 +268,24 @@ class PyCUDAFunctionManager(_FunctionManager):
 
 
 class NumbaFunctionManager(_FunctionManager):
-    """Loads Numba modules whose kernels have a thread for each agent, and launches them.
+    """Function manager for Numba modules, with one thread per agent.
 
     Args:
         num_agents: Agents in each environment.
         num_envs: Environments.
         blocks_per_env: Must be 1 once a module is loaded.
-        process_id: Accepted; nothing here needs coordination.
+        process_id: Ignored; nothing here needs coordination.
     """
 
     of_backend = "numba"
     dynamic_import_numba = _FunctionManager.load_registered
 
     def import_numba_from_source_code(self, numba_path: str, default_functions_included: bool = True) -> None:
-        """Execute a module for this manager's sizes and keep its kernels.
+        """Execute a module for this manager's sizes and load its kernels.
 
         Args:
             numba_path: Dotted name of the module.
-            default_functions_included: Accepted: sampler, resetter and logger bring their own kernels.
+            default_functions_included: Ignored: sampler, resetter and logger bring their own kernels.
 
         Raises:
             ConfigError: ``blocks_per_env`` is above 1.
@@ -292,7 +296,7 @@ class NumbaFunctionManager(_FunctionManager):
     def import_numba_env_config(
         self, template_header_file: str | None = None, template_path: str | Path | None = None
     ) -> None:
-        """Do nothing: each module that is loaded finds a config of this manager's sizes."""
+        """Do nothing: each loaded module gets a config with this manager's sizes."""
 
     def _load_source(self, source: str) -> None:
         numba_modules.load(self, source)
@@ -302,31 +306,32 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-# ------------------------------------------------------------------ resets and draws
+# ------------------------------------------------------------------ resets and sampling
 
 
 class CUDAEnvironmentReset(resetter.CUDAEnvironmentReset):
-    """The core's resetter, with the parts of a reset that WarpDrive's offers by themselves."""
+    """Our resetter with separate methods for the parts of a reset."""
 
     def reset_when_done_deterministic(self, data_manager: data_manager.CUDADataManager, force_reset: int) -> None:
-        """Enqueue the restore of arrays with a saved copy, and leave ``_done_`` and ``_timestep_`` as they are.
+        """Enqueue the restore of saved arrays; ``_done_`` and ``_timestep_`` stay.
 
         Args:
-            data_manager: With the environment's arrays.
-            force_reset: 1: of all environments, 0: of the finished ones.
+            data_manager: Data manager with the environment's arrays.
+            force_reset: 1: all environments, 0: finished ones.
 
         Raises:
-            ConfigError: There are pools too, or a kernel ``reset``, which restore all that there is: call
-                `reset_when_done`.
+            ConfigError: Pools or a kernel ``reset`` exist and restore other arrays: call `reset_when_done`.
         """
         is_all = not (data_manager.reset_target_to_pool or self._functions.has_function(resetter.OWN_KERNEL))
         self._reset("reset_when_done_deterministic", data_manager, force_reset, is_all)
 
     def reset_when_done_from_pool(self, data_manager: data_manager.CUDADataManager, force_reset: int) -> None:
-        """Enqueue the draw of a row of each pool, otherwise as `reset_when_done_deterministic`; without pools nothing.
+        """Enqueue the draw of a row of each pool; nothing without pools.
+
+        See `reset_when_done_deterministic` for the arguments.
 
         Raises:
-            ConfigError: There are arrays with a saved copy too: call `reset_when_done`.
+            ConfigError: Saved arrays exist too: call `reset_when_done`.
         """
         if data_manager.reset_target_to_pool:
             self._reset("reset_when_done_from_pool", data_manager, force_reset, not data_manager.reset_data_list)
@@ -337,7 +342,7 @@ class CUDAEnvironmentReset(resetter.CUDAEnvironmentReset):
 
 
 class NumbaOUProcess(CUDASampler):
-    """The core's sampler of continuous actions."""
+    """Our sampler of continuous actions."""
 
     reset_state = CUDASampler.reset_noise
 
@@ -346,9 +351,9 @@ class NumbaOUProcess(CUDASampler):
 
 
 class UndeclaredFunction:
-    """A kernel of a compiled file: its parameters are taken to be what it is launched with, unchecked.
+    """Kernel of a compiled file; its launch arguments are not checked.
 
-    Has both of WarpDrive's forms: ``f(*arguments, block=, grid=)`` and ``f[grid, block](*arguments)``.
+    Accepts both of WarpDrive's forms: ``f(*arguments, block=, grid=)`` and ``f[grid, block](*arguments)``.
     """
 
     def __init__(self, functions: CUDAFunctionManager, name: str, module: Any) -> None:
@@ -370,7 +375,7 @@ class UndeclaredFunction:
 
 
 def _sized(argument: Any) -> Any:
-    """Return a tensor as it is, and a number as a NumPy scalar of 32 bits where it says no size itself."""
+    """Return Python numbers as 32-bit NumPy scalars; tensors and scalars unchanged."""
     if isinstance(argument, torch.Tensor | np.generic):
         return argument
     return np.float32(argument) if isinstance(argument, float) else np.int32(argument)

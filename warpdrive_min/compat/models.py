@@ -1,7 +1,7 @@
-"""WarpDrive's models: built around a wrapper and a policy's name, they give the probabilities of each action type.
+"""WarpDrive's models: probabilities of each action type.
 
-The built-in ones are this project's networks seen from WarpDrive's side, with the same weights. Models that a user
-has written on `ModelBaseFullyConnected` and added to `ModelFactory` are seen from this project's side when they train.
+A model is built for a wrapper and a policy's name. Built-in models are adapters of our networks with the same weights.
+Users' models on `ModelBaseFullyConnected`, added to `ModelFactory`, are adapted to our side for training.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Tensor = torch.Tensor
 Policies = Mapping[str, Sequence[Hashable]]
 
 FORBIDDEN: Final = -1e20
-"""Added to the logit of a choice that is not allowed."""
+"""Value added to the logit of a forbidden choice."""
 
 
 def apply_logit_mask(logits: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -48,25 +48,27 @@ def apply_logit_mask(logits: Tensor, mask: Tensor | None = None) -> Tensor:
     return logits if mask is None else logits + (1 - mask) * FORBIDDEN
 
 
-# ------------------------------------------------------------------ what models are made of
+# ------------------------------------------------------------------ base of models
 
 
 def as_mapping(model_config: Mapping[str, Any] | Sequence[int]) -> Mapping[str, Any]:
-    """Return the mapping, or the widths of layers as one."""
+    """Return a mapping; widths of layers become one."""
     return model_config if isinstance(model_config, Mapping) else {"fc_dims": list(model_config)}
 
 
 class ModelBaseFullyConnected(nn.Module):
-    """Base of WarpDrive's models: sizes, heads and observations of one policy; a subclass gives `fc` and ``forward``.
+    """Base of WarpDrive's models: sizes, heads and observations of one policy.
+
+    A subclass provides `fc` and ``forward``.
 
     Args:
         env: Started wrapper with the arrays that a trainer pushes.
-        model_config: Mapping with ``fc_dims``, and with ``output_w`` and ``output_b`` of continuous actions; or the
-            widths alone, as WarpDrive 1.x has them.
+        model_config: Mapping with ``fc_dims``, and for continuous actions ``output_w`` and ``output_b``; or only the
+            widths, as in WarpDrive 1.x.
         policy: Name of the policy.
         policy_tag_to_agent_id_map: Agents of each policy.
-        create_separate_placeholders_for_each_policy: Each policy has arrays of its own.
-        obs_dim_corresponding_to_num_agents: Axis of the agents in observations, ``"first"`` or ``"last"``.
+        create_separate_placeholders_for_each_policy: Each policy has its own arrays.
+        obs_dim_corresponding_to_num_agents: Agents' axis of observations, ``"first"`` or ``"last"``.
         include_policy_head: Make `policy_head`, a list of layers, or one layer for continuous actions.
         include_value_head: Make `vf_head`.
     """
@@ -101,7 +103,7 @@ class ModelBaseFullyConnected(nn.Module):
         self.flattened_action_size = self.space.n_types
         self.output_dims = list(self.space.categories) or [self.space.n_types]
         self.action_mask: Tensor | None = None
-        """Mask of the last step, (n_envs, n_agents, choices), where the environment has masks."""
+        """Mask of the last step, (n_envs, n_agents, choices); None without masks."""
         self.fc: nn.Module = nn.ModuleDict()
         width = self.fc_dims[-1]
         if include_policy_head:
@@ -112,13 +114,16 @@ class ModelBaseFullyConnected(nn.Module):
 
     @property
     def env(self) -> EnvWrapper:
-        """The wrapper, which the model does not keep alive."""
+        """Wrapper; the model does not keep it alive."""
         wrapper = self._env()
         assert wrapper is not None, "a model is used while its environments are there"
         return wrapper
 
     def process_one_step_obs(self) -> Tensor:
-        """Return what the policy's agents see now, (n_envs, n_agents, size), and keep their `action_mask`; enqueues."""
+        """Return the policy's current observations and set `action_mask`; enqueues.
+
+        Observations are (n_envs, n_agents, size).
+        """
         arrays = self._arrays()
         observations, mask = empty_observation(arrays, (self.env.n_envs, arrays.n_agents))
         arrays.observe(observations, mask)
@@ -126,22 +131,25 @@ class ModelBaseFullyConnected(nn.Module):
         return observations
 
     def get_flattened_obs(self) -> Tensor:
-        """Return what all agents see that share the policy's arrays, (n_envs, agents of the arrays, size); enqueues."""
+        """Return observations of all agents in the policy's arrays; enqueues.
+
+        They are (n_envs, agents of the arrays, size).
+        """
         return torch.cat([flat_entries(part).float() for part in self._arrays().observations], -1)
 
     def reshape_and_flatten_obs(self, obs: Tensor) -> Tensor:
-        """Return an array of observations, as it lies, as (n_envs, agents of the array, size)."""
+        """Reshape an array of observations to (n_envs, agents of the array, size)."""
         members = self.policy_tag_to_agent_id_map[self.policy]
         layout = self._layout()
         return flat_entries(layout.by_agent(obs, len(members) if layout.saved[0] else self.env.n_agents))
 
     def push_processed_obs_to_batch(self, batch_index: int, processed_obs: Tensor, ring_buffer: Any = None) -> None:
-        """Keep what `process_one_step_obs` gave, as a row of the policy's batch; enqueues.
+        """Store the result of `process_one_step_obs` in the policy's batch; enqueues.
 
         Args:
-            batch_index: Row; a negative one keeps nothing.
+            batch_index: Row; a negative one stores nothing.
             processed_obs: (n_envs, n_agents, size).
-            ring_buffer: `RingBufferManager`; where it has the batch's name, that buffer takes the row instead.
+            ring_buffer: `RingBufferManager`; if it has the batch's name, the row goes to that buffer.
         """
         if batch_index < 0:
             return
@@ -152,7 +160,10 @@ class ModelBaseFullyConnected(nn.Module):
         self.env.cuda_data_manager.tensor(name)[batch_index] = processed_obs
 
     def probabilities(self, head: Tensor) -> list[Tensor]:
-        """Return the probabilities of each action type, or each continuous action, of a head (..., outputs)."""
+        """Return probabilities per action type, or continuous actions, from a head.
+
+        The head is (..., outputs).
+        """
         if self.is_deterministic:
             return [part.contiguous() for part in torch.split(head, 1, -1)]
         parts = torch.split(apply_logit_mask(head, self.action_mask), self.output_dims, -1)
@@ -167,14 +178,14 @@ class ModelBaseFullyConnected(nn.Module):
 
 
 class _BuiltIn(ModelBaseFullyConnected):
-    """A network of this project, seen from WarpDrive's side; its state_dict has WarpDrive's keys.
+    """Adapter of one of our networks; its state_dict has WarpDrive's keys.
 
     Args:
-        env: As of `ModelBaseFullyConnected`, like all others but ``core``.
-        model_config: Likewise.
-        others: Likewise, in order.
-        core: The network; None: a new one.
-        named: The others by name.
+        env: As for `ModelBaseFullyConnected`, like all others except ``core``.
+        model_config: As for `ModelBaseFullyConnected`.
+        others: Remaining arguments, in order.
+        core: Network; None: a new one.
+        named: Remaining arguments, by name.
     """
 
     config_type: ClassVar[type[ModelConfig]]
@@ -203,13 +214,13 @@ class _BuiltIn(ModelBaseFullyConnected):
         """Copy weights under WarpDrive's names into the network, in place.
 
         Raises:
-            DataError: A name is missing or too many, or a shape differs, be it ``strict`` or not.
+            DataError: A name is missing or unknown, or a shape differs; ``strict`` is ignored.
         """
         weights.load_warpdrive_state_dict(self.core, state_dict)
 
 
 class FullyConnected(_BuiltIn):
-    """Probabilities and value from one trunk; arguments as of `ModelBaseFullyConnected`."""
+    """Probabilities and value from one trunk; see `ModelBaseFullyConnected`."""
 
     name = "torch_fully_connected"
     config_type = ModelConfig
@@ -223,10 +234,10 @@ class FullyConnected(_BuiltIn):
         batch_index: int = -1,
         batch_size: int | None = None,
     ) -> tuple[list[Tensor], Tensor]:
-        """Return the probabilities of each action type, (..., choices) each, and the value (...).
+        """Return probabilities (..., choices) of each action type, and the value (...).
 
-        Without ``obs``, as WarpDrive's trainers before 2.7 call it, the agents see what there is now, which becomes the
-        row ``batch_index`` of the policy's batch; a negative one keeps nothing.
+        Without ``obs``, as in WarpDrive's trainers before 2.7, the model reads the current observations. They become
+        the row ``batch_index`` of the policy's batch; a negative index stores nothing.
         """
         if obs is None:
             obs = self.process_one_step_obs()
@@ -236,7 +247,7 @@ class FullyConnected(_BuiltIn):
 
 
 class FullyConnectedActor(_BuiltIn):
-    """Actions, or probabilities; arguments as of `ModelBaseFullyConnected`."""
+    """Actions or probabilities; see `ModelBaseFullyConnected`."""
 
     name = "torch_fully_connected_actor"
     config_type = ActorModelConfig
@@ -248,14 +259,14 @@ class FullyConnectedActor(_BuiltIn):
 
 
 class FullyConnectedActionValueCritic(_BuiltIn):
-    """The value of actions; arguments as of `ModelBaseFullyConnected`."""
+    """Value of actions; see `ModelBaseFullyConnected`."""
 
     name = "torch_fully_connected_q"
     config_type = CriticModelConfig
     build = models.create_critic
 
     def forward(self, obs: Tensor, action: Tensor | Sequence[Tensor]) -> Tensor:
-        """Return the value (...) of actions: (..., n_types), or those of each type."""
+        """Return the value (...) of actions: (..., n_types), or a tensor per type."""
         actions = action if isinstance(action, Tensor) else torch.cat(list(action), -1)
         value: Tensor = self.core(obs, actions)
         return value
@@ -268,55 +279,54 @@ BUILT_IN: Final[dict[str, type[_BuiltIn]]] = {
 }
 
 
-# ------------------------------------------------------------------ by name
+# ------------------------------------------------------------------ factory
 
 
 class ModelFactory(parts.ModelFactory):
-    """Models that are built as WarpDrive builds them, by the name that a run config gives as ``model.type``."""
+    """WarpDrive's models by name, the run config's ``model.type``."""
 
     _classes: ClassVar[dict[str, Callable[..., nn.Module] | str]] = dict(BUILT_IN)
     model_pool = _classes
 
     @classmethod
     def add(cls, model_name: str, model_path: str | Path | type[nn.Module], object_name: str | None = None) -> None:
-        """Add a model, with which the trainers of `warp_drive` can train too.
+        """Add a model, also for the trainers of `warp_drive`.
 
         Args:
             model_name: A new name.
-            model_path: The class, which takes the arguments of `ModelBaseFullyConnected`, and whose ``forward(obs)``
-                returns (list of probabilities, value), or of DDPG's actor a list of actions, and of its critic
-                ``forward(obs, action)`` a value; or where the class is: the path of a ``.py`` file, or the dotted name
-                of a module.
-            object_name: Name of the class there.
+            model_path: Class, or its place: the path of a ``.py`` file, or the dotted name of a module. The class takes
+                the arguments of `ModelBaseFullyConnected`. Its ``forward(obs)`` returns (list of probabilities, value).
+                DDPG's actor returns a list of actions, and its critic's ``forward(obs, action)`` a value.
+            object_name: Name of the class in the file or module.
 
         Raises:
-            ConfigError: The name is taken, there is no such file, module or class, or it is no ``torch.nn.Module``.
+            ConfigError: The name is taken, the file, module or class does not exist, or it is no ``torch.nn.Module``.
         """
         super().add(model_name, model_path, object_name)
         made = type(f"Trained_{model_name}", (_Trained,), {"build": staticmethod(cls.create(model_name))})
         parts.ModelFactory.add(model_name, made)
 
 
-# ------------------------------------------------------------------ in training
+# ------------------------------------------------------------------ training
 
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """For whom models are built at present."""
+    """Trainer that models are being built for."""
 
     env: EnvWrapper
     policies: Policies
     arrays: tuple[bool, str]
-    """Separate arrays for each policy, and the axis of agents in observations."""
+    """Separate arrays for each policy, and the agents' axis of observations."""
     configs: Mapping[str, PolicyConfig]
     given: Mapping[str, Any]
-    """Sections of the user's run config by policy, with keys that only the user's models know."""
+    """The user's run config sections by policy, with keys of the user's models."""
     n_steps: int
     """Steps of a rollout: rows of the batches."""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of WarpDrive's models that are the same for all policies."""
+        """Arguments of WarpDrive's models common to all policies."""
         return {
             "env": self.env,
             "policy_tag_to_agent_id_map": self.policies,
@@ -325,9 +335,9 @@ class Building:
         }
 
     def lend_batches(self) -> None:
-        """Give the batches their names and shapes before the rollouts are there, without memory.
+        """Declare names and shapes of the batches before rollouts, without memory.
 
-        Models of users read them when they are made, as WarpDrive's own does.
+        Users' models read them in the constructor, as WarpDrive's own does.
         """
         data = self.env.cuda_data_manager
         for policy, agents in self.policies.items():
@@ -341,7 +351,7 @@ _building: ContextVar[Building] = ContextVar("_building")
 
 @contextlib.contextmanager
 def building(what: Building) -> Iterator[Building]:
-    """Build models that a user added for a trainer, within a ``with`` statement."""
+    """Build a user's models for a trainer, within a ``with`` statement."""
     token = _building.set(what)
     try:
         yield what
@@ -350,9 +360,9 @@ def building(what: Building) -> Iterator[Building]:
 
 
 class _Trained(nn.Module):
-    """A user's model seen from this project's side: heads are logits, whatever the arguments of its constructor.
+    """Adapter of a user's model to our side; heads are logits.
 
-    Its weights have the names that they have in the user's model, in checkpoints and WarpDrive's files.
+    Any constructor arguments work. Weights keep the names of the user's model, in checkpoints and WarpDrive's files.
     """
 
     build: ClassVar[Callable[..., nn.Module]]
@@ -376,23 +386,23 @@ class _Trained(nn.Module):
         extra = given if part == "model" else given.get(part) or {}
         of_model: dict[str, Any] = {"model_config": {**config.to_dict(), **extra}}
         parameters = inspect.signature(self.build).parameters
-        if "fc_dims" in parameters and "model_config" not in parameters:  # of WarpDrive 1.2 to 2.0
+        if "fc_dims" in parameters and "model_config" not in parameters:  # WarpDrive 1.2 to 2.0
             of_model = {"fc_dims": of_model["model_config"]["fc_dims"]}
         self.model = self.build(policy=policy, **of_model, **what.arguments)
         self._shared = [weakref.ref(each) for each in (what.env, getattr(what.env, "given", what.env), what.env.env)]
-        """Environments that the user's model may hold, and that its copies, DDPG's targets, hold too."""
+        """Environments that the user's model and its copies (DDPG's targets) may hold."""
         parts.initialise(self.model, config.init_method)
         self._is_continuous = space.is_continuous
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Trained:
-        """Return a copy of the network that is in the same environments."""
+        """Return a copy of the network that shares its environments."""
         memo.update({id(each): each for ref in self._shared if (each := ref()) is not None})
         made = type(self).__new__(type(self))
         vars(made).update(copy.deepcopy(vars(self), memo))
         return made
 
     def forward(self, observations: Tensor, *actions: Tensor) -> Any:
-        """Return (head, value); of an actor its actions, of a critic the value of ``actions``."""
+        """Return (head, value); for an actor actions, for a critic a value."""
         outputs = self.model(observations, *actions)
         if isinstance(outputs, Tensor):
             return outputs
@@ -408,7 +418,7 @@ class _Trained(nn.Module):
 
     def _head(self, parts: Sequence[Tensor]) -> Tensor:
         head = torch.cat(list(parts), -1)
-        # Probabilities are logits once their logarithm is taken; one of 0 has none.
+        # The logarithms of probabilities are logits; log 0 is undefined.
         return head if self._is_continuous else head.clamp(min=torch.finfo(head.dtype).tiny).log()
 
     def state_dict(self, *arguments: Any, **named: Any) -> Any:
@@ -421,12 +431,14 @@ class _Trained(nn.Module):
 
 
 def seen_from_warpdrive(core: nn.Module, kind: str, **arguments: Any) -> nn.Module:
-    """Return a network that trains as WarpDrive's users know it: their own model, or a built-in one around it.
+    """Return a training network as WarpDrive's users know it.
+
+    That is their own model, or a built-in one around the network.
 
     Args:
-        core: The network.
-        kind: Which built-in one.
-        arguments: Of its constructor.
+        core: Network.
+        kind: Name of the built-in model.
+        arguments: Its constructor's arguments.
     """
     inner = core.module if isinstance(core, models.Adapted) else core
     return inner.model if isinstance(inner, _Trained) else BUILT_IN[kind](core=core, **arguments)

@@ -1,4 +1,4 @@
-"""WarpDrive's module paths, served to ``import`` by a finder; ``names.toml`` and its neighbours are the tables."""
+"""Import finder for WarpDrive's modules; tables are ``names.toml`` and others."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from warpdrive_min.compat import torch_on_host
 from warpdrive_min.errors import ConfigError, known, require
 
 CHOICE: Final = "WARPDRIVE_MIN_COMPAT"
-"""Environment variable; ``replace`` goes before a `warp_drive` that is really installed."""
+"""Environment variable; ``replace`` overrides an installed `warp_drive`."""
 
 PLAYER: Final = "WARPDRIVE_MIN_PYCUDA"
-"""Environment variable; ``host`` lets that backend run what is written for `pycuda`, without a GPU."""
+"""Environment variable; ``host`` runs code for `pycuda` without a GPU."""
 
 
 def _table(name: str) -> Any:
@@ -30,20 +30,26 @@ def _table(name: str) -> Any:
 
 
 NAMES: Final[dict[str, dict[str, str]]] = _table("names.toml")
-"""Source of each name of each module of 2.7, ``module:attribute``, imported when it is first asked for."""
+"""Source ``module:attribute`` of each name of each module of 2.7.
+
+Imported on first access.
+"""
 EARLIER: Final[dict[str, dict[str, str]]] = _table("names_before.toml")
-"""Likewise of versions 1.0 to 2.6, of what 2.7 has no more."""
+"""Names of versions 1.0 to 2.6 that 2.7 no longer has, as `NAMES`."""
 LEFT_OUT: Final[dict[str, str]] = _table("left_out.toml")
-"""Reason why a name is not there, by a pattern of ``module.name`` or ``module.Class.name``."""
+"""Reasons why names are unsupported.
+
+Keys are patterns of ``module.name`` or ``module.Class.name``.
+"""
 
 
 def offered(module: str) -> dict[str, str]:
-    """Return the source of each name that a module has, of all versions."""
+    """Return the source of each name of a module, in any version."""
     return {**EARLIER.get(module, {}), **NAMES.get(module, {})}
 
 
 def why_left_out(name: str) -> str | None:
-    """Return why a dotted name of WarpDrive is not there; None: no reason is known."""
+    """Return the reason why a dotted name is unsupported; None if unknown."""
     return next((reason for pattern, reason in LEFT_OUT.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
@@ -51,12 +57,15 @@ def why_left_out(name: str) -> str | None:
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds and makes the modules of the table below one top-level name, and the packages that they lie in."""
+    """Finder and loader of the table's modules and their parent packages.
+
+    It serves one top-level name.
+    """
 
     def __init__(self, top: str, *, hides: bool) -> None:
         self.top = top
         self.hides = hides
-        """It stands before the other finders, whose module of the name it would hide."""
+        """True if it precedes the other finders and hides their module."""
         self._modules = {name for name in (*NAMES, *EARLIER) if name.split(".")[0] == top}
         parts = [name.split(".") for name in self._modules]
         self._packages = {".".join(part[:length]) for part in parts for length in range(1, len(part))}
@@ -65,7 +74,7 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module of the table, or of a package on the way to one."""
+        """Return the spec of a module of the table or a parent package."""
         if self._is_looking_elsewhere:  # some finders ask all others
             return None
         if self.hides and fullname == self.top:
@@ -75,7 +84,7 @@ class _Finder(MetaPathFinder, Loader):
         return None
 
     def refuse_to_shadow(self) -> None:
-        """Raise `ConfigError` if another finder knows the top-level name, unless the user has chosen ours."""
+        """Raise `ConfigError` if another finder has the name, unless the user chose ours."""
         is_asked_for = sys.argv[:1] == ["-m"] and "warpdrive_min.compat" in sys.orig_argv  # while Python looks it up
         if is_asked_for or os.environ.get(CHOICE) == "replace":
             return
@@ -86,7 +95,7 @@ class _Finder(MetaPathFinder, Loader):
             )
 
     def hidden(self) -> ModuleSpec | None:
-        """Return what would be imported under the top-level name without this finder; None: nothing."""
+        """Return the spec that this finder hides; None if nothing."""
         self._is_looking_elsewhere = True
         try:
             specs = (finder.find_spec(self.top, None) for finder in sys.meta_path if finder is not self)
@@ -99,7 +108,7 @@ class _Finder(MetaPathFinder, Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its names, each of which is imported when it is first asked for."""
+        """Give the module its names; each is imported on first access."""
         names = offered(module.__name__)
         if (whole := names.pop("*", None)) is not None:
             names |= {name: f"{whole}:{name}" for name in importlib.import_module(whole).__all__}
@@ -124,20 +133,19 @@ def _resolve(module: str, name: str, names: Mapping[str, str]) -> Any:
 
 
 def hidden(top: str) -> ModuleSpec | None:
-    """Return what would be imported under a top-level name without ours; None: nothing."""
+    """Return the spec that our finder of a top-level name hides; None if nothing."""
     finders = (finder for finder in sys.meta_path if isinstance(finder, _Finder) and finder.top == top)
     return next(finders).hidden()
 
 
 def install() -> None:
-    """Offer WarpDrive's modules to ``import``; a second call does nothing.
+    """Install the finder of WarpDrive's modules; a second call does nothing.
 
-    `warp_drive` goes before whatever else has that name, which there must not be: see Raises. `example_envs` goes
-    last, so that a folder of that name beside the user's script is the user's own.
+    Our `warp_drive` precedes any other of that name; see Raises. Our `example_envs` comes last, so a folder of that
+    name next to the user's script is the user's own.
 
     Raises:
-        ConfigError: A `warp_drive` is really installed, and the environment variable WARPDRIVE_MIN_COMPAT is not
-            ``replace``.
+        ConfigError: A `warp_drive` is installed, and the environment variable WARPDRIVE_MIN_COMPAT is not ``replace``.
     """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
@@ -151,12 +159,12 @@ def install() -> None:
 
 
 def cast_pycuda() -> None:
-    """Let the backend that the environment variable WARPDRIVE_MIN_PYCUDA names play the part of `pycuda`.
+    """Replace `pycuda` by the backend in WARPDRIVE_MIN_PYCUDA.
 
-    Where that is `host`, torch takes its device `cuda` for the CPU, in this thread.
+    For `host`, torch treats its device `cuda` as the CPU, in this thread.
 
     Raises:
-        ConfigError: It is neither ``host`` nor ``pycuda``.
+        ConfigError: The variable is neither ``host`` nor ``pycuda``.
     """
     player = os.environ.get(PLAYER) or "pycuda"
     require(player in ("host", "pycuda"), PLAYER, "must be 'host' or 'pycuda'", player)
@@ -165,7 +173,7 @@ def cast_pycuda() -> None:
 
 
 def _place(spec: ModuleSpec | None) -> str:
-    """Say where a module lies; a folder without ``__init__.py`` has locations only."""
+    """Return a module's location; a namespace package has locations only."""
     if spec is None:
         return "a module without a file"
     return spec.origin or ", ".join(spec.submodule_search_locations or [])

@@ -1,8 +1,8 @@
-"""WarpDrive's step modules in Numba: kernels at module level that take their sizes from a config module.
+"""WarpDrive's Numba step modules: kernels with sizes from a config module.
 
-They say ``from warp_drive.numba_includes.env_config import *`` (or import the module) and use `wkNumberEnvs`,
-`wkNumberAgents` and `wkBlocksPerEnv`. That module exists while a step module is loaded. Each load executes the step
-module afresh, and whatever it imports that depends on the config, so that several sizes live in one process.
+They contain ``from warp_drive.numba_includes.env_config import *`` (or import the module) and use `wkNumberEnvs`,
+`wkNumberAgents` and `wkBlocksPerEnv`. The config module exists only while a step module is loaded. Each load executes
+the step module again, with every imported module that depends on the config. So several sizes work in one process.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ CONFIG: Final = f"{PACKAGE}.env_config"
 
 
 def load(functions: CUDAFunctionManager, name: str) -> list[str]:
-    """Execute a step module for the manager's sizes and keep its kernels; returns their names.
+    """Execute a step module for the manager's sizes; return its kernels' names.
 
     Raises:
-        ConfigError: The environment is spread over several blocks.
+        ConfigError: An environment spans several blocks.
         CompileError: A kernel with explicit signatures does not compile, or a name is taken.
     """
     return keep(functions, execute(functions, name))
 
 
 def execute(functions: CUDAFunctionManager, name: str) -> ModuleType:
-    """Execute a module that may import the config, for the manager's sizes; not for several threads at once.
+    """Execute a module that may import the config; not thread-safe.
 
     Raises:
         CompileError: A kernel with explicit signatures does not compile.
@@ -61,10 +61,12 @@ def execute(functions: CUDAFunctionManager, name: str) -> ModuleType:
 
 
 def keep(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:
-    """Keep the kernels of an executed module, which have a thread for each agent; returns their names.
+    """Register the kernels of an executed module and return their names.
+
+    Each has one thread per agent.
 
     Raises:
-        ConfigError: The environment is spread over several blocks.
+        ConfigError: An environment spans several blocks.
         CompileError: A name is taken.
     """
     what, got = f"step module {module.__name__!r}", functions.blocks_per_env
@@ -74,7 +76,7 @@ def keep(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:
 
     def probe() -> None: ...
 
-    dispatcher = type(cuda.jit(probe))  # another class in the simulator
+    dispatcher = type(cuda.jit(probe))  # the simulator has another class
     return functions.keep(
         {
             name: NumbaKernel(name, value, exact=False, owns_environments=False)
@@ -89,12 +91,12 @@ def _is_device_function(function: Any) -> bool:
     return bool(function.targetoptions.get("device") if simulated is None else simulated)
 
 
-# ------------------------------------------------------------------ a module that is there for a while
+# ------------------------------------------------------------------ a temporary module
 
 
 @contextlib.contextmanager
 def _offered(config: ModuleType, main: str) -> Iterator[None]:
-    """Let the config be imported, then forget it and every module that was imported meanwhile and depends on it."""
+    """Make the config importable, then remove it and all modules that use it."""
     package = importlib.import_module(PACKAGE)
     earlier = sys.modules.pop(main, None)
     before = set(sys.modules)
@@ -113,7 +115,7 @@ def _offered(config: ModuleType, main: str) -> Iterator[None]:
 
 
 def _recording(imports: set[tuple[str, str]]) -> Any:
-    """Return ``__import__`` that also notes who imports what."""
+    """Return an ``__import__`` that records importers and their imports."""
     original = builtins.__import__
 
     def record(
@@ -134,7 +136,7 @@ def _recording(imports: set[tuple[str, str]]) -> Any:
 
 
 def _importers(name: str, imports: set[tuple[str, str]]) -> set[str]:
-    """Return the modules that import one, directly or through others."""
+    """Return the modules that import one, directly or indirectly."""
     found: set[str] = set()
     new = {name}
     while new:
@@ -144,7 +146,7 @@ def _importers(name: str, imports: set[tuple[str, str]]) -> set[str]:
 
 
 def _forget(name: str) -> ModuleType:
-    """Remove a module from where ``import`` would find it again."""
+    """Remove a module from ``sys.modules`` and its parent package."""
     module = sys.modules.pop(name)
     parent, _, child = name.rpartition(".")
     if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
@@ -153,9 +155,9 @@ def _forget(name: str) -> ModuleType:
 
 
 def _freeze(config: ModuleType, package: ModuleType, modules: Sequence[ModuleType]) -> None:
-    """Give modules that hold the packages on the way to the config copies of them, which hold it for good.
+    """Give modules copies of the config's packages that keep the config.
 
-    Numba compiles at the first launch, when the real packages no longer have it, or have another one.
+    Numba compiles at the first launch, when the real packages have no config, or another one.
     """
     top = sys.modules[PACKAGE.partition(".")[0]]
     own_package, own_top = ModuleType(package.__name__), ModuleType(top.__name__)

@@ -1,4 +1,4 @@
-"""The project around the package `warp_drive`: where scripts look for run configs and data, and kernels for sources."""
+"""Folder around the package `warp_drive`: run configs, data and sources."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ PACKAGE: Final = "warp_drive"
 TEST_BUILD: Final = Path(__file__).with_name("test_build.cu")
 """Source of the compiled file that WarpDrive's tutorials load."""
 DEFAULT_CONFIGS: Final = Path(__file__).with_name("default_configs.yaml")
-"""Settings that WarpDrive fills run configs up with."""
+"""WarpDrive's default settings for run configs."""
 
 
 def get_project_root() -> Path:
-    """Return the folder that holds the `warp_drive` of which ours takes the place, as a checkout of WarpDrive does.
+    """Return the folder that contains `warp_drive`, as in a WarpDrive checkout.
 
-    It is that which would be imported without ours, else that of the checkout around the script or the working folder.
-    Where there is none, it is a folder in the user's cache that has run configs of ours, and the source of
-    `test_build.fatbin`, where WarpDrive's lie.
+    That is the folder of the `warp_drive` that ours hides, else the checkout around the script or the working folder.
+    Without either, it is a folder in the user's cache. It has our run configs and the source of `test_build.fatbin` at
+    WarpDrive's paths.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
     return _hidden_root() or root_around(Path(script or ".").resolve()) or root_around(Path.cwd()) or _own_root()
 
 
 def _hidden_root() -> Path | None:
-    """Return the folder of the `warp_drive` that ours hides; None: there is no other."""
+    """Return the folder of the `warp_drive` that ours hides; None without one."""
     spec = modules.hidden(PACKAGE)
     locations = spec and spec.submodule_search_locations
     return Path(next(iter(locations))).resolve().parent if locations else None
 
 
 def _own_root() -> Path:
-    """Write run configs under WarpDrive's names, and what else scripts load, and return the folder of all."""
+    """Write run configs and other files at WarpDrive's paths; return the folder."""
     root = cache.folder() / "project"
     configs = root / PACKAGE / "training" / "run_configs"
     for file, folder in ((TEST_BUILD, root / PACKAGE / "cuda_includes"), (DEFAULT_CONFIGS, configs)):
@@ -63,13 +63,13 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _beside(cls: type, name: str) -> Path:
-    """Return the file of a name that lies beside a class, or beside the one that it is derived from."""
+    """Return the file of a name next to a class or one of its bases."""
     folders = (Path(inspect.getfile(each)).parent for each in cls.__mro__ if each is not object)
     return next(path for folder in folders if (path := folder / name).is_file())
 
 
 def root_around(path: Path) -> Path | None:
-    """Return the checkout of WarpDrive in which a path lies; None: it lies in none."""
+    """Return the WarpDrive checkout around a path; None without one."""
     parts = [Path(PACKAGE, *part) for part in (["__init__.py"], ["training"], ["cuda_includes"])]
     around = (path, *path.parents)
     return next((folder for folder in around if any((folder / part).exists() for part in parts)), None)
@@ -79,15 +79,14 @@ def root_around(path: Path) -> Path | None:
 
 
 def default_source(name: str, language: Language, env: type = object) -> Source | None:
-    """Return the source of kernels for an environment that names none; None: none is found.
+    """Return the default source of an environment's kernels; None if not found.
 
-    WarpDrive's table of names goes first, whose files are those of the package `example_envs`; then a file beside the
-    class, or beside one that it is derived from, which has the name of that file: ``x_step.cu`` or ``x_step_numba.py``
-    beside ``x.py``.
+    WarpDrive's table of names comes first; its files are in the package `example_envs`. Then follow files next to the
+    class or one of its bases, named after that file: ``x_step.cu`` or ``x_step_numba.py`` next to ``x.py``.
 
     Args:
         name: Environment.
-        language: Of the kernels.
+        language: Language of the kernels.
         env: Class of the environment.
     """
     listed = [STEPPED[name]] if name in STEPPED else []
@@ -102,7 +101,7 @@ def default_source(name: str, language: Language, env: type = object) -> Source 
 
 
 def _cuda_sources(module: str) -> Iterator[Path]:
-    """Yield where the step in CUDA C of a module's environment may lie; the module need not exist."""
+    """Yield possible paths of a module's CUDA C step; it need not exist."""
     package, _, stem = module.rpartition(".")
     folders: Iterable[str] = ()
     if file := getattr(sys.modules.get(module), "__file__", None):
@@ -121,17 +120,20 @@ def _is_there(module: str) -> bool:
 def _spec(module: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # its package is not there either
+    except ModuleNotFoundError:  # its package does not exist either
         return None
 
 
 def binary_path(name: str | Path) -> Path:
-    """Return the path of a compiled file; one that is not there is WarpDrive's in `cuda_bin`."""
+    """Return the path of a compiled file, by default in WarpDrive's `cuda_bin`."""
     path = Path(name)
     return path if path.is_file() else get_project_root() / PACKAGE / "cuda_bin" / path
 
 
 def source_of_binary(binary: Path) -> Path | None:
-    """Return the source that a compiled file stands for, ``cuda_includes/x.cu`` of ``cuda_bin/x.fatbin``, or None."""
+    """Return the source of a compiled file, or None.
+
+    It is ``cuda_includes/x.cu`` for ``cuda_bin/x.fatbin``.
+    """
     source = binary.parent.with_name("cuda_includes") / f"{binary.stem}.cu"
     return source if source.is_file() else None

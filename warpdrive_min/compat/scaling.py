@@ -1,4 +1,4 @@
-"""WarpDrive's ways to train with more: more environments on a GPU, and more GPUs."""
+"""WarpDrive's scaling: more environments on a GPU, and more GPUs."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from warpdrive_min.training.scale.autoscale import auto_scale
 log = logging.getLogger(__name__)
 
 Setup = Callable[..., Any]
-"""WarpDrive's ``setup_trainer_and_train``: builds a wrapper and a trainer, and trains."""
+"""WarpDrive's ``setup_trainer_and_train``: builds a wrapper and trainer; trains."""
 
 
 def best_param_search(low: int = 1, margin: int = 1, func: Callable[[int], Any] | None = None) -> int | None:
-    """Return the largest number, to within ``margin``, for which a function does not fail; None: there is none.
+    """Return the largest argument that a function accepts without error, or None.
 
-    ``low`` is halved while it fails, then doubled until it fails; then the interval between is halved. Every exception
-    counts as a failure.
+    ``low`` is halved while it fails, then doubled until it fails. Then the interval is halved down to ``margin``. Every
+    exception is a failure.
 
     Args:
-        low: Number to begin with.
-        margin: Interval that is not halved any more.
-        func: Called with numbers from 1 on.
+        low: Initial number.
+        margin: Final width of the interval.
+        func: Function of a number from 1 on.
 
     Raises:
-        ConfigError: ``low`` or ``margin`` is below 1, or there is no function.
+        ConfigError: ``low`` or ``margin`` is below 1, or ``func`` is None.
     """
     if low < 1 or margin < 1 or func is None:
         raise ConfigError(
@@ -48,7 +48,7 @@ def best_param_search(low: int = 1, margin: int = 1, func: Callable[[int], Any] 
     def works(number: int) -> bool:
         try:
             func(number)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the number is too large)
+        except Exception as error:  # noqa: BLE001  (any error means that the number is too large)
             log.info("%d does not work: %s", number, error)
             return False
         return True
@@ -72,18 +72,19 @@ def best_param_search(low: int = 1, margin: int = 1, func: Callable[[int], Any] 
 def perform_auto_vertical_scaling(
     setup_trainer_and_train: Setup, config: Mapping[str, Any], num_iters: int = 2
 ) -> dict[str, Any]:
-    """Return the run config with the environments and the batch that train fastest; `auto_scale` finds them.
+    """Return the run config with the fastest number of environments and batch.
 
-    The function runs up to its first trainer, which shows the environment and the policies, and again for each number
-    of environments; trainers with more and more of them are timed in this process. The steps of a rollout stay.
+    See `auto_scale`. The function runs up to its first trainer, which gives the environment and the policies, and again
+    for each number of environments. Trainers of increasing size are timed in this process. The steps of a rollout do
+    not change.
 
     Args:
         setup_trainer_and_train: Called with ``run_configuration`` and ``verbose``.
-        config: Run config, which is left as it is.
-        num_iters: Iterations that are timed.
+        config: Run config; not modified.
+        num_iters: Number of timed iterations.
 
     Raises:
-        ConfigError: The function makes no trainer, its policies have arrays of their own, or not one environment fits.
+        ConfigError: The function makes no trainer, its policies have separate arrays, or no environment fits.
     """
     found = first_trainer(lambda: setup_trainer_and_train(run_configuration=config, verbose=False))
     if found is None:
@@ -124,14 +125,14 @@ def perform_distributed_training(
     """Train in ``trainer.num_gpus`` processes of this machine, and wait for them.
 
     Args:
-        setup_trainer_and_train: Called in each process with WarpDrive's keyword arguments; of a module that can be
-            imported, as processes start afresh.
-        config: Run config; ``num_envs`` and ``train_batch_size`` are those of one process.
-        results_dir: Name of the run's folder; None: chosen.
+        setup_trainer_and_train: Called in each process with WarpDrive's keyword arguments. Its module must be
+            importable, because processes are spawned.
+        config: Run config; ``num_envs`` and ``train_batch_size`` are per process.
+        results_dir: Name of the run's folder; None: chosen automatically.
         env_backend: Backend of the environments.
 
     Raises:
-        torch.multiprocessing.ProcessRaisedException: A process has failed; the others are ended.
+        torch.multiprocessing.ProcessRaisedException: A process failed; the others are terminated.
     """
     n_processes = config["trainer"].get("num_gpus", 1)
     with socket.socket() as unused:

@@ -12,13 +12,13 @@ __all__ = ["LRScheduler", "ParamScheduler"]
 
 
 class LRScheduler(ParamScheduler, LambdaLR):
-    """A schedule of an optimizer's learning rate, as torch's schedulers are used; `step` counts iterations.
+    """Learning rate schedule with the interface of torch's schedulers.
 
-    The optimizer's own learning rate is the schedule's value at ``init_timestep``.
+    `step` counts iterations. The optimizer's learning rate is the schedule's value at ``init_timestep``.
 
     Args:
-        schedule: Of the learning rate.
-        optimizer: Whose learning rate is set.
+        schedule: Schedule of the learning rate.
+        optimizer: Optimizer to adjust.
         init_timestep: Timestep of iteration 0.
         timesteps_per_iteration: Timesteps of one iteration.
 

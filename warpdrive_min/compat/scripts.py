@@ -27,11 +27,11 @@ def setup_trainer_and_train(
     """Train on one of WarpDrive's environments, as its example scripts do.
 
     Args:
-        run_configuration: Run config, whose ``name`` is one of `ENVIRONMENTS`.
-        device_id: Number of this process.
-        num_devices: Processes that train together.
-        event_messenger: Accepted: the cache of compiled code needs no coordination.
-        results_directory: Name of the run's folder; None: chosen.
+        run_configuration: Run config with a ``name`` in `ENVIRONMENTS`.
+        device_id: Index of this process.
+        num_devices: Number of processes that train together.
+        event_messenger: Ignored: the cache of compiled code needs no coordination.
+        results_directory: Name of the run's folder; None: chosen automatically.
         verbose: Show progress.
         env_backend: Backend.
 

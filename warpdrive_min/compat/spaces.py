@@ -1,4 +1,4 @@
-"""Spaces of `gym`, which WarpDrive's are, for code that asks of what class they are."""
+"""Spaces as `gym` classes, for code that checks their class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warpdrive_min import spaces
 
 
 def in_gym(space: Any) -> Any:
-    """Return one of our spaces as `gym`'s where that was imported; else, and of others, the space itself."""
+    """Return our space as `gym`'s if `gym` was imported; any other unchanged."""
     gym = sys.modules.get("gym.spaces")
     match space:
         case _ if gym is None:
@@ -26,5 +26,8 @@ def in_gym(space: Any) -> Any:
 
 
 def space_of(observation: Any) -> Any:
-    """Derive the space of an observation, `gym`'s where that was imported: a ``Box``, or a ``Dict`` of a mapping."""
+    """Return the space of an observation: a ``Box``, or a ``Dict`` of a mapping.
+
+    It is `gym`'s if `gym` was imported.
+    """
     return in_gym(spaces.space_of(observation))

@@ -1,5 +1,5 @@
-// What WarpDrive's compiled file for its tutorials and tests holds besides the default functions: a step that divides x and
-// multiplies y, both (n_envs, n_agents), until an element of y reaches a target. An action has three parts, numbered.
+// Content of WarpDrive's compiled file for tutorials and tests, without the default functions: a step that divides x and
+// multiplies y, both (n_envs, n_agents), until an element of y reaches a target. An action has three numbered parts.
 extern "C" __global__ void testkernel(float* x, int* y, int* done, int* actions, float multiplier, int target, int step,
                                       int episode_length) {
   const int env = getEnvID(blockIdx.x);

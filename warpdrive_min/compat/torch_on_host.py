@@ -1,4 +1,7 @@
-"""Torch's device `cuda` where `host` plays the part of `pycuda`: it is the CPU, whose memory the arrays are in."""
+"""Torch's device `cuda` as the CPU, if `host` replaces `pycuda`.
+
+The CPU's memory holds the arrays.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class CudaIsHost(TorchFunctionMode):
-    """Lets torch's functions take `cuda` for the CPU.
+    """Context that makes torch's functions treat `cuda` as the CPU.
 
-    `Tensor.cuda` and `Tensor.to` leave a tensor where it is, so it is the same one; `Tensor.cpu` copies, as from a GPU:
-    what was read before a step stays as it was. `torch.cuda` finds no GPU; its types of tensors, events and waits are
-    the CPU's.
+    `Tensor.cuda` and `Tensor.to` return the same tensor. `Tensor.cpu` copies, as from a GPU: values read before a step
+    do not change. `torch.cuda` finds no GPU; its tensor types, events and waits are the CPU's.
     """
 
     def __torch_function__(
@@ -26,7 +28,7 @@ class CudaIsHost(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function of torch, with the CPU for each device `cuda`."""
+        """Call a function of torch with the CPU for each device `cuda`."""
         named = kwargs or {}
         if func is Tensor.cuda:
             return args[0]
@@ -38,7 +40,7 @@ class CudaIsHost(TorchFunctionMode):
 
 
 def _is_on(kind: str, device: object) -> bool:
-    """Tell whether something names a device of a kind: a `torch.device`, or its name such as ``cuda:0``."""
+    """True if an object is a device, or the name of one such as ``cuda:0``, of a kind."""
     return isinstance(device, (str, torch.device)) and str(device).partition(":")[0] == kind
 
 
@@ -47,27 +49,27 @@ def _on_host(value: Any) -> Any:
 
 
 class Event:
-    """A moment by the CPU's clock, with the methods of `torch.cuda.Event`; its arguments are taken and do nothing."""
+    """Time by the CPU's clock, as `torch.cuda.Event`; arguments have no effect."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         del enable_timing, blocking, interprocess
         self._seconds = 0.0
 
     def record(self, stream: object = None) -> None:
-        """Take down the moment: all that was called before has ended."""
+        """Record the current time: all earlier calls have finished."""
         del stream
         self._seconds = time.perf_counter()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the milliseconds from this moment to a later one."""
+        """Return the milliseconds from this event to a later one."""
         return 1000 * (end_event._seconds - self._seconds)
 
     def query(self) -> bool:
-        """Say that all before it has ended."""
+        """Return True: all earlier work has finished."""
         return True
 
     def wait(self, stream: object = None) -> None:
-        """Do nothing, as there is nothing to wait for."""
+        """Do nothing: all earlier work has finished."""
 
     synchronize = wait
 
@@ -79,13 +81,19 @@ def _do_nothing(device: object = None) -> None:
 _KINDS = ("Float", "Double", "Half", "BFloat16", "Bool", "Byte", "Char", "Short", "Int", "Long")
 _ON_HOST: dict[str, Any] = {f"{kind}Tensor": getattr(torch, f"{kind}Tensor") for kind in _KINDS}
 _ON_HOST |= {"Event": Event, "init": _do_nothing, "synchronize": _do_nothing}
-"""Stands in `torch.cuda`, by name; scripts start CUDA by ``torch.cuda.FloatTensor(8)``."""
+"""Replacements in `torch.cuda` by name.
+
+Scripts start CUDA by ``torch.cuda.FloatTensor(8)``.
+"""
 _ON_GPU = {name: getattr(torch.cuda, name) for name in _ON_HOST}
 _entered: list[CudaIsHost] = []
 
 
 def switch(is_on: bool) -> None:
-    """Let `cuda` be the CPU from here on, or not any more: devices in this thread, parts of `torch.cuda` in all."""
+    """Treat `cuda` as the CPU, or stop doing so.
+
+    Devices change in this thread, parts of `torch.cuda` in all threads.
+    """
     for name, value in (_ON_HOST if is_on else _ON_GPU).items():
         setattr(torch.cuda, name, value)
     if is_on and not _entered:

@@ -1,4 +1,4 @@
-"""WarpDrive's trainers: this project's, with WarpDrive's arguments, methods, files and words for metrics."""
+"""WarpDrive's trainers: ours with its arguments, methods, files and metrics."""
 
 from __future__ import annotations
 
@@ -47,40 +47,40 @@ KINDS: Final = {
     "actor": "fully_connected_actor",
     "critic": "fully_connected_action_value_critic",
 }
-"""The built-in model of each part of a policy."""
+"""Built-in model of each part of a policy."""
 FILE: Final = re.compile(r"_(\d+)\.state_dict$")
-"""End of the name of a file of weights, with its timestep."""
+"""Suffix of a weights file, with its timestep."""
 CLIP_PARAM: Final = 0.01
-"""WarpDrive's default of ``clip_param``, the only one that differs from this project's."""
+"""WarpDrive's default of ``clip_param``, the only one that differs from ours."""
 NOT_CALLED: Final = (
     *("_initialize_policy_algorithm", "_initialize_policy_model", "_send_policy_model_to_device"),
     *("_initialize_optimizer", "_evaluate_policies", "_update_model_params", "_generate_rollout_batch"),
     *("_sample_actions", "_bookkeep_rewards_and_done_flags", "_log_metrics", "_load_model_checkpoint_helper"),
 )
-"""Methods of WarpDrive's trainer that its subclasses fill, which this project's has not."""
+"""Methods that WarpDrive's subclasses override and our trainer does not call."""
 PLAY_SEED: Final = 16
-"""Use of the seeds of episodes that are looked at; beside those of `build`."""
+"""Stream of seeds for played episodes, next to those of `build`."""
 
 
 class TrainerBase(trainer.Trainer):
-    """Trains the policies of a run config; see `warpdrive_min.training.trainer.Trainer`, which this is.
+    """Trainer of a run config's policies, based on our `Trainer`.
 
-    Weights are saved as WarpDrive's files beside the checkpoints, and metrics as lines of ``results.json``.
+    Weights are saved as WarpDrive's files next to the checkpoints, and metrics as lines of ``results.json``.
 
     Args:
-        env_wrapper: On a backend whose kernels the environment has.
-        config: Run config; a mapping is copied and left as it is.
+        env_wrapper: Wrapper on a backend with kernels of the environment.
+        config: Run config; a mapping is copied and not modified.
         policy_tag_to_agent_id_map: Agents of each policy, every agent once.
-        create_separate_placeholders_for_each_policy: Each policy has arrays of its own, ``observations_<policy>``.
+        create_separate_placeholders_for_each_policy: Each policy has its own arrays, ``observations_<policy>``.
         obs_dim_corresponding_to_num_agents: Axis of the agents in observations, ``"first"`` or ``"last"``.
-        num_devices: Processes that train together.
-        device_id: Number of this one.
+        num_devices: Number of processes that train together.
+        device_id: Index of this process.
         results_dir: Name of the run's folder in ``basedir/name/tag``; None: the time.
         verbose: Show progress.
 
     Raises:
-        ConfigError: The config breaks a rule, or does not fit the environment or the policies; or a subclass fills
-            methods that are not called.
+        ConfigError: The config breaks a rule, or does not fit the environment or the policies; or a subclass
+            overrides methods that are not called.
     """
 
     adds_to_folders = True
@@ -141,7 +141,7 @@ class TrainerBase(trainer.Trainer):
         self._set_timestep(file for policy in self.config.policy.values() for file in policy.weight_files.values())
 
     def _build(self) -> None:
-        """Build models with what a user's own ones need to know, and see all from WarpDrive's side."""
+        """Build models with arguments for users' own ones, and adapt all to WarpDrive."""
         arrays, configs = self.layout.saved, self.config.policy
         models = Building(self.wrapper, self.policy_map, arrays, configs, self._given, self.n_steps)
         with building(models):
@@ -157,7 +157,7 @@ class TrainerBase(trainer.Trainer):
             got, do = group.config.models[acting_part(group.models)].type, "use warpdrive_min.training.trainer.Trainer"
             require(group.memory is None, what, rule, got, do)
         self.trainers = {name: group.algorithm for name, group in self.groups.items() if group.algorithm}
-        """The algorithms, by policy."""
+        """Algorithms by policy."""
         self._seen = {
             part: {
                 name: seen_from_warpdrive(
@@ -175,13 +175,16 @@ class TrainerBase(trainer.Trainer):
 
     @property
     def current_timestep(self) -> dict[str, int]:
-        """Steps done, of all environments together, by policy; all policies have learned from the same."""
+        """Env steps so far by policy, summed over environments.
+
+        All policies have learned from the same steps.
+        """
         return dict.fromkeys(self.policies, self.env_steps)
 
     # -------------------------------------------------------------- metrics
 
     def log_metrics(self) -> Row:
-        """Log as this project does, and add a line to ``results.json``; synchronises."""
+        """Log as our trainer, and add a line to ``results.json``; synchronises."""
         row = super().log_metrics()
         stats = self.perf_stats
         stats.iters, stats.total_time = self.iteration, row["seconds"]
@@ -205,17 +208,17 @@ class TrainerBase(trainer.Trainer):
     # -------------------------------------------------------------- weights
 
     def save_checkpoint(self) -> Path | None:
-        """Write all of the run's state, and WarpDrive's files of weights beside it; synchronises."""
+        """Write the full state of the run, and WarpDrive's weights; synchronises."""
         path = super().save_checkpoint()
         if path is not None:
             self._save_weights()
         return path
 
     def save_model_checkpoint(self, iteration: int = 0) -> None:
-        """Write WarpDrive's files of weights where an iteration (0 is the first) asks for it; synchronises.
+        """Write WarpDrive's weights files if due at an iteration; synchronises.
 
         Args:
-            iteration: A multiple of ``saving.model_params_save_freq``, or the last one; others write nothing.
+            iteration: Index from 0; due are multiples of ``saving.model_params_save_freq`` and the last one.
         """
         is_due = iteration % self.config.saving.model_params_save_freq == 0 or iteration == self.num_iters - 1
         if is_due and self.world.is_first:
@@ -228,16 +231,16 @@ class TrainerBase(trainer.Trainer):
                 torch.save(model.state_dict(), self.folder / f"{name}_{self.env_steps}.state_dict")
 
     def load_model_checkpoint(self, ckpts_dict: Mapping[str, Any] | None = None) -> None:
-        """Take weights from files, and the timestep from their names; synchronises.
+        """Load weights from files, and the timestep from their names; synchronises.
 
         Args:
-            ckpts_dict: File of each policy, WarpDrive's or a checkpoint of this project; of DDPG ``{"actor": file,
+            ckpts_dict: File of each policy, WarpDrive's or one of our checkpoints; for DDPG ``{"actor": file,
                 "critic": file}``. None: those of the run config.
 
         Raises:
             ConfigError: A policy or a part is unknown.
-            DataError: The weights are of another model.
-            CheckpointError: There is no such file, or the checkpoint is of other models.
+            DataError: The weights belong to another model.
+            CheckpointError: The file does not exist, or the checkpoint has other models.
         """
         if ckpts_dict is None:
             ckpts_dict = {name: policy.weight_files for name, policy in self.config.policy.items()}
@@ -259,7 +262,7 @@ class TrainerBase(trainer.Trainer):
         self._set_timestep(files)
 
     def _set_timestep(self, files: Iterable[str]) -> None:
-        """Go on from the highest timestep that the names of files tell."""
+        """Continue from the highest timestep in the files' names."""
         found = [int(match[1]) for file in files if (match := FILE.search(file))]
         if found:
             self.env_steps = max(found)
@@ -275,24 +278,24 @@ class TrainerBase(trainer.Trainer):
         policy: str = "",
         **sample_params: Any,
     ) -> Any:
-        """Play one episode in environments of its own and return its states; synchronises.
+        """Play one episode in separate environments and return its states; synchronises.
 
         Args:
             list_of_states: Names of arrays with a row for each environment.
-            env_id: Which of the environments.
-            include_rewards_actions: Return actions and rewards too.
-            include_probabilities: Return the probabilities of the choices too; of continuous actions the mean.
-            policy: Whose actions and rewards, where each policy has arrays of its own.
-            sample_params: ``use_argmax=True`` takes the likeliest choices, or the means.
+            env_id: Index of the environment.
+            include_rewards_actions: Also return actions and rewards.
+            include_probabilities: Also return the probabilities of the choices; for continuous actions the mean.
+            policy: Policy whose actions and rewards are returned, if each policy has its own arrays.
+            sample_params: ``use_argmax=True`` takes the most likely choices, or the means.
 
         Returns:
-            The states by name, (episode_length + 1, ...) each, NaN after the end; with ``include_rewards_actions`` a
-            tuple with actions and rewards, (episode_length, ...) each, 0 after the end; with
-            ``include_probabilities`` further ``{step: {policy: [of each action type, (n_agents, choices)]}}``.
+            States by name, (episode_length + 1, ...) each, NaN after the end. With ``include_rewards_actions`` a
+            tuple with actions and rewards, (episode_length, ...) each, 0 after the end. With
+            ``include_probabilities`` also ``{step: {policy: [per action type, (n_agents, choices)]}}``.
 
         Raises:
             ConfigError: No states are named, ``env_id`` is out of range, or a keyword is unknown.
-            DataError: A state is not there, or has no row for each environment.
+            DataError: A state does not exist, or has no row per environment.
         """
         if not list_of_states or not 0 <= env_id < self.num_envs:
             raise ConfigError(
@@ -330,10 +333,10 @@ class TrainerBase(trainer.Trainer):
         return result[0] if len(result) == 1 else tuple(result)
 
     def evaluate_episodes(self, **sample_params: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Play one whole episode in ``num_envs`` environments of their own; synchronises.
+        """Play one episode in ``num_envs`` separate environments; synchronises.
 
         Args:
-            sample_params: ``use_argmax=True`` takes the likeliest choices, or the means.
+            sample_params: ``use_argmax=True`` takes the most likely choices, or the means.
 
         Returns:
             Rewards summed over the episode, (n_envs, n_agents), and its steps, (n_envs,), each by policy.
@@ -352,25 +355,25 @@ class TrainerBase(trainer.Trainer):
         return space.categories or (1,) * space.n_types
 
     def _next_seed(self) -> int:
-        """Return a seed of an episode that has not been played yet."""
+        """Return a new seed for an episode."""
         self._n_played += 1
         return derived_seed(self.seed, PLAY_SEED, self._n_played)
 
 
 class TrainerA2C(TrainerBase):
-    """Trains by A2C and PPO; arguments as of `TrainerBase`."""
+    """Trainer of A2C and PPO; see `TrainerBase`."""
 
     def _build(self) -> None:
         super()._build()
         self.models = self._seen["model"]
-        """By policy: ``models[policy](observations)`` gives (list of probabilities, value)."""
+        """Models by policy; each returns (list of probabilities, value)."""
         self.optimizers = {
             name: each.optimiser for name, each in self.trainers.items() if isinstance(each, ActorCriticAlgorithm)
         }
 
 
 class TrainerDDPG(TrainerBase):
-    """Trains by DDPG; arguments as of `TrainerBase`."""
+    """Trainer of DDPG; see `TrainerBase`."""
 
     def _build(self) -> None:
         super()._build()
@@ -380,12 +383,12 @@ class TrainerDDPG(TrainerBase):
         self.critic_optimizers = {name: each.critic_optimiser for name, each in ddpg.items()}
 
 
-# ------------------------------------------------------------------ looking at a script
+# ------------------------------------------------------------------ inspection of a script
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The run that a script is about to train."""
+    """Run that a script is about to train."""
 
     config: RunConfig
     models: Building
@@ -395,7 +398,10 @@ _looks_only: ContextVar[bool] = ContextVar("_looks_only", default=False)
 
 
 class _FoundError(BaseException):
-    """A script has come to its trainer; no `Exception`, which the script might catch."""
+    """Signal that a script made its trainer.
+
+    A `BaseException`, because a script might catch an `Exception`.
+    """
 
     def __init__(self, found: Found) -> None:
         super().__init__(found)
@@ -403,7 +409,7 @@ class _FoundError(BaseException):
 
 
 def first_trainer(script: Callable[[], Any]) -> Found | None:
-    """Run a script up to where it makes its first trainer, and return what that gets; None: it makes none."""
+    """Run a script up to its first trainer; return the trainer's arguments, or None."""
     token = _looks_only.set(True)
     try:
         script()
@@ -418,18 +424,16 @@ def first_trainer(script: Callable[[], Any]) -> Found | None:
 
 
 def run_config(given: Mapping[str, Any]) -> RunConfig:
-    """Return the run config of a mapping that was written for WarpDrive; the mapping is left as it is.
+    """Return the run config of a mapping for WarpDrive, without modifying it.
 
-    A batch size that is no multiple of the environments is rounded down, with a warning. What WarpDrive's configs do
-    not say follows: PPO has WarpDrive's ``clip_param``, and cuts its batch into 4 parts, or fewer that divide it;
-    metrics go to ``results.json`` alone, and to Weights & Biases with ``saving.use_wandb``; keys of a user's own model
-    are for that model.
-
-    A key that nothing reads is left out, with a warning: WarpDrive ignores it.
+    A batch size that is not a multiple of the environments is rounded down, with a warning. Defaults are WarpDrive's:
+    PPO uses its ``clip_param``, and splits its batch into 4 minibatches, or fewer that divide it. Metrics go only to
+    ``results.json``, and with ``saving.use_wandb`` to Weights & Biases. Keys of a user's own model go to that model.
+    Unused keys are dropped with a warning: WarpDrive ignores them.
 
     Raises:
-        ConfigError: A value is of the wrong type, or a rule is broken; or a policy has what WarpDrive's have not: a
-            centralised critic, or running normalisation.
+        ConfigError: A value is of the wrong type, or a rule is broken; or a policy has options that WarpDrive lacks:
+            a centralised critic, or running normalisation.
     """
     config = _known_keys(copy.deepcopy(dict(given)), RunConfig, "")
     saving = {"sinks": [], **(config.get("saving") or {})}
@@ -474,7 +478,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
 
 
 def _known_keys(section: dict[str, Any], kind: type[Config], place: str | None) -> dict[str, Any]:
-    """Return a section without the keys that its kind has not, each with a warning unless there is no place to name."""
+    """Return a section without unknown keys; warns if ``place`` is given."""
     for key in section.keys() - kind.model_fields.keys() if place is not None else ():
         do = meant(str(key), kind.model_fields) or f"keys are {known(kind.model_fields)}"
         warnings.warn(f"run config {place}{key}: nothing reads this key; {do}", stacklevel=4)
@@ -482,7 +486,10 @@ def _known_keys(section: dict[str, Any], kind: type[Config], place: str | None) 
 
 
 def _is_greedy(who: str, sample_params: Mapping[str, Any]) -> bool:
-    """Return whether parameters of a draw ask for the likeliest choice; noise is not played, so its scale is 0."""
+    """Return True if sampling parameters ask for the most likely choice.
+
+    Noise is not used, so its scale is 0.
+    """
     unknown = {name: value for name, value in sample_params.items() if (name, value) != ("scale", 0)}
     greedy = bool(unknown.pop("use_argmax", False))
     require(not unknown, who, "takes use_argmax, and scale=0", unknown, "noise is for training, leave it out")
@@ -494,20 +501,20 @@ def _is_greedy(who: str, sample_params: Mapping[str, Any]) -> bool:
 
 @dataclass(slots=True)
 class PerfStats:
-    """Times of a run, up to its last line of metrics."""
+    """Times of a run, up to its last metrics."""
 
     iters: int = 0
     steps: int = 0
-    """Steps of all environments together."""
+    """Env steps summed over environments."""
     rollout_time: float = 0.0
-    """For policies, draws and steps of the environments, which are one graph, s."""
+    """Time of rollouts, s: policies, sampling and env steps, which are one graph."""
     training_time: float = 0.0
-    """For updates, s."""
+    """Time of updates, s."""
     total_time: float = 0.0
-    """With all that is between, s."""
+    """Total time, s."""
 
     def get_perf_stats(self) -> dict[str, float]:
-        """Return times of an iteration and steps per second."""
+        """Return times per iteration and steps per second."""
         times = {"rollout": self.rollout_time, "training time": self.training_time, "total": self.total_time}
         n = max(1, self.iters)
         return {
@@ -519,12 +526,12 @@ class PerfStats:
 
     @staticmethod
     def pretty_print(stats: Mapping[str, float]) -> None:
-        """Print what `get_perf_stats` gave."""
+        """Print the result of `get_perf_stats`."""
         _print("Speed performance stats", stats)
 
 
 class Metrics:
-    """Shows the metrics of policies."""
+    """Printer of the policies' metrics."""
 
     def pretty_print(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """Print the metrics of each policy."""
@@ -533,10 +540,10 @@ class Metrics:
 
 
 class SamplerParamsLog:
-    """Shows the parameters of the draw."""
+    """Printer of the sampling parameters."""
 
     def pretty_print(self, params: Mapping[str, float]) -> None:
-        """Print them."""
+        """Print the parameters."""
         _print("Sampler params", params)
 
 

@@ -1,4 +1,4 @@
-"""The kernel of WarpDrive's first tutorial in Numba."""
+"""Kernel of WarpDrive's first Numba tutorial."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["cuda_increment"]
 
 @cuda.jit  # type: ignore[untyped-decorator]
 def cuda_increment(data: Any, num_agents: Any) -> None:
-    """Add the numbers of environment and agent to each element of (n_envs, num_agents)."""
+    """Add the environment's and the agent's index to (n_envs, num_agents) elements."""
     env, agent = cuda.blockIdx.x, cuda.threadIdx.x
     if agent < num_agents:
         data[env, agent] += env + agent

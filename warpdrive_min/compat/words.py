@@ -1,4 +1,4 @@
-"""WarpDrive's words for what both have; ``words.toml`` is the table of them."""
+"""WarpDrive's names for shared concepts, from ``words.toml``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 _WORDS: Final[dict[str, dict[str, str]]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text())
 
 ENVIRONMENTS: Final = _WORDS["environments"]
-"""Environment of each run config of WarpDrive, ``module:attribute``, by its ``name``."""
+"""Environment ``module:attribute`` by the ``name`` of WarpDrive's run config."""
 RUN_CONFIGS: Final = _WORDS["run_configs"]
-"""File of an environment's run config, by its ``name``, where it is not ``run_config.yaml``."""
+"""Run config file by ``name``, where it is not ``run_config.yaml``."""
 STEPPED: Final = _WORDS["stepped"]
-"""Module whose name begins that of its kernels' file, ``x`` of ``x_step.cu``, by the name of an environment."""
+"""Prefix of the kernels' file by environment name: ``x`` of ``x_step.cu``."""
 METRICS: Final = _WORDS["metrics"]
-"""WarpDrive's word for each metric of a policy that both have."""
+"""WarpDrive's names of a policy's metrics by our names."""

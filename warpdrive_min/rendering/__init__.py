@@ -1,4 +1,4 @@
-"""Looking at episodes: record one on the device, make a scene of it, write it as GIF, MP4 or HTML."""
+"""Rendering of episodes: record, make a scene, write GIF, MP4, PNG or HTML."""
 
 from __future__ import annotations
 

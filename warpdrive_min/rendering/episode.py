@@ -1,4 +1,4 @@
-"""One recorded episode of one environment: its arrays by name, and where they come from."""
+"""One recorded episode of one environment: arrays by name, and their origin."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from warpdrive_min.files import replacing
 Array = npt.NDArray[Any]
 
 FOLDER = "arrays/"
-"""Prefix of the arrays in a file, so that none can have the name of the rest."""
+"""Prefix of array names in a file; avoids clashes with the metadata."""
 ABOUT = "about"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Episode:
-    """One episode on the host. Frame 0 is before the first step, frame t is after step t."""
+    """One episode on the host; frame 0 precedes step 1, frame t follows step t."""
 
     env_name: str
     """The environment's ``name``."""
     config: Mapping[str, Any]
-    """Its config by field, as JSON has it (tuples are lists)."""
+    """Its config by field, as JSON (tuples are lists)."""
     backend: str
-    """Backend that stepped it."""
+    """Backend of the run."""
     seed: int
     """Seed of its starts."""
     env_id: int
     """Index of the copy."""
     episode_length: int
-    """Steps after which an episode is cut off."""
+    """Steps until truncation."""
     arrays: Mapping[str, Array]
-    """``(n_frames, ...)`` by name. What only a step writes (actions, rewards, flags) is 0 in frame 0."""
+    """Arrays ``(n_frames, ...)`` by name; actions, rewards and flags are 0 in frame 0."""
 
     def __getitem__(self, name: str) -> Array:
         """Return an array, ``(n_frames, ...)``.
 
         Raises:
-            DataError: It was not recorded; lists what was.
+            DataError: It was not recorded; lists the recorded arrays.
         """
         rule, do = f"array {name!r} was not recorded", f"known are {known(self.arrays)}"
         require(name in self.arrays, f"episode of {self.env_name!r}", rule, do=do, error=DataError)
@@ -54,22 +54,22 @@ class Episode:
 
     @property
     def n_frames(self) -> int:
-        """Steps, and the frame before them."""
+        """Number of steps plus one."""
         return len(self[TIMESTEP])
 
     @property
     def scores(self) -> Array:
-        """Rewards so far, ``(n_frames, n_agents)`` float64; those of roles side by side."""
+        """Cumulative rewards, ``(n_frames, n_agents)`` float64; roles concatenated."""
         names = [name for name in self.arrays if name.startswith(f"{Constants.REWARDS}_")] or [Constants.REWARDS]
         return np.cumsum(np.concatenate([self[name] for name in names], axis=1), axis=0, dtype=np.float64)
 
     @property
     def outcome(self) -> str:
-        """Reason of its end: "terminated", "truncated", or "" while it goes on."""
+        """Reason of its end: "terminated", "truncated", or "" if it has not ended."""
         return next((flag for flag in (TERMINATED, TRUNCATED) if flag in self.arrays and self[flag][-1]), "")
 
     def save(self, path: str | Path) -> None:
-        """Write a compressed ``.npz``; the file appears whole or not at all.
+        """Write a compressed ``.npz``; a failed write leaves no partial file.
 
         Raises:
             DataError: The path does not end in ``.npz``.
@@ -84,10 +84,10 @@ class Episode:
 
     @classmethod
     def load(cls, path: str | Path) -> Episode:
-        """Read what `save` wrote.
+        """Read a file written by `save`.
 
         Raises:
-            DataError: The file is no episode.
+            DataError: The file is not an episode.
         """
         try:
             with np.load(path, allow_pickle=False) as file:

@@ -1,4 +1,4 @@
-"""A player of a scene in one HTML file that needs no network."""
+"""Player of a scene in one HTML file that works offline."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from warpdrive_min.rendering.scene import GROUND, OUTLINES, PALETTE, TINT, Layer
 
 TEMPLATE: Final = Path(__file__).with_name("player.html")
 DIGITS: Final = 4
-"""A coordinate is rounded to this many digits of the world's size: far less than a pixel."""
+"""Digits of a coordinate relative to the world's size; far less than a pixel."""
 ANGLE_DECIMALS: Final = 2
 
 
 def write_html(scene: Scene, path: Path, fps: int, progress: Callable[[int, int], None]) -> None:
-    """Write the player with the scene's data in it."""
-    # In a script element only "</" could end it, and nothing else needs an escape.
+    """Write the player with the scene's data embedded."""
+    # Only "</" could end a script element; no other text needs an escape.
     data = json.dumps(player_data(scene, fps), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     filled = {"title": html.escape(printable(scene.title)), "data": data}
     text = re.sub(r"{{(title|data)}}", lambda found: filled[found[1]], TEMPLATE.read_text(encoding="utf-8"))
@@ -33,7 +33,7 @@ def write_html(scene: Scene, path: Path, fps: int, progress: Callable[[int, int]
 
 
 def player_data(scene: Scene, fps: int) -> dict[str, Any]:
-    """Return what the player reads: the scene with rounded numbers, null where something is not there."""
+    """Return the scene as the player's data: rounded numbers, null for missing ones."""
     extent = max(np.ptp(scene.x_range), np.ptp(scene.y_range))
     decimals = max(0, DIGITS - 1 - math.floor(math.log10(extent)))
     return {
@@ -62,7 +62,7 @@ def _layer(layer: Layer, decimals: int) -> dict[str, Any]:
 
 
 def _rounded(value: Any, decimals: int) -> Any:
-    """Return a field as JSON has it; arrays as lists of rounded numbers, whole ones without a point."""
+    """Return a field as JSON: arrays as rounded numbers, integers without a point."""
     if not isinstance(value, np.ndarray):
         return value
     rounded = np.round(value.astype(float), decimals)

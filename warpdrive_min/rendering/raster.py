@@ -38,30 +38,30 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Frame = npt.NDArray[np.uint8]
-"""``(height, width, 3)``, RGB."""
+"""RGB picture, ``(height, width, 3)``."""
 Progress = Callable[[int, int], None]
 Update = Callable[[int], None]
-"""Moves an artist to a frame."""
+"""Function that moves an artist to a frame."""
 
 INSTALL: Final = 'pip install "warpdrive-min[render]"'
 LIGHT: Final = 0
 DPI: Final = 100
 WIDTH: Final = 560
-"""Size of a picture, pixels; even, as MP4 needs."""
+"""Width of a picture, pixels; even, as MP4 requires."""
 MARGIN: Final = 20
-"""Around the world, pixels."""
+"""Margin around the world, pixels."""
 LINE_HEIGHT: Final = 20
 """Height of a line of text, pixels."""
 MAX_HEIGHT: Final = 640
 """Largest height of the world, pixels."""
 LEGEND_COLUMNS: Final = 4
 OPACITIES: Final = (TINT, 0.35, 0.5, 0.65, 0.8, 1)
-"""Opacities of each colour on the ground, in a GIF; more only make the file larger."""
+"""Opacities of each colour in a GIF; more only enlarge the file."""
 LINES: Final[dict[str, Any]] = {"solid": "-", "dashed": (0, (5, 3)), "dotted": (0, (1, 2.5))}
 
 
 def write_gif(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) -> None:
-    """Write a GIF that repeats, all frames with one palette."""
+    """Write a looping GIF with one palette for all frames."""
     image = _package("PIL.Image")
     palette = image.new("P", (1, 1))
     palette.putpalette(_blends())
@@ -77,7 +77,7 @@ def write_mp4(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) ->
     Raises:
         ConfigError: FFmpeg is not installed.
         OSError: The disk is full.
-        WriteError: FFmpeg has failed otherwise; with the end of its message.
+        WriteError: FFmpeg failed for another reason; includes the end of its message.
     """
     try:
         ffmpeg = _package("imageio_ffmpeg").get_ffmpeg_exe()
@@ -96,7 +96,7 @@ def write_mp4(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) ->
         raise ConfigError.of("rendering", "needs FFmpeg", error, INSTALL) from error
     with child:
         try:
-            with contextlib.suppress(BrokenPipeError):  # its exit code and message say why
+            with contextlib.suppress(BrokenPipeError):  # its exit code and message give the reason
                 for frame in itertools.chain([first], pictures):
                     child.stdin.write(frame.tobytes())
             message = child.communicate()[1].decode(errors="replace")
@@ -119,16 +119,16 @@ def write_png(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) ->
 
 
 def _blends() -> bytes:
-    """Return a GIF's colours, RGB: the ground, and every colour of the palette on it."""
+    """Return a GIF's palette, RGB: the ground, and blends of all colours on it."""
     ground = np.array(_components(GROUND[LIGHT]))
     blends = [ground + opacity * (np.array(_rgb(colour)) - ground) for colour in PALETTE for opacity in OPACITIES]
-    # Pillow looks colours up in coarse cells: a blend in the ground's own would take its place.
+    # Pillow looks colours up in coarse cells; a blend in the ground's cell would replace the ground.
     apart = [blend for blend in blends if np.abs(blend - ground).max() > 0.05]
     return np.round(255 * np.array([ground, *apart])).astype(np.uint8).tobytes()
 
 
 def frames(scene: Scene, which: Sequence[int] | None = None) -> Iterator[Frame]:
-    """Yield pictures of a scene; ``which`` names the frames, None all of them.
+    """Yield pictures of a scene; ``which`` selects frames, None all.
 
     Raises:
         ConfigError: Matplotlib is not installed.
@@ -151,7 +151,7 @@ def _package(module: str) -> Any:
 
 
 def _paint(scene: Scene, which: Sequence[int]) -> Iterator[Frame]:
-    """Yield the frames; what stays is painted once."""
+    """Yield the frames; static parts are painted once."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -177,7 +177,7 @@ def _paint(scene: Scene, which: Sequence[int]) -> Iterator[Frame]:
             handles=handles, loc="lower center", ncols=columns, frameon=False, fontsize=8.5, handlelength=2.5,
             labelcolor=_hex("ink"), borderaxespad=0.3,
         )  # fmt: skip
-    # A column for each reading, as wide as its longest text, so that none moves when it changes.
+    # A column per reading, as wide as its longest text, so that columns do not move.
     widths = [max(map(len, (name, *texts))) + 2 for name, texts in scene.readings.items()]
     readings = []
     for index, (name, texts) in enumerate(scene.readings.items()):
@@ -189,8 +189,8 @@ def _paint(scene: Scene, which: Sequence[int]) -> Iterator[Frame]:
     moving = [each for layer in scene.layers for each in _artists(axes, layer)]
     for artist, _ in (*readings, *moving):
         artist.set_animated(True)
-        artist.set_clip_on(False)  # whoever stands at the edge is seen whole
-    canvas.draw()  # once, without what is animated
+        artist.set_clip_on(False)  # markers at the edge are drawn completely
+    canvas.draw()  # once, without the animated artists
     ground = canvas.copy_from_bbox(figure.bbox)
     for t in which:
         canvas.restore_region(ground)
@@ -207,7 +207,7 @@ Moving = tuple["Artist", Update]
 
 
 def _artists(axes: Axes, layer: Layer) -> list[Moving]:
-    """Return what draws a layer, in order, each with what moves it to a frame."""
+    """Return the artists of a layer in drawing order, each with its update."""
     if isinstance(layer, Markers):
         trail = [] if not layer.trail else [_dots(axes, layer) if layer.trail_line == "dotted" else _tail(axes, layer)]
         return [*trail, _markers(axes, layer)]
@@ -228,10 +228,10 @@ def _markers(axes: Axes, layer: Markers) -> Moving:
 
     def update(t: int) -> None:
         at = np.stack([_at(layer.x, t), _at(layer.y, t)], axis=-1)
-        there = np.isfinite(at).all(-1)
-        artist.set_offsets(at[there])
+        is_visible = np.isfinite(at).all(-1)
+        artist.set_offsets(at[is_visible])
         if layer.angle is not None:
-            angle = _at(layer.angle, t)[there, None]
+            angle = _at(layer.angle, t)[is_visible, None]
             cos, sin, x, y = np.cos(angle), np.sin(angle), *outline.T
             artist.set_verts(np.stack([x * cos - y * sin, x * sin + y * cos], axis=-1))
 
@@ -239,7 +239,7 @@ def _markers(axes: Axes, layer: Markers) -> Moving:
 
 
 def _tail(axes: Axes, layer: Markers) -> Moving:
-    """Draw a trail as a line that fades."""
+    """Draw a trail as a fading line."""
     from matplotlib.collections import LineCollection  # noqa: PLC0415
 
     artist = LineCollection([], linewidths=1.5)
@@ -248,28 +248,28 @@ def _tail(axes: Axes, layer: Markers) -> Moving:
     def update(t: int) -> None:
         points, fade = _trail(layer, t)
         segments = np.stack([points[:-1], points[1:]], axis=2)  # (n_ages, n, 2, 2)
-        there = np.isfinite(segments).all((2, 3))
-        artist.set_segments(segments[there])
-        artist.set_color([(*_rgb(layer.colour), fade[age]) for age in np.nonzero(there)[0]])
+        is_visible = np.isfinite(segments).all((2, 3))
+        artist.set_segments(segments[is_visible])
+        artist.set_color([(*_rgb(layer.colour), fade[age]) for age in np.nonzero(is_visible)[0]])
 
     return artist, update
 
 
 def _dots(axes: Axes, layer: Markers) -> Moving:
-    """Draw a trail as a dot for each frame, which fade."""
+    """Draw a trail as fading dots, one per frame."""
     artist = axes.scatter([], [], s=5, linewidths=0)
 
     def update(t: int) -> None:
         points, fade = _trail(layer, t)
-        there = np.isfinite(points).all(-1)
-        artist.set_offsets(points[there])
-        artist.set_facecolor([(*_rgb(layer.colour), fade[age]) for age in np.nonzero(there)[0]])
+        is_visible = np.isfinite(points).all(-1)
+        artist.set_offsets(points[is_visible])
+        artist.set_facecolor([(*_rgb(layer.colour), fade[age]) for age in np.nonzero(is_visible)[0]])
 
     return artist, update
 
 
 def _trail(layer: Markers, t: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the points of the trails, ``(n_ages, n, 2)``, oldest first, and the opacity of each age."""
+    """Return points of the trails, ``(n_ages, n, 2)``, oldest first, and opacities."""
     ages = np.arange(max(0, t - layer.trail), t + 1)
     points = np.stack([layer.x[ages], layer.y[ages]], axis=-1)
     return points, 0.7 * (1 - (t - ages) / (layer.trail + 1))
@@ -322,7 +322,7 @@ def _text(axes: Axes, layer: Text) -> Moving:
 
 
 def _handle(layer: Markers | Path | Circles) -> Artist:
-    """Return what the legend shows for a layer."""
+    """Return a layer's symbol in the legend."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
     from matplotlib.patches import Patch  # noqa: PLC0415
     from matplotlib.path import Path as Outline  # noqa: PLC0415
@@ -349,7 +349,7 @@ def _at(values: npt.NDArray[Any], t: int) -> npt.NDArray[Any]:
 
 
 def _face(colour: Colour, fill: Fill, ground: str = "none") -> Any:
-    """Return the colour of an area; one that is not filled has ``ground``."""
+    """Return the colour of an area; ``ground`` if not filled."""
     if fill == "tint":
         return (*_rgb(colour), TINT)
     return _hex(colour) if fill == "solid" else ground

@@ -1,4 +1,4 @@
-"""Recording: an episode is kept on the device, step by step, and copied to the host once."""
+"""Recording of an episode on the device, with one copy to the host."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from warpdrive_min.errors import DataError, DeviceMemoryError, known, require, w
 from warpdrive_min.rendering.episode import Episode
 
 WRITTEN_BY_STEPS: Final = (Constants.ACTIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED)
-"""Arrays that say nothing before the first step, or how their names begin; all but the first are always recorded."""
+"""Names or prefixes of arrays without a value before the first step.
+
+All but the first are always recorded.
+"""
 ALIGNMENT: Final = 16
-"""Bytes; no element is larger."""
+"""Alignment of arrays in the buffer, bytes; no element is larger."""
 
 
 def record(
@@ -30,24 +33,24 @@ def record(
     env_id: int = 0,
     arrays: Sequence[str] | None = None,
 ) -> Episode:
-    """Step a wrapper and return one of its environments' episodes, up to its end.
+    """Step a wrapper and return one environment's episode; synchronises once.
 
-    All steps are enqueued without a look at what they do; then everything recorded comes to the host in one copy,
-    which is the one call that synchronises. So every copy of the environment takes ``n_steps`` steps, also past the
-    end of an episode; call ``wrapper.reset()`` before going on.
+    All steps are enqueued without checking for an end. Then one copy brings the record to the host; this is the only
+    call that synchronises. So every copy of the environment takes ``n_steps`` steps, also past the end of an episode.
+    Call ``wrapper.reset()`` afterwards.
 
     Args:
-        wrapper: Started, with ``auto_reset`` off: a restart in the step would hide the last frame.
-        policy: Writes ``sampled_actions`` when called, like what `policies.random_policy` returns.
-        n_steps: Steps at most; None: ``episode_length``.
-        env_id: Which environment.
-        arrays: Names of what to record besides rewards, flags and the step counter; None: every array that has a row
-            for each environment, but for final observations, which are stale without ``auto_reset``.
+        wrapper: Started, with ``auto_reset`` off: a restart inside a step would hide the last frame.
+        policy: Function that writes ``sampled_actions``, such as the result of `policies.random_policy`.
+        n_steps: Maximum number of steps; None: ``episode_length``.
+        env_id: Index of the recorded environment.
+        arrays: Names of arrays to record in addition to rewards, flags and the step counter. None: every array with a
+            row per environment, except final observations, which are stale without ``auto_reset``.
 
     Raises:
-        ConfigError: The wrapper restarts episodes itself, has no arrays, has not started, or its episode is over; or a
-            number is out of range.
-        DataError: An array has no row for each environment.
+        ConfigError: The wrapper has ``auto_reset``, no arrays, or no start; its episode is over; or a number is out
+            of range.
+        DataError: An array has no row per environment.
         DeviceMemoryError: The record does not fit on the device.
     """
     n_steps = wrapper.episode_length if n_steps is None else n_steps
@@ -78,9 +81,10 @@ def _check(wrapper: EnvWrapper, n_steps: int, env_id: int) -> None:
 
 
 def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
-    """Return what is recorded; the push marks arrays that have a row for each environment by their number of copies.
+    """Return the names of arrays to record: those with a row per environment.
 
-    An environment that users wrote may make the rows itself: an array that is asked for by name is taken by its shape.
+    The push marks such arrays by their number of copies. A user's environment may push the rows itself, so an array
+    requested by name is checked by its shape.
     """
     data = wrapper.cuda_data_manager
     per_env = [name for name in data.array_names() if data.attribute(name, "n_copies") == wrapper.n_envs]
@@ -88,16 +92,16 @@ def _names(wrapper: EnvWrapper, wanted: Sequence[str] | None) -> list[str]:
     if wanted is None:
         wanted = [name for name in per_env if not name.startswith(FINAL_OBSERVATIONS)]
     for name in wanted:
-        there = name in always or (name in data.array_names() and data.tensor(name).shape[:1] == (wrapper.n_envs,))
+        has_rows = name in always or (name in data.array_names() and data.tensor(name).shape[:1] == (wrapper.n_envs,))
         do = f"known are {known([*per_env, *always])}"
-        require(there, "record.arrays", f"{name!r} has no row for each environment", do=do, error=DataError)
+        require(has_rows, "record.arrays", f"{name!r} has no row for each environment", do=do, error=DataError)
     return list(dict.fromkeys([*always, *wanted]))
 
 
 def _allocate(
     wrapper: EnvWrapper, rows: Mapping[str, torch.Tensor], n_frames: int
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return one buffer of bytes on the device, and in it the frames of each array, and the words of the seed."""
+    """Return a device buffer, with views for the frames of each array and the seed."""
     data = wrapper.cuda_data_manager
     words = data.tensor(RESET_SEED)
     shapes = {name: (n_frames, *row.shape) for name, row in rows.items()} | {RESET_SEED: tuple(words.shape)}
@@ -118,7 +122,7 @@ def _allocate(
 
 
 def _episode(wrapper: EnvWrapper, env_id: int, buffer: torch.Tensor, views: Mapping[str, torch.Tensor]) -> Episode:
-    """Copy the buffer to the host and cut every array after the end of the episode."""
+    """Copy the buffer to the host and cut every array after the episode's end."""
     host = buffer.cpu()
     arrays = {}
     for name, view in views.items():
@@ -145,7 +149,7 @@ def _episode(wrapper: EnvWrapper, env_id: int, buffer: torch.Tensor, views: Mapp
 
 
 def _config(env: Any) -> dict[str, Any]:
-    """Return an environment's config as JSON has it; {} if it has no `Config` or dataclass as ``config``."""
+    """Return an environment's config as JSON; {} without a `Config` or dataclass."""
     config = getattr(env, "config", None)
     if isinstance(config, Config):
         return config.to_dict()

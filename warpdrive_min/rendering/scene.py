@@ -1,7 +1,7 @@
-"""Drawing of an episode, stated once for every output: layers of shapes in world coordinates.
+"""Scene of an episode: layers of shapes in world coordinates.
 
-World coordinates have x to the right and y up; NaN means "not there". The first axis of a layer's arrays is the frame,
-and has one entry where nothing changes.
+All outputs use it. World coordinates have x to the right and y up; NaN means "absent". The first axis of a layer's
+arrays is the frame; it has length 1 if nothing changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Fill = Literal["solid", "tint", "none"]
 Line = Literal["solid", "dashed", "dotted"]
 Shape = Literal["circle", "drop", "dart", "square", "cross"]
 
-# The hues are Okabe and Ito's, which people with any colour vision tell apart; shape, fill and line say the same again.
+# Okabe and Ito's colours are distinct for any colour vision; shape, fill and line repeat the distinction.
 PALETTE: Final[dict[Colour, tuple[str, str]]] = {
     "ink": ("#1f2328", "#e6edf3"),
     "muted": ("#656d76", "#9198a1"),
@@ -33,15 +33,15 @@ PALETTE: Final[dict[Colour, tuple[str, str]]] = {
     "green": ("#009e73", "#2fc79a"),
     "orange": ("#b87f00", "#e69f00"),
 }
-"""Each colour on a light and on a dark ground."""
+"""Colours on a light and on a dark ground."""
 GROUND: Final = ("#ffffff", "#0d1117")
-"""The light and the dark ground."""
+"""Light and dark ground."""
 TINT: Final = 0.15
 """Opacity of a tinted area."""
 
 
 def circle(n: int, first: float = 0.0, last: float = 2 * np.pi) -> Array:
-    """Return ``n`` points of the unit circle, ``(n, 2)``, from one angle to another, rad."""
+    """Return ``n`` points of a unit circle's arc, ``(n, 2)``; angles in rad."""
     angle = np.linspace(first, last, n)
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
 
@@ -56,12 +56,15 @@ OUTLINES: Final[dict[Shape, Array]] = {
         (-0.25, 0), (-1, -0.75), (-0.75, -1), (0, -0.25), (0.75, -1), (1, -0.75),
     ]),
 }  # fmt: skip
-"""Corners of each shape, ``(n_corners, 2)``, about 1 from its centre; a drop and a dart point to the right."""
+"""Corners of each shape, ``(n_corners, 2)``, about 1 from its centre.
+
+A drop and a dart point to the right.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Markers:
-    """Symbols of one size on the screen, such as agents; they can point somewhere, and leave a fading trail."""
+    """Symbols of fixed screen size, with optional direction and fading trail."""
 
     shape: Shape
     x: Array
@@ -69,24 +72,24 @@ class Markers:
     y: Array
     """As ``x``."""
     angle: Array | None = None
-    """Direction, rad from the x axis to the y axis, as ``x``; None: as the outline does."""
+    """Direction, rad from the x axis to the y axis, as ``x``; None: not rotated."""
     colour: Colour = "ink"
     fill: Fill = "solid"
     size: float = 6.0
     """Radius, pixels."""
     trail: int = 0
-    """Frames that the trail goes back."""
+    """Length of the trail, frames."""
     trail_line: Line = "solid"
     """"dotted": a dot for each frame; else a line."""
     names: Sequence[str] = ()
-    """Name of each marker; () if they have none."""
+    """Name of each marker; () for none."""
     label: str = ""
-    """Text of the legend; "" leaves the layer out of it."""
+    """Text in the legend; "" omits the layer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Path:
-    """A line through points, or with ``closed`` an area."""
+    """Line through points; an area if ``closed``."""
 
     x: Array
     """``(n_frames or 1, n_points)``."""
@@ -103,7 +106,7 @@ class Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Circles:
-    """Circles of one radius in the world."""
+    """Circles with one radius in world coordinates."""
 
     x: Array
     """``(n_frames or 1, n)``."""
@@ -120,12 +123,12 @@ class Circles:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Text:
-    """A text at a point that stays."""
+    """Text at a fixed point."""
 
     x: float
     y: float
     texts: Sequence[str]
-    """One for each frame, or one for all."""
+    """One per frame, or one for all."""
     colour: Colour = "muted"
     align: Literal["left", "center", "right"] = "left"
 
@@ -135,23 +138,23 @@ Layer = Markers | Path | Circles | Text
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scene:
-    """Everything that an output needs; later layers are drawn over earlier ones.
+    """Scene for every output; later layers are drawn over earlier ones.
 
     Raises:
-        DataError: A layer or a reading has another number of frames.
+        DataError: A layer or a reading has a wrong number of frames.
     """
 
     title: str
     subtitle: str
     x_range: tuple[float, float]
-    """Part of the world that is shown."""
+    """Visible part of the world."""
     y_range: tuple[float, float]
     layers: Sequence[Layer]
     readings: Mapping[str, Sequence[str]]
-    """Texts beside the picture by name, each with one for each frame."""
+    """Texts next to the picture: for each name, one per frame."""
     n_frames: int
     aspect: float | None = None
-    """Height over width of the picture; None: as the world's, so that a circle is round."""
+    """Height over width of the picture; None: the world's, so circles are round."""
 
     def __post_init__(self) -> None:
         what, rule = f"scene {self.title!r}", f"must have {self.n_frames} frames"
@@ -165,21 +168,21 @@ class Scene:
 
     @property
     def height_over_width(self) -> float:
-        """Shape of the picture."""
+        """Height of the picture divided by its width."""
         width, height = np.ptp(self.x_range), np.ptp(self.y_range)
         return self.aspect or float(height / width)
 
 
-# ------------------------------------------------------------------ what several environments draw
+# ------------------------------------------------------------------ shared parts
 
 
 def subtitle(episode: Episode) -> str:
-    """Say where an episode comes from."""
+    """Return the episode's origin: backend, seed and environment."""
     return f"backend {episode.backend}, seed {episode.seed}, environment {episode.env_id}"
 
 
 def steps(episode: Episode) -> list[str]:
-    """Return the reading of the step, which ends with how the episode ended."""
+    """Return the step counter of each frame; the last one includes the outcome."""
     texts = [f"{step} of {episode.episode_length}" for step in episode[TIMESTEP]]
     if episode.outcome:
         texts[-1] += f", {episode.outcome}"
@@ -187,20 +190,28 @@ def steps(episode: Episode) -> list[str]:
 
 
 def numbers(values: Array) -> list[str]:
-    """Return the reading of a number: with two decimals, unless it is whole throughout."""
+    """Format numbers with two decimals, or none if all are integers."""
     decimals = 0 if np.array_equal(values, np.round(values)) else 2
-    return [f"{value:.{decimals}f}" for value in np.round(values, decimals) + 0.0]  # + 0.0: no minus before a zero
+    return [f"{value:.{decimals}f}" for value in np.round(values, decimals) + 0.0]  # + 0.0 removes the sign of -0
 
 
 def rectangle(x: Array, y: Array, width: float, height: float, angle: Array | float = 0.0) -> tuple[Array, Array]:
-    """Return the corners, x and y each ``(n_frames, 4)``, of a rectangle about ``(x, y)`` turned by ``angle``, rad."""
+    """Return the corners of rotated rectangles, x and y each ``(n_frames, 4)``.
+
+    Args:
+        x: Centres, ``(n_frames,)``.
+        y: As ``x``.
+        width: Width.
+        height: Height.
+        angle: Rotation, rad.
+    """
     along, up = np.array([1, -1, -1, 1]) * width / 2, np.array([1, 1, -1, -1]) * height / 2
     cos, sin = np.cos(angle)[..., None], np.sin(angle)[..., None]
     return x[:, None] + along * cos - up * sin, y[:, None] + along * sin + up * cos
 
 
 def still(*points: tuple[float, float]) -> dict[str, Any]:
-    """Return the ``x`` and ``y`` of a layer that does not change, from its points."""
+    """Return ``x`` and ``y`` of a static layer through the given points."""
     x, y = np.array(points, dtype=float).T[:, None]
     return {"x": x, "y": y}
 
@@ -209,13 +220,13 @@ def still(*points: tuple[float, float]) -> dict[str, Any]:
 
 
 MAX_SERIES: Final = 12
-"""Observed features that are drawn; more would be too thin to read."""
+"""Maximum number of features drawn; more would be too thin to read."""
 
 
 def time_series(episode: Episode) -> Scene:
-    """Return the scene of an environment that has none of its own: what agent 0 observes, over time.
+    """Return the default scene: agent 0's observations over time.
 
-    Every feature has a lane of height 1, from its least to its largest value.
+    Every feature has a lane of height 1, scaled from its minimum to its maximum.
 
     Raises:
         DataError: The observations were not recorded.

@@ -1,4 +1,4 @@
-"""The outputs of a scene by suffix: `FORMATS` is the one table of them."""
+"""Writers of a scene by file suffix; see `FORMATS`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warpdrive_min.rendering.raster import write_gif, write_mp4, write_png
 from warpdrive_min.rendering.scene import Scene, time_series
 
 Progress = Callable[[int, int], None]
-"""Is told the frames done, and of how many."""
+"""Callback with the number of frames done and the total."""
 
 FORMATS: Final[dict[str, Callable[[Scene, Path, int, Progress], None]]] = {
     ".gif": write_gif,
@@ -23,23 +23,25 @@ FORMATS: Final[dict[str, Callable[[Scene, Path, int, Progress], None]]] = {
     ".png": write_png,
 }
 MAX_FPS: Final = 50
-"""A GIF counts in hundredths of a second, and viewers slow down what is shorter than two of them."""
+"""Highest frame rate: viewers slow down GIF frames shorter than 2/100 s."""
 
 
 def scene_of(env: Any, episode: Episode) -> Scene:
-    """Return the environment's own scene of an episode, or its observations over time if it has none."""
+    """Return the environment's scene of an episode, or `time_series` without one."""
     scene: Scene | None = env.scene(episode) if hasattr(env, "scene") else None
     return scene if scene is not None else time_series(episode)
 
 
 def write(scene: Scene, path: str | Path, fps: int = 20, progress: Progress = lambda done, n: None) -> None:
-    """Write a scene in the format that the path's suffix names; the file appears whole or not at all.
+    """Write a scene in the format of the path's suffix.
+
+    A failed write leaves no partial file.
 
     Args:
-        scene: What is drawn.
-        path: ``.gif`` and ``.mp4`` move, ``.html`` is a player in one file, ``.png`` is the last frame.
-        fps: Frames a second.
-        progress: Called after each frame with the frames done and of how many.
+        scene: Scene to draw.
+        path: ``.gif`` and ``.mp4`` are animated, ``.html`` is a player in one file, ``.png`` is the last frame.
+        fps: Frames per second.
+        progress: Called after each frame with the number of frames done and the total.
 
     Raises:
         ConfigError: The suffix is unknown, ``fps`` is out of range, or a package is missing; names the install line.
@@ -52,6 +54,9 @@ def write(scene: Scene, path: str | Path, fps: int = 20, progress: Progress = la
 
 
 def require_format(path: Path, *others: str) -> None:
-    """Raise `ConfigError` unless the path's suffix is known; it names those of ``others``, which a caller writes."""
+    """Raise `ConfigError` unless the path's suffix is known.
+
+    The message also lists ``others``, suffixes that the caller writes.
+    """
     do = f"known are {', '.join([*FORMATS, *others])}"
     require(path.suffix in FORMATS, "write", f"unknown format {path.suffix!r}", path, do)

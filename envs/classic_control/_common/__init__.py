@@ -1,1 +1,1 @@
-"""Parts that the environments of classic control share."""
+"""Shared parts of the classic-control environments."""

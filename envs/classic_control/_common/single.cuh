@@ -1,15 +1,15 @@
-// What environments of one agent say in CUDA C; `single_kernels.cuh`, which comes after it, makes kernels of that.
+// Interface of single-agent environments in CUDA C; `single_kernels.cuh`, included later, makes the kernels.
 //
 // An environment defines
 //   struct State                     a row of `state`
 //   struct Seen                      a row of `observations`
 //   Action                           int or float
-//   observe(const State&)            returns what is seen of a state
-//   outcome(const State&, Action)    returns what an action leads to, an Outcome
-//   draw_start(State&, words)        sets a state to a start, from the four words of an episode
+// observe(const State&)            returns a state's observation
+// outcome(const State&, Action)    returns the result of an action, an Outcome
+// draw_start(State&, words)        sets a state to a start, from an episode's four random words
 #pragma once
 
-// What an action leads to: a state, what is seen of it, the reward, and whether the dynamics end the episode.
+// Result of an action: next state, observation, reward, and termination by the dynamics.
 template <class State, class Seen>
 struct Outcome {
   State state;

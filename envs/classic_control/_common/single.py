@@ -1,4 +1,4 @@
-"""Parts that environments of one agent share: keys of their config, their arrays, and the pool of starts."""
+"""Shared parts of single-agent environments: config, arrays, pool of starts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from warpdrive_min.spaces import Box, Discrete
 
 
 class SingleConfig(Config):
-    """Config of an environment of one agent."""
+    """Config of a single-agent environment."""
 
     episode_length: PositiveInt
-    """Steps after which an episode is cut off."""
+    """Steps until truncation."""
     reset_pool_size: PoolSize = 0
-    """Starts: 0, a new one for each environment and episode; 1, always the same; more, a row of a pool of that size."""
+    """Starts: 0, a new one per environment and episode; 1, one; n, a pool of n."""
     seed: Seed | None = None
     """Seed of the pool; None: 0."""
 
@@ -35,18 +35,19 @@ class SingleConfig(Config):
 
 
 class SingleAgent(Environment, abc.ABC):
-    """Base of environments of one agent, whose state is a row of float32 and starts afresh with each episode.
+    """Base of single-agent environments with a float32 state vector.
 
-    A subclass sets the class variables and says from where episodes start. Its kernels get the floats of its config.
+    Each episode draws a new state. A subclass sets the class variables and defines the starts. Its kernels get the
+    floats of its config.
     """
 
     config: SingleConfig
     n_state: ClassVar[int]
-    """Components of the state."""
+    """Number of components of the state."""
     n_features: ClassVar[int]
-    """Components of an observation."""
+    """Number of components of an observation."""
     state_period: ClassVar[tuple[float, ...] | None] = None
-    """Period of each component of the state, 0 where it has none."""
+    """Period of each component of the state, 0 for none."""
 
     def __init__(self, config: SingleConfig, action_space: Box | Discrete, env_backend: str) -> None:
         super().__init__(env_backend)
@@ -58,7 +59,10 @@ class SingleAgent(Environment, abc.ABC):
 
     @abc.abstractmethod
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
-        """Draw rows of the pool, ``(n_rows, n_state)``; the first one is Gymnasium's start for the same seed."""
+        """Draw rows of the pool, ``(n_rows, n_state)``.
+
+        The first row is Gymnasium's start for the same seed.
+        """
 
     @property
     def action_dtype(self) -> type[np.generic]:
@@ -67,25 +71,37 @@ class SingleAgent(Environment, abc.ABC):
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes of a step: state in and out, observation; reward 4, action 4, step counter twice 8, three flags 12."""
+        """Bytes of a step.
+
+        State in and out, observation; reward 4, action 4, step counter twice 8, three flags 12.
+        """
         return 8 * self.n_state + 4 * self.n_features + 28
 
     def near_threshold(self, state: Array) -> Array:
-        """Tell which states, ``(n_envs, n_state)``, are so near a threshold that rounding may decide."""
+        """Return a mask of states close enough to a threshold for rounding to decide.
+
+        States are ``(n_envs, n_state)``.
+        """
         return np.zeros(len(state), bool)
 
     def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Put environments near a threshold in doubt."""
+        """Return environments near a threshold as in doubt."""
         envs = self.near_threshold(after["state"][:, 0])
         return envs, np.zeros((len(envs), 1), bool)
 
     def get_constants(self) -> dict[str, Constant]:
-        """Return the physics, rounded to float32 by the backends, and sizes of the pool and of rows."""
+        """Return the physics constants, and sizes of the pool and of rows.
+
+        The backends round to float32.
+        """
         sizes = {"RESET_POOL_SIZE": self.config.reset_pool_size, "N_STATE": self.n_state, "N_FEATURES": self.n_features}
         return {**sizes, **self.config.physics()}
 
     def get_data_dictionary(self) -> DataFeed:
-        """State, and the pool where it is no pool to draw from: unused, or the one start."""
+        """Return the state; and the pool, if no row is drawn from it.
+
+        Such a pool is unused, or holds the one start.
+        """
         feed = DataFeed()
         attributes: dict[str, Any] = {} if self.state_period is None else {"period": self.state_period}
         feed.add_data("state", np.zeros((1, self.n_state), np.float32), per_env=True, **attributes)
@@ -94,11 +110,11 @@ class SingleAgent(Environment, abc.ABC):
         return feed
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """Arrays that a trainer reads and writes."""
+        """Return the arrays that a trainer reads and writes."""
         return trainer_arrays(1, self.n_features, dtype=self.action_dtype)
 
     def get_reset_pool_dictionary(self) -> DataFeed:
-        """Return the pool of starts, if there is one to draw from."""
+        """Return the pool of starts, if rows are drawn from it."""
         feed = DataFeed()
         if self.config.reset_pool_size >= 2:
             feed.add_pool_for_reset("state_reset_pool", self._pool(), reset_target="state")

@@ -1,13 +1,13 @@
-// Kernels of environments of one agent, from what they say by `single.cuh`: `step`, `reset`, and rollouts.
+// Kernels of single-agent environments with the interface of `single.cuh`: `step`, `reset`, and rollouts.
 //
-// Constants that come before this header: N_STATE, N_FEATURES, EPISODE_LENGTH, AUTO_RESET, RESET_POOL_SIZE; of a rollout
-// also KEEP_ALL, and those of `rollout.cuh` or of `policy.cuh`.
+// Constants required before this header: N_STATE, N_FEATURES, EPISODE_LENGTH, AUTO_RESET, RESET_POOL_SIZE. Rollouts also
+// need KEEP_ALL, and those of `rollout.cuh` or `policy.cuh`.
 #pragma once
 
 static_assert(sizeof(State) == N_STATE * sizeof(float), "State must be a row of `state`");
 static_assert(sizeof(Seen) == N_FEATURES * sizeof(float), "Seen must be a row of `observations`");
 
-// The start of an environment's next episode: a row of the pool, or one that is drawn.
+// Returns the start of an environment's next episode: a row of the pool, or a drawn state.
 WD_FN State start(int env, int episode, const int* seed, const float (*pool)[N_AGENTS][N_STATE]) {
   if (RESET_POOL_SIZE >= 1) {
     const int row = RESET_POOL_SIZE == 1 ? 0 : wd_pool_row(episode, env, seed[0], seed[1], RESET_POOL_SIZE);
@@ -18,8 +18,8 @@ WD_FN State start(int env, int episode, const int* seed, const float (*pool)[N_A
   return s;
 }
 
-// A thread of a GPU starts the next episode with the state in registers. On the CPU, where the environments of a step are
-// lanes of SIMD, the few that ended start after all have moved: `restart_finished`.
+// On a GPU a thread starts the next episode with the state in registers. On the CPU the environments of a step are lanes of
+// SIMD, so the few that ended start after all have moved: `restart_finished`.
 #if defined(__CUDACC__)
 constexpr bool STARTS_AT_ONCE = AUTO_RESET;
 #else
@@ -28,8 +28,8 @@ constexpr bool STARTS_AT_ONCE = false;
 
 #if !defined(__CUDACC__)
 
-// Calls `go_on` with each environment of this block whose episode ended, and with the start of its next one, which is
-// counted; starts are drawn WD_LANES at once.
+// Calls `go_on` with each ended environment of this block and the start of its next episode, and counts the episode.
+// Draws WD_LANES starts at once.
 template <class Flag, class GoOn>
 WD_FN void start_next_episodes(const Flag* const done, int* const episode, const int* const seed,
                                const float (*const pool)[N_AGENTS][N_STATE], const int n_envs, const GoOn& go_on) {
@@ -63,7 +63,7 @@ WD_FN void start_next_episodes(const Flag* const done, int* const episode, const
   }
 }
 
-// Copies the flags of the environments of this block to a row of flags of one byte.
+// Copies the flags of this block's environments to a row of one-byte flags.
 WD_FN void copy_flags(const int* done, const int* terminated, const int* truncated, bool* done_row, bool* terminated_row,
                       bool* truncated_row, int n_envs) {
   WD_EACH_ENV(local, env) {
@@ -75,7 +75,7 @@ WD_FN void copy_flags(const int* done, const int* terminated, const int* truncat
 
 #endif
 
-// With AUTO_RESET, starts the next episode of the environments that a step has left at the end of one.
+// With AUTO_RESET, starts the next episode of the environments that ended in this step.
 WD_FN void restart_finished(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGENTS][N_FEATURES],
                             float (*final_observations)[N_AGENTS][N_FEATURES], const int* _done_, int* _episode_,
                             const int* _reset_seed_, const float (*state_reset_pool)[N_AGENTS][N_STATE], int n_envs) {
@@ -91,7 +91,7 @@ WD_FN void restart_finished(float (*state)[N_AGENTS][N_STATE], float (*observati
 #endif
 }
 
-// Takes a step of the environments of this block; with AUTO_RESET, goes on to the next episode where one ended.
+// Steps the environments of this block; with AUTO_RESET, restarts those that ended.
 WD_FN void take_step(float (*state)[N_AGENTS][N_STATE], const Action (*sampled_actions)[N_AGENTS][1],
                      float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
                      float (*rewards)[N_AGENTS], int* _timestep_, int* _done_, int* terminated, int* truncated,
@@ -109,7 +109,7 @@ WD_FN void take_step(float (*state)[N_AGENTS][N_STATE], const Action (*sampled_a
     _timestep_[env] = AUTO_RESET && done ? 0 : timestep;
     if (STARTS_AT_ONCE && done) {
       wd_store(final_observations[env][0], after.seen);
-      const int episode = _episode_[env];  // written after the start has read its seed, which else would wait for it
+      const int episode = _episode_[env];  // written after the start has read its seed, to avoid a wait
       after.state = start(env, episode, _reset_seed_, state_reset_pool);
       after.seen = observe(after.state);
       _episode_[env] = episode + 1;
@@ -148,9 +148,9 @@ WD_KERNEL(reset)(float (*state)[N_AGENTS][N_STATE], float (*observations)[N_AGEN
 
 #if defined(__CUDACC__) && (defined(WD_ROLLOUT) || defined(WD_POLICY))
 
-constexpr int STEPS_AHEAD = 8;  // steps after which the next starts are drawn, those of a warp at once, and warps meet
+constexpr int STEPS_AHEAD = 8;  // steps between draws of the next starts; a warp draws together, and warps synchronise
 
-// An environment in the registers of a thread, what its last step led to, and the start of its next episode, if it is drawn.
+// An environment in a thread's registers, the result of its last step, and the start of its next episode, if drawn.
 struct Playing {
   State state;
   Seen seen;
@@ -165,8 +165,8 @@ WD_FN void draw_next_start(Playing& at, const int env, const int* const seed, co
   at.is_drawn = true;
 }
 
-// Takes a step, and at the end of an episode writes what it ended with, if there is a place for that, and goes on; returns
-// what the step led to.
+// Takes a step. At an episode's end, writes the final observation if it has a place, and restarts. Returns the
+// result of the step.
 WD_FN Seen play(Playing& at, const Action action, const int env, float* const ended, const int* const seed,
                 const float (*const pool)[N_AGENTS][N_STATE]) {
   const auto after = outcome(at.state, action);
@@ -200,16 +200,16 @@ WD_FN void keep_flags(const Playing& at, Flag* const done, Flag* const terminate
   *truncated = at.out_of_time;
 }
 
-// Threads side by side whose rows of observations are whole parts of memory, of LINE bytes.
+// Number of adjacent threads whose observation rows fill whole memory lines of LINE bytes.
 constexpr int LINE = 32;
 constexpr int greatest_divisor(const int a, const int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
 constexpr int NEIGHBOURS = LINE / greatest_divisor(LINE, sizeof(Seen));
 
-// Neighbours of a thread, itself among them, as bits of lanes.
+// Neighbours of a thread, including itself, as a bit mask of lanes.
 WD_FN unsigned neighbours() { return __match_any_sync(0xFFFFFFFFu, WD_THREAD % 32 / NEIGHBOURS); }
 
-// Whether an episode of a thread or of one of its neighbours ended. Where each step has rows of its own all of them then
-// write what they see: memory takes a whole line much faster than a part of one.
+// True if an episode of a thread or a neighbour ended. If each step has its own rows, all of them then write their
+// observations: memory writes a whole line much faster than a part.
 WD_FN bool any_near(const bool is_done, const unsigned near) {
   return (__ballot_sync(0xFFFFFFFFu, is_done) & near) != 0u;
 }
@@ -224,10 +224,10 @@ WD_FN bool any_near(const bool is_done, const unsigned near) {
 
 #endif
 
-// Takes n_steps steps. A thread of a GPU keeps its environment in registers from the first to the last, four draws
-// share a block of random words, and a warp's next starts are drawn at once, before its episodes end one by one; on the
-// CPU environments are lanes of SIMD (`single_lanes.cuh`). With KEEP_ALL arrays have a row of each step; the arrays of the
-// last one are beside them, and without it the same.
+// Takes n_steps steps. On a GPU a thread keeps its environment in registers throughout, and four draws share a block of
+// random words. A warp draws its next starts at once, before its episodes end one by one. On the CPU environments are
+// lanes of SIMD (`single_lanes.cuh`). With KEEP_ALL arrays have a row per step; the arrays of the last step are separate.
+// Without it they are the same.
 WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                    float (*observations)[N_AGENTS][N_FEATURES], float (*final_observations)[N_AGENTS][N_FEATURES],
                    float (*rewards)[N_AGENTS], Action (*last_sampled_actions)[N_AGENTS][1],
@@ -238,7 +238,7 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
                    int* draws, const int* seed, int stream, int n_steps, int n_envs) {
 #if defined(__CUDACC__)
   static_assert(THREADS == ENVS_PER_BLOCK, "a thread has an environment");
-  // The last warp's threads beyond the environments play the last one, too, and write the same: a warp acts as a whole.
+  // The last warp's extra threads repeat the last environment and write the same values: a warp acts as one unit.
   const int env = wd_min(WD_FIRST_ENV + WD_THREAD, n_envs - 1);
   const unsigned near = neighbours();
   const int start_seed[2] = {_reset_seed_[0], _reset_seed_[1]};
@@ -247,9 +247,9 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
   const unsigned first_word = RANDOM ? draws[env] : 0;
   wd_words words = {0u, 0u, 0u, 0u};
   Action action = 0;
-  WD_SYNC();  // before the state that others start from is written
+  WD_SYNC();  // before overwriting the state that others start from
   for (int k = 0; k < n_steps;) {
-    if (KEEP_ALL) WD_SYNC();  // what warps of a step write is one piece of memory, which they fill at about the same time
+    if (KEEP_ALL) WD_SYNC();  // warps write one contiguous piece of memory at about the same time
     draw_next_start(at, env, start_seed, state_reset_pool);
     for (const int until = wd_min(k + STEPS_AHEAD, n_steps); k < until; ++k) {
       const long long row = static_cast<long long>(k) * n_envs + env;
@@ -317,7 +317,7 @@ WD_KERNEL(rollout)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[
 
 #if defined(WD_POLICY)
 
-// What training keeps of a step beside its row, as `record.cu` says.
+// Values that training records of a step in addition to its row; see `record.cu`.
 struct Recorder {
   float (*running_return)[N_AGENTS];
   int* running_steps;
@@ -344,10 +344,10 @@ WD_FN void record_step(const Recorder& to, const int env, const float reward, co
     to.cuts[static_cast<long long>(cut) * to.n_envs + env][i] = final_observations[env][0][i];
 }
 
-// Takes n_steps steps, whose actions a policy draws from what it sees. What each step began with is row k of
-// `observations`, and what it led to row k + 1; without KEEP_ALL they are one row. With RECORDS it keeps what training
-// does: `successes`, flags of each step that are numbers, and what the Recorder names; then `final_observations` are of no
-// step in particular. The arrays of the last step are as in `rollout`.
+// Takes n_steps steps with actions drawn by a policy from observations. Row k of `observations` precedes a step, and row
+// k + 1 follows it; without KEEP_ALL they are one row. With RECORDS it records training data: `successes`, numeric flags
+// of each step, and what the Recorder names. Then `final_observations` belong to no particular step. The arrays of
+// the last step are as in `rollout`.
 WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampled_actions)[N_AGENTS][1],
                                float (*observations)[N_AGENTS][N_FEATURES],
                                float (*final_observations)[N_AGENTS][N_FEATURES], float (*rewards)[N_AGENTS],
@@ -362,7 +362,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
                                float (*finished_return)[N_AGENTS], int* finished_steps, int* finished_episodes,
                                float (*cuts)[N_FEATURES], int* n_cut, int n_cuts, int* draws, const int* seed,
                                int stream, int* impossible, int n_steps, int n_envs) {
-  constexpr bool KEEPS_ENDS = KEEP_ALL && !RECORDS;  // last observations, and flags of a byte, of each step
+  constexpr bool KEEPS_ENDS = KEEP_ALL && !RECORDS;  // final observations, and one-byte flags, of each step
   const Recorder recorder = {running_return, running_steps, finished_return, finished_steps, finished_episodes,
                              cuts,           n_cut,         n_cuts,          n_envs};
 #if defined(__CUDACC__)
@@ -370,7 +370,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   WD_SHARED wd_policy policy;
   policy.begin(weights);
   WD_SYNC();
-  // The last warp's threads beyond the environments play the last one, too, and keep nothing: a warp acts as a whole.
+  // The last warp's extra threads repeat the last environment and record nothing: a warp acts as one unit.
   const int env = wd_min(WD_FIRST_ENV + WD_THREAD, n_envs - 1);
   const bool is_own = WD_FIRST_ENV + WD_THREAD < n_envs;
   Playing at = {wd_load<State>(state[env][0]), wd_load<Seen>(observations[env][0]), _timestep_[env], _episode_[env]};
@@ -379,7 +379,7 @@ WD_KERNEL(rollout_with_policy)(float (*state)[N_AGENTS][N_STATE], Action (*sampl
   const unsigned near = neighbours();
   wd_words words = {0u, 0u, 0u, 0u};
   Action action = 0;
-  WD_SYNC();  // before the state that others start from is written
+  WD_SYNC();  // before overwriting the state that others start from
   for (int k = 0; k < n_steps; ++k) {
     const long long row = static_cast<long long>(k) * n_envs + env, kept = KEEP_ALL ? row : env;
     const unsigned word = first_word + k;

@@ -1,17 +1,17 @@
-// Rollouts of environments of one agent on the CPU: environments are lanes of SIMD, and from the first step to the last the
-// rows of their states are columns, which need no shuffles. `single_kernels.cuh` includes this where it builds `rollout`.
+// Rollouts of single-agent environments on the CPU: environments are lanes of SIMD. From the first step to the last the
+// rows of their states are columns, which need no shuffles. `single_kernels.cuh` includes this if it builds `rollout`.
 #pragma once
 
-// The environments of this block: a column has a number of each.
+// Environments of this block: a column has one value per environment.
 struct alignas(64) Lanes {
   float state[N_STATE][ENVS_PER_BLOCK];
-  float seen[N_FEATURES][ENVS_PER_BLOCK];  // after a step that is kept
-  int first_step[ENVS_PER_BLOCK];          // of the episode; negative if it came before this rollout
-  short done[ENVS_PER_BLOCK];              // half as wide as the rest: two vectors of that go through a loop at once
+  float seen[N_FEATURES][ENVS_PER_BLOCK];  // after a recorded step
+  int first_step[ENVS_PER_BLOCK];          // first step of the episode; negative if it precedes this rollout
+  short done[ENVS_PER_BLOCK];              // half as wide as the rest: one iteration of a loop handles two vectors
   wd_blocks<ENVS_PER_BLOCK> words;
 };
 
-// The row whose numbers are those of a lane in so many columns.
+// Returns a lane's row from columns.
 template <class Row>
 WD_FN Row row_of(const float (*const columns)[ENVS_PER_BLOCK], const int lane) {
   Row row;
@@ -24,8 +24,8 @@ WD_FN void set_row(float (*const columns)[ENVS_PER_BLOCK], const int lane, const
   for (unsigned i = 0; i < sizeof(Row) / sizeof(float); ++i) columns[i][lane] = reinterpret_cast<const float*>(&row)[i];
 }
 
-// Returns the random word of each lane after so many draws more. A block of Philox has those of four draws;
-// environments that have drawn differently often have words one by one.
+// Returns each lane's random word after `more` draws. A block of Philox serves four draws; environments with
+// different numbers of draws compute words individually.
 WD_FN const unsigned* words_of(Lanes& at, const int* const draws, const int more, const bool are_alike,
                                const int* const seed, const int stream, const int n_envs) {
   if (are_alike) {
@@ -41,8 +41,8 @@ WD_FN const unsigned* words_of(Lanes& at, const int* const draws, const int more
   return at.words.of[0];
 }
 
-// Takes step k, as `take_step` does, with an action from each lane's word, or else a given one. One that is not kept leaves
-// nothing but states, and what its episodes ended with.
+// Takes step k as `take_step` does, with an action from each lane's word, or a given one. A step that is not recorded
+// writes only states and final observations.
 template <bool IS_KEPT>
 WD_FN void step_lanes(Lanes& at, const int k, const unsigned* const words, Action (*const sampled_actions)[N_AGENTS][1],
                       float (*const observations)[N_AGENTS][N_FEATURES],
@@ -50,10 +50,10 @@ WD_FN void step_lanes(Lanes& at, const int k, const unsigned* const words, Actio
                       int* const _done_, int* const terminated, int* const truncated, int* const _episode_,
                       const int* const _reset_seed_, const float (*const state_reset_pool)[N_AGENTS][N_STATE],
                       const int n_envs) {
-  const int youngest = k + 1 - EPISODE_LENGTH;  // first step of the last episodes that end by time
+  const int youngest = k + 1 - EPISODE_LENGTH;  // first step of the youngest episodes that time out
   WD_EACH_ENV(lane, env) {
     const Action action = RANDOM ? wd_chosen(words[lane], 0, 0) : sampled_actions[env][0][0];
-    auto after = outcome(row_of<State>(at.state, lane), action);  // g++ 12 takes no const one apart
+    auto after = outcome(row_of<State>(at.state, lane), action);  // g++ 12 cannot destructure a const one
     const bool out_of_time = (at.first_step[lane] <= youngest) & !after.is_terminal;
     const bool done = after.is_terminal | out_of_time;
     at.done[lane] = done;

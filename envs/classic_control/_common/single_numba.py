@@ -1,4 +1,4 @@
-"""Kernels of environments of one agent in Numba, around what an action leads to and where episodes start."""
+"""Numba kernels of single-agent environments, for given dynamics and starts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ from warpdrive_min.rng import STREAM_START
 
 ONE, TWO = np.float32(1), np.float32(2)
 STEPS_AHEAD: Final = 8
-"""Steps after which the next starts are drawn, those of a warp at once."""
+"""Steps between draws of the next starts; a warp draws together."""
 LINE: Final = 64
-"""Bytes that memory takes faster as a whole than in part: rows of last observations of threads side by side."""
+"""Bytes that memory writes faster as one unit: adjacent rows of last observations."""
 NO_WORDS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
 
 
 class Rows(NamedTuple):
-    """Arrays that a rollout writes, or reads given actions from; with an axis of steps first where all are kept."""
+    """Arrays of a rollout: outputs and given actions.
+
+    They have a leading axis of steps if all steps are recorded.
+    """
 
     sampled_actions: Any
     rewards: Any
@@ -46,7 +49,7 @@ class Rows(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """Reserved arrays of episodes that a rollout goes on from: `_timestep_`, `_episode_` and `_reset_seed_`."""
+    """Episode arrays of a rollout: `_timestep_`, `_episode_` and `_reset_seed_`."""
 
     timestep: int32[:]
     episode: int32[:]
@@ -60,15 +63,16 @@ def kernels(
     observe: Callable[..., Any],
     draw_start: Callable[..., Any],
 ) -> dict[str, Any]:
-    """Return the kernels ``step`` and ``reset`` of an environment, and ``rollout`` where the constants are of one.
+    """Return the kernels ``step`` and ``reset``, or also ``rollout``.
+
+    ``rollout`` exists if the constants have rollout sizes.
 
     Args:
-        c: The constants.
+        c: Constants.
         n_state: Components of the state.
-        outcome: Device function, returns what an action leads to from a state: a state, what is seen of it, the
-            reward, and whether the dynamics end the episode.
-        observe: Device function, returns what is seen of a state.
-        draw_start: Device function, returns a state from the four words of an episode.
+        outcome: Device function of state and action; returns the next state, observation, reward and termination.
+        observe: Device function of a state; returns its observation.
+        draw_start: Device function of an episode's four random words; returns a state.
     """
     threads, envs_per_block = c.THREADS, c.ENVS_PER_BLOCK
     episode_length, auto_reset, pool_size = c.EPISODE_LENGTH, c.AUTO_RESET, c.RESET_POOL_SIZE
@@ -77,12 +81,12 @@ def kernels(
     def step(
         state: float32[:, :, :],
         state_reset_pool: float32[:, :, :],
-        sampled_actions,  # int32 or float32, as the environment's action space says
+        sampled_actions,  # int32 or float32, by the action space
         clock: Clock,
         results: Results,
         n_envs: int32,
     ):
-        """Step every environment; with AUTO_RESET, go on to the next episode where one ended."""
+        """Step every environment; with AUTO_RESET, restart those that ended."""
         for each in range(cuda.threadIdx.x, envs_per_block, threads):
             _, env = env_at(each, envs_per_block)
             if env < n_envs:
@@ -125,7 +129,7 @@ def kernels(
 
     @cuda.jit(device=True)
     def start(env, episode, seed, pool):
-        """Return the start of an environment's episode: a row of the pool, or one that is drawn."""
+        """Return the start of an episode: a row of the pool, or a drawn state."""
         if pool_size >= 1:
             row = pool_row(episode, env, seed[0], seed[1], pool_size) if pool_size >= 2 else 0
             return load_row(pool, row, n_state)
@@ -141,9 +145,9 @@ def kernels(
 
     @cuda.jit(device=True)
     def play(state, pool, rows, episodes, draws, seed, stream, n_steps, n_envs):
-        """Take the steps of an environment, with all that goes on from one to the next in registers.
+        """Take several steps of an environment with its state in registers.
 
-        A block's threads beyond the environments play the last one, too, and write the same: a warp acts as a whole.
+        A block's extra threads repeat the last environment and write the same values: a warp acts as one unit.
         """
         env = natural(min(cuda.blockIdx.x * envs_per_block + cuda.threadIdx.x, n_envs - 1))
         s = load_row(state, env, n_state)
@@ -154,7 +158,7 @@ def kernels(
         is_drawn, drawn, has_final, final = False, s, False, seen
         if is_random:
             first, seed_low, seed_high = draws[env], seed[0], seed[1]
-        cuda.syncthreads()  # before the state that others start from is written
+        cuda.syncthreads()  # before overwriting the state that others start from
         for k in range(n_steps):
             if uint32(k) % uint32(STEPS_AHEAD) == 0 and not is_drawn:
                 is_drawn, drawn = True, start(env, episode, reset_seed, pool)
@@ -204,7 +208,7 @@ def kernels(
 
     @cuda.jit(device=True)
     def put(rows, env, action, seen, reward, is_terminal, out_of_time):
-        """Write what a step led to, except the last observation of an episode."""
+        """Write the results of a step, except an episode's last observation."""
         if is_random:
             rows.sampled_actions[env, 0, 0] = action
         rows.rewards[env, 0] = reward
@@ -242,18 +246,18 @@ def kernels(
 
 @cuda.jit(device=True)
 def symmetric(word, limit):
-    """Return a float32 uniform within plus or minus a limit."""
+    """Return a uniform float32 within plus or minus a limit."""
     return (uniform(word) * TWO - ONE) * limit
 
 
 @cuda.jit(device=True)
 def whole(state):
-    """Return what is seen of a state where that is all of it."""
+    """Return the state as its observation."""
     return state
 
 
 def within(limit: Any) -> Callable[..., Any]:
-    """Return what draws a state of four components within plus or minus a limit."""
+    """Return a function that draws a state of four components within +-limit."""
 
     @cuda.jit(device=True)
     def draw_start(words):

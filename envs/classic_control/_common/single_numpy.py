@@ -1,4 +1,4 @@
-"""Kernels of environments of one agent in NumPy, around what an action leads to and where episodes start."""
+"""NumPy kernels of single-agent environments, for given dynamics and starts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def kernels(
 ) -> dict[str, Callable[..., None]]:
     """Return the kernels ``step`` and ``reset`` of an environment.
 
-    A state and an observation are sequences of their components, each of them ``(n,)`` for as many environments.
+    States and observations are sequences of components, each ``(n,)`` for n environments.
 
     Args:
-        c: The constants.
-        outcome: Returns what actions ``(n_envs,)`` lead to from a state, ``(n_state, n_envs)``: a state, what is seen
-            of it, the reward, and whether the dynamics end the episode.
-        observe: Returns what is seen of a state.
-        draw_start: Returns a state from the four words of an episode.
+        c: Constants.
+        outcome: Function of a state ``(n_state, n_envs)`` and actions ``(n_envs,)``; returns the next state,
+            observation, reward and termination.
+        observe: Function of a state; returns its observation.
+        draw_start: Function of an episode's four random words; returns a state.
     """
 
     def step(state: Any, state_reset_pool: Any, sampled_actions: Any, clock: Clock, results: Results) -> None:
-        """Step every environment; with AUTO_RESET, go on to the next episode where one ended."""
+        """Step every environment; with AUTO_RESET, restart those that ended."""
         moved, seen, reward, is_terminal = outcome(np.ascontiguousarray(state[:, 0].T), sampled_actions[:, 0, 0])
         store(state, EVERY, moved)
         store(results.observations, EVERY, seen)
@@ -51,7 +51,7 @@ def kernels(
         clock.done[envs] = 0
 
     def restart(envs: Any, state: Any, pool: Any, clock: Clock, results: Results) -> None:
-        """Put the named environments at the start of their next episode: a row of the pool, or one that is drawn."""
+        """Restart environments from a row of the pool, or a drawn state."""
         episode, (low, high) = clock.episode[envs], clock.reset_seed
         if c.RESET_POOL_SIZE >= 2:
             state[envs] = pool[pool_row(episode, envs, low, high, c.RESET_POOL_SIZE)]
@@ -67,23 +67,23 @@ def kernels(
 
 
 def store(to: Any, envs: Any, components: Any) -> None:
-    """Write components to the rows of the named environments."""
+    """Write components to the rows of the given environments."""
     for index, component in enumerate(components):
         to[envs, 0, index] = component
 
 
 def symmetric(word: Any, limit: Any) -> Any:
-    """Return numbers uniform within plus or minus a limit."""
+    """Return uniform numbers within plus or minus a limit."""
     return (uniform(word) * TWO - ONE) * limit
 
 
 def whole(state: Any) -> Any:
-    """Return what is seen of a state where that is all of it."""
+    """Return the state as its observation."""
     return state
 
 
 def within(limit: Any) -> Callable[..., Any]:
-    """Return what draws a state of four components within plus or minus a limit."""
+    """Return a function that draws a state of four components within +-limit."""
     return lambda words: [symmetric(word, limit) for word in words]
 
 

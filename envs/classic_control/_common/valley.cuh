@@ -1,6 +1,6 @@
-// The valley of both mountain cars in CUDA C: how a car rolls, arrives and starts.
+// Valley of both mountain cars in CUDA C: motion, goal and starts.
 //
-// Constants that come before this header: GRAVITY, MAX_SPEED, MIN_POSITION, MAX_POSITION, GOAL_POSITION, GOAL_VELOCITY,
+// Constants required before this header: GRAVITY, MAX_SPEED, MIN_POSITION, MAX_POSITION, GOAL_POSITION, GOAL_VELOCITY,
 // START_OFFSET, START_WIDTH.
 #pragma once
 
@@ -11,7 +11,7 @@ struct WD_ALIGN(8) State {
   float x, v;
 };
 
-typedef State Seen;  // all of the state
+typedef State Seen;  // the whole state
 
 // One step with the motor's push in m/step^2.
 WD_FN State roll(const State& s, const float push) {
@@ -25,6 +25,6 @@ WD_FN bool is_at_goal(const State& s) { return (s.x >= GOAL_POSITION) & (s.v >= 
 WD_FN Seen observe(const State& s) { return s; }
 
 WD_FN void draw_start(State& s, const wd_words& words) {
-  // The sum goes first: the other way round, contraction to FMA would change the start.
+  // Add first: in the other order, contraction to FMA would change the start.
   s = {(wd_uniform(words.x) + START_OFFSET) * START_WIDTH, 0.f};
 }

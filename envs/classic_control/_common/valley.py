@@ -1,4 +1,4 @@
-"""Valley that both mountain cars drive in: its config and starts."""
+"""Valley of both mountain cars: config and starts."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ ROUNDING_MARGIN: Final = 1e-6
 
 
 class ValleyConfig(SingleConfig):
-    """Config of a car in a valley, whose height is sin(3 x) in shape and whose bottom is at -pi / 6 m."""
+    """Config of a car in a valley with height sin(3 x) and bottom at -pi / 6 m."""
 
     gravity: float = 0.0025
-    """Pull down the steepest slope, m/step^2."""
+    """Acceleration down the steepest slope, m/step^2."""
     max_speed: PositiveFloat = 0.07
     """Bound of the speed, m/step."""
     min_position: float = -1.2
-    """Position of the wall on the left, which stops the car, m."""
+    """Position of the left wall, which stops the car, m."""
     max_position: float = 0.6
-    """Position of the end on the right, which the car does not pass, m."""
+    """Largest position, where the car stays, m."""
     goal_position: float
-    """Position from which on the goal is reached, m."""
+    """Smallest position of the goal, m."""
     goal_velocity: float = 0.0
-    """Velocity that the car must have there at least, m/step."""
+    """Minimum velocity at the goal, m/step."""
     min_start: float = -0.6
-    """Least position of a start, which is uniform and at rest, m."""
+    """Smallest start position, m; starts are uniform and at rest."""
     max_start: float = -0.4
-    """Largest position of a start, m."""
+    """Largest start position, m."""
 
     @property
     def start_width(self) -> float:
@@ -42,7 +42,7 @@ class ValleyConfig(SingleConfig):
 
     @property
     def start_offset(self) -> float:
-        """First start of the range, in widths of it."""
+        """Smallest start position, in widths of the range."""
         return self.min_start / self.start_width
 
     def _check(self) -> None:
@@ -58,13 +58,13 @@ class ValleyConfig(SingleConfig):
 
 
 class ValleyCar(SingleAgent):
-    """A car whose motor is too weak to climb out of a valley without a swing; base of both mountain cars."""
+    """Base of both mountain cars: a weak car that must swing out of a valley."""
 
     config: ValleyConfig
     n_state = n_features = 2
 
     def near_threshold(self, state: Array) -> Array:
-        """Tell who is near the goal, or near the wall, which stops who touches it."""
+        """Return a mask of cars near the goal, or near the wall that stops them."""
         x, v = state.T
         beyond = x - self.config.goal_position
         near: Array = np.abs(beyond) < ROUNDING_MARGIN
@@ -73,6 +73,6 @@ class ValleyCar(SingleAgent):
         return near
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:
-        """Draw starts, uniform in the position and at rest."""
+        """Draw starts with uniform position, at rest."""
         position = generator.uniform(self.config.min_start, self.config.max_start, n_rows)
         return np.stack([position, np.zeros(n_rows)], axis=1)

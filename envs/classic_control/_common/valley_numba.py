@@ -1,4 +1,4 @@
-"""Valley of both mountain cars in Numba: how a car rolls, arrives and starts."""
+"""Valley of both mountain cars in Numba: motion, goal and starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Function = Callable[..., Any]
 
 
 def valley(c: Any) -> tuple[Function, Function, Function]:
-    """Return the functions that roll, tell who has arrived, and draw a start, closed over the constants."""
+    """Return functions that move the car, test the goal and draw a start.
+
+    They are closed over the constants.
+    """
     _, cos = maths(c.EXACT)
     gravity, max_speed, min_position, max_position = c.GRAVITY, c.MAX_SPEED, c.MIN_POSITION, c.MAX_POSITION
     goal_position, goal_velocity = c.GOAL_POSITION, c.GOAL_VELOCITY
@@ -37,7 +40,7 @@ def valley(c: Any) -> tuple[Function, Function, Function]:
 
     @cuda.jit(device=True)
     def draw_start(words):
-        # The sum goes first: the other way round, contraction to FMA would change the start.
+        # Add first: in the other order, contraction to FMA would change the start.
         return (uniform(words[0]) + start_offset) * start_width, ZERO
 
     return roll, is_at_goal, draw_start

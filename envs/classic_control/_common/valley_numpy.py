@@ -1,4 +1,4 @@
-"""Valley of both mountain cars in NumPy, over all environments at once: how a car rolls, arrives and starts."""
+"""Valley of both mountain cars in NumPy, batched: motion, goal and starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Function = Callable[..., Any]
 
 
 def valley(c: Any) -> tuple[Function, Function, Function]:
-    """Return the functions that roll, tell who has arrived, and draw a start, closed over the constants."""
+    """Return functions that move the car, test the goal and draw a start.
+
+    They are closed over the constants.
+    """
     _, cos = maths(c.EXACT)
 
     def roll(state: Any, push: Any) -> Any:
@@ -28,7 +31,7 @@ def valley(c: Any) -> tuple[Function, Function, Function]:
         return (state[0] >= c.GOAL_POSITION) & (state[1] >= c.GOAL_VELOCITY)
 
     def draw_start(words: Any) -> Any:
-        # The sum goes first: the other way round, contraction to FMA would change the start.
+        # Add first: in the other order, contraction to FMA would change the start.
         return (uniform(words[0]) + c.START_OFFSET) * c.START_WIDTH, ZERO
 
     return roll, is_at_goal, draw_start

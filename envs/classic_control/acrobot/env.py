@@ -1,4 +1,4 @@
-"""Acrobot: its config, arrays and spaces."""
+"""Acrobot: config, arrays and spaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from .._common.single import SingleAgent, SingleConfig
 from .scene import draw
 
 ROUNDING_MARGIN = 1e-5
-"""Distance of the tip to the goal's height (m) below which rounding may decide; a step errs by 1e-6 at 10 rad/s."""
+"""Distance to the goal's height below which rounding may decide, m.
+
+A step's error is 1e-6 at 10 rad/s.
+"""
 
 
 class AcrobotConfig(SingleConfig):
@@ -25,17 +28,17 @@ class AcrobotConfig(SingleConfig):
     PLACE: ClassVar[str] = "acrobot"
 
     episode_length: PositiveInt = 500
-    """Steps after which an episode is cut off."""
+    """Steps until truncation."""
     gravity: float = 9.8
     """Acceleration of gravity, m/s^2."""
     link_mass_1: PositiveFloat = 1.0
-    """Mass of the link that hangs from the fixed joint, kg."""
+    """Mass of the link at the fixed joint, kg."""
     link_mass_2: PositiveFloat = 1.0
-    """Mass of the link that hangs from the driven joint, kg."""
+    """Mass of the link at the driven joint, kg."""
     link_length_1: PositiveFloat = 1.0
-    """Length of the link that hangs from the fixed joint, m."""
+    """Length of the link at the fixed joint, m."""
     link_length_2: PositiveFloat = 1.0
-    """Length of the other link, m; only the height of the tip depends on it."""
+    """Length of the other link, m; affects only the height of the tip."""
     link_com_1: PositiveFloat = 0.5
     """Distance from the fixed joint to the first link's centre of mass, m."""
     link_com_2: PositiveFloat = 0.5
@@ -49,15 +52,15 @@ class AcrobotConfig(SingleConfig):
     max_velocity_2: PositiveFloat = 9 * math.pi
     """Bound of the second joint's velocity, rad/s."""
     goal_height: float = 1.0
-    """Height of the tip above the fixed joint beyond which the episode ends, m."""
+    """Height of the tip above the fixed joint that ends the episode, m."""
     time_step: PositiveFloat = 0.2
     """Length of a step, s."""
     start_range: float = 0.1
-    """Bound of every component of a start, which is uniform within plus or minus this."""
+    """Starts are uniform within plus or minus this in every component."""
 
     @property
     def inertia_1(self) -> float:
-        """Inertia about the fixed joint without the part that depends on the second angle, kg m^2."""
+        """Inertia about the fixed joint, kg m^2, independent of the second angle."""
         elbow = self.link_mass_2 * (self.link_length_1**2 + self.link_com_2**2)
         return self.link_mass_1 * self.link_com_1**2 + elbow + 2 * self.link_moi
 
@@ -68,12 +71,15 @@ class AcrobotConfig(SingleConfig):
 
     @property
     def coupling(self) -> float:
-        """Inertia that the cosine of the second angle adds to that which couples the joints, kg m^2."""
+        """Factor of the second angle's cosine in the joints' coupled inertia, kg m^2."""
         return self.link_mass_2 * self.link_length_1 * self.link_com_2
 
     @property
     def weight_1(self) -> float:
-        """Torque of gravity on the fixed joint by the first link and the driven joint's load, N m."""
+        """Torque of gravity on the fixed joint, N m.
+
+        It includes the first link and the load at the driven joint.
+        """
         return (self.link_mass_1 * self.link_com_1 + self.link_mass_2 * self.link_length_1) * self.gravity
 
     @property
@@ -82,7 +88,7 @@ class AcrobotConfig(SingleConfig):
         return self.link_mass_2 * self.link_com_2 * self.gravity
 
     def physics(self) -> dict[str, float]:
-        """Return the floats of the config, and others as the kernels call them."""
+        """Return the floats of the config, and others under the kernels' names."""
         return {
             **super().physics(),
             "LENGTH_1": self.link_length_1,
@@ -93,7 +99,7 @@ class AcrobotConfig(SingleConfig):
 
 
 class Acrobot(SingleAgent):
-    """Two links hang from a fixed joint; a motor between them swings the tip up.
+    """Two links on a fixed joint; a motor between them swings the tip up.
 
     | action | meaning |
     |---|---|
@@ -113,8 +119,8 @@ class Acrobot(SingleAgent):
     uniform in +-0.1 in both angles and both velocities. The state has the angles, within +-pi.
 
     Source: Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples Using Sparse Coarse Coding",
-    with the equations of Sutton and Barto's book; constants and one fourth-order Runge-Kutta step of 0.2 s as in
-    Gymnasium's Acrobot-v1. Different from it: all in float32, where Gymnasium has float64.
+    with the equations of Sutton and Barto's book. Constants and one fourth-order Runge-Kutta step of 0.2 s are those of
+    Gymnasium's Acrobot-v1. Difference: all is float32; Gymnasium uses float64.
     """
 
     name = "Acrobot"
@@ -125,16 +131,19 @@ class Acrobot(SingleAgent):
     state_period = (2 * math.pi, 2 * math.pi, 0.0, 0.0)
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
-        """Take the fields of `AcrobotConfig` as keyword arguments."""
+        """Set the fields of `AcrobotConfig` from keyword arguments."""
         super().__init__(AcrobotConfig(**config), Discrete(3), env_backend)
 
     @property
     def ops_per_step(self) -> int:
-        """Operations of a step: four slopes of 130 (100 of them sines), 60 to add up, 110 to wrap, observe, test."""
+        """Operations of a step.
+
+        Four slopes of 130 (100 of them sines), 60 to add up, 110 to wrap, observe, test.
+        """
         return 690
 
     def near_threshold(self, state: Array) -> Array:
-        """Tell whose tip is near the height of the goal; where an angle wraps, nothing hangs on it."""
+        """Return a mask of tips near the goal's height; angle wrapping decides nothing."""
         angle_1, angle_2 = state[:, :2].astype(np.float64).T
         config = self.config
         height = -config.link_length_1 * np.cos(angle_1) - config.link_length_2 * np.cos(angle_1 + angle_2)
@@ -142,7 +151,7 @@ class Acrobot(SingleAgent):
         return near
 
     def scene(self, episode: Episode) -> Scene:
-        """Show the two links and the height to reach."""
+        """Draw the two links and the goal height."""
         return draw(self.config, episode)
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:

@@ -1,4 +1,4 @@
-// Acrobot in CUDA C. Phases: move, observe, judge. One agent, so a thread has an environment.
+// Acrobot in CUDA C; one thread per environment. Phases: move, observe, judge.
 
 #include "../_common/single.cuh"
 
@@ -12,7 +12,7 @@ struct WD_ALIGN(8) Seen {
 
 typedef int Action;
 
-// The derivative of the state by time, by the equations of the book; its cos(x - pi/2) is sin x.
+// Returns the time derivative of the state by the book's equations; their cos(x - pi/2) is sin x.
 WD_FN State slope(const State& s, float torque) {
   float sin_2, cos_2;
   wd_sincos(s.angle_2, &sin_2, &cos_2);

@@ -1,4 +1,4 @@
-"""Acrobot in Numba. Phases: move, observe, judge. One agent, so a thread has an environment."""
+"""Acrobot in Numba; one thread per environment. Phases: move, observe, judge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def outcome(state, action):
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         s = move(state, action)
         seen = observe(s)
         reached = height(seen) > goal_height
@@ -33,7 +33,10 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def slope(state, torque):
-        """Return the derivative of the state by time, by the equations of the book; its cos(x - pi/2) is sin x."""
+        """Return the time derivative of the state by the book's equations.
+
+        The book's cos(x - pi/2) is sin x.
+        """
         angle_1, angle_2, velocity_1, velocity_2 = state
         sin_2, cos_2 = sincos(angle_2)
         d_1 = inertia_1 + TWO * coupling * cos_2

@@ -1,4 +1,4 @@
-"""Acrobot in NumPy, over all environments at once. Phases: move, observe, judge."""
+"""Acrobot in NumPy, batched. Phases: move, observe, judge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     sin, cos = maths(c.EXACT)
 
     def outcome(state: Any, action: Any) -> Any:
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         s = move(state, action)
         seen = observe(s)
         reached = height(seen) > c.GOAL_HEIGHT
@@ -41,7 +41,10 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
         )
 
     def slope(state: Any, torque: Any) -> Any:
-        """Return the derivative of the state by time, by the equations of the book; its cos(x - pi/2) is sin x."""
+        """Return the time derivative of the state by the book's equations.
+
+        The book's cos(x - pi/2) is sin x.
+        """
         angle_1, angle_2, velocity_1, velocity_2 = state
         sin_2, cos_2 = sin(angle_2), cos(angle_2)
         d_1 = c.INERTIA_1 + TWO * c.COUPLING * cos_2

@@ -1,4 +1,4 @@
-"""Scene of Acrobot: two links that hang from a joint, and the height that the tip must reach."""
+"""Scene of Acrobot: two links on a joint, and the goal height."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw(config: AcrobotConfig, episode: Episode) -> Scene:
-    """Return the scene of an episode that has the state; an angle of 0 hangs down."""
+    """Return the scene of an episode with the state; an angle of 0 hangs down."""
     first, second, _, _ = episode["state"][:, 0].T.astype(float)
     zero = np.zeros_like(first)
     elbow_x, elbow_y = config.link_length_1 * np.sin(first), -config.link_length_1 * np.cos(first)

@@ -1,4 +1,4 @@
-"""CartPole: its config, arrays and spaces."""
+"""CartPole: config, arrays and spaces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CartPoleConfig(SingleConfig):
     PLACE: ClassVar[str] = "cartpole"
 
     episode_length: PositiveInt = 500
-    """Steps after which an episode is cut off."""
+    """Steps until truncation."""
     gravity: float = 9.8
     """Acceleration of gravity, m/s^2."""
     cart_mass: PositiveFloat = 1.0
@@ -43,7 +43,7 @@ class CartPoleConfig(SingleConfig):
     max_position: float = 2.4
     """Cart position at which the episode ends, m."""
     start_range: float = 0.05
-    """Bound of every component of a start, which is uniform within plus or minus this."""
+    """Starts are uniform within plus or minus this in every component."""
 
     @property
     def total_mass(self) -> float:
@@ -57,7 +57,7 @@ class CartPoleConfig(SingleConfig):
 
 
 class CartPole(SingleAgent):
-    """A pole stands on a cart that is pushed left or right; the longer it stands, the better.
+    """Pole on a cart that is pushed left or right; keep the pole upright.
 
     | action | meaning |
     |---|---|
@@ -83,22 +83,22 @@ class CartPole(SingleAgent):
     n_state = n_features = 4
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
-        """Take the fields of `CartPoleConfig` as keyword arguments."""
+        """Set the fields of `CartPoleConfig` from keyword arguments."""
         super().__init__(CartPoleConfig(**config), Discrete(2), env_backend)
 
     @property
     def ops_per_step(self) -> int:
-        """Operations of a step: about 30 of the equations, 40 of sine and cosine, 10 of the tests."""
+        """Operations of a step: 30 of the equations, 40 of sine and cosine, 10 of tests."""
         return 80
 
     def near_threshold(self, state: Array) -> Array:
-        """Tell who is near a bound of position or angle."""
+        """Return a mask of states near a bound of position or angle."""
         near = np.abs(np.abs(state[:, 0]) - self.config.max_position) < ROUNDING_MARGIN
         near |= np.abs(np.abs(state[:, 2]) - self.config.max_angle) < ROUNDING_MARGIN
         return near
 
     def scene(self, episode: Episode) -> Scene:
-        """Show the cart on its track, the pole, and the bounds that end an episode."""
+        """Draw the cart on its track, the pole, and the bounds of the episode."""
         return draw(self.config, episode)
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:

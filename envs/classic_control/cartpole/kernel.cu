@@ -1,4 +1,4 @@
-// CartPole in CUDA C. Phases: move, judge. One agent, so a thread has an environment.
+// CartPole in CUDA C; one thread per environment. Phases: move, judge.
 
 #include "../_common/single.cuh"
 
@@ -6,7 +6,7 @@ struct WD_ALIGN(16) State {
   float x, x_dot, theta, theta_dot;
 };
 
-typedef State Seen;  // all of the state
+typedef State Seen;  // the whole state
 typedef int Action;
 
 // One explicit Euler step.

@@ -1,4 +1,4 @@
-"""CartPole in Numba. Phases: move, judge. One agent, so a thread has an environment."""
+"""CartPole in Numba; one thread per environment. Phases: move, judge."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def outcome(state, action):
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         s = move(state, action)
         failed = abs(s[0]) > max_position or abs(s[2]) > max_angle
         return s, s, ONE, failed

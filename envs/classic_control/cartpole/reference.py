@@ -1,4 +1,4 @@
-"""CartPole in NumPy, over all environments at once. Phases: move, judge."""
+"""CartPole in NumPy, batched. Phases: move, judge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     sin, cos = maths(c.EXACT)
 
     def outcome(state: Any, action: Any) -> Any:
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         s = move(state, action)
         failed = (np.abs(s[0]) > c.MAX_POSITION) | (np.abs(s[2]) > c.MAX_ANGLE)
         return s, s, 1, failed

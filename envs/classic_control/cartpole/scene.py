@@ -1,4 +1,4 @@
-"""Scene of CartPole: the cart on its track, the pole, and the bounds that end an episode."""
+"""Scene of CartPole: cart on its track, pole, and bounds of the episode."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from .env import CartPoleConfig
 
 CART_WIDTH, CART_HEIGHT = 0.5, 0.3
-"""Size of the cart, m; the dynamics have a point."""
+"""Size of the cart, m; a point in the dynamics."""
 
 
 def draw(config: CartPoleConfig, episode: Episode) -> Scene:
-    """Return the scene of an episode that has the state."""
+    """Return the scene of an episode with the state."""
     x, _, angle, _ = episode["state"][:, 0].T
     length, bound = 2 * config.half_length, config.max_position
     axle = np.full_like(x, CART_HEIGHT / 2)
     cart_x, cart_y = rectangle(x, np.zeros_like(x), CART_WIDTH, CART_HEIGHT)
 
     def ray(lean: Any) -> dict[str, Any]:
-        """Return the line of a pole that leans to the right, rad."""
+        """Return the line of a pole with a lean to the right, rad."""
         return {
             "x": np.stack([x, x + length * np.sin(lean)], axis=1),
             "y": np.stack([axle, axle + length * np.cos(lean)], axis=1),

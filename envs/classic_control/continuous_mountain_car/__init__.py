@@ -1,4 +1,4 @@
-"""ContinuousMountainCar: swing a weak car out of a valley, by pushes of any size."""
+"""ContinuousMountainCar: swing a weak car out of a valley by graded pushes."""
 
 from .env import ContinuousMountainCar, ContinuousMountainCarConfig
 

@@ -1,4 +1,4 @@
-// ContinuousMountainCar in CUDA C. Phases: move, judge. One agent, so a thread has an environment.
+// ContinuousMountainCar in CUDA C; one thread per environment. Phases: move, judge.
 
 #include "../_common/valley.cuh"
 

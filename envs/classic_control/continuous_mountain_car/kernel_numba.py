@@ -1,4 +1,7 @@
-"""ContinuousMountainCar in Numba. Phases: move, judge. One agent, so a thread has an environment."""
+"""ContinuousMountainCar in Numba; one thread per environment.
+
+Phases: move, judge.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def outcome(state, action):
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         s = roll(state, clip(action, min_action, max_action) * power)
         arrived = is_at_goal(s)
         reward = (goal_reward if arrived else ZERO) - action_cost * action * action

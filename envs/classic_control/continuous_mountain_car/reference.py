@@ -1,4 +1,4 @@
-"""ContinuousMountainCar in NumPy, over all environments at once. Phases: move, judge."""
+"""ContinuousMountainCar in NumPy, batched. Phases: move, judge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     roll, is_at_goal, draw_start = valley(c)
 
     def outcome(state: Any, action: Any) -> Any:
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         s = roll(state, np.clip(action, c.MIN_ACTION, c.MAX_ACTION) * c.POWER)
         arrived = is_at_goal(s)
         reward = np.where(arrived, c.GOAL_REWARD, ZERO) - c.ACTION_COST * action * action

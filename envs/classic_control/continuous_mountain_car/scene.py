@@ -1,4 +1,4 @@
-"""Scene of ContinuousMountainCar: as MountainCar, with a push of any strength."""
+"""Scene of ContinuousMountainCar: MountainCar's with a push of any strength."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 
 
 def draw(config: ContinuousMountainCarConfig, episode: Episode) -> Scene:
-    """Return the scene of an episode that has the state and the actions."""
+    """Return the scene of an episode with the state and the actions."""
     push = np.clip(episode["sampled_actions"][:, 0, 0], config.min_action, config.max_action)
     return scene.draw(config, episode, push / max(abs(config.min_action), abs(config.max_action)))

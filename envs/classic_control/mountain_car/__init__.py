@@ -1,4 +1,4 @@
-"""MountainCar: swing a weak car out of a valley, by pushes of one size."""
+"""MountainCar: swing a weak car out of a valley by pushes of one size."""
 
 from .env import MountainCar, MountainCarConfig
 

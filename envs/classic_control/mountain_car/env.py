@@ -1,4 +1,4 @@
-"""MountainCar: its config and spaces."""
+"""MountainCar: config and spaces."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class MountainCarConfig(ValleyConfig):
     PLACE: ClassVar[str] = "mountain_car"
 
     episode_length: PositiveInt = 200
-    """Steps after which an episode is cut off."""
+    """Steps until truncation."""
     goal_position: float = 0.5
-    """Position from which on the goal is reached, m."""
+    """Smallest position of the goal, m."""
     force: float = 0.001
     """Push of the motor to the left or right, m/step^2."""
 
 
 class MountainCar(ValleyCar):
-    """A car in a valley is pushed left or right; too weak to climb out at once, it has to swing up.
+    """Weak car in a valley, pushed left or right; it must swing to climb out.
 
     | action | meaning |
     |---|---|
@@ -43,8 +43,8 @@ class MountainCar(ValleyCar):
     Reward -1 for every step, the last one included. Terminated at the goal with at least ``goal_velocity``, truncated
     at ``episode_length``. Starts are uniform in -0.6 to -0.4 m, at rest.
 
-    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control"; constants and order of the updates as in
-    Gymnasium's MountainCar-v0.
+    Source: Moore 1990, "Efficient Memory-based Learning for Robot Control". Constants and order of the updates are
+    those of Gymnasium's MountainCar-v0.
     """
 
     name = "MountainCar"
@@ -52,14 +52,14 @@ class MountainCar(ValleyCar):
     config: MountainCarConfig
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
-        """Take the fields of `MountainCarConfig` as keyword arguments."""
+        """Set the fields of `MountainCarConfig` from keyword arguments."""
         super().__init__(MountainCarConfig(**config), Discrete(3), env_backend)
 
     @property
     def ops_per_step(self) -> int:
-        """Operations of a step: about 10 of the equations, 20 of the cosine, 10 of the tests."""
+        """Operations of a step: 10 of the equations, 20 of the cosine, 10 of tests."""
         return 40
 
     def scene(self, episode: Episode) -> Scene:
-        """Show the valley, the goal, the car and its push."""
+        """Draw the valley, the goal, the car and its push."""
         return draw(self.config, episode, episode["sampled_actions"][:, 0, 0] - 1)

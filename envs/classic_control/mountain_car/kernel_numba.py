@@ -1,4 +1,4 @@
-"""MountainCar in Numba. Phases: move, judge. One agent, so a thread has an environment."""
+"""MountainCar in Numba; one thread per environment. Phases: move, judge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def outcome(state, action):
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         push = float32(action - 1) * force_size
         s = roll(state, push)
         return s, s, REWARD, is_at_goal(s)

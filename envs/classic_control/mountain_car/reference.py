@@ -1,4 +1,4 @@
-"""MountainCar in NumPy, over all environments at once. Phases: move, judge."""
+"""MountainCar in NumPy, batched. Phases: move, judge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     roll, is_at_goal, draw_start = valley(c)
 
     def outcome(state: Any, action: Any) -> Any:
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         push = (action - 1).astype(np.float32) * c.FORCE
         s = roll(state, push)
         return s, s, -1, is_at_goal(s)

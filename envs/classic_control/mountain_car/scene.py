@@ -1,4 +1,4 @@
-"""Scene of a car in a valley: the hill, the goal, the car on its wheels, and its push."""
+"""Scene of a car in a valley: hill, goal, car with wheels, and push."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from .._common.valley import ValleyConfig
 
 LENGTH, HEIGHT, WHEEL = 0.16, 0.06, 0.03
-"""Size of the car, in the unit of its position; the dynamics have a point."""
+"""Size of the car, in the unit of its position; a point in the dynamics."""
 
 
 def draw(config: ValleyConfig, episode: Episode, push: NDArray[Any]) -> Scene:
-    """Return the scene of an episode that has the state.
+    """Return the scene of an episode with the state.
 
     Args:
-        config: Where the valley and the goal are.
-        episode: What was recorded.
-        push: ``(n_frames,)``, from -1, all to the left, to 1.
+        config: Config with the valley and the goal.
+        episode: Recorded episode.
+        push: ``(n_frames,)``, from -1 (left) to 1 (right).
     """
     x, velocity = episode["state"][:, 0].T.astype(float)
     ground = np.linspace(config.min_position, config.max_position, 101)

@@ -1,4 +1,4 @@
-"""Pendulum: its config, arrays and spaces."""
+"""Pendulum: config, arrays and spaces."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class PendulumConfig(SingleConfig):
     PLACE: ClassVar[str] = "pendulum"
 
     episode_length: PositiveInt = 200
-    """Steps after which an episode is cut off."""
+    """Steps until truncation."""
     gravity: float = 10.0
-    """Acceleration of gravity, m/s^2; WarpDrive has 9.81."""
+    """Acceleration of gravity, m/s^2; 9.81 in WarpDrive."""
     mass: PositiveFloat = 1.0
     """Mass of the rod, kg."""
     length: PositiveFloat = 1.0
@@ -37,22 +37,25 @@ class PendulumConfig(SingleConfig):
     max_velocity: PositiveFloat = 8.0
     """Bound of the angular velocity, rad/s."""
     max_torque: PositiveFloat = 2.0
-    """Bound to which actions are clipped, plus or minus, N m."""
+    """Bound of the torque, plus or minus, N m; actions are clipped to it."""
     time_step: PositiveFloat = 0.05
     """Length of a step, s."""
     start_angle: float = math.pi
-    """Bound of the angle of a start, which is uniform within plus or minus this, rad."""
+    """Starts have a uniform angle within plus or minus this, rad."""
     start_velocity: float = 1.0
-    """Bound of the velocity of a start, which is uniform within plus or minus this, rad/s."""
+    """Starts have a uniform velocity within plus or minus this, rad/s."""
 
     @property
     def gravity_gain(self) -> float:
-        """Angular acceleration by gravity for each unit of the sine, rad/s^2."""
+        """Angular acceleration by gravity per unit of the sine, rad/s^2."""
         return 3 * self.gravity / (2 * self.length)
 
     @property
     def torque_gain(self) -> float:
-        """Angular acceleration for each N m, rad/s^2: one over the rod's moment of inertia about its end."""
+        """Angular acceleration per N m, rad/s^2.
+
+        It is the inverse of the rod's moment of inertia about its end.
+        """
         return 3 / (self.mass * self.length**2)
 
     def physics(self) -> dict[str, float]:
@@ -61,7 +64,7 @@ class PendulumConfig(SingleConfig):
 
 
 class Pendulum(SingleAgent):
-    """A rod hangs from a joint with a motor that is too weak to lift it at once: swing it up and hold it.
+    """Rod on a joint with a weak motor: swing it up and hold it.
 
     | action | unit | range |
     |---|---|---|
@@ -73,15 +76,15 @@ class Pendulum(SingleAgent):
     | 1: sine of the angle | | +-1 |
     | 2: angular velocity | rad/s | +-8 |
 
-    Reward ``-(angle^2 + 0.1 velocity^2 + 0.001 torque^2)`` with the state before the step, the angle within +-pi
-    and the torque after clipping: from -16.27 to 0. Never terminated, truncated at ``episode_length``. Starts are
-    uniform, the angle in +-pi, the velocity in +-1.
+    Reward ``-(angle^2 + 0.1 velocity^2 + 0.001 torque^2)`` from the state before the step, with the angle within +-pi
+    and the clipped torque: from -16.27 to 0. Never terminated, truncated at ``episode_length``. Starts are uniform:
+    the angle in +-pi, the velocity in +-1.
 
-    Source: Gymnasium's Pendulum-v1: constants and semi-implicit Euler integration. Different from it: in the state it
-    lets the angle grow, in float64. Here it is float32, whose spacing at the 80 rad that 200 steps can reach is
-    7.6e-6 and grows with the angle, so each step first takes it back within +-pi, where the spacing is at most
-    2.4e-7; after a step it may be ``max_velocity * time_step`` beyond. Only ``state`` shows that, and it is compared
-    modulo 2 pi. Different in WarpDrive: gravity is 9.81 there.
+    Source: Gymnasium's Pendulum-v1, with its constants and semi-implicit Euler integration. Difference: Gymnasium's
+    angle grows in float64. In float32 the spacing at 80 rad, which 200 steps can reach, is 7.6e-6 and grows with the
+    angle. So each step first wraps the angle to +-pi, where the spacing is at most 2.4e-7. After a step it may be
+    ``max_velocity * time_step`` beyond. Only ``state`` shows this; it is compared modulo 2 pi. WarpDrive's gravity
+    is 9.81.
     """
 
     name = "Pendulum"
@@ -92,17 +95,17 @@ class Pendulum(SingleAgent):
     state_period = (2 * math.pi, 0.0)
 
     def __init__(self, *, env_backend: str = "cpu", **config: Any) -> None:
-        """Take the fields of `PendulumConfig` as keyword arguments."""
+        """Set the fields of `PendulumConfig` from keyword arguments."""
         checked = PendulumConfig(**config)
         super().__init__(checked, Box(-checked.max_torque, checked.max_torque, (1,)), env_backend)
 
     @property
     def ops_per_step(self) -> int:
-        """Operations of a step: about 30 of the equations, 70 of the sine before and sine and cosine after it."""
+        """Operations of a step: 30 of the equations, 70 of two sines and a cosine."""
         return 100
 
     def scene(self, episode: Episode) -> Scene:
-        """Show the pendulum and its torque."""
+        """Draw the pendulum and its torque."""
         return draw(self.config, episode)
 
     def draw_starts(self, generator: np.random.Generator, n_rows: int) -> Array:

@@ -1,4 +1,4 @@
-// Pendulum in CUDA C. Phases: score, move. One agent, so a thread has an environment.
+// Pendulum in CUDA C; one thread per environment. Phases: score, move.
 
 #include "../_common/single.cuh"
 
@@ -19,7 +19,7 @@ WD_FN State move(const State& s, float torque) {
   return {s.angle + TIME_STEP * velocity, velocity};
 }
 
-// The reward of a step from the state before it.
+// Returns the reward of a step from the state before it.
 WD_FN float score(const State& s, float torque) {
   return -(s.angle * s.angle + VELOCITY_COST * s.velocity * s.velocity + TORQUE_COST * torque * torque);
 }

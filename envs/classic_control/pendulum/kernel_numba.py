@@ -1,4 +1,4 @@
-"""Pendulum in Numba. Phases: score, move. One agent, so a thread has an environment."""
+"""Pendulum in Numba; one thread per environment. Phases: score, move."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def build(c: Any) -> dict[str, Any]:
 
     @cuda.jit(device=True)
     def outcome(state, action):
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         angle, velocity = state
         angle = principal(angle)
         torque = clip(action, -max_torque, max_torque)

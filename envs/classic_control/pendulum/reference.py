@@ -1,4 +1,4 @@
-"""Pendulum in NumPy, over all environments at once. Phases: score, move."""
+"""Pendulum in NumPy, batched. Phases: score, move."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def build(c: Any) -> dict[str, Callable[..., None]]:
     sin, cos = maths(c.EXACT)
 
     def outcome(state: Any, action: Any) -> Any:
-        """Return what an action leads to: a state, what is seen of it, the reward, and whether the episode ends."""
+        """Return the next state, observation, reward and termination."""
         angle, velocity = state
         angle = principal(angle)
         torque = np.clip(action, -c.MAX_TORQUE, c.MAX_TORQUE)

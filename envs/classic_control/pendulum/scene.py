@@ -1,4 +1,4 @@
-"""Scene of Pendulum: the rod about its pivot, and the torque on it."""
+"""Scene of Pendulum: the rod on its pivot, and its torque."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ ARC = 24
 
 
 def draw(config: PendulumConfig, episode: Episode) -> Scene:
-    """Return the scene of an episode that has state and actions; an angle of 0 stands up, and grows to the left."""
+    """Return the scene of an episode with state and actions.
+
+    An angle of 0 is upright; it grows to the left.
+    """
     angle = episode["state"][:, 0, 0].astype(float)
     torque = np.clip(episode["sampled_actions"][:, 0, 0], -config.max_torque, config.max_torque)
     length, zero = config.length, np.zeros_like(angle)
     bearing = angle + np.pi / 2
-    # From the rod as far as the torque is strong, at most three quarters of a turn.
+    # The arc starts at the rod; its length is the torque, at most three quarters of a turn.
     sweep = bearing[:, None] + np.linspace(0, 1.5 * np.pi, ARC) * torque[:, None] / config.max_torque
     return Scene(
         title=episode.env_name,
