@@ -30,9 +30,12 @@ FROM_VALUES, OF_ROWS, OF_ITEMS = 0, 1, 2
 """Advantages: what values are short of returns by; of the rollout's rows; of the minibatch's."""
 
 
-@rule(f"one or two layers of up to {WIDEST} units; on a GPU {SHARED_BYTES // 1024} KiB hold them and a tile of rows")
+@rule(
+    f"one or two hidden layers of up to {WIDEST} units, "
+    f"which on a GPU fit into {SHARED_BYTES // 1024} KiB with a tile of rows"
+)
 def fits(facts: Facts) -> str | None:
-    """Return why the kernels cannot take a network."""
+    """Return the reason if the kernels do not support a network."""
     if isinstance(facts.network, str):
         return facts.network
     layers, n_sums, on_gpu = facts.network, N_TERMS + facts.n_types, facts.device == "cuda"
@@ -40,11 +43,11 @@ def fits(facts: Facts) -> str | None:
     if reason := why_no_kernel((*below, n_outputs), layers.activation):
         return reason
     if facts.n_other_parameters:
-        return f"learns its layers, and of a Box the spread, alone (got {facts.n_other_parameters} more numbers)"
+        return f"learns only layers and the log_std of a Box (got {facts.n_other_parameters} other parameters)"
     networks = [n_outputs + 1] if layers.is_shared else [1, n_outputs]
     if all(Layers((*below, n)).fits(on_gpu=on_gpu, sums=n_sums) for n in networks):
         return None
-    return f"has one or two layers of up to {WIDEST} units, on a GPU in {SHARED_BYTES // 1024} KiB (got {layers})"
+    return f"needs one or two layers of up to {WIDEST} units, on a GPU in {SHARED_BYTES // 1024} KiB (got {layers})"
 
 
 class ExactLearning:

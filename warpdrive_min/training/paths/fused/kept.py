@@ -22,12 +22,18 @@ Tensor = torch.Tensor
 MOST_MEMORY: Final = 0.5
 """Share of a GPU's memory that kept passes and their observations take, unless ``trainer.kept_passes`` is true."""
 
-in_fp32 = where("`fp32`", lambda facts: facts.precision == "fp32", "torch keeps passes in fp32 (got {facts.precision})")
+in_fp32 = where(
+    "`trainer.precision` is `fp32`",
+    lambda facts: facts.precision == "fp32",
+    "torch keeps forward passes in fp32 only (got {facts.precision})",
+)
 
 
-@rule(f"at most {MOST_MEMORY:.0%} of the GPU's memory, with the observations, or `trainer.kept_passes: true`")
+@rule(
+    f"kept layers and observations take at most {MOST_MEMORY:.0%} of the GPU's memory, or `trainer.kept_passes` is true"
+)
 def have_room(facts: Facts) -> str | None:
-    """Return why the passes of a rollout would take too much memory."""
+    """Return the reason if the passes of a rollout take too much memory."""
     if facts.kept_passes is not None or facts.gpu_bytes is None:
         return None
     layers, is_wide = facts.layers, wide.fits.why_not(facts) is None
@@ -36,8 +42,8 @@ def have_room(facts: Facts) -> str | None:
     n_bytes, most = facts.n_bytes + facts.n_rows * (4 * layers.n_columns + of_layers), MOST_MEMORY * facts.gpu_bytes
     if n_bytes <= most:
         return None
-    much = f"{n_bytes / 1e9:.1f} GB with the observations, more than {most / 1e9:.1f}"
-    return f"trainer.kept_passes is null, and they take {much}"
+    much = f"{n_bytes / 1e9:.1f} GB, more than {most / 1e9:.1f}"
+    return f"trainer.kept_passes is null, and kept layers and observations take {much}"
 
 
 class KeptPasses(ABC):

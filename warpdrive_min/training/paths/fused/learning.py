@@ -39,28 +39,28 @@ COLUMNS: Final = 32
 
 @rule(f"up to {narrow.WIDEST} units and {narrow.WIDEST - 1} logits")
 def is_narrow(facts: Facts) -> str | None:
-    """Return why hidden layers are not narrow, or outputs no logits."""
+    """Return the reason if hidden layers are not narrow, or outputs not logits."""
     layers = facts.layers
     if facts.is_box:
-        return "its actions are those of a Box"
+        return "actions are continuous (a Box)"
     if max(*layers.hidden, layers.n_outputs + 1) > narrow.WIDEST:
-        return f"has up to {narrow.WIDEST} units and {narrow.WIDEST - 1} logits (got {layers})"
+        return f"needs up to {narrow.WIDEST} units and {narrow.WIDEST - 1} logits (got {layers})"
     return None
 
 
 @rule(
-    f"features times units at most {narrow.MOST_RESIDENT:,}, both rounded up to powers of two, "
-    "unless agents share a row of observations"
+    f"features times units of the first layer, both rounded up to powers of two, are at most {narrow.MOST_RESIDENT:,}, "
+    "or agents share a row of observations"
 )
 def first_layer_stays(facts: Facts) -> str | None:
-    """Return why the weights of the first layer do not stay on the chip."""
+    """Return the reason if the first layer's weights do not fit on the chip."""
     if facts.own_columns is not None or first_layer_is_small(facts.layers):
         return None
-    return f"the first layer has at most {narrow.MOST_RESIDENT:,} weights, padded (got {facts.layers})"
+    return f"the first layer needs at most {narrow.MOST_RESIDENT:,} weights, padded (got {facts.layers})"
 
 
 def first_layer_is_small(layers: Layers) -> bool:
-    """Return whether the weights of the first layer stay on the chip."""
+    """Return True if the first layer's weights fit on the chip."""
     return block_of(layers.n_features) * block_of(layers.hidden[0]) <= narrow.MOST_RESIDENT
 
 

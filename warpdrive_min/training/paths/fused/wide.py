@@ -73,22 +73,22 @@ at run time: same seed, same bits. None for fp32: three products of TF32 take lo
     + " or ".join(f"`{name}`" for name in PLANS)
 )
 def fits(facts: Facts) -> str | None:
-    """Return why a network's tiles do not stay on the chip."""
+    """Return the reason if a network's tiles do not fit on the chip."""
     layers = facts.layers
     is_small = layers.n_features <= MOST_FEATURES and max(layers.hidden) <= MOST_UNITS
     if is_small and layers.n_columns <= MOST_OUTPUTS and facts.precision in PLANS:
         return None
     known = " or ".join(PLANS)
-    rule = f"up to {MOST_UNITS} units over {MOST_FEATURES} features, and {MOST_OUTPUTS} outputs, in {known}"
+    rule = f"needs up to {MOST_UNITS} units over {MOST_FEATURES} features, and {MOST_OUTPUTS} outputs, in {known}"
     return f"{rule} (got {layers}, in {facts.precision})"
 
 
-@rule("rows of kept layers that lie one after the other: up to 256 units in `tf32`")
+@rule("kept layers are stored row by row, so in `tf32` have up to 256 units")
 def keeps_by_row(facts: Facts) -> str | None:
-    """Return why the layers of rows that follow each other do not lie in one piece."""
+    """Return the reason if kept layers are stored by column instead of by row."""
     if not _plan(facts.precision, *facts.layers.hidden).by_column:
         return None
-    return f"layers of its network cannot be kept in {facts.precision} (got {facts.layers})"
+    return f"layers of more than 256 units cannot be kept in {facts.precision} (got {facts.layers})"
 
 
 class Layers(NamedTuple):
