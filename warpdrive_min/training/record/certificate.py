@@ -408,8 +408,7 @@ def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certi
             "curve": tuple(point for point in found.curve if point.iteration <= at),
         }
     )
-    every = trainer.config.saving.metrics_log_freq
-    logged = {iteration for iteration in range(1, at + 1) if iteration == 1 or iteration % every == 0}
+    logged = {n for n in range(1, at + 1) if n == 1 or n % trainer.config.saving.metrics_log_freq == 0}
     missing = _certified_until(at) - {point.iteration for point in continued.points}
     missing |= logged - {point.iteration for point in continued.curve}
     rule = "a run is certified from its start on, and this iteration is not"
