@@ -59,7 +59,7 @@ MOST_THREADS: Final = 4096
 """Upper limit of a run's threads; more than any machine has cores."""
 SHOWN: Final = 80
 """Number of characters of a wrong value that an error prints."""
-AGAIN: Final = "get it again from who wrote it, or train with --certify"
+AGAIN: Final = "get a new copy from its author, or train with --certify"
 
 
 class _Part(BaseModel):

@@ -194,7 +194,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             ended_here = -signal.SIGTERM
             failed = {rank: end for rank, end in error.failures.items() if end.exitcode != ended_here}
             ends = "; ".join(f"rank {rank}: {_end_of(end)}" for rank, end in (failed or error.failures).items())
-            do = "what they said is above, and the others were ended; mend it and resume from the last checkpoint"
+            do = "their output is above, and the others were ended; fix the cause and resume from the last checkpoint"
             raise TrainingError.of("launch", f"none of {n} ranks may fail", ends, do) from error
         except SignalException as error:
             raise Stopped(caught[0] if caught else error.sigval) from error
