@@ -1,8 +1,8 @@
 """Kernels of a perceptron with two narrow hidden layers.
 
-One kernel computes the outputs. Another computes the gradients, and recomputes the hidden layers for them. A first layer
-of many features does not fit on the chip and is streamed: its output is stored, and another kernel computes the gradient
-of its weights.
+One kernel computes the outputs. Another computes the gradients, and recomputes the hidden layers for them. A first
+layer of many features does not fit on the chip and is streamed: its output is stored, and another kernel computes the
+gradient of its weights.
 """
 
 from __future__ import annotations

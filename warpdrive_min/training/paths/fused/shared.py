@@ -45,7 +45,7 @@ class SharedRows(NamedTuple):
     def sums(self, weight: Tensor, bias: Tensor) -> Tensor:
         """Return a layer's outputs for the unmarked rows, (..., 1, n_units).
 
-        They are computed in float32, at any ``trainer.precision``.
+        They are float32 at any ``trainer.precision``.
         """
         with torch.autocast(self.rows.device.type, enabled=False):
             return torch.nn.functional.linear(self.rows, weight, bias)
