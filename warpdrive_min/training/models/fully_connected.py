@@ -192,21 +192,21 @@ class FullyConnected(ActorCritic):
         return "vf_head" in self._modules
 
     def as_layers(self) -> Layers | str:
-        """Return the layers' sizes, or the reason they do not define the output."""
+        """Return the layers' sizes, or a reason against them."""
         perceptron = self.as_perceptron()
         if isinstance(perceptron, str):
             return perceptron
         return self.fc.layers(self.policy_head.out_features)._replace(is_shared=perceptron.is_shared)
 
     def as_network(self) -> Network:
-        """Return the two hidden layers and heads for kernels of learning and acting."""
+        """Return the layers for kernels of learning and acting."""
         layers, head = self.as_perceptron(), self.policy_head
         assert isinstance(layers, Perceptron), layers
         value, is_tanh = layers.value or layers.policy, layers.activation == "tanh"
         return Network(layers.policy, value, is_tanh, head.is_continuous, *head.bounds, self.log_std)
 
     def as_perceptron(self) -> Perceptron | str:
-        """Return the layers for a rollout in one launch, or the reason it cannot."""
+        """Return the layers for one-launch rollouts, or a reason."""
         if type(self) is not FullyConnected:
             return f"{type(self).__name__} may compute something else than FullyConnected, which it overrides"
         trunks = [self.fc, *([self.value_fc] if self.has_value and self.value_fc is not None else [])]

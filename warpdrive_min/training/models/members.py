@@ -55,7 +55,7 @@ class Members(nn.Module):
         return getattr(self.members, "log_std", None)
 
     def as_layers(self) -> Layers | str:
-        """Return the sizes of a member's layers, or the reason they are unknown."""
+        """Return a member's layer sizes, or a reason."""
         return layers_of(self.members)
 
     def as_first_network(self) -> Network:

@@ -197,7 +197,7 @@ class Recurrent(Stochastic):
         raise NotImplementedError
 
     def step(self, observations: Tensor, state: Tensor) -> Tensor:
-        """Return the state after one step, in the shape of ``state`` ``(n, ..., state_size)``."""
+        """Return the state after one step, ``(n, ..., state_size)`` like ``state``."""
         return self.unroll(observations[:, None], state)[:, 0]
 
 
@@ -309,7 +309,7 @@ class Trunk(nn.Sequential):
 
     @property
     def obstacle(self) -> str:
-        """Reason one kernel cannot, or must not, compute the layers; empty if none."""
+        """Reason against one kernel for all layers; may be empty."""
         if "normaliser" in self._modules:
             return "it normalises observations"
         if self.fused is False:
@@ -344,7 +344,9 @@ class Trunk(nn.Sequential):
         return outputs.view(*seen.shape[:-1], len(bias))
 
     def _kernel(self, device: torch.device, layers: Layers) -> Callable[..., Tensor] | None:
-        """Return the kernel of all layers in the current precision, or None for torch.
+        """Return the kernel of all layers, or None for torch.
+
+        It depends on the current precision.
 
         Raises:
             ConfigError: `fused` is true on a GPU, and no kernel supports the layers.
@@ -402,7 +404,7 @@ def trunks_and_heads(model: nn.Module) -> tuple[list[Trunk], list[nn.Linear]]:
 
 
 def layers_of(model: Any) -> Layers | str:
-    """Return the sizes of a model's layers, or the reason they are unknown."""
+    """Return a model's layer sizes, or a reason."""
     as_layers: Callable[[], Layers | str] | None = getattr(model, "as_layers", None)
     return as_layers() if as_layers else f"{type(model).__name__} does not declare its layers (as_layers)"
 

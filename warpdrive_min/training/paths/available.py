@@ -55,11 +55,11 @@ def why_no_cpp() -> str | None:
 
 @rule(NEEDS_TRITON)
 def triton(facts: Facts) -> str | None:
-    """Return the reason if kernels in Triton cannot run."""
+    """Refuse devices without Triton."""
     return why_no_triton(facts.device)
 
 
 @rule("a CPU and a C++ compiler")
 def cpp(facts: Facts) -> str | None:
-    """Return the reason if kernels in C++ cannot run."""
+    """Refuse devices other than a CPU with a compiler."""
     return why_no_cpp() if facts.device == "cpu" else f"needs a CPU (got {facts.device})"

@@ -1,4 +1,4 @@
-"""Facts of a policy and its run, and rules that choose paths by them."""
+"""Facts of a run, and rules about them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Facts:
 
     @property
     def layers(self) -> Layers:
-        """Return the layers; an earlier rule must have checked that they are known."""
+        """Return the layers; an earlier rule checks that they are known."""
         assert isinstance(self.network, Layers), self.network
         return self.network
 
@@ -121,7 +121,7 @@ class Rule(NamedTuple):
 
 
 def rule(needs: str) -> Callable[[Callable[[Facts], str | None]], Rule]:
-    """Make a rule from a function that returns the reason facts break it."""
+    """Make a rule from a function that returns a reason."""
     return lambda why_not: Rule(needs, why_not)
 
 
@@ -134,13 +134,13 @@ def where(needs: str, holds: Callable[[Facts], bool], why_not: str) -> Rule:
 
 
 def first_reason(rules: Iterable[Rule], facts: Facts) -> str | None:
-    """Return the reason of the first broken rule, or None if all hold."""
+    """Return the first broken rule's reason, or None."""
     return next((reason for each in rules if (reason := each.why_not(facts)) is not None), None)
 
 
 @rule(f"two hidden layers of {' or '.join(f'`{name}`' for name in ACTIVATIONS)}")
 def two_layers(facts: Facts) -> str | None:
-    """Return the reason if the kernels do not support the layers."""
+    """Refuse layers that the kernels do not support."""
     layers = facts.network
     if isinstance(layers, str):
         return layers

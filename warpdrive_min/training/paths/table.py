@@ -1,4 +1,4 @@
-"""Table of the paths of each part of a training run, fastest first.
+"""Table of fast paths for each part of training.
 
 `choose` picks the first path whose rules all hold.
 """
@@ -28,18 +28,18 @@ class Path:
 
     name: str
     rules: tuple[Rule, ...] = ()
-    """Conditions, all of which must hold; the last path of a part has none."""
+    """Conditions that must all hold; the last path of a part has none."""
     build: Callable[..., Any] | None = None
     """Builds the implementation; None if the caller implements it."""
 
     def why_not(self, facts: Facts) -> str | None:
-        """Return the reason a run cannot take the path, or None if it can."""
+        """Return the reason against the path, or None."""
         return first_reason(self.rules, facts)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Path of a part of a run, and the faster paths that were refused."""
+    """Chosen path of a part, and the refused faster paths."""
 
     path: Path
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -150,20 +150,20 @@ NOT_BF16: Final = where(
 
 @rule("the policy sees one whole array of float32 observations")
 def sees_whole(facts: Facts) -> str | None:
-    """Return the reason if a policy does not see the environment's whole array."""
+    """Refuse policies that do not see the whole array."""
     return facts.observes or None
 
 
 @rule("the environment has [`own_columns`](authoring.md#write)")
 def has_own_columns(facts: Facts) -> str | None:
-    """Return the reason if agents' rows differ in more than their own column."""
+    """Refuse agents whose rows differ in other columns."""
     is_none = facts.own_columns is None
     return "agents' observations differ in more than the column that marks the agent" if is_none else None
 
 
 @rule("the network learns in one pass")
 def has_kernels(facts: Facts) -> str | None:
-    """Return the reason if no kernel can learn on shared rows, on a GPU or a CPU."""
+    """Refuse networks without a kernel for shared rows."""
     if first_reason(IN_CPP, facts) is None:
         return None
     reason = first_reason((two_layers, learning.is_narrow), facts)
@@ -172,14 +172,14 @@ def has_kernels(facts: Facts) -> str | None:
 
 @rule("the network does not fit the narrow kernels")
 def is_large(facts: Facts) -> str | None:
-    """Return the reason if a second forward pass is as fast as keeping the first."""
+    """Refuse networks for which a second pass is cheaper."""
     is_narrow = narrow.fits.why_not(facts) is None
     return "the network is narrow: a second forward pass costs less than keeping the first" if is_narrow else None
 
 
 @rule("the first layer does not fit on the chip, or `trainer.shared_observations` is true")
 def is_worth_sharing(facts: Facts) -> str | None:
-    """Return the reason if one row for each agent is as fast."""
+    """Refuse first layers that gain nothing from shared rows."""
     if facts.shared_observations or not learning.first_layer_is_small(facts.layers):
         return None
     return f"trainer.shared_observations is null, and the first layer is small (got {facts.layers})"
@@ -187,7 +187,7 @@ def is_worth_sharing(facts: Facts) -> str | None:
 
 @rule("the backend runs on a GPU, exact training is on, or `trainer.fused_rollout` is true")
 def is_at_once_wished(facts: Facts) -> str | None:
-    """Return the reason if a run does not use one launch by default."""
+    """Refuse runs that use single steps by default."""
     if facts.fused_rollout or facts.has_graphs or facts.is_exact:
         return None
     return f"trainer.fused_rollout is null, and backend {facts.backend!r} does not run on a GPU"
@@ -195,7 +195,7 @@ def is_at_once_wished(facts: Facts) -> str | None:
 
 @rule("the environment has a rollout kernel for the network (see `EnvWrapper.rollout_mode_of`)")
 def has_rollout_kernel(facts: Facts) -> str | None:
-    """Return the reason if no rollout kernel exists for environment and network."""
+    """Refuse runs without a rollout kernel."""
     return facts.rollout_kernel or None
 
 
@@ -301,4 +301,4 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     ),
     "iteration": (Path("CUDA graphs", (HAS_GRAPHS, NOT_EAGER, NO_DEBUG)), Path("launch by launch")),
 }
-"""Paths of each part of a run, fastest first; the last has no rules."""
+"""Paths by part, fastest first; the last has no rules."""

@@ -255,7 +255,9 @@ class Certificate(_Part):
 
 
 def is_certified(iteration: int) -> bool:
-    """Return True for iterations 0, 1, 2, 4, 8, ...: a certificate has a point there.
+    """Return True for iterations 0, 1, 2, 4, 8, ...
+
+    A certificate has a point after each of them.
 
     The last iteration has a point too.
     """
@@ -263,7 +265,7 @@ def is_certified(iteration: int) -> bool:
 
 
 def _certified_until(last: int) -> set[int]:
-    """Return all iterations up to ``last`` for which `is_certified` is true."""
+    """Return all certified iterations up to ``last``; see `is_certified`."""
     return {0} | {1 << power for power in range(last.bit_length())}
 
 
@@ -317,7 +319,7 @@ class Certifier:
             self.certificate.write(self.path)
 
     def end(self) -> None:
-        """Write the state in which the run ends or stops."""
+        """Write the state at the end of the run."""
         if self.certificate.iterations < self._trainer.iteration:
             self._add_point()
         self.certificate.write(self.path)
@@ -392,7 +394,10 @@ def _environment(trainer: Trainer) -> dict[str, Any]:
 
 
 def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certificate:
-    """Return a certificate up to the run's iteration, checked to match the run."""
+    """Return a certificate up to the resumed run's iteration.
+
+    Raises `CertificateError` if it does not match the run.
+    """
     who, at = "train.certify", trainer.iteration
     rule = "a run with a stop_return counts its episodes anew when it goes on"
     stop = trainer.config.trainer.stop_return
@@ -433,7 +438,7 @@ def _changed_keys(old: Any, new: Any, place: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointDifference:
-    """First difference between a recorded point and the same point of a replay."""
+    """First difference between a recorded and a replayed point."""
 
     iteration: int
     """Iterations done."""
@@ -466,7 +471,7 @@ class ReplayResult:
 
 
 def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = None) -> ReplayResult:
-    """Replay a certified run and compare its points; stops at the first difference.
+    """Replay a run and compare points, to the first difference.
 
     Args:
         certificate: Recorded run.
@@ -531,7 +536,7 @@ class ReplayTrainer(Trainer):
 
 
 def first_difference(recorded: Point, here: Point) -> PointDifference | None:
-    """Return the first tensor whose hash differs, in the recorded order, or None."""
+    """Return the first tensor, in recorded order, whose hash differs, or None."""
     names = [
         name for name in {**recorded.tensors, **here.tensors} if recorded.tensors.get(name) != here.tensors.get(name)
     ]

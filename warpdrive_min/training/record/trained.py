@@ -50,7 +50,7 @@ class TrainedPolicies:
         return saved_layout(self.header.environment["arrays"])
 
     def wrapper(self, env_backend: str, n_envs: int = 1) -> EnvWrapper:
-        """Wrap the environment for a backend and move the models to its device.
+        """Wrap the environment; move the models to its device.
 
         The wrapper is not started.
 
@@ -64,7 +64,7 @@ class TrainedPolicies:
         return wrapper
 
     def envs(self, env_backend: str, n_envs: int = 1, seed: int = 0) -> EvaluationEnvs:
-        """Return fresh environments in which the policies act; synchronises.
+        """Return new environments for the policies to act in; synchronises.
 
         Raises:
             BackendUnavailable: The backend is unknown or cannot run here.
@@ -123,7 +123,7 @@ def load_population(path: str | Path, env: Any = None) -> TrainedPolicies:
 
 
 def population_size(path: str | Path) -> int | None:
-    """Return the population size of a checkpoint, or None for an ordinary run.
+    """Return a checkpoint's population size, or None.
 
     Raises:
         CheckpointError: The checkpoint does not exist or is damaged.
@@ -189,6 +189,6 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def _folder(path: str | Path) -> Path:
-    """Return the checkpoint folder of a run, or the path itself if it is not a run."""
+    """Return a run's checkpoint folder, else the path itself."""
     inside = Path(path, checkpoint.FOLDER)
     return inside if inside.is_dir() else Path(path)

@@ -107,7 +107,7 @@ class MemoryModel:
         )
 
     def parts(self, n_envs: int) -> dict[str, int]:
-        """Return a run's persistent bytes, ``kept``, and peak temporary bytes, ``passing``."""
+        """Return persistent bytes, ``kept``, and peak temporary bytes, ``passing``."""
         kept = self._small.kept + self._kept_per_env * (n_envs - self._n)
         before, behind = min(n_envs, self._bend) - self._n, max(0, n_envs - self._bend)
         passing = self._small.passing + self._passing_per_env * before + self._passing_behind * behind
@@ -186,9 +186,9 @@ def _room_for_replay(config: RunConfig, n_agents: Mapping[str, int], n_steps: in
 
 
 def _probe_size(config: RunConfig, n_steps: int, most: int) -> int:
-    """Return the environments of the smaller probe; the larger has twice as many.
+    """Return the smaller probe's number of environments.
 
-    Its batches divide into minibatches.
+    The larger probe has twice as many. Its batches divide into minibatches.
     """
     unit = math.lcm(*(_fewest(name, policy, n_steps) for name, policy in config.policy.items()))
     return unit * max(1, min(PROBE_ENVS, most // 2) // unit)
@@ -239,7 +239,7 @@ class Scaling:
 
     @property
     def saturation(self) -> ScalingTrial:
-        """Trial with the fewest environments that reaches `ENOUGH` of the best throughput."""
+        """Smallest trial that reaches `ENOUGH` of the best throughput."""
         return next(point for point in self.points if point.steps_per_s >= ENOUGH * self.best.steps_per_s)
 
     @property
@@ -312,7 +312,7 @@ def auto_scale(
 
 
 def _has_levelled(points: Sequence[ScalingTrial]) -> bool:
-    """Return True if the last trials gained little over the best before them."""
+    """Return True if the last trials gained little."""
     rates = [point.steps_per_s for point in points]
     return len(rates) > PATIENCE and max(rates[-PATIENCE:]) < GAIN * max(rates[:-PATIENCE])
 

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 TIMEOUT: Final = timedelta(minutes=10)
-"""Timeout of a collective operation; the first ones wait for compilation of kernels."""
+"""Timeout of a collective operation.
+
+The first operations wait for other ranks to compile kernels.
+"""
 FEW: Final = 8
 """Number of processes that any machine may start."""
 THREADS: Final = "OMP_NUM_THREADS"
@@ -131,7 +134,9 @@ def own_gpu(local_rank: int) -> torch.device:
 
 
 def require_processes(n: int, env_backend: str | None = None) -> None:
-    """Check that this machine can train in n processes; arguments as in `launch`.
+    """Check that this machine can train in n processes.
+
+    Arguments are as in `launch`.
 
     Raises:
         ConfigError: The machine has fewer GPUs than processes; or, above `FEW` processes, fewer cores.
@@ -144,10 +149,10 @@ def require_processes(n: int, env_backend: str | None = None) -> None:
 
 
 def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: str = "warpdrive_min") -> None:
-    """Run ``python -m module *argv`` in n processes, as torchrun does, and wait.
+    """Run a module in n processes, as torchrun does.
 
-    The processes run on this machine and share this process's standard output and error. If one fails, the others are
-    ended. If this process is killed, all are killed.
+    The command is ``python -m module *argv``; waits for all of them. The processes run on this machine and share this
+    process's standard output and error. If one fails, the others are ended. If this process is killed, all are killed.
 
     Args:
         n: Number of processes.

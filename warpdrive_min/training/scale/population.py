@@ -128,7 +128,7 @@ class PopulationTrainer(Trainer):
         return {self.group.name: np.array([score.mean_return for score in self.evaluate().values()])}
 
     def _reaches(self, least: Mapping[str, float]) -> bool:
-        """Record members that reach the wanted return; return True if all have stopped."""
+        """Record members at the wanted return; True if all stopped."""
         returns = self._recent.means[self.group.name]
         is_reached = (returns >= least.get(self.group.name, math.inf)) & ~self._has_stopped()
         self._reached_at[torch.from_numpy(is_reached)] = self.env_steps
@@ -136,7 +136,7 @@ class PopulationTrainer(Trainer):
         return bool(self._has_stopped().all())
 
     def _has_stopped(self) -> Any:
-        """Return which members have stopped learning, (members,) NumPy bool."""
+        """Return a mask of members that stopped learning, (members,) NumPy bool."""
         return ((self._reached_at != NEVER) | self._has_failed).numpy()
 
     def _tell_stopped(self) -> None:
@@ -144,7 +144,7 @@ class PopulationTrainer(Trainer):
         self.group.stopped.copy_(torch.from_numpy(self._has_stopped()))
 
     def _write_row(self, row: Mapping[str, Any]) -> Row:
-        """Write means over members to the sinks, and a row for each active member."""
+        """Write means to the sinks, and a row per active member."""
         prefix = f"{self.group.name}/"
         columns = {name.removeprefix(prefix): each for name, each in row.items() if isinstance(each, np.ndarray)}
         finite = {name: values[np.isfinite(values)] for name, values in columns.items()}

@@ -58,7 +58,10 @@ class _OfMembers(ActorCriticAlgorithm):
         return taken.view(*rows.shape, *taken.shape[1:])
 
     def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return heads (members, rows, n_agents, n_outputs) and values (members, rows, n_agents)."""
+        """Return heads and values.
+
+        Heads are (members, rows, n_agents, n_outputs), values (members, rows, n_agents).
+        """
         assert isinstance(rows, Tensor)
         observations = self._take(buffer.observations[:-1], rows)
         head, values = self.model(observations.flatten(0, 1))

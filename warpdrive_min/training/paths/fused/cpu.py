@@ -47,7 +47,7 @@ def _kernels() -> dict[str, Kernel]:
 
 
 def _prepare(name: str, n_blocks: int, given: dict[str, Argument | None]) -> Launch:
-    """Prepare a launch of ``n_blocks`` blocks of a kernel; None is a missing array."""
+    """Prepare a launch; an array may be None."""
     kernel = _kernels()[name]
     arguments = [given[parameter.name] for parameter in kernel.parameters]
     return kernel.prepare(arguments, n_blocks, 1)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ class Evaluation:
 
 
 class Learning:
-    """Loss of A2C and PPO and its gradients, in one pass over a minibatch's rows.
+    """Loss of A2C and PPO, and its gradients, in one pass.
 
     Args:
         network: Network whose parameters are views of ``parameters``.

@@ -39,7 +39,7 @@ in_fp32 = where(
     f"kept layers and observations take at most {MOST_MEMORY:.0%} of the GPU's memory, or `trainer.kept_passes` is true"
 )
 def have_room(facts: Facts) -> str | None:
-    """Return the reason if the passes of a rollout take too much memory."""
+    """Refuse rollouts whose passes need too much memory."""
     if facts.kept_passes is not None or facts.gpu_bytes is None:
         return None
     layers, is_wide = facts.layers, wide.fits.why_not(facts) is None
@@ -53,7 +53,7 @@ def have_room(facts: Facts) -> str | None:
 
 
 class KeptPasses(ABC):
-    """Outputs and hidden layers of a perceptron for all rows of a rollout.
+    """Kept outputs and hidden layers of a rollout.
 
     Rows are ordered by step, environment, agent. Acting evaluates and keeps each step; learning computes the gradients
     of some rows.
@@ -90,7 +90,10 @@ class KeptPasses(ABC):
         return StepRows(self, t, observations)
 
     def rows(self, part: slice) -> KeptRows:
-        """Model input for learning from rows (step, environment); backward pass only."""
+        """Model input for learning from rows (step, environment).
+
+        It has only a backward pass.
+        """
         return KeptRows(self, part)
 
     @abstractmethod
@@ -199,7 +202,7 @@ class StepRows(NamedTuple):
     observations: Tensor
 
     def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
-        """Compute and keep a perceptron's outputs, (n_envs, n_agents, n_outputs); enqueues."""
+        """Compute and keep the outputs, (n_envs, n_agents, n_outputs); enqueues."""
         self.passes.evaluate(self.t, self.observations.flatten(0, 1), _six(weights), activation)
         return self.passes.outputs[self.t]
 

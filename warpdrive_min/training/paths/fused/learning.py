@@ -1,7 +1,8 @@
-"""A2C and PPO of narrow networks on a GPU, in one pass over a minibatch's rows.
+"""One-pass A2C and PPO of narrow networks on a GPU.
 
-The pass computes the loss and its gradients. Outputs and hidden layers stay on the chip, and the rows of a minibatch
-are not gathered first. This takes half the time of separate passes for forward, loss and backward.
+The pass over a minibatch's rows computes the loss and its gradients. Outputs and hidden layers stay on the chip, and
+the rows of a minibatch are not gathered first. This takes half the time of separate passes for forward, loss and
+backward.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ COLUMNS: Final = 32
 
 @rule(f"up to {narrow.WIDEST} units and {narrow.WIDEST - 1} logits")
 def is_narrow(facts: Facts) -> str | None:
-    """Return the reason if hidden layers are not narrow, or outputs not logits."""
+    """Refuse wide layers and continuous actions."""
     layers = facts.layers
     if facts.is_box:
         return "actions are continuous (a Box)"
@@ -53,7 +54,7 @@ def is_narrow(facts: Facts) -> str | None:
     "or agents share a row of observations"
 )
 def first_layer_stays(facts: Facts) -> str | None:
-    """Return the reason if the first layer's weights do not fit on the chip."""
+    """Refuse first layers that do not fit on the chip."""
     if facts.own_columns is not None or first_layer_is_small(facts.layers):
         return None
     return f"the first layer needs at most {narrow.MOST_RESIDENT:,} weights, padded (got {facts.layers})"
@@ -65,7 +66,7 @@ def first_layer_is_small(layers: Layers) -> bool:
 
 
 class Learning:
-    """Loss of A2C and PPO and its gradients, in one pass over a minibatch's rows.
+    """Loss of A2C and PPO, and its gradients, in one pass.
 
     If parameters have an axis of members, all members of a population are computed together.
 

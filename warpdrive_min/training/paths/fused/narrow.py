@@ -74,7 +74,7 @@ FIRST_LAYER: Final[dict[Precision, Tile]] = {
 
 @rule(f"up to {WIDEST} units over {MOST_FEATURES} features, and {WIDEST} outputs")
 def fits(facts: Facts) -> str | None:
-    """Return the reason if a network's layers do not fit on the chip."""
+    """Refuse layers that do not fit on the chip."""
     layers = facts.layers
     if max(*layers.hidden, layers.n_columns) <= WIDEST and layers.n_features <= MOST_FEATURES:
         return None

@@ -56,9 +56,9 @@ class SharedRows(NamedTuple):
 
 
 def perceptron(seen: SharedRows, weights: Sequence[Tensor], activation: str, precision: Precision) -> Tensor:
-    """Return a perceptron's outputs, (..., n_agents, n_outputs), by two kernels; enqueues.
+    """Return a perceptron's outputs, (..., n_agents, n_outputs); enqueues.
 
-    They have no gradients.
+    Runs two kernels. The outputs have no gradients.
 
     Args:
         seen: Observations.
@@ -71,7 +71,9 @@ def perceptron(seen: SharedRows, weights: Sequence[Tensor], activation: str, pre
 
 
 def outputs(seen: SharedRows, sums: Tensor, weights: Sequence[Tensor], activation: str, precision: Precision) -> Tensor:
-    """Return a perceptron's outputs, (..., n_agents, n_outputs), by one kernel; enqueues.
+    """Return a perceptron's outputs from those of its first layer; enqueues.
+
+    They are (..., n_agents, n_outputs), computed in one kernel.
 
     Args:
         seen: Observations.

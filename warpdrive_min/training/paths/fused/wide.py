@@ -85,7 +85,7 @@ There are none for fp32, because three products of TF32 take longer than cuBLAS'
     + " or ".join(f"`{name}`" for name in PLANS)
 )
 def fits(facts: Facts) -> str | None:
-    """Return the reason if a network's tiles do not fit on the chip."""
+    """Refuse networks whose tiles do not fit on the chip."""
     layers = facts.layers
     is_small = layers.n_features <= MOST_FEATURES and max(layers.hidden) <= MOST_UNITS
     if is_small and layers.n_columns <= MOST_OUTPUTS and facts.precision in PLANS:
@@ -97,7 +97,7 @@ def fits(facts: Facts) -> str | None:
 
 @rule("kept layers are stored row by row, so in `tf32` have up to 256 units")
 def keeps_by_row(facts: Facts) -> str | None:
-    """Return the reason if kept layers are stored by column instead of by row."""
+    """Refuse layers that are stored by column."""
     if not _plan(facts.precision, *facts.layers.hidden).by_column:
         return None
     return f"layers of more than 256 units cannot be kept in {facts.precision} (got {facts.layers})"
