@@ -119,8 +119,8 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
 @pytest.mark.parametrize(
     ("run", "backend", "given", "why"),
     [
-        ("PPO, continuous", "host", {}, "those of a Box"),
-        ("two policies", "host", {}, "several policies act"),
+        ("PPO, continuous", "host", {}, "actions are continuous"),
+        ("two policies", "host", {}, "several policies"),
         ("shared", "host", {}, "one choice each"),
         ("PPO", "cpu", {}, "has no launches"),
         ("PPO", "host", {"wrapper": {"auto_reset": False}}, "do not write observations"),
@@ -137,5 +137,5 @@ def test_what_cannot_be_one_launch_says_why(run, backend, given, why):
 
 def test_runs_on_a_cpu_are_played_step_by_step_unless_told():
     """So they come to the same on each of its backends."""
-    assert "is none of a GPU" in make_run("PPO", "host").rollout_at_once
+    assert "does not run on a GPU" in make_run("PPO", "host").rollout_at_once
     assert make_run("PPO", "host", trainer={"fused_rollout": False}).rollout_at_once == "trainer.fused_rollout is false"

@@ -134,7 +134,7 @@ def test_what_is_missing_is_named(monkeypatch):
 def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
     """``fused: true`` trains where there is a kernel, and is an error with the reason where there is none."""
     trained("A2C", "pycuda", tmp_path / "fits", fused=True)
-    with pytest.raises(ConfigError, match=r"model\.fused: knows the activations relu and tanh"):
+    with pytest.raises(ConfigError, match=r"model\.fused: the activation must be relu or tanh"):
         trained("A2C", "pycuda", tmp_path / "does not", fused=True, activation="gelu")
 
 

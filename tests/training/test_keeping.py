@@ -30,7 +30,7 @@ from warpdrive_min.training.paths.fused.kept import KeptRows
 ON_DEVICE = DEVICE.type == "cuda"
 HERE = "pycuda" if ON_DEVICE else "host"
 BACKENDS = ON_GPU if ON_DEVICE else [pytest.param("host"), *ON_GPU]
-MORE_THAN_ONCE = "it learns from a rollout more than once"
+MORE_THAN_ONCE = "a rollout has several updates"
 WIDE = {"fc_dims": [8, 65]}
 LEARNS = {**A2C, "model": WIDE}
 RULES = {
@@ -116,17 +116,21 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     ("policies", "trainer", "why"),
     [
         ({"shared": {**PPO, "model": WIDE}}, {}, MORE_THAN_ONCE),
-        ({"shared": {**LEARNS, **CENTRAL}}, {}, "it has a centralised critic"),
-        ({"shared": {**LEARNS, "model": {**WIDE, "shared": False}}}, {}, "that actions and values share"),
+        ({"shared": {**LEARNS, **CENTRAL}}, {}, "the policy has a centralised critic"),
+        (
+            {"shared": {**LEARNS, "model": {**WIDE, "shared": False}}},
+            {},
+            "policy and value have separate hidden layers",
+        ),
         ({"shared": {**LEARNS, "model": {"fc_dims": [65]}}}, {}, "needs two hidden layers"),
         ({"shared": {**LEARNS, "model": {**WIDE, "fused": False}}}, {}, "model.fused is false"),
-        ({"shared": {**LEARNS, "model": {"fc_dims": [8, 8]}}}, {}, "its network is narrow"),
+        ({"shared": {**LEARNS, "model": {"fc_dims": [8, 8]}}}, {}, "the network is narrow"),
         (
             {"shared": {**LEARNS, "model": {"fc_dims": [8, 513]}}},
             {},
             "512 units over 128 features, and 128 outputs, in tf32 or bf16",
         ),
-        ({"shared": {**LEARNS, "to_train": False}}, {}, "it does not learn"),
+        ({"shared": {**LEARNS, "to_train": False}}, {}, "does not learn"),
     ],
 )
 def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):

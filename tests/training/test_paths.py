@@ -20,7 +20,7 @@ ON_GPU = Facts(device="cuda", backend="pycuda", network=NARROW, has_graphs=True,
 LARGE = Layers(401, (32, 16), 6, is_shared=True)
 TRITON = {"is_exact": True}, {"device": "cpu"}
 FUSED = {"fused": False}, *TRITON
-LAYERS = {"network": "its layers are not known"}
+LAYERS = {"network": "the network's layers are unknown"}
 NEEDS = {
     ("network", 0): (ON_GPU, [*FUSED, LAYERS, {"network": WIDE}]),
     ("network", 1): (
@@ -218,4 +218,4 @@ def test_page_has_the_current_tables():
     assert page.with_tables(text) == text
     named = {part for found in page.PLACE.finditer(text) for part in found[2].split(", ")}
     assert named == set(PATHS)
-    assert page.with_tables(text.replace("| all others |", "| stale |")) == text
+    assert page.with_tables(text.replace("| nothing |", "| stale |")) == text

@@ -273,7 +273,7 @@ def test_narrow_tanh_is_accurate_near_zero():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"activation": "gelu"}, "knows the activations relu and tanh"),
+        ({"activation": "gelu"}, "the activation must be relu or tanh"),
         ({"fc_dims": (600, 600)}, "must fit on the chip"),
         ({"n_features": 513}, "64 units over 512 features"),
         ({"fc_dims": (8,)}, "needs two hidden layers"),

@@ -131,10 +131,18 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
 @pytest.mark.parametrize(
     ("run", "backend", "why"),
     [
-        ("shared", "host", "see more of their own"),
-        ("two policies", "host", "several policies act"),
-        (("tag_gridworld", TAG, {"shared": {**PPO, "model": {"fc_dims": [32]}}}), "host", "no kernels for its network"),
-        (("tag_gridworld", {**TAG, "use_full_observation": False}, RUNS["shared, grid"][2]), "host", "of their own"),
+        ("shared", "host", "differ in more than the column"),
+        ("two policies", "host", "several policies"),
+        (
+            ("tag_gridworld", TAG, {"shared": {**PPO, "model": {"fc_dims": [32]}}}),
+            "host",
+            "no kernel learns with this network",
+        ),
+        (
+            ("tag_gridworld", {**TAG, "use_full_observation": False}, RUNS["shared, grid"][2]),
+            "host",
+            "more than the column",
+        ),
     ],
 )
 def test_what_cannot_be_shared_says_why(run, backend, why):

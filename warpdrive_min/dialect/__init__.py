@@ -1,4 +1,4 @@
-"""WarpDrive's dialect: its arrays and its rule of learning, where they differ from the core's.
+"""WarpDrive's array layout and learning rule, where they differ from ours.
 
-`training` names them by their paths, and imports them when they are needed; importing them does nothing.
+`training` imports these modules on first use; importing them has no side effects.
 """

@@ -1,4 +1,7 @@
-"""Episodes in WarpDrive's form: states, actions, rewards and probabilities as arrays, with NaN after the end."""
+"""Episodes in WarpDrive's form: arrays with NaN after the end.
+
+The arrays are states, actions, rewards and probabilities.
+"""
 
 from __future__ import annotations
 
@@ -33,25 +36,25 @@ def episode_states(
     """Play one episode and return its states; synchronises.
 
     Args:
-        wrapper: Wrapper of the environment and the backend that count.
+        wrapper: Wrapper whose environment and backend are used.
         models: Model of each policy.
         policies: Agents of each policy.
-        layout: As of `EvaluationEnvs`.
+        layout: Array layout, as in `EvaluationEnvs`.
         list_of_states: Arrays with a row for each environment.
-        env_id: Which environment of the seed.
+        env_id: Index of the environment under this seed.
         include_rewards_actions: Return actions and rewards too.
-        include_probabilities: Return the probabilities of the choices too; of continuous actions the mean.
-        greedy: Take the likeliest choice, or the mean.
-        seed: Seed of starts and draws.
+        include_probabilities: Return the probabilities of all choices too; for continuous actions the mean.
+        greedy: Take the most likely choice, or the mean.
+        seed: Seed of initial states and sampled actions.
 
     Returns:
-        The states by name, (episode_length + 1, ...) each, NaN after the end; with ``include_rewards_actions`` a tuple
-        with actions and rewards, (episode_length, ...) each; with ``include_probabilities`` further
-        ``{step: {policy: (n_agents, n_outputs)}}``.
+        States by name, (episode_length + 1, ...) each, NaN after the end. ``include_rewards_actions`` makes it a
+        tuple and appends actions and rewards, (episode_length, ...) each. ``include_probabilities`` makes it a tuple
+        and appends ``{step: {policy: (n_agents, n_outputs)}}``.
 
     Raises:
-        ConfigError: ``env_id`` is negative, or not of the wrapper's own environments where it can make no others.
-        DataError: A state is not there, or has no row for each environment.
+        ConfigError: ``env_id`` is negative, or beyond the wrapper's environments where no others can be made.
+        DataError: A state is missing, or has no row for each environment.
     """
     with EvaluationEnvs(wrapper, models, policies, layout, env_id + 1, seed) as envs:
         arrays = {name: group.arrays for name, group in envs.groups.items()}
@@ -62,7 +65,7 @@ def episode_states(
             if include_probabilities:
                 heads.append({name: head[env_id].clone() for name, head in _heads(envs).items()})
 
-        suffixes = dict.fromkeys(each.suffix for each in arrays.values())
+        suffixes = dict.fromkeys(group.suffix for group in arrays.values())
         written = [name + suffix for name in (Constants.ACTIONS, Constants.REWARDS) for suffix in suffixes]
         named = [*list_of_states, *(written if include_rewards_actions else [])]
         episode = record(envs.wrapper, act, env_id=env_id, arrays=named)
@@ -87,9 +90,9 @@ def episode_states(
 
 
 def _heads(envs: EvaluationEnvs) -> dict[str, torch.Tensor]:
-    """Return what each policy said last: logits of its agents, or means, (n_envs, n_agents, n_outputs).
+    """Return each policy's latest logits or means, (n_envs, n_agents, n_outputs).
 
-    The logit of a forbidden choice is the least number.
+    A masked choice has the smallest float as its logit.
     """
     heads = {}
     for name, group in envs.groups.items():
@@ -99,10 +102,12 @@ def _heads(envs: EvaluationEnvs) -> dict[str, torch.Tensor]:
 
 
 def of_all(name: str, episode: Episode, arrays: Mapping[str, AgentArrays], everyone: Agents) -> npt.NDArray[Any]:
-    """Return a recorded array with all agents in the environment's order, put together where policies have their own.
+    """Return a recorded array of all agents, in the environment's order.
+
+    Joins the arrays of policies that have separate ones.
 
     Raises:
-        ConfigError: Policies with arrays of their own differ in the number of action types.
+        ConfigError: Policies with separate arrays differ in their number of action types.
     """
     if any(not each.suffix for each in arrays.values()):
         return episode[name]
@@ -117,7 +122,7 @@ def of_all(name: str, episode: Episode, arrays: Mapping[str, AgentArrays], every
 
 
 def _padded(rows: npt.NDArray[Any], n_rows: int) -> npt.NDArray[np.float64]:
-    """Return rows as float64, filled up with NaN."""
+    """Return rows as float64, padded with NaN to ``n_rows``."""
     padded = np.full((n_rows, *rows.shape[1:]), np.nan)
     padded[: len(rows)] = rows
     return padded

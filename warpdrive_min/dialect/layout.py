@@ -1,4 +1,7 @@
-"""WarpDrive's arrays: a set for each policy, agents as the last axis of observations, and batches beside them."""
+"""WarpDrive's array layouts and training batches.
+
+Arrays may be separate for each policy. Agents may be the last axis of observations.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,17 @@ from warpdrive_min.training.ranks import World
 
 
 class WarpDriveLayout(SharedLayout):
-    """Arrays of each policy, or of all agents; in those of observations agents are the second axis or the last.
+    """WarpDrive's layout: arrays per policy or for all agents.
+
+    In observations, agents are the second axis or the last.
 
     Args:
-        separate: Each policy has arrays of its own, ``observations_<policy>`` and so on.
-        agents_axis: Axis of the agents in an array of observations: ``"first"`` after that of the environments, or
-            ``"last"``, where they are several.
+        separate: Each policy has its own arrays, ``observations_<policy>`` and so on.
+        agents_axis: Axis of the agents in observations: ``"first"`` after that of the environments, or ``"last"``. A
+            single agent has no axis to move.
 
     Raises:
-        ConfigError: The axis is another one.
+        ConfigError: ``agents_axis`` is neither.
     """
 
     def __init__(self, separate: bool = False, agents_axis: str = "first") -> None:
@@ -47,7 +52,7 @@ class WarpDriveLayout(SharedLayout):
 
     @classmethod
     def from_saved(cls, saved: Sequence[Any]) -> WarpDriveLayout:
-        """Return the layout whose entry of a checkpoint's header this is."""
+        """Return the layout from its entry in a checkpoint's header."""
         return cls(*saved)
 
     def sets(self, env: Any, policies: PolicyMap) -> Mapping[str, Agents]:
@@ -55,7 +60,7 @@ class WarpDriveLayout(SharedLayout):
         return {f"_{policy}": agents for policy, agents in policies.items()} if self.saved[0] else super().sets(env, {})
 
     def stacked(self, rows: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Return what single agents observe as an array of all; that of one agent has no axis to move."""
+        """Stack the agents' observations; moves no axis for a single agent."""
         stacked = super().stacked(rows)
         return np.swapaxes(stacked, 0, -1) if self.saved[1] == "last" and len(rows) > 1 else stacked
 
@@ -65,11 +70,13 @@ class WarpDriveLayout(SharedLayout):
         return array.movedim(-1, 1) if is_last else array
 
     def feed(self, wrapper: EnvWrapper, policies: PolicyMap) -> DataFeed:
-        """Return the arrays that a step reads and writes for a trainer, as of `SharedLayout.feed`.
+        """Return the arrays that a trainer's step reads and writes.
+
+        See `SharedLayout.feed`.
 
         Raises:
-            ConfigError: As there; or each policy is to have arrays of its own, and there is one policy, or the
-                environment has one array of actions.
+            ConfigError: As in `SharedLayout.feed`. Or arrays are separate, and the run has one policy or the
+                environment one array of actions.
         """
         is_fine = not self.saved[0] or len(policies) > 1
         require(is_fine, "placeholders", "separate ones need more than one policy", list(policies), "leave them off")
@@ -89,33 +96,37 @@ def create_and_push_data_placeholders(
     training_batch_size_per_env: int | None = None,
     push_data_batch_placeholders: bool = True,
 ) -> None:
-    """Push what an environment's step reads and writes for a trainer, and the batches that the trainer fills.
+    """Push a trainer's step arrays and training batches to the device.
 
-    The arrays are those of `SharedLayout.feed`, with ``_<policy>`` after their names where each policy has its own; and
-    always of each policy, with ``T`` rows of time and ``n`` agents, ``sampled_actions_batch_<policy>``
-    ``(T, n_envs, n, n_types)``, ``rewards_batch_<policy>`` ``(T, n_envs, n)`` and
-    ``processed_observations_batch_<policy>`` ``(T, n_envs, n, size)``; and ``done_flags_batch`` ``(T, n_envs)``. What
-    the environment pushed itself stays. Synchronises.
+    The step arrays are those of `SharedLayout.feed`, with the suffix ``_<policy>`` if each policy has its own. Batches
+    are always separate for each policy. With ``T`` steps and ``n`` agents they are:
+
+    - ``sampled_actions_batch_<policy>`` ``(T, n_envs, n, n_types)``
+    - ``rewards_batch_<policy>`` ``(T, n_envs, n)``
+    - ``processed_observations_batch_<policy>`` ``(T, n_envs, n, size)``
+    - ``done_flags_batch`` ``(T, n_envs)``, for all policies
+
+    Arrays that the environment pushed itself stay. Synchronises.
 
     Args:
         env_wrapper: Started wrapper.
-        action_sampler: Gets each array of actions registered.
+        action_sampler: Sampler in which each array of actions is registered.
         policy_tag_to_agent_id_map: Agents of each policy, every agent once; None: one policy, ``shared``.
-        create_separate_placeholders_for_each_policy: Arrays of each policy; else of all agents.
+        create_separate_placeholders_for_each_policy: Use separate arrays for each policy.
         obs_dim_corresponding_to_num_agents: Axis of the agents in an observation array, ``"first"`` or ``"last"``.
         training_batch_size_per_env: ``T``.
         push_data_batch_placeholders: Push the batches too.
 
     Raises:
-        ConfigError: As of `WarpDriveLayout.feed`, an argument is out of range, or the environment pushed an array of
-            another shape.
+        ConfigError: As in `WarpDriveLayout.feed`; or an argument is out of range, or the environment pushed an array
+            of another shape.
     """
     if env_wrapper is None:
         raise ConfigError.of("placeholders", "need a wrapper", None, "pass it after its first reset()")
     layout = WarpDriveLayout(create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
     ids = env_wrapper.env.action_space
-    given: PolicyMap = policy_tag_to_agent_id_map or {"shared": list(ids)}
-    policies = {policy: ids_in(ids, agents) for policy, agents in given.items()}
+    mapping: PolicyMap = policy_tag_to_agent_id_map or {"shared": list(ids)}
+    policies = {policy: ids_in(ids, agents) for policy, agents in mapping.items()}
     feed = layout.feed(env_wrapper, policies)
     if push_data_batch_placeholders:
         n_steps = training_batch_size_per_env or 0
@@ -140,16 +151,17 @@ def get_obs(
     obs_dim_corresponding_to_num_agents: str = "first",
     key: Hashable | None = None,
 ) -> npt.NDArray[Any]:
-    """Stack the agents' observations, or one entry of each: ``(n, *features)``, or ``(*features, n)`` for "last".
+    """Stack the agents' observations, or one entry of each.
 
-    "last" swaps the first and the last axis, and does nothing for one agent.
+    Returns ``(n, *features)``, or ``(*features, n)`` for "last". "last" swaps the first and the last axis; it changes
+    nothing for one agent.
     """
     layout = WarpDriveLayout(agents_axis=obs_dim_corresponding_to_num_agents)
     return layout.stacked([np.asarray(obs[agent] if key is None else obs[agent][key]) for agent in agent_ids])
 
 
 def batch_rows(wrapper: EnvWrapper, policy: str, agents: Agents) -> dict[str, npt.NDArray[Any]]:
-    """Return a row of zeros, for one step, of each batch of a policy by its name."""
+    """Return one step's row of zeros for each batch of a policy, by name."""
     actions = ActionSpace.of(wrapper.env.action_space[agents[0]])
     size = get_flattened_obs_size(wrapper.env.observation_space[agents[0]])
     rows = (wrapper.n_envs, len(agents))
@@ -169,10 +181,10 @@ def trainer_arguments(
     device_id: int | None = None,
     results_dir: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of `Trainer` that WarpDrive's keywords stand for.
+    """Translate WarpDrive's keywords to arguments of `Trainer`.
 
     Raises:
-        ConfigError: The number of processes, or that of this one, is not the process group's.
+        ConfigError: The number of processes, or this process's rank, differs from the process group's.
     """
     World.of(num_devices, device_id)
     layout = WarpDriveLayout(create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)

@@ -1,4 +1,4 @@
-"""WarpDrive's rule of learning: every end is one by the dynamics, and each rollout is one batch."""
+"""WarpDrive's learning rule: truncation is termination, a rollout is one batch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,24 @@ Tensor = torch.Tensor
 
 
 class _WholeBatch(ActorCriticAlgorithm):
-    """One step on the rollout whole, with WarpDrive's returns; each step of time is normalised by itself."""
+    """One update on the whole rollout, with WarpDrive's returns.
+
+    Each time step is normalised separately.
+    """
 
     clips_actions: ClassVar[bool] = False
     n_epochs: ClassVar[int] = 1
     n_minibatches: ClassVar[int] = 1
 
     def return_scan(self, backend: Backend, n_envs: int, n_agents: int) -> ReturnScan:
-        """Return what computes WarpDrive's returns."""
+        """Return the scan that computes WarpDrive's returns."""
         return ReturnScan(backend, n_envs, n_agents, self.config.gamma, compat=True)
 
     def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        """Shift and scale each step of time to mean 0 and standard deviation 1; the rows are all of them, in order."""
+        """Normalise each time step to mean 0 and standard deviation 1.
+
+        ``values`` must hold all rows of the rollout, in order.
+        """
         by_step = values.view_as(self.returns)
         return losses.normalise(by_step, self.weights, per_row=True).view_as(values)
 
@@ -41,18 +47,18 @@ class WarpDriveA2C(_WholeBatch, A2C):
 
 
 class WarpDrivePPO(_WholeBatch, PPO):
-    """PPO by WarpDrive's rule: the ratio is 1 in its one step."""
+    """PPO by WarpDrive's rule; in its single update the ratio is 1."""
 
 
 class WarpDriveDDPG(DDPG):
-    """DDPG by WarpDrive's rule: one step on the latest rows, ``n_step - 1`` more of them than a rollout has.
+    """DDPG by WarpDrive's rule: one update on the latest rows.
 
-    Nothing older is replayed, every end counts as one by the dynamics, and no update is made until there are enough
-    rows. The critic descends the sum of its own loss and the actor's, since WarpDrive lets both gradients add up in
-    it. Actions count as drawn, before they are clipped.
+    The latest rows are a rollout's and the ``n_step - 1`` rows before it; older rows are not replayed. Truncation
+    counts as termination. No update happens until enough rows exist. The critic descends the sum of its own loss and
+    the actor's, because WarpDrive lets both gradients add up in it. Actions count as sampled, before clipping.
 
     Raises:
-        ConfigError: There is one row only, and none after it.
+        ConfigError: The latest rows are fewer than 2.
     """
 
     clips_actions: ClassVar[bool] = False
@@ -62,7 +68,7 @@ class WarpDriveDDPG(DDPG):
     def make_memory(
         self, group: PolicyGroup, buffer: RolloutBuffer, trainer: TrainerConfig, backend: Backend, seed: int
     ) -> None:
-        """Allocate the latest rows."""
+        """Allocate the buffer of the latest rows."""
         self._n_step = trainer.n_step
         n_rows = len(buffer.rewards) + self._n_step - 1
         rule = "WarpDrive's rule needs 2 rows, steps of a rollout + n_step - 1"
@@ -74,18 +80,18 @@ class WarpDriveDDPG(DDPG):
         self._size = torch.zeros((), dtype=torch.int64, device=self._device)
 
     def compute_returns(self, buffer: RolloutBuffer) -> None:
-        """Let the rollout push out the oldest rows; enqueues."""
+        """Replace the oldest rows by the rollout; enqueues."""
         for name, new in _new(buffer).items():
             rows = self._rows[name]
             rows.copy_(torch.cat([rows[len(new) :], new]))
         self._size.add_(buffer.rewards.numel()).clamp_(max=self._rows["rewards"].numel())
 
     def remembered(self) -> tuple[Tensor, Tensor]:
-        """Return how many rows there are, and whether they are too few, 0-d each."""
+        """Return the number of rows, and True if they are too few, 0-d each."""
         return self._size, self._size < self._rows["rewards"].numel()
 
     def learn(self, skip: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take a step of both on all rows."""
+        """Update critic and actor once on all rows."""
         observations, actions, rewards, ends = self._rows.values()
         with torch.no_grad():
             following = observations[1:]
@@ -102,7 +108,7 @@ class WarpDriveDDPG(DDPG):
         return actor_loss, critic_loss, q
 
     def own_state(self) -> dict[str, Tensor]:
-        """Return the live rows, and their number."""
+        """Return the live rows and their number."""
         return {**{f"rows/{name}": rows for name, rows in self._rows.items()}, "size": self._size}
 
     def _actor_loss(self, actions: Tensor) -> Tensor:
@@ -113,7 +119,7 @@ class WarpDriveDDPG(DDPG):
 
 
 def _new(buffer: RolloutBuffer) -> dict[str, Tensor]:
-    """Return the rows of a rollout."""
+    """Return the rollout's arrays by name."""
     return {
         "observations": buffer.observations[:-1],
         "actions": buffer.actions,
@@ -123,14 +129,15 @@ def _new(buffer: RolloutBuffer) -> dict[str, Tensor]:
 
 
 def n_step_returns(rewards: Tensor, dones: Tensor, next_q: Tensor, gamma: float, n: int) -> Tensor:
-    """Return WarpDrive's targets of DDPG from consecutive rows: ``(n_steps - n + 1, ...)``.
+    """Return WarpDrive's DDPG targets from consecutive rows.
 
-    Every end is terminal, windows go on with the next episode's rows cut out, and the last row counts its reward only
-    where it is an end, and undiscounted its value elsewhere. Other than there, a done flag of 2 counts as 1.
+    The targets have shape ``(n_steps - n + 1, ...)``. Every end is terminal; a window stops at an end. The last row
+    counts its reward only if it is an end, otherwise its undiscounted value. Unlike in WarpDrive, a done flag of 2
+    counts as 1.
 
     Args:
         rewards: ``(n_steps, ...)``, at least 2 steps.
-        dones: As ``rewards``, or broadcast to it: the episode ended with the step.
+        dones: Flags of steps that ended an episode; shape of ``rewards``, or broadcast to it.
         next_q: ``(n_steps - 1, ...)``: row t is the value after step t.
         gamma: Discount of one step.
         n: Steps of a window, at most ``n_steps``.

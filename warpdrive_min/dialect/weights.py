@@ -1,4 +1,7 @@
-"""Weights under WarpDrive's names: its files have a head for each action type, and no `log_std`."""
+"""Model weights under WarpDrive's names.
+
+WarpDrive's files have a head for each action type, and no `log_std`.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from warpdrive_min.training.models.parts import PolicyHead
 
 
 def load_warpdrive_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy weights that WarpDrive has saved into a model of this module, in place; synchronises from another device.
+    """Copy WarpDrive's saved weights into a model, in place.
 
-    The model's `log_std`, which WarpDrive has not, stays as it is.
+    Synchronises if they are on another device. The model's `log_std`, which WarpDrive lacks, is unchanged.
 
     Args:
-        model: With the sizes of WarpDrive's model.
+        model: Model with the sizes of WarpDrive's model.
         state: ``fc.<i>.0``, ``policy_head.<j>`` (``policy_head`` of a box) and ``vf_head``, each with ``.weight`` and
             ``.bias``; all may begin with ``module.``.
 
     Raises:
-        DataError: A key is missing or left over, or a tensor has another shape; the model is unchanged then.
-        ConfigError: The model has two trunks, or normalises what it sees; WarpDrive's have one, and do not.
+        DataError: A key is missing or unknown, or a tensor has another shape; the model is then unchanged.
+        ConfigError: The model has two trunks or normalises observations; WarpDrive's have one trunk and do not.
     """
     given = {key.removeprefix("module."): tensor for key, tensor in state.items()}
     views = _warpdrive_views(model)
@@ -41,16 +44,21 @@ def load_warpdrive_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> 
 
 
 def to_warpdrive_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of a model's weights under WarpDrive's names, without `log_std`; on the model's device.
+    """Return a copy of a model's weights under WarpDrive's names.
+
+    The copy is on the model's device and has no `log_std`.
 
     Raises:
-        ConfigError: The model has two trunks, or normalises what it sees; WarpDrive's have one, and do not.
+        ConfigError: The model has two trunks or normalises observations; WarpDrive's have one trunk and do not.
     """
     return {key: view.clone() for key, view in _warpdrive_views(model).items()}
 
 
 def _warpdrive_views(model: nn.Module) -> dict[str, Tensor]:
-    """Return views of a model's live weights by WarpDrive's names, which give each discrete type a head."""
+    """Return views of a model's live weights by WarpDrive's names.
+
+    Each discrete action type has its own head there.
+    """
     views: dict[str, Tensor] = {}
     model = model.module if isinstance(model, Adapted) else model
     has_two = any(key.startswith("value_fc.") for key in model.state_dict())

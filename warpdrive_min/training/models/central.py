@@ -1,9 +1,10 @@
-"""Centralised critics: values from the state of the whole environment, for policies that act on what an agent sees.
+"""Centralised critics: values from the global state of the environment.
 
-Only learning needs them: acting, evaluation and exported policies do without.
+Their policies act on each agent's observations. Only learning needs the critics; acting, evaluation and exported
+policies do not.
 
-Source: Yu et al. 2022, "The surprising effectiveness of PPO in cooperative multi-agent games" (MAPPO), whose critic is
-asked once for each agent; this one has an output for each agent of its policy.
+Source: Yu et al. 2022, "The surprising effectiveness of PPO in cooperative multi-agent games" (MAPPO). Its critic runs
+once for each agent; this one has an output for each agent of its policy.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ Tensor = torch.Tensor
 
 
 class CentralisedCritic(nn.Module):
-    """Base of centralised critics, which are built with ``(n_features, n_agents, config)``.
+    """Base of centralised critics.
 
-    ``forward(states)`` returns the value of each agent of a policy, ``(..., n_agents)``, from global states
-    ``(..., n_features)``.
+    The constructor takes ``(n_features, n_agents, config)``. ``forward(states)`` returns the value of each agent of a
+    policy, ``(..., n_agents)``, from global states ``(..., n_features)``.
     """
 
 
 class FullyConnectedCentralisedCritic(CentralisedCritic):
-    """Linear layers, each with an activation, under a value head with an output for each agent.
+    """Fully connected layers and a value head with one output per agent.
 
     Args:
         n_features: Size of a global state.
         n_agents: Agents of the policy.
-        config: Layers, activation and initial weights, as of `FullyConnected`.
+        config: Layers, activation and initial weights, as in `FullyConnected`.
     """
 
     def __init__(self, n_features: int, n_agents: int, config: ModelConfig) -> None:
@@ -59,16 +60,16 @@ def create_centralised_critic(n_features: int, n_agents: int, config: ModelConfi
     Args:
         n_features: Size of a global state.
         n_agents: Agents of the policy.
-        config: Names the model.
+        config: Config with the model's name.
 
     Raises:
-        ConfigError: The model is unknown or no centralised critic, or returns something of another shape.
+        ConfigError: The model is unknown, is not a centralised critic, or returns another shape.
     """
-    found = ModelFactory.create(config.type)
-    is_one = isinstance(found, type) and issubclass(found, CentralisedCritic)
+    model_class = ModelFactory.create(config.type)
+    is_one = isinstance(model_class, type) and issubclass(model_class, CentralisedCritic)
     do = "use 'fully_connected_centralised_critic'"
     require(is_one, "centralised_critic.type", "must derive from CentralisedCritic", config.type, do)
-    model = found(n_features, n_agents, config)
+    model = model_class(n_features, n_agents, config)
     assert isinstance(model, CentralisedCritic)
     with probe(model, n_features) as states:
         check_shape(config, "values", model(states), (*states.shape[:-1], n_agents))

@@ -1,4 +1,4 @@
-"""Initial weights of exact training, which do not depend on a library's rounding."""
+"""Initial weights of exact training, independent of a library's rounding."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from warpdrive_min.kernels import maths_numpy
 
 
 def initialise(model: torch.nn.Module, method: str | None, seed: Sequence[int]) -> None:
-    """Draw initial weights by the method of `FullyConnected`'s table.
+    """Draw initial weights by a method of `FullyConnected`'s table.
 
-    They are uniform as torch's and Xavier's, or orthogonal rows, or columns, of Gaussian ones, which are computed in
-    float64 and rounded once.
+    They are uniform like torch's and Xavier's, or orthogonal. Orthogonal rows or columns come from Gaussian ones, in
+    float64, and are rounded once.
 
     Args:
-        model: On any device.
-        method: As `ModelConfig.init_method`.
-        seed: Seed of the draws.
+        model: Model on any device.
+        method: `ModelConfig.init_method`.
+        seed: Seed of the random numbers.
     """
     draws = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
     for name, module in model.named_modules():
@@ -43,12 +43,15 @@ def _initial(draws: np.random.Generator, method: str | None, n_out: int, n_in: i
 
 
 def _uniform(draws: np.random.Generator, shape: tuple[int, ...], limit: float) -> Any:
-    """Return floats from -limit to limit."""
+    """Return uniform floats in [-limit, limit)."""
     return (draws.random(shape, np.float32) * np.float32(2) - np.float32(1)) * np.float32(limit)
 
 
 def _orthogonal(draws: np.random.Generator, n_out: int, n_in: int) -> Any:
-    """Return orthonormal rows, or columns where there are more rows, by Gram and Schmidt, each column twice."""
+    """Return orthonormal rows, or orthonormal columns if there are more rows.
+
+    By the Gram-Schmidt process, applied twice to each vector.
+    """
     n_long, n_short = max(n_out, n_in), min(n_out, n_in)
     first, second = (draws.random((n_short, n_long), np.float32) for _ in range(2))
     size = np.sqrt(np.float32(-2) * maths_numpy.log(np.float32(1) - first))
@@ -62,5 +65,5 @@ def _orthogonal(draws: np.random.Generator, n_out: int, n_in: int) -> Any:
 
 
 def _sums(x: Any) -> Any:
-    """Return the sums of rows, each added from its first number to its last."""
+    """Return the sum of each row, added in order from first to last."""
     return np.add.accumulate(x, axis=1)[:, -1]

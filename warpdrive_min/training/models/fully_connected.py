@@ -1,7 +1,7 @@
-"""Networks: what a policy computes from observations, and the table of models by name.
+"""Fully connected networks of policies and values.
 
-A model is built with ``(n_features, space, config)`` on the CPU and works on observations ``(..., n_features)`` of any
-leading shape. Nothing in it synchronises, so it can be captured. Masks of actions are applied outside of models.
+A model is built with ``(n_features, space, config)`` on the CPU. It works on observations ``(..., n_features)`` of any
+leading shape. Nothing in it synchronises, so it can be captured. Action masks are applied outside of models.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def create_actor_critic(n_features: int, space: ActionSpace, config: ModelConfig
     Args:
         n_features: Size of a flattened observation.
         space: Actions of the policy's agents.
-        config: Names the model, which need only offer ``forward(observations) -> (head, value)``: `ActorCritic` says
-            what they are. What else that has is added to it.
+        config: Config with the model's name. The model needs only ``forward(observations) -> (head, value)``, as
+            described in `ActorCritic`; `Adapted` adds the other methods.
 
     Raises:
-        ConfigError: The model is unknown, or returns something of another shape.
+        ConfigError: The model is unknown, or returns another shape.
     """
     module = ModelFactory.create(config.type)(n_features, space, config)
     model = module if isinstance(module, ActorCritic) else Adapted(module, space, config)
@@ -65,10 +65,12 @@ def create_actor_critic(n_features: int, space: ActionSpace, config: ModelConfig
 
 
 def create_actor(n_features: int, space: ActionSpace, config: ModelConfig) -> nn.Module:
-    """Build an actor for DDPG, which offers ``act(observations) -> actions`` (..., n_types).
+    """Build an actor for DDPG.
+
+    Its ``act(observations)`` returns actions ``(..., n_types)``.
 
     Raises:
-        ConfigError: The model is unknown, has no ``act``, or returns something of another shape.
+        ConfigError: The model is unknown, has no ``act``, or returns another shape.
     """
     model = ModelFactory.create(config.type)(n_features, space, config)
     act = getattr(model, "act", None)
@@ -81,10 +83,12 @@ def create_actor(n_features: int, space: ActionSpace, config: ModelConfig) -> nn
 
 
 def create_critic(n_features: int, space: ActionSpace, config: ModelConfig) -> nn.Module:
-    """Build a critic for DDPG, whose ``forward(observations, actions)`` returns a value (...) of actions.
+    """Build a critic for DDPG.
+
+    Its ``forward(observations, actions)`` returns the values of the actions, ``(...)``.
 
     Raises:
-        ConfigError: The model is unknown, or returns something of another shape.
+        ConfigError: The model is unknown, or returns another shape.
     """
     model = ModelFactory.create(config.type)(n_features, space, config)
     with probe(model, n_features) as observations:
@@ -97,27 +101,27 @@ def create_critic(n_features: int, space: ActionSpace, config: ModelConfig) -> n
 
 
 class ActorCritic(Stochastic):
-    """Base of models that say both what to do and how good things are.
+    """Base of models with a policy and a value head.
 
-    ``forward(observations)`` returns the head and the value, ``(...)``, in one pass.
-    A subclass gives ``forward``, and `act` and `value` where one of the two alone is cheaper.
+    ``forward(observations)`` returns the head and the value, ``(...)``, in one pass. A subclass defines ``forward``. It
+    overrides `act` and `value` if computing only one of them is cheaper.
     """
 
     def act(self, observations: Tensor) -> Tensor:
-        """Return the head alone, ``(..., n_outputs)``."""
+        """Return the head only, ``(..., n_outputs)``."""
         head: Tensor = self(observations)[0]
         return head
 
     def value(self, observations: Tensor) -> Tensor:
-        """Return the value alone, ``(...)``."""
+        """Return the value only, ``(...)``."""
         value: Tensor = self(observations)[1]
         return value
 
 
 class Adapted(ActorCritic):
-    """A module that offers at least ``forward(observations) -> (head, value)``, with the rest of `ActorCritic`.
+    """Adapter of a user's module to `ActorCritic`.
 
-    Its own ``act`` and ``value`` go first.
+    The module needs only ``forward(observations) -> (head, value)``. If it has ``act`` or ``value``, these are used.
     """
 
     def __init__(self, module: nn.Module, space: ActionSpace, config: ModelConfig) -> None:
@@ -141,7 +145,7 @@ class Adapted(ActorCritic):
 
 
 class FullyConnected(ActorCritic):
-    """Linear layers, each with an activation, under a policy head and a value head.
+    """Fully connected layers, a policy head and a value head.
 
     The two heads share one trunk, or have one each (``config.shared``). Initial weights (``config.init_method``):
 
@@ -154,7 +158,7 @@ class FullyConnected(ActorCritic):
     Args:
         n_features: Size of a flattened observation.
         space: Actions.
-        config: Layers, activation, initial weights; of a box also `PolicyHead`'s and the initial `log_std`.
+        config: Layers, activation, initial weights; for a box also `PolicyHead`'s bounds and the initial `log_std`.
     """
 
     def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
@@ -184,27 +188,27 @@ class FullyConnected(ActorCritic):
 
     @property
     def has_value(self) -> bool:
-        """It gives values, and has not let go of what only they need."""
+        """True until `drop_value` deletes the value head."""
         return "vf_head" in self._modules
 
     def as_layers(self) -> Layers | str:
-        """Return the sizes of the layers, or say why the layers alone do not say what is computed."""
-        found = self.as_perceptron()
-        if isinstance(found, str):
-            return found
-        return self.fc.layers(self.policy_head.out_features)._replace(is_shared=found.is_shared)
+        """Return the layers' sizes, or a reason against them."""
+        perceptron = self.as_perceptron()
+        if isinstance(perceptron, str):
+            return perceptron
+        return self.fc.layers(self.policy_head.out_features)._replace(is_shared=perceptron.is_shared)
 
     def as_network(self) -> Network:
-        """Return two hidden layers for kernels of learning and acting."""
+        """Return the layers for kernels of learning and acting."""
         layers, head = self.as_perceptron(), self.policy_head
         assert isinstance(layers, Perceptron), layers
         value, is_tanh = layers.value or layers.policy, layers.activation == "tanh"
         return Network(layers.policy, value, is_tanh, head.is_continuous, *head.bounds, self.log_std)
 
     def as_perceptron(self) -> Perceptron | str:
-        """Return the layers for a rollout in one launch, or say why it cannot have them."""
+        """Return the layers for one-launch rollouts, or a reason."""
         if type(self) is not FullyConnected:
-            return f"{type(self).__name__} may compute something else than its layers say"
+            return f"{type(self).__name__} may compute something else than FullyConnected, which it overrides"
         trunks = [self.fc, *([self.value_fc] if self.has_value and self.value_fc is not None else [])]
         if obstacle := next((trunk.obstacle for trunk in trunks if trunk.obstacle), ""):
             return obstacle
@@ -213,7 +217,7 @@ class FullyConnected(ActorCritic):
         return Perceptron(policy, value, self.fc.activation, in_order=self.fc.exact is not None)
 
     def drop_value(self) -> None:
-        """Let go of the value head, and of its trunk where it has one of its own."""
+        """Delete the value head, and its trunk if separate."""
         del self.value_fc, self.vf_head
 
 
@@ -221,12 +225,12 @@ class FullyConnected(ActorCritic):
 
 
 class FullyConnectedActor(nn.Module):
-    """Linear layers, each with an activation, under a head whose outputs are the actions themselves.
+    """Fully connected layers and a head that outputs continuous actions.
 
     Args:
         n_features: Size of a flattened observation.
-        space: A box.
-        config: As of `FullyConnected`, as far as it applies.
+        space: Box of actions.
+        config: As in `FullyConnected`, as far as it applies.
 
     Raises:
         ConfigError: The actions are discrete.
@@ -249,12 +253,14 @@ class FullyConnectedActor(nn.Module):
 
 
 class FullyConnectedActionValueCritic(nn.Module):
-    """Linear layers, each with an activation, under a value head; they see observations and actions side by side.
+    """Fully connected layers and a value head, on observations and actions.
+
+    The two are concatenated.
 
     Args:
         n_features: Size of a flattened observation.
         space: Actions.
-        config: As of `FullyConnected`, as far as it applies.
+        config: As in `FullyConnected`, as far as it applies.
     """
 
     def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
@@ -264,13 +270,10 @@ class FullyConnectedActionValueCritic(nn.Module):
         initialise(self, config.init_method)
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Return the value of the actions (..., n_types), ``(...)``."""
+        """Return the value ``(...)`` of actions ``(..., n_types)``."""
         return self.fc.under(torch.cat([observations, actions], -1), self.vf_head).squeeze(-1)
 
 
 ModelFactory.add("fully_connected", FullyConnected)
 ModelFactory.add("fully_connected_actor", FullyConnectedActor)
 ModelFactory.add("fully_connected_action_value_critic", FullyConnectedActionValueCritic)
-
-
-# ------------------------------------------------------------------ parts

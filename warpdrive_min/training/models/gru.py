@@ -1,6 +1,6 @@
-"""Recurrent models: what they say follows from a state, which each step makes of an observation and the state before.
+"""Recurrent models: outputs depend on a state carried from step to step.
 
-States, ``(..., state_size)`` float32, are zero where an episode begins: where its `_timestep_` is 0. Nothing
+States, ``(..., state_size)`` float32, are zero at the start of an episode, where `_timestep_` is 0. Nothing
 synchronises, so it can be captured.
 """
 
@@ -30,16 +30,16 @@ Tensor = torch.Tensor
 
 
 class GRU(Recurrent):
-    """Hidden layers as of `FullyConnected`, then gated recurrent units, under a policy head and a value head.
+    """Hidden layers, gated recurrent units, a policy head and a value head.
 
-    The two heads share layers and units, or have their own (``config.shared``), whose states lie side by side.
-    Initial weights are as of `FullyConnected`; those of the units are torch's, Xavier, or orthogonal with gain 1, each
-    gate by itself.
+    The two heads share layers and units, or have their own (``config.shared``); separate states are concatenated.
+    Hidden layers and initial weights are as in `FullyConnected`. Initial weights of the units are torch's, Xavier, or
+    orthogonal with gain 1, separately for each gate.
 
     Args:
         n_features: Size of a flattened observation.
         space: Actions.
-        config: ``hidden_size`` is the number of units; the rest as of `FullyConnected`.
+        config: ``hidden_size`` is the number of units; the rest as in `FullyConnected`.
     """
 
     def __init__(self, n_features: int, space: ActionSpace, config: ModelConfig) -> None:
@@ -69,18 +69,18 @@ class GRU(Recurrent):
         return mine.squeeze(-1)
 
     def drop_value(self) -> None:
-        """Let go of the value head, and of its layers and units where it has some of its own."""
+        """Delete the value head, and its layers and units if separate."""
         self.value_units, self.state_size = None, self.policy_head.in_features
         del self.vf_head
 
 
 class GatedUnits(nn.Module):
-    """Gated recurrent units over hidden layers, with the numbers and the initial weights of `torch.nn.GRU`.
+    """Gated recurrent units on hidden layers, as in `torch.nn.GRU`.
 
-    ``inputs`` and ``hidden`` have the weights that are ``weight_ih_l0``, ``bias_ih_l0``, ``weight_hh_l0`` and
-    ``bias_hh_l0`` there: rows of the reset gate, the update gate and the candidate.
+    Results and initial weights are those of `torch.nn.GRU`. ``inputs`` and ``hidden`` hold its ``weight_ih_l0``,
+    ``bias_ih_l0``, ``weight_hh_l0`` and ``bias_hh_l0``: rows of the reset gate, the update gate and the candidate.
 
-    Source: Cho et al. 2014, "Learning phrase representations using RNN encoder-decoder"; the candidate's reset gate
+    Source: Cho et al. 2014, "Learning phrase representations using RNN encoder-decoder". The candidate's reset gate
     applies to the product with the state, as in cuDNN and torch.
     """
 
@@ -91,8 +91,8 @@ class GatedUnits(nn.Module):
         self.hidden = Gates(config.hidden_size, config.hidden_size)
 
     def forward(self, observations: Tensor, state: Tensor, begins: Tensor | None = None) -> Tensor:
-        """Return the state after each step; arguments as of `Recurrent.unroll`."""
-        # What inputs have to say to the gates waits for no state: one product for all steps
+        """Return the state after each step; arguments as in `Recurrent.unroll`."""
+        # The gates' input products do not depend on the state: one product for all steps
         inputs = self.fc.under(observations, self.inputs).float()
         states = []
         for t in range(inputs.shape[1]):
@@ -111,10 +111,10 @@ class GatedUnits(nn.Module):
 
 
 class Gates(nn.Linear):
-    """A product with the weights of all gates, side by side; they start as torch's own do."""
+    """Linear layer of all gates, concatenated; initial weights as in torch."""
 
     gain: ClassVar[float] = 1.0
-    """Factor of orthogonal initial weights."""
+    """Gain of orthogonal initial weights."""
 
     def __init__(self, n_inputs: int, n_units: int) -> None:
         self.sizes = [n_units] * 3
@@ -128,20 +128,20 @@ class Gates(nn.Linear):
 
 
 def is_recurrent(model_type: str) -> bool:
-    """Tell whether a model is recurrent, by its name in the model factory.
+    """Return True if the model of that name is recurrent.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: The model factory has no model of that name.
     """
-    found = ModelFactory.create(model_type)
-    return isinstance(found, type) and issubclass(found, Recurrent)
+    model_class = ModelFactory.create(model_type)
+    return isinstance(model_class, type) and issubclass(model_class, Recurrent)
 
 
 def create_recurrent(n_features: int, space: ActionSpace, config: ModelConfig) -> Recurrent:
     """Build the recurrent model of a policy that A2C or PPO trains.
 
     Raises:
-        ConfigError: It returns something of another shape than `Recurrent` says.
+        ConfigError: It returns another shape than `Recurrent` requires.
     """
     model = ModelFactory.create(config.type)(n_features, space, config)
     assert isinstance(model, Recurrent), "asked for by `is_recurrent`"
@@ -155,15 +155,17 @@ def create_recurrent(n_features: int, space: ActionSpace, config: ModelConfig) -
 
 
 def steps_together(config: ModelConfig, n_steps: int, who: str) -> int:
-    """Return how many steps of an environment are learned from together: 1, or those of a recurrent model's sequence.
+    """Return the length of training sequences, in env steps.
+
+    It is 1, except for recurrent models.
 
     Args:
-        config: Network.
+        config: Config of the network.
         n_steps: Steps of a rollout.
-        who: Policy, for the error.
+        who: Name of the policy in errors.
 
     Raises:
-        ConfigError: Sequences do not fill a rollout.
+        ConfigError: The sequence length does not divide the rollout.
     """
     if not is_recurrent(config.type):
         return 1

@@ -1,4 +1,4 @@
-"""Networks of a population: one of each member, evaluated together by batched products."""
+"""Networks of a population, evaluated together by batched products."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from warpdrive_min.training.paths.fused.network import Network
 Tensor = torch.Tensor
 
 BEST: Final = "best/"
-"""Start of the names, in a checkpoint, of the best weights that each member has had."""
+"""Prefix, in a checkpoint, of each member's best weights so far."""
 BEST_RETURNS: Final = "population/best_return"
-"""Name of their mean returns, (members,)."""
+"""Name of the best weights' mean returns, (members,)."""
 PREFIX: Final = "members."
 
 
 class Members(nn.Module):
-    """Networks of one structure side by side, whose weights are those of one with an axis of members before them.
+    """Networks of a population's members, all of one structure.
 
-    A layer of all members is one batched product. Inputs ``(..., n_envs, n_agents, n_features)`` have the environments
-    of each member in a block; outputs likewise.
+    Weights have an additional first axis for the members, so a layer of all members is one batched product. Inputs
+    ``(..., n_envs, n_agents, n_features)`` and outputs have the environments of each member in a block.
 
     Args:
-        networks: The members, as `ActorCritic`; only the first one's own code runs.
+        networks: The members' `ActorCritic` networks; only the code of the first one runs.
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
@@ -41,25 +41,25 @@ class Members(nn.Module):
         trunks, heads = trunks_and_heads(self.members)
         n_outputs = sum(head.out_features for head in heads)
         for trunk in trunks:
-            # Of the kernels only those of narrow networks take several sets of weights
+            # Only the kernels for narrow networks support several sets of weights
             if first_reason((two_layers, narrow.fits), Facts(network=trunk.layers(n_outputs))) is not None:
                 trunk.fused = False
         stacked = parameters | buffers
         for name, tensor in [*self.members.named_parameters(), *self.members.named_buffers()]:
             tensor.data = stacked[name].detach()
-        self._asked = (_Asked(self.members),)  # in a tuple, for it is no further part of the module
+        self._asked = (_Asked(self.members),)  # a tuple, so that torch does not register it as a submodule
 
     @property
     def log_std(self) -> Tensor | None:
-        """Logarithm of the standard deviation of continuous actions, (n_members, n_types); None of discrete ones."""
+        """Log standard deviation of continuous actions, (n_members, n_types), else None."""
         return getattr(self.members, "log_std", None)
 
     def as_layers(self) -> Layers | str:
-        """Return the sizes of a member's layers, or why they are not known."""
+        """Return a member's layer sizes, or a reason."""
         return layers_of(self.members)
 
     def as_first_network(self) -> Network:
-        """Return two hidden layers of the first member, for kernels that know where the others' are."""
+        """Return the first member's layers; kernels compute the others' addresses."""
         members: Any = self.members
         network: Network = members.as_network()
         first = {id(layer): layer[0] for layer in (*network.policy, *network.value)}
@@ -91,25 +91,28 @@ class Members(nn.Module):
             outputs: tuple[Tensor, ...] = functional_call(asked, state, (method, rows))
             return outputs
 
-        # One axis of rows: a product of more axes would be a batch of small ones
+        # Flatten to one axis of rows: with more axes, the product would be a batch of small ones
         outputs = vmap(of_one)(state, rows.flatten(1, -2))
         shaped = (output.unflatten(1, rows.shape[1:-1]) for output in outputs)
         return tuple(output.movedim(0, axis).flatten(axis, axis + 1) for output in shaped)
 
 
 def weights_of(tensors: Mapping[str, Tensor], member: int) -> dict[str, Tensor]:
-    """Return the weights of one member, as its network names them, out of the state dict of `Members`."""
+    """Extract one member's weights from the state dict of `Members`.
+
+    They have the names that the member's network uses.
+    """
     return {name.removeprefix(PREFIX): tensor[member] for name, tensor in tensors.items()}
 
 
 class _Asked(nn.Module):
-    """A network that is asked by a method's name, and always returns a tuple."""
+    """Wrapper that calls a network's method by name and returns a tuple."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, method: str, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return what the method returns."""
+        """Call the method and return its outputs as a tuple."""
         outputs = getattr(self.network, method)(rows)
         return outputs if isinstance(outputs, tuple) else (outputs,)

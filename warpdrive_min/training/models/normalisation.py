@@ -1,7 +1,7 @@
-"""Running normalisation of what networks see, feature by feature.
+"""Running normalisation of observations, feature by feature.
 
-Moments are of all agents, environments and steps of all ranks since training began. They change once an iteration, so
-that acting and learning see the same; in evaluation they stay. Nothing synchronises, so it can be captured.
+Moments cover all agents, environments, steps and ranks since training began. They change once an iteration, so acting
+and learning use the same moments. In evaluation they do not change. Nothing synchronises, so it can be captured.
 
 Source: Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance", for the merge of moments.
 """
@@ -18,15 +18,18 @@ from warpdrive_min.training.ranks import World, average
 Tensor = torch.Tensor
 
 LARGEST: Final = 10.0
-"""Distance from 0, in standard deviations, to which normalised numbers are clipped."""
+"""Clipping limit of normalised numbers, in standard deviations."""
 EPSILON: Final = 1e-8
 """Added to the variance."""
 FIRST_COUNT: Final = 1e-4
-"""Weight, in rows, of the mean 0 and the variance 1 that moments start with."""
+"""Weight of the initial mean 0 and variance 1, in rows."""
 
 
 class Moments(NamedTuple):
-    """Mean and variance of some rows on all ranks together, ``(...)`` float64, and the number of rows."""
+    """Mean and variance of rows over all ranks, and the number of rows.
+
+    Mean and variance are ``(...)`` float64.
+    """
 
     mean: Tensor
     variance: Tensor
@@ -34,13 +37,13 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, rows: Tensor) -> Moments:
-        """Return the moments of ``(n_rows, ...)``, of which each rank has as many; enqueues."""
+        """Return the moments of ``(n_rows, ...)``, equally many on each rank; enqueues."""
         variance, mean = torch.var_mean(rows, 0, correction=0)
         return cls.found(mean, variance, len(rows))
 
     @classmethod
     def found(cls, mean: Tensor, variance: Tensor, n_rows: int) -> Moments:
-        """Return the moments of all ranks by those of this one's rows; enqueues."""
+        """Combine this rank's moments with those of all ranks; enqueues."""
         mean, variance = mean.double(), variance.double()
         together = average(mean.clone())
         return cls(together, average(variance + (mean - together) ** 2), n_rows * World.of().size)
@@ -50,11 +53,11 @@ class RunningMoments(nn.Module):
     """Mean and variance of all rows so far, in buffers.
 
     Args:
-        shape: Of a row.
+        shape: Shape of a row.
     """
 
     mean: Tensor
-    """``shape``, float64, as is `variance`."""
+    """Mean, ``shape`` float64, like `variance`."""
     variance: Tensor
     count: Tensor
     """Rows so far, 0-d float64."""
@@ -67,7 +70,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def merge(self, new: Moments, stopped: Tensor | None = None) -> None:
-        """Take further rows into account, unless one is not finite or its member has stopped; enqueues."""
+        """Add rows, unless one is not finite or its member has stopped; enqueues."""
         n_rows: int | Tensor = new.n_rows if stopped is None else new.n_rows * ~stopped
         total = self.count + n_rows
         is_taken = (new.mean + new.variance).isfinite().view(*total.shape, -1).all(-1)
@@ -88,16 +91,18 @@ class RunningMoments(nn.Module):
 
 
 class Normaliser(RunningMoments):
-    """First layer of a network: shifts and scales each feature to mean 0 and standard deviation 1, and clips it.
+    """First layer of a network: normalises and clips each feature.
+
+    A normalised feature has mean 0 and standard deviation 1.
 
     Args:
-        n_features: Features that are normalised; further ones pass as they are.
+        n_features: Number of features to normalise; further ones are unchanged.
     """
 
     centre: Tensor
-    """``mean`` in float32: each pass through the network takes few launches."""
+    """`mean` in float32, stored to save launches in each pass."""
     factor: Tensor
-    """``scale``, likewise."""
+    """`scale`, stored for the same reason."""
 
     def __init__(self, n_features: int) -> None:
         super().__init__(n_features)
@@ -106,7 +111,7 @@ class Normaliser(RunningMoments):
 
     @torch.no_grad()
     def merge(self, new: Moments, stopped: Tensor | None = None) -> None:
-        """As `RunningMoments.merge`; enqueues."""
+        """Add rows as `RunningMoments.merge`, and update the float32 copies; enqueues."""
         super().merge(new, stopped)
         self.centre.copy_(self.mean)
         self.factor.copy_(self.scale)
@@ -119,12 +124,12 @@ class Normaliser(RunningMoments):
 
 
 def normalisers(model: nn.Module) -> list[Normaliser]:
-    """Return the layers of a network that normalise."""
+    """Return the normalising layers of a network."""
     return [module for module in model.modules() if isinstance(module, Normaliser)]
 
 
 def share_moments(model: nn.Module, source: nn.Module) -> None:
-    """Have the normalisers of a copy of a network use the live moments of its source."""
+    """Make a copy's normalisers use the live moments of its source network."""
     for mine, theirs in zip(normalisers(model), normalisers(source), strict=True):
         for name, buffer in theirs.named_buffers():
             setattr(mine, name, buffer)

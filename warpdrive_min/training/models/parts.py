@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 Seen = Tensor | SharedRows | StepRows | KeptRows
-"""Observations (..., n_features) as models see them, or rows that stand for them."""
+"""Input of a model: observations (..., n_features), or rows that represent them."""
 
 
 ACTIVATIONS: Final[dict[str, type[nn.Module]]] = {
@@ -45,14 +45,14 @@ ACTIVATIONS: Final[dict[str, type[nn.Module]]] = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }
-"""After each layer of a trunk, by the name in a run config."""
+"""Activations after each layer of a trunk, by their name in a run config."""
 
 
 class ModelFactory:
-    """Classes of models by the name that a run config gives as ``model.type``, in one table for all."""
+    """Global table of model classes by name, ``model.type`` in a run config."""
 
     _classes: ClassVar[dict[str, Callable[..., nn.Module] | str]] = {"gru": "warpdrive_min.training.models.gru:GRU"}
-    """Classes, or where they are, of files that import this one."""
+    """Classes; or import paths of classes in modules that import this one."""
 
     @classmethod
     def add(cls, model_name: str, model_path: str | Path | type[nn.Module], object_name: str | None = None) -> None:
@@ -60,12 +60,13 @@ class ModelFactory:
 
         Args:
             model_name: A new name.
-            model_path: A class built with ``(n_features, space, config)``; or where it is: the path of a ``.py`` file,
+            model_path: A class built with ``(n_features, space, config)``; or its location: the path of a ``.py`` file
                 or the dotted name of a module.
-            object_name: Name of the class there.
+            object_name: Name of the class in that file or module.
 
         Raises:
-            ConfigError: The name is taken, there is no such file, module or class, or it is no ``torch.nn.Module``.
+            ConfigError: The name is taken, the file, module or class does not exist, or the class is not a
+                ``torch.nn.Module``.
         """
         who = f"model {model_name!r}"
         require(model_name not in cls._classes, who, "is there already", do="give it another name")
@@ -78,19 +79,19 @@ class ModelFactory:
 
     @classmethod
     def create(cls, name: str) -> Callable[..., nn.Module]:
-        """Return the class of that name.
+        """Return the model class of that name.
 
         Raises:
-            ConfigError: There is none; lists those that there are.
+            ConfigError: The name is unknown; the message lists the known names.
         """
         do = f"known are {known(cls._classes)}; add others with ModelFactory.add"
         require(name in cls._classes, "model.type", "unknown model", name, do)
-        found = cls._classes[name]
-        return resolve_name(found) if isinstance(found, str) else found
+        model_class = cls._classes[name]
+        return resolve_name(model_class) if isinstance(model_class, str) else model_class
 
 
 def _attribute(model_name: str, model_path: str | Path, object_name: str | None) -> Any:
-    """Import a module by path or name and return what it calls ``object_name``."""
+    """Import a module by path or name and return its attribute ``object_name``."""
     text, who = str(model_path), f"model {model_name!r}"
     if object_name is None:
         raise ConfigError.of(who, f"needs the name of its class in {text}", "object_name=None")
@@ -115,7 +116,10 @@ def _attribute(model_name: str, model_path: str | Path, object_name: str | None)
 
 @contextmanager
 def probe(module: nn.Module, n_features: int) -> Iterator[Tensor]:
-    """Give observations (2, 3, n_features) to try a model with, which changes neither it nor the random numbers."""
+    """Yield zero observations (2, 3, n_features) to try a model with.
+
+    Changes neither the model nor the random number generators.
+    """
     was_training = module.training
     module.eval()
     with torch.no_grad():
@@ -124,22 +128,24 @@ def probe(module: nn.Module, n_features: int) -> Iterator[Tensor]:
 
 
 def check_shape(config: ModelConfig, what: str, got: Any, want: tuple[int, ...]) -> None:
-    """Raise `ConfigError` unless a model has given a tensor of some shape for the observations of `probe`."""
+    """Raise `ConfigError` unless a model's output for `probe` has the right shape."""
     shape = tuple(got.shape) if isinstance(got, Tensor) else type(got)
     rule = f"must return {what} of shape {want} for observations (2, 3, n_features)"
     require(shape == want, f"model {config.type!r}", rule, shape)
 
 
 class Stochastic(nn.Module):
-    """Base of models from whose heads actions are drawn.
+    """Base of models whose heads parametrise the distribution of actions.
 
-    A head, ``(..., n_outputs)``, is the logits of all action types side by side, or the mean of a Gaussian whose scale
-    is `log_std`.
+    A head, ``(..., n_outputs)``, is the concatenated logits of all action types, or the mean of a Gaussian with
+    log standard deviation `log_std`.
     """
 
     log_std: nn.Parameter | Tensor | None
-    """Logarithm of the standard deviation of continuous actions, ``(n_types,)``: a parameter if it is learned, else a
-    buffer. None of discrete actions."""
+    """Log standard deviation of continuous actions, ``(n_types,)``.
+
+    A parameter if it is learned, else a buffer. None for discrete actions.
+    """
 
     def __init__(self, space: ActionSpace, config: ModelConfig) -> None:
         super().__init__()
@@ -154,44 +160,53 @@ class Stochastic(nn.Module):
             self.register_buffer("log_std", log_std)
 
     def drop_value(self) -> None:
-        """Let go of what only the value needs, which a critic of its own gives; what is left acts."""
+        """Delete parameters used only by the value head.
+
+        A centralised critic computes the values instead; the rest of the model acts.
+        """
 
 
 class Recurrent(Stochastic):
-    """Base of recurrent models for A2C and PPO; a subclass gives `state_size`, `unroll`, `head` and `value`."""
+    """Base of recurrent models for A2C and PPO.
+
+    A subclass defines `state_size`, `unroll`, `head` and `value`.
+    """
 
     state_size: int
-    """Numbers of a state."""
+    """Number of floats in a state."""
 
     def unroll(self, observations: Tensor, state: Tensor, begins: Tensor | None = None) -> Tensor:
-        """Return the state after each step of some sequences, ``(n, n_steps, ..., state_size)``.
+        """Return the state after each step of sequences.
+
+        The states have shape ``(n, n_steps, ..., state_size)``.
 
         Args:
             observations: ``(n, n_steps, ..., n_features)``.
-            state: Before the first step, ``(n, ..., state_size)``.
-            begins: Steps with which an episode begins, ``(n, n_steps)`` bool: their state before is zero. None: none.
+            state: State before the first step, ``(n, ..., state_size)``.
+            begins: Flags of the first steps of episodes, ``(n, n_steps)`` bool: the state before them is zero. None if
+                no episode begins.
         """
         raise NotImplementedError
 
     def head(self, states: Tensor) -> Tensor:
-        """Return the head that follows from states, ``(..., n_outputs)``."""
+        """Return the head computed from states, ``(..., n_outputs)``."""
         raise NotImplementedError
 
     def value(self, states: Tensor) -> Tensor:
-        """Return the value that follows from states, ``(...)``."""
+        """Return the value computed from states, ``(...)``."""
         raise NotImplementedError
 
     def step(self, observations: Tensor, state: Tensor) -> Tensor:
-        """Return the state after one step from ``state`` ``(n, ..., state_size)``, in the same shape."""
+        """Return the state after one step, ``(n, ..., state_size)`` like ``state``."""
         return self.unroll(observations[:, None], state)[:, 0]
 
 
 class Memory:
-    """Memory of a recurrent policy: the state of each agent of some environments, carried from step to step.
+    """Recurrent policy's state of each agent, carried from step to step.
 
     Args:
-        model: The model.
-        timestep: Steps of the episodes that run, (n_envs,), 0 where one begins.
+        model: The recurrent model.
+        timestep: Env steps in the current episodes, (n_envs,), 0 where one begins.
         n_agents: Agents of the policy.
     """
 
@@ -199,28 +214,31 @@ class Memory:
         self._model, self._timestep = model, timestep
         rows = (len(timestep), n_agents)
         self.state = torch.zeros(*rows, model.state_size, device=timestep.device, dtype=torch.float32)
-        """Before the next step, (n_envs, n_agents, state_size)."""
+        """State before the next step, (n_envs, n_agents, state_size)."""
 
     def forget(self) -> None:
         """Zero the state where an episode begins, in place; enqueues."""
         self.state.masked_fill_(over(self._timestep == 0, self.state), 0.0)
 
     def act(self, observations: Tensor) -> Tensor:
-        """Return the head for what the agents see, (n_envs, n_agents, n_outputs), and go a step on; enqueues."""
+        """Advance one step and return the head, (n_envs, n_agents, n_outputs); enqueues."""
         self.state.copy_(self._model.step(observations, self.state))
         return self._model.head(self.state)
 
 
 def over(mask: Tensor, state: Tensor) -> Tensor:
-    """Return a mask of the first axis of states, broadcast to their shape."""
+    """Reshape a mask of the states' first axis to broadcast over all axes."""
     return mask.view(-1, *[1] * (state.dim() - 1))
 
 
 class ExactLayers(Protocol):
-    """Kernels with one order of operations; `warpdrive_min.training.paths.exact.exact.Exact` has them."""
+    """Interface of the kernels of exact training, with one order of operations.
+
+    `warpdrive_min.training.paths.exact.exact.Exact` implements it.
+    """
 
     def perceptron(self, inputs: Tensor, weights: Sequence[Tensor], activation: str) -> Tensor:
-        """Return what linear layers put out, ``(..., n_outputs)``."""
+        """Return the outputs of linear layers, ``(..., n_outputs)``."""
         ...
 
     def tanh(self, x: Tensor) -> Tensor:
@@ -229,24 +247,24 @@ class ExactLayers(Protocol):
 
 
 class PolicyHead(nn.Linear):
-    """All action types in one layer: their logits side by side, or ``output_w * tanh(x) + output_b`` of a box.
+    """Linear layer for all action types: concatenated logits, or bounded means.
 
-    WarpDrive bounds every head of a box in this way, be it the mean of a Gaussian or an action, so ``output_w`` must
-    be half the width of the box for its bounds to be in reach.
+    For a box the output is ``output_w * tanh(x) + output_b``. WarpDrive bounds every head of a box in this way, for a
+    Gaussian's mean or an action. So the bounds can be reached only if ``output_w`` is half the width of the box.
     """
 
     def __init__(self, n_inputs: int, space: ActionSpace, config: ModelConfig) -> None:
         super().__init__(n_inputs, space.n_outputs)
         self.is_continuous = space.is_continuous
         self.sizes = list(space.categories) or [space.n_types]
-        """Outputs of each type; those of a box are together."""
+        """Number of outputs of each type; one entry for all outputs of a box."""
         self.bounds = float(config.output_w), float(config.output_b)
-        """Factor and centre of a box's actions."""
+        """Scale and centre of a box's actions."""
         self.exact: ExactLayers | None = None
-        """Kernels with one order of operations, which bound the head; None: torch."""
+        """Kernels of exact training, which bound the head; None uses torch."""
 
     def bound(self, outputs: Tensor) -> Tensor:
-        """Return the head of what the layer puts out, ``(..., n_outputs)``."""
+        """Return the head from the layer's outputs, ``(..., n_outputs)``."""
         if not self.is_continuous:
             return outputs
         (scale, offset), tanh = self.bounds, torch.tanh if self.exact is None else self.exact.tanh
@@ -254,14 +272,15 @@ class PolicyHead(nn.Linear):
 
 
 class Trunk(nn.Sequential):
-    """Hidden layers, each with an activation, with WarpDrive's names ``<i>.0``; ``width`` is that of the last one.
+    """Hidden layers, each with an activation.
 
-    A `Normaliser` lies before them where the config says so.
+    Layers have WarpDrive's names ``<i>.0``; ``width`` is the size of the last one. With
+    ``config.normalize_observations``, a `Normaliser` comes first.
 
     Args:
-        n_inputs: Size of what goes in.
+        n_inputs: Number of inputs.
         config: Layers and activation.
-        n_observed: Of the inputs, the first ones, which are observed; None: all.
+        n_observed: Number of first inputs that are observations; None: all.
     """
 
     normaliser: Normaliser
@@ -276,21 +295,21 @@ class Trunk(nn.Sequential):
         super().__init__(OrderedDict({**first, **{str(i): layer for i, layer in enumerate(layers)}}))
         self._n_inputs, self._units, self.width = n_inputs, tuple(config.fc_dims), config.fc_dims[-1]
         self.activation = config.activation
-        """Name of what comes after each layer."""
+        """Name of the activation after each layer."""
         self.fused = config.fused
-        """Be one kernel, as `ModelConfig.fused` has it."""
+        """`ModelConfig.fused`: use one kernel."""
         self.exact: ExactLayers | None = None
-        """Kernels with one order of operations, which compute all layers; None: others do."""
+        """Kernels of exact training, which compute all layers; None uses others."""
         self._kernels: dict[tuple[Any, ...], Callable[..., Tensor] | None] = {}
-        """Kernels chosen so far; None: torch."""
+        """Kernels chosen so far; None stands for torch."""
 
     def layers(self, n_outputs: int) -> Layers:
-        """Return the sizes of the layers under some outputs."""
+        """Return the sizes of the layers, for a number of outputs."""
         return Layers(self._n_inputs, self._units, n_outputs, self.activation)
 
     @property
     def obstacle(self) -> str:
-        """Reason why the layers alone do not say what is computed, or must not be put into one kernel; empty: none."""
+        """Reason against one kernel for all layers; may be empty."""
         if "normaliser" in self._modules:
             return "it normalises observations"
         if self.fused is False:
@@ -298,12 +317,12 @@ class Trunk(nn.Sequential):
         return ""
 
     def under(self, inputs: Seen, *heads: nn.Linear) -> Tensor:
-        """Return what the linear layers on top put out, side by side: ``(..., sum of their outputs)``.
+        """Return the concatenated outputs of heads, ``(..., sum of their outputs)``.
 
-        Rows that are no tensors are for trunks without an `obstacle`.
+        Inputs other than tensors need a trunk without an `obstacle`.
 
         Raises:
-            ConfigError: On a GPU it is to be one kernel, and cannot.
+            ConfigError: `fused` is true on a GPU, and no kernel supports the layers.
         """
         weight: Tensor = heads[0].weight
         bias: Tensor = heads[0].bias
@@ -325,10 +344,12 @@ class Trunk(nn.Sequential):
         return outputs.view(*seen.shape[:-1], len(bias))
 
     def _kernel(self, device: torch.device, layers: Layers) -> Callable[..., Tensor] | None:
-        """Return the kernel that computes all layers, in the present precision; None: torch does.
+        """Return the kernel of all layers, or None for torch.
+
+        It depends on the current precision.
 
         Raises:
-            ConfigError: There must be one, and is none.
+            ConfigError: `fused` is true on a GPU, and no kernel supports the layers.
         """
         if device.type not in DEVICES:
             return None
@@ -356,7 +377,10 @@ class Trunk(nn.Sequential):
 
 
 def initialise(model: nn.Module, method: str | None) -> None:
-    """Draw initial weights by the method of `FullyConnected`'s table; each action type, and gate, has its own draw."""
+    """Draw initial weights by a method of `FullyConnected`'s table.
+
+    Each action type and each gate is initialised separately.
+    """
     if method is None:
         return
     for name, module in model.named_modules():
@@ -373,24 +397,27 @@ def initialise(model: nn.Module, method: str | None) -> None:
 
 
 def trunks_and_heads(model: nn.Module) -> tuple[list[Trunk], list[nn.Linear]]:
-    """Return the hidden layers of a model, and the linear layers on top of them."""
+    """Return the trunks of a model, and its linear layers outside of them."""
     trunks = [module for module in model.modules() if isinstance(module, Trunk)]
     inside = {module for trunk in trunks for module in trunk.modules()}
-    return trunks, [each for each in model.modules() if isinstance(each, nn.Linear) and each not in inside]
+    return trunks, [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer not in inside]
 
 
 def layers_of(model: Any) -> Layers | str:
-    """Return the sizes of a model's layers, or why they are not known."""
-    found: Callable[[], Layers | str] | None = getattr(model, "as_layers", None)
-    return found() if found else f"{type(model).__name__} does not say what its layers are"
+    """Return a model's layer sizes, or a reason."""
+    as_layers: Callable[[], Layers | str] | None = getattr(model, "as_layers", None)
+    return as_layers() if as_layers else f"{type(model).__name__} does not declare its layers (as_layers)"
 
 
 def by_member(array: Tensor, n_members: int, axis: int = 1) -> Tensor:
-    """Return an array whose ``axis`` counts environments, blocks of a member each, as ``(n_members, ...)``; a view."""
+    """Return a view ``(n_members, ...)`` of an array.
+
+    ``axis`` counts environments, in blocks of one member each.
+    """
     view: Tensor = array.unflatten(axis, (n_members, -1)).movedim(axis, 0)
     return view
 
 
 def n_members_of(model: nn.Module) -> int:
-    """Return the number of networks of `Members`; 0 of any other model."""
+    """Return the number of networks of `Members`; 0 for any other model."""
     return int(getattr(model, "n_members", 0))

@@ -18,27 +18,27 @@ NEEDS_TRITON: Final = "a GPU, Triton and a C compiler"
 
 @cache
 def why_no_triton(device: str) -> str | None:
-    """Return why kernels in Triton cannot be launched on a type of device; None: they can."""
+    """Return the reason Triton kernels cannot run on a device type, or None."""
     if device == "cuda" and not missing():
         return None
     return f"needs {NEEDS_TRITON} (got {found(device)})"
 
 
 def found(device: str) -> str:
-    """Return what there is of what Triton needs."""
+    """Return the device type and the missing requirements of Triton, as text."""
     return f"{device}; missing: {missing() or 'none'}"
 
 
 @cache
 def missing() -> str:
-    """Return what is not installed of what Triton needs; "" if all is."""
+    """Return the missing requirements of Triton; "" if nothing is missing."""
     compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
     wanted = {
         "Triton": importlib.util.find_spec("triton") is not None,
         "a C compiler": any(map(shutil.which, compilers)),
     }
     if all(wanted.values()):
-        # Triton's own default, which would fail at the first launch; without a home there is no error here
+        # Triton's default folder; if not writable, the first launch would fail. No error here if there is no home
         home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
         folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
         name = f"a cache folder that can be written ({folder}; $TRITON_CACHE_DIR or $HOME)"
@@ -48,18 +48,18 @@ def missing() -> str:
 
 @cache
 def why_no_cpp() -> str | None:
-    """Return why kernels in C++ cannot be built; None: they can."""
+    """Return the reason kernels in C++ cannot be built, or None."""
     host = get("host").availability()
     return None if host.available else f"needs a C++ compiler (got none: {host.reason})"
 
 
 @rule(NEEDS_TRITON)
 def triton(facts: Facts) -> str | None:
-    """Return why there are no kernels in Triton."""
+    """Refuse devices without Triton."""
     return why_no_triton(facts.device)
 
 
 @rule("a CPU and a C++ compiler")
 def cpp(facts: Facts) -> str | None:
-    """Return why there are no kernels in C++."""
+    """Refuse devices other than a CPU with a compiler."""
     return why_no_cpp() if facts.device == "cpu" else f"needs a CPU (got {facts.device})"

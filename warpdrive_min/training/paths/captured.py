@@ -1,4 +1,7 @@
-"""A half of an iteration: eager at first, then one CUDA graph; timed without waiting for the device."""
+"""Half of an iteration: first run eagerly, then as one CUDA graph.
+
+Timing it does not wait for the device.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from warpdrive_min.graph import capture
 
 
 class Captured:
-    """Work that is done again and again, eagerly the first time and then, if asked to, as a captured graph.
+    """Repeated work: eager the first time, then optionally a captured graph.
 
     Args:
-        backend: That the work runs on.
-        work: Enqueues the same launches each time.
-        as_graph: Capture it.
+        backend: Backend that runs the work.
+        work: Function that enqueues the same launches each time.
+        as_graph: Capture the work as a CUDA graph on its second run.
     """
 
     def __init__(self, backend: Backend, work: Callable[[], None], *, as_graph: bool) -> None:
@@ -28,10 +31,10 @@ class Captured:
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._host_s = 0.0
         self.capture_s = 0.0
-        """Time that the capture took."""
+        """Duration of the capture, seconds."""
 
     def __call__(self) -> None:
-        """Enqueue the work once; does not synchronise, but for the one capture."""
+        """Enqueue the work once; synchronises only for the one capture."""
         if self._as_graph and self._has_run and self._replay is None:
             start = time.perf_counter()
             self._replay = capture(self._backend, self._work)
@@ -51,7 +54,7 @@ class Captured:
             self._host_s += time.perf_counter() - start
 
     def take_seconds(self) -> float:
-        """Return the time that the runs since the last call took; waits for them."""
+        """Return the duration of all runs since the last call, seconds; synchronises."""
         seconds, self._host_s = self._host_s, 0.0
         for start, end in self._events:
             end.synchronize()
@@ -60,7 +63,7 @@ class Captured:
         return seconds
 
     def forget(self) -> None:
-        """Let go of the graph and its memory; the next run is eager."""
+        """Release the graph and its memory; the next run is eager."""
         self._replay, self._has_run = None, False
 
 
@@ -72,7 +75,10 @@ _captured: weakref.WeakSet[Captured] = weakref.WeakSet()
 
 
 def forget_graphs() -> None:
-    """Let go of all graphs, whose next run is eager: NCCL does not close while one holds what it has sent."""
-    for each in list(_captured):
-        each.forget()
+    """Release all CUDA graphs; NCCL cannot shut down while one is alive.
+
+    The next run of each is eager.
+    """
+    for captured in list(_captured):
+        captured.forget()
     _captured.clear()

@@ -1,4 +1,4 @@
-"""Facts of a policy and its run from which paths are chosen, and rules about them."""
+"""Facts of a run, and rules about them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Layers(NamedTuple):
     """Logits or means, without the value."""
     activation: str = ACTIVATIONS[0]
     is_shared: bool = False
-    """The value comes from the same hidden layers, as one more output."""
+    """True if the value is one more output of the same hidden layers."""
 
     @property
     def n_columns(self) -> int:
-        """Return the outputs on top of the hidden layers."""
+        """Return the number of outputs, including a shared value."""
         return self.n_outputs + self.is_shared
 
     def __str__(self) -> str:
@@ -35,7 +35,10 @@ class Layers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts of a policy and its run; a part of the table looks at some of them, and others may be left out."""
+    """Facts of a policy and its run.
+
+    Each part of the table reads only some of them; the others may be left out.
+    """
 
     device: str = "cpu"
     """Type of torch's device."""
@@ -43,67 +46,67 @@ class Facts:
     precision: Precision = "fp32"
     is_exact: bool = False
     has_graphs: bool = False
-    """The backend captures CUDA graphs."""
+    """True if the backend captures CUDA graphs."""
     is_eager: bool = False
-    """``trainer.mode`` is "eager"."""
+    """True if ``trainer.mode`` is "eager"."""
     is_debug: bool = False
-    """The wrapper checks every step."""
+    """True if the wrapper checks every step."""
     is_compat: bool = False
-    """It learns by WarpDrive's rule."""
+    """True if it learns by WarpDrive's rule."""
     n_policies: int = 1
 
     fused: bool | None = None
-    """``model.fused``; None, as of the next three: the run chooses."""
+    """``model.fused``; None lets the run choose, as in the next three."""
     fused_rollout: bool | None = None
     shared_observations: bool | None = None
     kept_passes: bool | None = None
 
-    network: Layers | str = "its layers are not known"
-    """Layers of the network that acts, or why they are not known."""
+    network: Layers | str = "the network's layers are unknown"
+    """Layers of the acting network, or the reason they are unknown."""
     is_box: bool = False
-    """Actions are continuous."""
+    """True if actions are continuous."""
     is_masked: bool = False
     is_greedy: bool = False
     is_recurrent: bool = False
     is_population: bool = False
     has_critic: bool = False
-    """It has a centralised critic."""
+    """True if it has a centralised critic."""
     own_columns: int | None = None
-    """As `AgentArrays.own_columns`, of observations that have one row for all agents."""
+    """`AgentArrays.own_columns`, for observations with one row for all agents."""
     observes: str = ""
-    """Reason why it does not see the environment's array of observations whole; empty: it does."""
+    """Reason it does not see the environment's whole array; empty if it does."""
     tells_ends: bool = True
-    """The environment gives the last observations of truncated episodes."""
+    """True if the environment writes last observations of truncated episodes."""
     learns: bool = True
     is_on_policy: bool = True
-    """It learns as A2C or PPO."""
+    """True if the algorithm is A2C or PPO."""
     n_updates: int = 1
-    """Minibatches that one rollout is learned from."""
+    """Minibatch updates per rollout."""
     leaves_out: bool = False
-    """It learns from some environments alone."""
+    """True if it learns from some environments only."""
     n_other_parameters: int = 0
-    """Learned numbers beside those of its layers."""
+    """Number of learned parameters outside its layers."""
     n_types: int = 1
-    """Types of actions."""
+    """Number of action types."""
 
     is_bound: bool = True
-    """Steps of the environment can write to other arrays than its own."""
+    """True if the environment's step can write to arrays other than its own."""
     is_direct: bool = False
-    """Steps write observations where they are learned from."""
+    """True if steps write observations into the rollout."""
     rollout_kernel: str = ""
-    """Reason why the environment has no kernel of a rollout; empty: nothing is known."""
+    """Reason the environment has no rollout kernel; empty if none is known."""
     is_at_once: bool = False
-    """Rollouts are one launch."""
+    """True if a rollout is one launch."""
     n_rows: int = 0
     """Rows (step, environment, agent) of a rollout."""
     n_bytes: int = 0
-    """Memory of its observations, and of what other policies keep."""
+    """Memory of its observations and of other policies' kept passes, bytes."""
     gpu_bytes: int | None = None
-    """Memory of the GPU; None: of a CPU."""
+    """Memory of the GPU, bytes; None on a CPU."""
 
     @property
     def layers(self) -> Layers:
-        """Return the layers, which an earlier rule has found to be known."""
+        """Return the layers; an earlier rule checks that they are known."""
         assert isinstance(self.network, Layers), self.network
         return self.network
 
@@ -112,34 +115,37 @@ class Rule(NamedTuple):
     """A condition of a path."""
 
     needs: str
-    """Condition, as the documentation words it."""
+    """Condition, as printed in the documentation."""
     why_not: Callable[[Facts], str | None]
-    """Return why facts break it, in one sentence; None: they do not."""
+    """Function from facts to the reason they break the rule; None if they do not."""
 
 
 def rule(needs: str) -> Callable[[Callable[[Facts], str | None]], Rule]:
-    """Make a rule of the function that says why facts break it."""
+    """Make a rule from a function that returns a reason."""
     return lambda why_not: Rule(needs, why_not)
 
 
 def where(needs: str, holds: Callable[[Facts], bool], why_not: str) -> Rule:
-    """Make a rule of a condition, and the reason where it does not hold, which may name ``facts``."""
+    """Make a rule from a condition and the reason if it fails.
+
+    The reason is a format string, which may refer to ``facts``.
+    """
     return Rule(needs, lambda facts: None if holds(facts) else why_not.format(facts=facts))
 
 
 def first_reason(rules: Iterable[Rule], facts: Facts) -> str | None:
-    """Return why facts break the first rule that they break; None: they break none."""
+    """Return the first broken rule's reason, or None."""
     return next((reason for each in rules if (reason := each.why_not(facts)) is not None), None)
 
 
 @rule(f"two hidden layers of {' or '.join(f'`{name}`' for name in ACTIVATIONS)}")
 def two_layers(facts: Facts) -> str | None:
-    """Return why the layers are not those that kernels know."""
+    """Refuse layers that the kernels do not support."""
     layers = facts.network
     if isinstance(layers, str):
         return layers
     if layers.activation not in ACTIVATIONS:
-        return f"knows the activations {' and '.join(ACTIVATIONS)} (got {layers.activation!r})"
+        return f"the activation must be {' or '.join(ACTIVATIONS)} (got {layers.activation!r})"
     if len(layers.hidden) != 2:
         return f"needs two hidden layers (got {len(layers.hidden)})"
     return None

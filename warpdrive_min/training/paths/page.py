@@ -1,6 +1,6 @@
-"""Tables of a documentation page that are generated from the table of paths.
+"""Generator of the documentation's tables of paths.
 
-``python -m warpdrive_min.training.paths.page docs/training-speed.md`` brings those of the page up to date.
+``python -m warpdrive_min.training.paths.page docs/training-speed.md`` updates the tables of that page.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from pathlib import Path
 from warpdrive_min.training.paths.table import PATHS
 
 PLACE = re.compile(r"(<!-- paths: (.+) -->\n)(?:.|\n)*?(<!-- end of paths -->)")
-"""Place of a table, with the names of the parts that it shows."""
+"""Pattern of a table in a page, with the names of its parts."""
 
 
 def table_of(parts: Iterable[str]) -> str:
-    """Return the paths of parts, fastest first, with what each of them needs, in Markdown."""
-    lines = ["| part | path | what for |", "|---|---|---|"]
+    """Return a Markdown table of parts' paths, fastest first, with their rules."""
+    lines = ["| part | path | needs |", "|---|---|---|"]
     for part in parts:
         for path in PATHS[part]:
             needs = "; ".join(dict.fromkeys(rule.needs for rule in path.rules))
-            lines.append(f"| {part} | {path.name} | {needs or 'all others'} |")
+            lines.append(f"| {part} | {path.name} | {needs or 'nothing'} |")
             part = ""
     return "\n".join(lines) + "\n"
 
 
 def with_tables(page: str) -> str:
-    """Return a page with current tables."""
+    """Return a page with its tables updated."""
     return PLACE.sub(lambda found: f"{found[1]}\n{table_of(found[2].split(', '))}\n{found[3]}", page)
 
 

@@ -1,4 +1,7 @@
-"""Paths that each part of a training run may take, fastest first, and the choice among them."""
+"""Table of fast paths for each part of training.
+
+`choose` picks the first path whose rules all hold.
+"""
 
 from __future__ import annotations
 
@@ -21,40 +24,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Path:
-    """A way to do a part of a run."""
+    """One implementation of a part of a run."""
 
     name: str
     rules: tuple[Rule, ...] = ()
-    """All must hold; the last path of a part has none."""
+    """Conditions that must all hold; the last path of a part has none."""
     build: Callable[..., Any] | None = None
-    """Makes what does the part; None: who asks does it."""
+    """Builds the implementation; None if the caller implements it."""
 
     def why_not(self, facts: Facts) -> str | None:
-        """Return why a run does not take the path, in one sentence; None: it may."""
+        """Return the reason against the path, or None."""
         return first_reason(self.rules, facts)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Path that a part of a run takes, and the faster ones that it does not take."""
+    """Chosen path of a part, and the refused faster paths."""
 
     path: Path
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Reasons why faster paths are not taken, by name."""
+    """Reasons against the faster paths, by name."""
 
     @property
     def is_fast(self) -> bool:
-        """A path with rules is taken."""
+        """True if the path has rules, so is not the last of its part."""
         return bool(self.path.rules)
 
     @property
     def why(self) -> str:
-        """Return why no fast path is taken; empty: one is."""
+        """Return the reasons against all fast paths; empty if one is taken."""
         return "" if self.is_fast else "; ".join(dict.fromkeys(self.refused.values()))
 
 
 def choose(part: str, facts: Facts) -> Choice:
-    """Return the first path of a part that nothing speaks against."""
+    """Return the first path of a part whose rules all hold."""
     refused = dict[str, str]()
     for path in PATHS[part]:
         reason = path.why_not(facts)
@@ -65,7 +68,10 @@ def choose(part: str, facts: Facts) -> Choice:
 
 
 def explain(choices: Mapping[str, Choice]) -> Iterator[str]:
-    """Yield a line for the path of each part, and below it a line for each faster one, with the reason."""
+    """Yield a line for each part's path, then one for each faster path refused.
+
+    A line of a refused path gives the reason.
+    """
     order = list(PATHS)
     for part in sorted(choices, key=lambda part: order.index(part.partition(" of ")[0])):
         yield f"{part}: {choices[part].path.name}"
@@ -77,90 +83,119 @@ def explain(choices: Mapping[str, Choice]) -> Iterator[str]:
 
 
 def wished(name: str) -> Rule:
-    """Make the rule that a setting of the trainer is not false."""
-    return where(f"`trainer.{name}` not false", lambda of: getattr(of, name) is not False, f"trainer.{name} is false")
+    """Make a rule: a setting of the trainer is not false."""
+    return where(
+        f"`trainer.{name}` is not false", lambda of: getattr(of, name) is not False, f"trainer.{name} is false"
+    )
 
 
-EXACT: Final = where("exact training", lambda of: of.is_exact, "trainer.exact is false")
-NOT_EXACT: Final = where("training that is not exact", lambda of: not of.is_exact, "it trains exactly")
-ALONE: Final = where("no population", lambda of: not of.is_population, "it is of a population")
-ALL_ROWS: Final = where("all environments", lambda of: not of.leaves_out, "it learns from some environments alone")
-NO_CRITIC: Final = where("no centralised critic", lambda of: not of.has_critic, "it has a centralised critic")
-ONE_POLICY: Final = where("one policy", lambda of: of.n_policies == 1, "several policies act")
-LEARNS: Final = where("a policy that learns", lambda of: of.learns, "it does not learn from the rollout")
-ON_POLICY: Final = where("A2C or PPO", lambda of: of.is_on_policy, "it does not learn by the rule of A2C or PPO")
-STATELESS: Final = where("no recurrent network", lambda of: not of.is_recurrent, "it is recurrent")
-DISCRETE: Final = where("discrete actions", lambda of: not of.is_box, "its actions are those of a Box")
-DRAWN: Final = where("no `use_argmax`", lambda of: not of.is_greedy, "sampler.params.use_argmax is true")
-OUR_RULE: Final = where("no `trainer.compat`", lambda of: not of.is_compat, "it learns by WarpDrive's rule")
-BOUND: Final = where("a step with other arrays", lambda of: of.is_bound, "its step writes to its own arrays")
-IS_DIRECT: Final = where("steps into the rollout", lambda of: of.is_direct, "its steps do not write observations there")
-HAS_GRAPHS: Final = where("a GPU", lambda of: of.has_graphs, "backend {facts.backend!r} has no CUDA graphs")
-NOT_EAGER: Final = where("`trainer.mode` not eager", lambda of: not of.is_eager, "trainer.mode is 'eager'")
-NO_DEBUG: Final = where("no `debug`", lambda of: not of.is_debug, "the wrapper checks every step, as debug has it")
-UNMASKED: Final = where("no action masks", lambda of: not of.is_masked, "actions are masked")
-ONCE: Final = where("one update a rollout", lambda of: of.n_updates == 1, "it learns from a rollout more than once")
-STEPWISE: Final = where("rollouts step by step", lambda of: not of.is_at_once, "it acts in one launch a rollout")
+EXACT: Final = where("exact training is on", lambda of: of.is_exact, "trainer.exact is false")
+NOT_EXACT: Final = where("exact training is off", lambda of: not of.is_exact, "exact training is on")
+ALONE: Final = where("the run trains no population", lambda of: not of.is_population, "the run trains a population")
+ALL_ROWS: Final = where(
+    "the policy learns from all environments",
+    lambda of: not of.leaves_out,
+    "the policy learns from some environments only",
+)
+NO_CRITIC: Final = where(
+    "the policy has no centralised critic", lambda of: not of.has_critic, "the policy has a centralised critic"
+)
+ONE_POLICY: Final = where("the run has one policy", lambda of: of.n_policies == 1, "the run has several policies")
+LEARNS: Final = where("the policy learns", lambda of: of.learns, "the policy does not learn from the rollout")
+ON_POLICY: Final = where(
+    "the algorithm is A2C or PPO", lambda of: of.is_on_policy, "the algorithm is neither A2C nor PPO"
+)
+STATELESS: Final = where("the network is not recurrent", lambda of: not of.is_recurrent, "the network is recurrent")
+DISCRETE: Final = where("actions are discrete", lambda of: not of.is_box, "actions are continuous (a Box)")
+DRAWN: Final = where(
+    "`sampler.params.use_argmax` is not true", lambda of: not of.is_greedy, "sampler.params.use_argmax is true"
+)
+OUR_RULE: Final = where("`trainer.compat` is null", lambda of: not of.is_compat, "trainer.compat is 'warpdrive'")
+BOUND: Final = where(
+    "the environment's step can write to the rollout's arrays",
+    lambda of: of.is_bound,
+    "the environment's step writes to its own arrays only",
+)
+IS_DIRECT: Final = where(
+    "steps write into the rollout", lambda of: of.is_direct, "steps do not write observations into the rollout"
+)
+HAS_GRAPHS: Final = where(
+    "the backend runs on a GPU", lambda of: of.has_graphs, "backend {facts.backend!r} has no CUDA graphs"
+)
+NOT_EAGER: Final = where("`trainer.mode` is not eager", lambda of: not of.is_eager, "trainer.mode is 'eager'")
+NO_DEBUG: Final = where("`debug` is off", lambda of: not of.is_debug, "debug is on: the wrapper checks every step")
+UNMASKED: Final = where("actions have no masks", lambda of: not of.is_masked, "actions have masks")
+ONCE: Final = where("a rollout has one update", lambda of: of.n_updates == 1, "a rollout has several updates")
+STEPWISE: Final = where("rollouts run step by step", lambda of: not of.is_at_once, "a rollout is one launch")
 SHARES_LAYERS: Final = where(
-    "shared hidden layers", lambda of: of.layers.is_shared, "needs hidden layers that actions and values share"
+    "policy and value share their hidden layers",
+    lambda of: of.layers.is_shared,
+    "policy and value have separate hidden layers",
 )
 OWN_ROWS: Final = where(
-    "a row of observations for each agent", lambda of: of.own_columns is None, "agents share its observations"
+    "each agent has its own row of observations",
+    lambda of: of.own_columns is None,
+    "agents share one row of observations",
 )
 TELLS_ENDS: Final = where(
-    "last observations of truncated episodes", lambda of: of.tells_ends, "nothing tells of the ends of episodes"
+    "the environment writes the last observations of truncated episodes",
+    lambda of: of.tells_ends,
+    "the environment does not write the last observations of truncated episodes",
 )
-FUSED: Final = where("`model.fused` not false", lambda of: of.fused is not False, "model.fused is false")
-NOT_BF16: Final = where("`fp32` or `tf32`", lambda of: of.precision != "bf16", "no such kernel computes in bf16")
+FUSED: Final = where("`model.fused` is not false", lambda of: of.fused is not False, "model.fused is false")
+NOT_BF16: Final = where(
+    "`trainer.precision` is `fp32` or `tf32`", lambda of: of.precision != "bf16", "this kernel does not compute in bf16"
+)
 
 
-@rule("one array of float32 observations, seen whole")
+@rule("the policy sees one whole array of float32 observations")
 def sees_whole(facts: Facts) -> str | None:
-    """Return why it does not see the environment's array of observations as it is."""
+    """Refuse policies that do not see the whole array."""
     return facts.observes or None
 
 
-@rule("an environment with [`own_columns`](authoring.md#write)")
+@rule("the environment has [`own_columns`](authoring.md#write)")
 def has_own_columns(facts: Facts) -> str | None:
-    """Return why agents see more than one row and who they are."""
-    return "its agents see more of their own than who they are" if facts.own_columns is None else None
+    """Refuse agents whose rows differ in other columns."""
+    is_none = facts.own_columns is None
+    return "agents' observations differ in more than the column that marks the agent" if is_none else None
 
 
-@rule("a network that learns in one pass")
+@rule("the network learns in one pass")
 def has_kernels(facts: Facts) -> str | None:
-    """Return why no kernels of a GPU nor of a CPU learn on shared rows."""
+    """Refuse networks without a kernel for shared rows."""
     if first_reason(IN_CPP, facts) is None:
         return None
     reason = first_reason((two_layers, learning.is_narrow), facts)
-    return None if reason is None else f"there are no kernels for its network: {reason}"
+    return None if reason is None else f"no kernel learns with this network in one pass: {reason}"
 
 
-@rule("a network that is not narrow")
+@rule("the network does not fit the narrow kernels")
 def is_large(facts: Facts) -> str | None:
-    """Return why another pass forward is as fast."""
+    """Refuse networks for which a second pass is cheaper."""
     is_narrow = narrow.fits.why_not(facts) is None
-    return "its network is narrow, so that another pass costs less than keeping one" if is_narrow else None
+    return "the network is narrow: a second forward pass costs less than keeping the first" if is_narrow else None
 
 
-@rule("a first layer too large for the chip, or `trainer.shared_observations: true`")
+@rule("the first layer does not fit on the chip, or `trainer.shared_observations` is true")
 def is_worth_sharing(facts: Facts) -> str | None:
-    """Return why rows of each agent are as fast."""
+    """Refuse first layers that gain nothing from shared rows."""
     if facts.shared_observations or not learning.first_layer_is_small(facts.layers):
         return None
     return f"trainer.shared_observations is null, and the first layer is small (got {facts.layers})"
 
 
-@rule("a GPU or exact training, or `trainer.fused_rollout: true`")
+@rule("the backend runs on a GPU, exact training is on, or `trainer.fused_rollout` is true")
 def is_at_once_wished(facts: Facts) -> str | None:
-    """Return why a run does not play rollouts in one launch by itself."""
+    """Refuse runs that use single steps by default."""
     if facts.fused_rollout or facts.has_graphs or facts.is_exact:
         return None
-    return f"trainer.fused_rollout is null, and backend {facts.backend!r} is none of a GPU"
+    return f"trainer.fused_rollout is null, and backend {facts.backend!r} does not run on a GPU"
 
 
-@rule("a kernel of the environment with the network, as `EnvWrapper.rollout_mode_of` tells")
+@rule("the environment has a rollout kernel for the network (see `EnvWrapper.rollout_mode_of`)")
 def has_rollout_kernel(facts: Facts) -> str | None:
-    """Return why the environment and the network have no kernel of a rollout."""
+    """Refuse runs without a rollout kernel."""
     return facts.rollout_kernel or None
 
 
@@ -169,7 +204,7 @@ def has_rollout_kernel(facts: Facts) -> str | None:
 IN_CPP: Final = (cpp, NOT_BF16, NOT_EXACT, ALONE, two_layers)
 """Rules of the kernels in C++."""
 IN_TRITON: Final = (FUSED, NOT_EXACT, triton)
-"""Rules of the kernels in Triton, for whatever network."""
+"""Rules of the kernels in Triton, for any network."""
 PLAIN: Final = (NO_CRITIC, ALONE, NOT_EXACT)
 SEEN: Final = (sees_whole, UNMASKED)
 SHARED: Final = (
@@ -185,13 +220,13 @@ KEPT: Final = (
     *(LEARNS, ON_POLICY, wished("kept_passes"), triton, ONCE, STATELESS, STEPWISE),
     *(*PLAIN, OWN_ROWS, two_layers, SHARES_LAYERS, is_large),
 )
-"""Rules of kept passes, whatever computes them."""
+"""Rules of kept passes, in Triton or in torch."""
 
 # ------------------------------------------------------------------ learning
 
 
 class Update(NamedTuple):
-    """Minibatches that a policy learns from."""
+    """Arguments to build the kernels that learn from minibatches."""
 
     model: Any
     parameters: Tensor
@@ -200,11 +235,11 @@ class Update(NamedTuple):
     rollout: RolloutArrays
     rule: LossRule
     n_rows: int
-    """Rows of a minibatch, of one member."""
+    """Rows of a minibatch (of one member in a population)."""
     at_once: int
-    """Rows that go through the network together."""
+    """Rows per pass through the network."""
     normalises: bool
-    """Advantages of a minibatch are shifted and scaled."""
+    """True if advantages are normalised in each minibatch."""
     facts: Facts
     exact: Exact | None
 
@@ -266,4 +301,4 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
     ),
     "iteration": (Path("CUDA graphs", (HAS_GRAPHS, NOT_EAGER, NO_DEBUG)), Path("launch by launch")),
 }
-"""Paths of each part of a run, fastest first; the last one has no rules."""
+"""Paths by part, fastest first; the last has no rules."""

@@ -1,4 +1,7 @@
-"""Certificates: hashes of all bits of a run as it goes on, beside what they come from, so that anyone can replay it."""
+"""Certificates: hashes of a run's state at several iterations, and its origin.
+
+Anyone can replay the run and compare the hashes.
+"""
 
 from __future__ import annotations
 
@@ -35,28 +38,28 @@ from warpdrive_min.training.trainer import Trainer
 log = logging.getLogger(__name__)
 
 NAME: Final = "certificate.json"
-"""Certificate in the folder of its run."""
+"""File name of the certificate in its run's folder."""
 SCHEMA: Final = 1
-"""Raised when a field changes its meaning or goes."""
+"""Schema version; incremented when a field changes its meaning or is removed."""
 PACKAGES: Final = (
     *("warpdrive-min", "torch", "triton", "numpy", "numba", "numba-cuda", "pycuda"),
     *("cuda-core", "cuda-bindings", "cuda-toolkit"),
 )
-"""Packages that compute, beside those of `LIBRARIES`."""
+"""Recorded packages that compute, in addition to those of `LIBRARIES`."""
 LIBRARIES: Final = "nvidia-"
-"""Beginning of the names of the packages with CUDA's libraries."""
+"""Prefix of the names of packages with CUDA's libraries."""
 VARIABLES: Final = (
     *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"),
     *("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA"),
 )
-"""Variables of the process's environment that decide how the same code rounds."""
+"""Environment variables that change how the same code rounds."""
 CPU_FIELDS: Final = ("architecture", "cpu", "cpu_capability")
-"""Fields of `Origin.machine` on which the bits of a run on a CPU may depend."""
+"""Fields of `Origin.machine` that may change the bits of a run on a CPU."""
 MOST_THREADS: Final = 4096
-"""Most threads of a run: more than any machine has cores."""
+"""Upper limit of a run's threads; more than any machine has cores."""
 SHOWN: Final = 80
-"""Letters of a wrong value that an error shows."""
-AGAIN: Final = "get it again from who wrote it, or train with --certify"
+"""Number of characters of a wrong value that an error prints."""
+AGAIN: Final = "get a new copy from its author, or train with --certify"
 
 
 class _Part(BaseModel):
@@ -68,44 +71,56 @@ Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Point(_Part):
-    """A run after an iteration."""
+    """State of a run after an iteration."""
 
     iteration: Count
-    """Iterations done; 0: as it starts."""
+    """Iterations done; 0 at the start."""
     env_steps: Count
-    """Steps done, of all environments together."""
+    """Env steps done, summed over all environments."""
     tensors: Annotated[dict[str, Hash], Field(min_length=1)]
-    """Hash of each tensor that the run goes on from: weights, optimisers, environments, replay buffers, counters."""
+    """Hash of each tensor of the run's state.
+
+    These are weights, optimisers, environments, replay buffers and counters.
+    """
 
 
 class CurvePoint(_Part):
-    """A point of the learning curve."""
+    """Point of the learning curve."""
 
     iteration: Count
     """Iterations done."""
     env_steps: Count
-    """Steps done, of all environments together."""
+    """Env steps done, summed over all environments."""
     mean_return: dict[str, FiniteFloat | None]
-    """Mean return of each policy over the episodes since the last point; None: none has ended."""
+    """Mean return of each policy since the last point; None if no episode ended."""
 
 
 class Origin(_Part):
-    """Code and machine that a run's bits come from; no name of a host, a user or a folder."""
+    """Code and machine that determine a run's bits.
+
+    It contains no name of a host, a user or a folder.
+    """
 
     commit: str | None
-    """Commit of the sources; None: they are in no checkout."""
+    """Commit of the sources; None outside a checkout."""
     sources: dict[str, str]
     """Hash of each file of the core and the environments, by its path in a checkout."""
     machine_code: dict[str, str]
-    """Hash of the instructions of the kernels in CUDA C of environment, sampler and exact training, by kernel."""
+    """Hash of the instructions of each CUDA C kernel.
+
+    These are the kernels of the environment, the sampler and exact training.
+    """
     dependencies: dict[str, str]
-    """Versions of Python, packages and the kernels' compiler; and `VARIABLES` that are set, with "$" before them."""
+    """Versions of Python, packages and compiler, and the `VARIABLES` that are set.
+
+    A variable's name starts with "$".
+    """
     machine: dict[str, str | None]
     """Backend, GPU and CPU."""
 
     @classmethod
     def of(cls, trainer: Trainer) -> Origin:
-        """Return the origin of a run that is trained here."""
+        """Return the origin of a run on this machine."""
         wrapper = trainer.wrapper
         binaries = dict(wrapper.cuda_function_manager.binaries)
         for group in trainer.groups.values():
@@ -121,12 +136,15 @@ class Origin(_Part):
         )
 
     def differences(self, here: Origin) -> dict[str, tuple[str | None, str | None]]:
-        """Return what is not the same in another one, by its name: here, and there; None: it is missing."""
+        """Return the differing entries by name: this value and the other's.
+
+        A missing value is None.
+        """
         old, new = dict(self._parts()), dict(here._parts())
         return {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
 
     def other_hardware(self, here: Origin) -> dict[str, tuple[str | None, str | None]]:
-        """Return what of the hardware that decides the bits is not the same in another one; here, and there."""
+        """Return differences of hardware that determines the bits, as `differences`."""
         decide = ("backend", "gpu") if self.machine.get("gpu") else ("backend", *CPU_FIELDS)
         pairs = {name: (self.machine.get(name), here.machine.get(name)) for name in decide}
         return {name: both for name, both in pairs.items() if both[0] != both[1]}
@@ -139,27 +157,30 @@ class Origin(_Part):
 
 
 class Certificate(_Part):
-    """A run: its settings, where its bits come from, and their hashes at iterations 0, 1, 2, 4, ... and the last."""
+    """Settings and origin of a run, and hashes of its state.
+
+    Hashes are of iterations 0, 1, 2, 4, ... and the last.
+    """
 
     schema_version: Literal[1] = SCHEMA
     created: str
-    """When it was begun, in UTC."""
+    """Time of creation, UTC."""
     env: str
-    """Environment, by its name in the table of environments."""
+    """Name of the environment in the table of environments."""
     run_config: dict[str, Any]
-    """Run config with the seed; of what is saved, only how often metrics are logged."""
+    """Run config with the seed; of ``saving``, only the logging interval of metrics."""
     environment: dict[str, Any]
-    """Sizes, and agents of each policy."""
+    """Sizes of the environment, and agents of each policy."""
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
-    """Threads of torch, which decide the order of its sums on a CPU."""
+    """Threads of torch, which determine the order of its sums on a CPU."""
     origin: Origin
     points: tuple[Point, ...]
-    """The run after some iterations, in their order."""
+    """Hashes of the run's state, by increasing iteration."""
     curve: tuple[CurvePoint, ...]
-    """The learning curve, in the order of iterations."""
+    """Learning curve, by increasing iteration."""
 
     def write(self, path: Path) -> None:
-        """Write it, with a hash over all of it; until it is whole, what was there stays.
+        """Write the certificate atomically, with a hash over its content.
 
         Raises:
             OSError: It cannot be written.
@@ -169,10 +190,10 @@ class Certificate(_Part):
 
     @classmethod
     def read(cls, path: str | Path) -> Certificate:
-        """Read a certificate, or that of the folder of a run.
+        """Read a certificate from its file or its run's folder.
 
         Raises:
-            CertificateError: There is none, it is cut or altered, or another release wrote it.
+            CertificateError: The file does not exist, is truncated or altered, or has another schema version.
         """
         path = Path(path) / NAME if Path(path).is_dir() else Path(path)
         who = f"certificate {path}"
@@ -187,15 +208,15 @@ class Certificate(_Part):
         require(has_version, who, "must be a JSON object with a schema_version", do=AGAIN, error=CertificateError)
         rule, do = f"schema_version must be {SCHEMA}", "verify it by the release that wrote it"
         require(fields["schema_version"] == SCHEMA, who, rule, fields["schema_version"], do, CertificateError)
-        told = fields.pop("sha256", None)
+        recorded = fields.pop("sha256", None)
         try:
             digest = _digest(fields)
         except (ValueError, RecursionError) as error:
             raise CertificateError.of(
                 who, "is cut or altered: it must be JSON that can be written", error, AGAIN
             ) from error
-        rule = f"is cut or altered: its SHA-256 must be {told!s:.64}"
-        require(digest == told, who, rule, digest, AGAIN, CertificateError)
+        rule = f"is cut or altered: its SHA-256 must be {recorded!s:.64}"
+        require(digest == recorded, who, rule, digest, AGAIN, CertificateError)
         try:
             found = cls.model_validate_json(json.dumps(fields), strict=True)
         except ValidationError as error:
@@ -215,11 +236,11 @@ class Certificate(_Part):
 
     @property
     def config(self) -> RunConfig:
-        """The run config, once a run of it can be replayed.
+        """Run config, checked to be replayable.
 
         Raises:
             ConfigError: It breaks a rule of this release.
-            CertificateError: It is of no run that can be certified, or has no seed.
+            CertificateError: Such a run cannot be certified, or the config has no seed.
         """
         config = RunConfig.from_dict(self.run_config)
         require_replayable("certificate", config, config.trainer.num_gpus)
@@ -229,17 +250,22 @@ class Certificate(_Part):
 
     @property
     def iterations(self) -> int:
-        """Iterations that it covers."""
+        """Number of iterations covered."""
         return self.points[-1].iteration
 
 
 def is_certified(iteration: int) -> bool:
-    """Tell whether a certificate has a point after an iteration that is not the last: 0, 1, 2, 4, 8, ..."""
+    """Return True for iterations 0, 1, 2, 4, 8, ...
+
+    A certificate has a point after each of them.
+
+    The last iteration has a point too.
+    """
     return iteration & (iteration - 1) == 0
 
 
 def _certified_until(last: int) -> set[int]:
-    """Return the iterations up to a last one for which `is_certified` is true."""
+    """Return all certified iterations up to ``last``; see `is_certified`."""
     return {0} | {1 << power for power in range(last.bit_length())}
 
 
@@ -247,17 +273,19 @@ def _certified_until(last: int) -> set[int]:
 
 
 class Certifier:
-    """Writes the certificate of a run while that is trained, into the run's folder; synchronises at each point.
+    """Writer of a run's certificate during training.
+
+    It writes into the run's folder, and synchronises at each point.
 
     Args:
-        trainer: Run, at iteration 0, or where the checkpoint stands that it goes on from.
-        env: Name by which `verify` finds the environment in the table of environments; a run of another one can be
-            replayed in Python alone.
-        resumed: Folder of the run that it goes on from, whose certificate is continued; None: it begins.
+        trainer: Run at iteration 0, or at the checkpoint that it resumes from.
+        env: Name of the environment in the table of environments, for `verify`. A run of another environment can be
+            replayed only in Python.
+        resumed: Folder of the resumed run, whose certificate is continued; None for a new run.
 
     Raises:
-        CertificateError: The run cannot be replayed from its certificate alone, or does not go on as its certificate
-            began.
+        CertificateError: The run cannot be replayed from its certificate only, or its settings or origin differ from
+            the certificate's.
     """
 
     def __init__(self, trainer: Trainer, env: str, resumed: Path | None = None) -> None:
@@ -281,7 +309,7 @@ class Certifier:
         self.certificate.write(self.path)
 
     def note(self, row: Row) -> None:
-        """Take in an iteration, with its row of metrics if it has one."""
+        """Add an iteration, with its row of metrics if logged."""
         trainer = self._trainer
         if row:
             self._extend(curve=(*self.certificate.curve, curve_point(row, trainer)))
@@ -291,7 +319,7 @@ class Certifier:
             self.certificate.write(self.path)
 
     def end(self) -> None:
-        """Write what the run ends with, or stops with."""
+        """Write the state at the end of the run."""
         if self.certificate.iterations < self._trainer.iteration:
             self._add_point()
         self.certificate.write(self.path)
@@ -304,7 +332,7 @@ class Certifier:
 
 
 def point(trainer: Trainer) -> Point:
-    """Return the hashes of a run as it is now; synchronises."""
+    """Return the hashes of a run's current state; synchronises."""
     state = trainer.state()
     assert state is not None, "certified runs have one rank"
     tensors = {name: tensor_hash(tensor) for name, tensor in state[0].items()}
@@ -312,7 +340,7 @@ def point(trainer: Trainer) -> Point:
 
 
 def curve_point(row: Row, trainer: Trainer) -> CurvePoint:
-    """Return the point of the learning curve that a row of metrics has."""
+    """Return the point of the learning curve from a row of metrics."""
     returns = {name: float(row[f"{name}/{EPISODIC_RETURN}"]) for name in trainer.groups}
     return CurvePoint(
         iteration=int(row["iteration"]),
@@ -330,7 +358,10 @@ def tensor_hash(tensor: torch.Tensor) -> str:
 
 
 def require_replayable(who: str, config: RunConfig, n_processes: int) -> None:
-    """Raise `CertificateError`, which names who asks, for a run that cannot be replayed from its run config."""
+    """Raise `CertificateError` if a run cannot be replayed from its run config.
+
+    The message starts with ``who``.
+    """
     rule, do = "a certificate is of a run in one process", "train with trainer.num_gpus=1"
     require(n_processes == 1, who, rule, n_processes, do, CertificateError)
     size, rule = config.population.size, "a certificate is of one run, no population"
@@ -346,7 +377,10 @@ def _refused(constant: str) -> float:
 
 
 def _replayed_config(trainer: Trainer) -> dict[str, Any]:
-    """Return the run config without what decides no bit; metrics do, for logging starts the sums over episodes anew."""
+    """Return the run config without settings that do not change the bits.
+
+    The logging interval of metrics stays: logging resets the sums over episodes.
+    """
     config = trainer.config.to_dict()
     config["trainer"]["seed"] = trainer.seed
     config["saving"] = {"metrics_log_freq": trainer.config.saving.metrics_log_freq}
@@ -360,7 +394,10 @@ def _environment(trainer: Trainer) -> dict[str, Any]:
 
 
 def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certificate:
-    """Return a certificate up to where the run stands, once that is found to go on as it began."""
+    """Return a certificate up to the resumed run's iteration.
+
+    Raises `CertificateError` if it does not match the run.
+    """
     who, at = "train.certify", trainer.iteration
     rule = "a run with a stop_return counts its episodes anew when it goes on"
     stop = trainer.config.trainer.stop_return
@@ -370,27 +407,27 @@ def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certi
     keys += [name for name in found.origin.differences(here.origin) if name != "commit"]
     rule, do = "a certified run goes on as it began, and this changed", "go on without --certify, or train anew with it"
     require(not keys, who, rule, listed(keys), do, CertificateError)
-    kept = found.model_copy(
+    continued = found.model_copy(
         update={
-            "points": tuple(each for each in found.points if each.iteration <= at),
-            "curve": tuple(each for each in found.curve if each.iteration <= at),
+            "points": tuple(point for point in found.points if point.iteration <= at),
+            "curve": tuple(point for point in found.curve if point.iteration <= at),
         }
     )
-    logged = {each for each in range(1, at + 1) if each == 1 or each % trainer.config.saving.metrics_log_freq == 0}
-    missing = _certified_until(at) - {each.iteration for each in kept.points}
-    missing |= logged - {each.iteration for each in kept.curve}
+    logged = {n for n in range(1, at + 1) if n == 1 or n % trainer.config.saving.metrics_log_freq == 0}
+    missing = _certified_until(at) - {point.iteration for point in continued.points}
+    missing |= logged - {point.iteration for point in continued.curve}
     rule = "a run is certified from its start on, and this iteration is not"
     do = "go on from an earlier checkpoint, or without --certify"
     require(not missing, who, rule, min(missing, default=0), do, CertificateError)
-    last = kept.points[-1]
+    last = continued.points[-1]
     if last.iteration == at and (difference := first_difference(last, point(trainer))):
         rule = f"the checkpoint must be that of the certified run, in which {difference}"
         raise CertificateError.of(who, rule, do="go on from an earlier checkpoint")
-    return kept
+    return continued
 
 
 def _changed_keys(old: Any, new: Any, place: str) -> list[str]:
-    """Return the dotted keys whose values differ."""
+    """Return the dotted keys of differing values."""
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         return [] if old == new else [place]
     return [key for each in {**old, **new} for key in _changed_keys(old.get(each), new.get(each), f"{place}.{each}")]
@@ -401,18 +438,18 @@ def _changed_keys(old: Any, new: Any, place: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointDifference:
-    """First thing that differs between a point and the same one of another run."""
+    """First difference between a recorded and a replayed point."""
 
     iteration: int
     """Iterations done."""
     what: str
-    """Tensor, or place in the learning curve."""
+    """Name of the tensor, or "the learning curve" or "the length of the run"."""
     recorded: str
-    """Its hash, or its value."""
+    """Recorded hash or value."""
     here: str
-    """The same of the other run."""
+    """Hash or value of the replay."""
     more: str = ""
-    """Number of other things that differ there."""
+    """Text with the number of further differences; may be empty."""
 
     def __str__(self) -> str:
         values = f"{self.recorded} recorded, {self.here} here"
@@ -424,25 +461,25 @@ class ReplayResult:
     """Result of a replay."""
 
     last: int | None
-    """Iterations up to which all is equal; None: not even the start."""
+    """Last iteration up to which all points agree; None if the start differs."""
     difference: PointDifference | None
-    """First difference; None: there is none."""
+    """First difference; None if all points agree."""
     n_points: int
-    """Points that are equal."""
+    """Number of equal points."""
     n_tensors: int
-    """Tensors of a point."""
+    """Number of tensors in a point."""
 
 
 def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = None) -> ReplayResult:
-    """Train as a certificate says, and hold each of its points against the run; ends at the first difference.
+    """Replay a run and compare points, to the first difference.
 
     Args:
         certificate: Recorded run.
         trainer: The same run at its start; see `replay_config`.
-        iterations: Last iteration to look at; None: all.
+        iterations: Last iteration to compare; None: all.
 
     Raises:
-        CertificateError: The trainer is of another environment, other agents or other sizes.
+        CertificateError: The trainer has another environment, other agents or other sizes.
     """
     here = _environment(trainer)
     keys = _changed_keys(certificate.environment, here, "environment")
@@ -468,9 +505,9 @@ def replay_config(certificate: Certificate, backend: str, folder: str = os.devnu
     """Return the run config of a replay, as a mapping.
 
     Args:
-        certificate: Recorded run; where it saves comes from none of its settings.
+        certificate: Recorded run; its settings do not determine where the replay saves.
         backend: Backend of the replay.
-        folder: Folder for the checkpoint at its end; a `ReplayTrainer` needs none.
+        folder: Folder for the last checkpoint; a `ReplayTrainer` needs none.
     """
     config = certificate.run_config
     return {
@@ -489,7 +526,7 @@ def replay_config(certificate: Certificate, backend: str, folder: str = os.devnu
 
 
 class ReplayTrainer(Trainer):
-    """Trainer that writes no file."""
+    """Trainer that writes no files."""
 
     def save_checkpoint(self) -> None:
         """Save nothing."""
@@ -499,7 +536,7 @@ class ReplayTrainer(Trainer):
 
 
 def first_difference(recorded: Point, here: Point) -> PointDifference | None:
-    """Return the first tensor, in the recorded order, whose hash differs; None: there is none."""
+    """Return the first tensor, in recorded order, whose hash differs, or None."""
     names = [
         name for name in {**recorded.tensors, **here.tensors} if recorded.tensors.get(name) != here.tensors.get(name)
     ]
@@ -531,7 +568,10 @@ def _difference_of_curves(
 
 
 def _sources(env: Any) -> dict[str, Path]:
-    """Return the files of the core and the environments, and those beside the environment's, by path in a checkout."""
+    """Return source files by their path in a checkout.
+
+    They are files of the core, the shipped environments, and the folder of the run's environment.
+    """
     core = Path(warpdrive_min.__file__).resolve().parent
     shipped = core / "envs" if (core / "envs").is_dir() else core.parent / "envs"  # in a wheel, in a checkout
     roots = {core.name: core, "envs": shipped}
@@ -579,13 +619,16 @@ def _machine(backend: str, device: torch.device) -> dict[str, str | None]:
 
 
 def _machine_code_hash(binary: Path) -> str:
-    """Return the hash of a file's instructions, which do not depend on where it was compiled; if not ELF, of all."""
+    """Return the hash of a binary's instructions.
+
+    Unlike the whole file, they do not depend on the folder of compilation. A file that is not ELF is hashed whole.
+    """
     data = binary.read_bytes()
     return _sha256(b"".join(_instructions(data)) if data[:5] == b"\x7fELF\x02" else data)
 
 
 def _instructions(elf: bytes) -> Iterator[bytes]:
-    """Return the sections of a 64-bit ELF file that are executed."""
+    """Yield the executable sections of a 64-bit ELF file."""
 
     def number(place: int, n_bytes: int) -> int:
         return int.from_bytes(elf[place : place + n_bytes], "little")

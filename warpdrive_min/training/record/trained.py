@@ -1,4 +1,4 @@
-"""Trained policies: what a checkpoint holds, ready to act, without a trainer."""
+"""Trained policies of a checkpoint, ready to act without a trainer."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from warpdrive_min.training.models.members import BEST, BEST_RETURNS, Members, w
 
 @dataclass(frozen=True, slots=True)
 class TrainedPolicies:
-    """Policies of a checkpoint, and the environment that they play."""
+    """Policies of a checkpoint and their environment."""
 
     path: Path
-    """Checkpoint."""
+    """Path of the checkpoint."""
     header: checkpoint.Header
     run_config: RunConfig
     env: Any
-    """The environment, as it was trained in unless another was given."""
+    """Environment: that of the training, unless another was passed."""
     policies: dict[str, list[Hashable]]
     """Agents of each policy."""
     models: dict[str, torch.nn.Module]
-    """Network of each policy that acts, on the CPU until `wrapper` moves it."""
+    """Acting network of each policy, on the CPU until `wrapper` moves it."""
 
     @property
     def environment_name(self) -> str:
@@ -46,11 +46,13 @@ class TrainedPolicies:
 
     @property
     def layout(self) -> SharedLayout:
-        """Layout of the arrays that they were trained with."""
+        """Layout of the arrays in training."""
         return saved_layout(self.header.environment["arrays"])
 
     def wrapper(self, env_backend: str, n_envs: int = 1) -> EnvWrapper:
-        """Return a wrapper, not started, of the environment on a backend, and move the models to its device.
+        """Wrap the environment; move the models to its device.
+
+        The wrapper is not started.
 
         Raises:
             BackendUnavailable: The backend is unknown or cannot run here.
@@ -62,7 +64,7 @@ class TrainedPolicies:
         return wrapper
 
     def envs(self, env_backend: str, n_envs: int = 1, seed: int = 0) -> EvaluationEnvs:
-        """Return fresh environments in which the policies act; synchronises.
+        """Return new environments for the policies to act in; synchronises.
 
         Raises:
             BackendUnavailable: The backend is unknown or cannot run here.
@@ -72,17 +74,17 @@ class TrainedPolicies:
 
 
 def load_policies(path: str | Path, env: Any = None, member: int | None = None) -> TrainedPolicies:
-    """Return the policies of a checkpoint; of a population the policy of one member.
+    """Load the policies of a checkpoint, or of one member of a population.
 
     Args:
-        path: As of `find_policies`.
-        env: The environment to play, of the same name and agents; None: made from the checkpoint's run config, whose
-            environment must be in the registrar.
-        member: Number of a member of a population; None: the one with the best weights, where the run keeps them.
+        path: As in `find_policies`.
+        env: Environment to play, with the same name and agents; None builds it from the checkpoint's run config, and
+            it must be in the registrar.
+        member: Number of a population's member; None takes the one with the best weights, if the run keeps them.
 
     Raises:
-        CheckpointError: There is none, it is damaged, or is not of that environment and of such models.
-        ConfigError: The environment is not registered, the run config breaks a rule, or there is no such member.
+        CheckpointError: The checkpoint does not exist, is damaged, or has another environment or other models.
+        ConfigError: The environment is not registered, the run config breaks a rule, or the member does not exist.
     """
     trained, tensors = _load(path, env)
     size = trained.run_config.population.size
@@ -102,13 +104,13 @@ def load_policies(path: str | Path, env: Any = None, member: int | None = None) 
 
 
 def load_population(path: str | Path, env: Any = None) -> TrainedPolicies:
-    """Return the policies of all members of a population, whose model is `Members`.
+    """Load the policies of all members of a population, as `Members`.
 
-    Each has its best weights up to the checkpoint, where the run keeps them, else its weights of then.
+    Each member has its best weights up to the checkpoint if the run keeps them, else its weights at the checkpoint.
 
     Raises:
-        CheckpointError: As `load_policies`.
-        ConfigError: Likewise, or the checkpoint is of no population.
+        CheckpointError: As in `load_policies`.
+        ConfigError: As in `load_policies`, or the checkpoint is not of a population.
     """
     trained, tensors = _load(path, env)
     size = trained.run_config.population.size
@@ -121,24 +123,27 @@ def load_population(path: str | Path, env: Any = None) -> TrainedPolicies:
 
 
 def population_size(path: str | Path) -> int | None:
-    """Return the members of the population that a checkpoint is of; None: it is of an ordinary run.
+    """Return a checkpoint's population size, or None.
 
     Raises:
-        CheckpointError: There is none, or it is damaged.
+        CheckpointError: The checkpoint does not exist or is damaged.
     """
     _, header = checkpoint.load(find_policies(path))
     return header.config.population.size
 
 
 def _weights(trained: TrainedPolicies, tensors: Mapping[str, torch.Tensor], policy: str) -> dict[str, torch.Tensor]:
-    """Return the weights of a policy's network that acts; of a population the best of each member."""
+    """Return the weights of a policy's acting network.
+
+    For a population they are the best of each member, if saved.
+    """
     part = acting_part(trained.run_config.policy[policy].models)
     best = checkpoint.below(f"{BEST}policy/{policy}/{part}/", tensors)
     return best or checkpoint.below(f"policy/{policy}/{part}/", tensors)
 
 
 def _load(path: str | Path, env: Any) -> tuple[TrainedPolicies, dict[str, torch.Tensor]]:
-    """Return policies whose weights are still to be filled, and the tensors of the checkpoint."""
+    """Return policies with initial weights, and the checkpoint's tensors."""
     found = find_policies(path)
     tensors, header = checkpoint.load(found)
     run = header.config
@@ -154,7 +159,7 @@ def _load(path: str | Path, env: Any) -> tuple[TrainedPolicies, dict[str, torch.
     policies = {policy: [agents[agent] for agent in members] for policy, members in trained.items()}
     observations = env.reset()
     models = {}
-    with own_defaults(), own_draws(0):  # of weights that are then overwritten
+    with own_defaults(), own_draws(0):  # initial weights, which are then overwritten
         for policy, members in policies.items():
             n_features = get_flattened_obs_size(space_of(observations[members[0]]))
             networks = make_models(policy, run.policy[policy], n_features, ActionSpace.of(env.action_space[members[0]]))
@@ -163,25 +168,27 @@ def _load(path: str | Path, env: Any) -> tuple[TrainedPolicies, dict[str, torch.
 
 
 def find_policies(path: str | Path) -> Path:
-    """Return the checkpoint to look at: the path's own, or of a run the best one, where there is one, or the latest.
+    """Return the checkpoint at a path; for a run its best one, else its latest.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: No checkpoint exists there.
     """
     folder = _folder(path)
     return checkpoint.best(folder) or checkpoint.find(folder)
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the checkpoint to go on from: the path's own, or else the latest of the folder of checkpoints or run.
+    """Return the checkpoint to resume from: at the path, or the folder's latest.
+
+    The folder is that of a run or of checkpoints.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: No checkpoint exists there.
     """
     return checkpoint.find(_folder(path))
 
 
 def _folder(path: str | Path) -> Path:
-    """Return the folder of a run's checkpoints; of what is no run, the path itself."""
+    """Return a run's checkpoint folder, else the path itself."""
     inside = Path(path, checkpoint.FOLDER)
     return inside if inside.is_dir() else Path(path)

@@ -1,8 +1,9 @@
-"""Search for the number of environments to train with: what fits into memory, and from when on more gain little.
+"""Search for the best number of environments, by memory and throughput.
 
-The number of environments varies. The steps of a rollout stay, and so does every other key of the run config:
-schedules, discounts, numbers of epochs and minibatches, the size of a replay buffer. A batch is steps times
-environments, so it grows with them, and with it the minibatches of PPO; a run of as many steps has fewer updates.
+It finds how many environments fit into memory, and from which number more gain little. Only the number of environments
+varies. The steps of a rollout stay, like all other keys of the run config: schedules, discounts, numbers of epochs and
+minibatches, the size of a replay buffer. A batch is steps times environments. So batches and PPO's minibatches grow
+with the environments, and a run of equally many env steps has fewer updates.
 """
 
 from __future__ import annotations
@@ -31,22 +32,25 @@ from warpdrive_min.training.trainer import Trainer, policy_map
 log = logging.getLogger(__name__)
 
 MakeWrapper = Callable[[int], EnvWrapper]
-"""Returns a wrapper of so many environments, not started."""
+"""Function from a number of environments to a wrapper that is not started."""
 
 MAX_ENVS: Final = 2**24
-"""Largest number of environments that is tried."""
+"""Largest number of environments to try."""
 USABLE: Final = 0.9
-"""Share of the free memory that is planned with: the rest is for compiled kernels, workspaces and gaps."""
+"""Share of the free memory to plan with.
+
+The rest is for compiled kernels, workspaces and fragmentation.
+"""
 ENOUGH: Final = 0.9
-"""Share of the best throughput that the recommended number of environments has."""
+"""Share of the best throughput that the recommended trial must reach."""
 GAIN: Final = 1.05
-"""Least speed-up over the best trial before that counts as a gain."""
+"""Smallest speed-up over the best earlier trial that counts as a gain."""
 PATIENCE: Final = 2
-"""Trials in a row without a gain, after which no more are made."""
+"""Number of consecutive trials without a gain that ends the search."""
 WARM_UP: Final = 2
-"""Iterations before the clock starts: an eager one, and one in which graphs are captured."""
+"""Warm-up iterations: an eager one, and one that captures graphs."""
 PROBE_ENVS: Final = 16
-"""Environments of the smaller probe, where memory and a replay buffer allow."""
+"""Environments of the smaller probe, if memory and the replay buffer allow."""
 
 
 # ------------------------------------------------------------------ memory
@@ -54,25 +58,25 @@ PROBE_ENVS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Bytes of one small trainer."""
+    """Memory of one small trainer, bytes."""
 
     kept: int
-    """Bytes of all tensors that it and its environments keep."""
+    """Bytes of all persistent tensors of the trainer and its environments."""
     passing: int
-    """Most bytes that came and went in an iteration."""
+    """Peak of temporary bytes in an iteration."""
 
 
 class MemoryModel:
-    """Bytes that training allocates on the device, as a function of the number of environments.
+    """Predicted device memory of training, by number of environments.
 
-    Small trainers are built and stepped, with n and 2 n environments, and a line through their bytes predicts. Passes
-    through a model have at most ``trainer.max_rows`` rows, so what comes and goes has a bend there; a third trainer,
-    which reaches that limit early, gives the slope behind it. Synchronises.
+    Small trainers with n and 2 n environments are built and stepped. A line through their bytes is the prediction.
+    Passes through a model have at most ``trainer.max_rows`` rows, so the line of temporary memory bends there. A third
+    trainer, which reaches that limit early, gives the slope beyond it. Synchronises.
 
     Args:
         config: Run config.
-        make_wrapper: Makes the environments of the probes.
-        policies: Agents of each policy; None: as the trainer finds them.
+        make_wrapper: Builds the environments of the probes.
+        policies: Agents of each policy; None uses the trainer's default.
 
     Raises:
         ConfigError: The run config does not fit the environment.
@@ -81,7 +85,7 @@ class MemoryModel:
     def __init__(self, config: RunConfig, make_wrapper: MakeWrapper, policies: PolicyMap | None = None) -> None:
         wrapper = make_wrapper(1)
         self.free_bytes = wrapper.cuda_data_manager.free_bytes()
-        """Bytes free on the device when this was made."""
+        """Free bytes on the device at construction."""
         self.n_steps = config.trainer.train_batch_size // config.trainer.num_envs
         """Steps of a rollout."""
         agents = policy_map(config, wrapper, policies)
@@ -103,44 +107,47 @@ class MemoryModel:
         )
 
     def parts(self, n_envs: int) -> dict[str, int]:
-        """Return the bytes that a run keeps, and the most that come and go in an iteration, ``passing``."""
+        """Return persistent bytes, ``kept``, and peak temporary bytes, ``passing``."""
         kept = self._small.kept + self._kept_per_env * (n_envs - self._n)
         before, behind = min(n_envs, self._bend) - self._n, max(0, n_envs - self._bend)
         passing = self._small.passing + self._passing_per_env * before + self._passing_behind * behind
         return {"kept": math.ceil(kept), "passing": math.ceil(max(0.0, passing))}
 
     def total(self, n_envs: int) -> int:
-        """Return the bytes of a run."""
+        """Return the total bytes of a run."""
         return sum(self.parts(n_envs).values())
 
     def largest(self, free_bytes: int) -> int:
-        """Return the largest number of environments that fits, at most `MAX_ENVS`; 0: not even one does."""
+        """Return the largest number of environments that fits; 0 if none does.
+
+        It is at most `MAX_ENVS`.
+        """
         return bisect.bisect_right(range(1, min(MAX_ENVS, self._room) + 1), free_bytes, key=self.total)
 
 
 def probe(config: RunConfig, make_wrapper: MakeWrapper, policies: PolicyMap | None) -> Probe:
-    """Build a trainer, step it twice without graphs, and count its bytes; synchronises."""
-    before = live_storages()  # held, so that no address is given away again
+    """Measure the memory of a trainer in two iterations without graphs; synchronises."""
+    before = live_storages()  # keep them alive, so that no address is reused
     trainer = Trainer(make_wrapper(config.trainer.num_envs), config, policies, verbose=False)
     kept = sum(storage.nbytes() for address, storage in live_storages().items() if address not in before)
-    trainer.iterate()  # compiles, and makes what lazy parts keep
+    trainer.iterate()  # compiles kernels and allocates the tensors of lazy parts
     passing = peak_bytes(trainer.iterate, trainer.wrapper.backend.device)
     trainer.graceful_close()
     return Probe(kept, passing)
 
 
 def live_storages() -> dict[tuple[torch.device, int], torch.UntypedStorage]:
-    """Return the memory of all tensors that are alive, by device and address."""
+    """Return the storages of all live tensors, by device and address."""
     gc.collect()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of modules that complain when their attributes are looked at
+        warnings.simplefilter("ignore")  # some modules warn when their attributes are read
         tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
     storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type in ("cpu", "cuda")]
     return {(storage.device, storage.data_ptr()): storage for storage in storages if storage.nbytes()}
 
 
 def peak_bytes(work: Callable[[], None], device: torch.device) -> int:
-    """Return how many bytes more than before torch had allocated at most while some work was done; synchronises."""
+    """Return the peak of torch's additional memory during work, bytes; synchronises."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -159,14 +166,17 @@ def peak_bytes(work: Callable[[], None], device: torch.device) -> int:
 
 
 def sized(config: RunConfig, num_envs: int, n_steps: int, **trainer: Any) -> RunConfig:
-    """Return the run config with so many environments; it has a batch to play however long an episode is."""
+    """Return the run config with another number of environments.
+
+    ``num_episodes`` is raised to at least the batch, so that the run has one batch even if each episode has one step.
+    """
     batch = num_envs * n_steps
     sizes = {"num_envs": num_envs, "train_batch_size": batch, "num_episodes": max(config.trainer.num_episodes, batch)}
     return config.replace(trainer=config.trainer.replace(**sizes, **trainer))
 
 
 def _room_for_replay(config: RunConfig, n_agents: Mapping[str, int], n_steps: int) -> int:
-    """Return from how many environments a batch still fits into every replay buffer."""
+    """Return the most environments whose batch fits into every replay buffer."""
     room = [
         policy.buffer_size // (n_steps * n_agents[name])
         for name, policy in config.policy.items()
@@ -176,13 +186,19 @@ def _room_for_replay(config: RunConfig, n_agents: Mapping[str, int], n_steps: in
 
 
 def _probe_size(config: RunConfig, n_steps: int, most: int) -> int:
-    """Return the environments of the smaller probe, whose batches part into minibatches; the larger has twice them."""
+    """Return the smaller probe's number of environments.
+
+    The larger probe has twice as many. Its batches divide into minibatches.
+    """
     unit = math.lcm(*(_fewest(name, policy, n_steps) for name, policy in config.policy.items()))
     return unit * max(1, min(PROBE_ENVS, most // 2) // unit)
 
 
 def _fewest(name: str, policy: PolicyConfig, n_steps: int) -> int:
-    """Return the fewest environments whose rows, or sequences, part into the policy's minibatches."""
+    """Return the fewest environments that fill the policy's minibatches evenly.
+
+    Minibatches consist of rows, or of sequences for a recurrent model.
+    """
     together = (
         1 if isinstance(policy.model, ActorCriticConfig) else steps_together(policy.model, n_steps, f"policy.{name}")
     )
@@ -194,15 +210,15 @@ def _fewest(name: str, policy: PolicyConfig, n_steps: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScalingTrial:
-    """One number of environments that was tried."""
+    """Trial with one number of environments."""
 
     num_envs: int
     train_batch_size: int
     predicted_bytes: int
     steps_per_s: float
-    """Steps of all environments together."""
+    """Env steps per second, summed over all environments."""
     peak_bytes: int | None
-    """Highest that torch has allocated; None: not on a GPU."""
+    """Peak memory allocated by torch, bytes; None on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,25 +226,25 @@ class Scaling:
     """Result of `auto_scale`."""
 
     points: tuple[ScalingTrial, ...]
-    """Trials, by number of environments."""
+    """Trials, by increasing number of environments."""
     largest: int
-    """Number of environments that fits, by the memory model."""
+    """Largest number of environments that fits, by the memory model."""
     free_bytes: int
-    """Bytes free before the first trial."""
+    """Free bytes before the first trial."""
 
     @property
     def best(self) -> ScalingTrial:
-        """The fastest trial."""
+        """Fastest trial."""
         return max(self.points, key=lambda point: point.steps_per_s)
 
     @property
     def saturation(self) -> ScalingTrial:
-        """The trial of the fewest environments that has `ENOUGH` of the best throughput."""
+        """Smallest trial that reaches `ENOUGH` of the best throughput."""
         return next(point for point in self.points if point.steps_per_s >= ENOUGH * self.best.steps_per_s)
 
     @property
     def recommended(self) -> dict[str, int]:
-        """The settings of the run config at saturation."""
+        """Settings of the run config at saturation."""
         return {
             "trainer.num_envs": self.saturation.num_envs,
             "trainer.train_batch_size": self.saturation.train_batch_size,
@@ -245,24 +261,24 @@ def auto_scale(
     free_bytes: int | None = None,
     on_point: Callable[[ScalingTrial], None] = lambda point: None,
 ) -> Scaling:
-    """Measure how fast training is with more and more environments, twice as many each time; changes nothing.
+    """Measure training throughput while doubling the number of environments.
 
-    The steps of a rollout, ``train_batch_size / num_envs``, stay as they are, and so does the rest of the run config.
-    It ends where memory does, or once `PATIENCE` trials in a row have not been faster by a factor of `GAIN`. Each trial
-    has a trainer of its own, which leaves no file. Synchronises.
+    The steps of a rollout, ``train_batch_size / num_envs``, and the rest of the run config stay. The search ends when
+    memory is full, or when `PATIENCE` consecutive trials were not faster by a factor of `GAIN`. Each trial has a new
+    trainer, which leaves no files. Changes no argument. Synchronises.
 
     Args:
         config: Run config.
-        make_wrapper: Makes the environments of a trial.
-        policies: Agents of each policy; None: as the trainer finds them.
-        start: Environments of the first trial, if as many fit.
-        n_iterations: Iterations that are timed.
-        free_bytes: Memory to fill; None: what the device has free.
-        on_point: Called with each trial.
+        make_wrapper: Builds the environments of a trial.
+        policies: Agents of each policy; None uses the trainer's default.
+        start: Environments of the first trial, if they fit.
+        n_iterations: Timed iterations.
+        free_bytes: Memory to fill; None uses the device's free memory.
+        on_point: Callback for each trial.
 
     Raises:
-        ConfigError: Not one environment fits, or a number is not positive.
-        DeviceMemoryError: Memory runs out at the first trial, or in a probe.
+        ConfigError: Not even one environment fits, or a number is not positive.
+        DeviceMemoryError: Memory runs out in the first trial or in a probe.
     """
     for name, number in (("start", start), ("n_iterations", n_iterations)):
         whole(f"auto_scale.{name}", number)
@@ -296,7 +312,7 @@ def auto_scale(
 
 
 def _has_levelled(points: Sequence[ScalingTrial]) -> bool:
-    """Tell whether the last trials gained little over the best before them."""
+    """Return True if the last trials gained little."""
     rates = [point.steps_per_s for point in points]
     return len(rates) > PATIENCE and max(rates[-PATIENCE:]) < GAIN * max(rates[:-PATIENCE])
 
@@ -328,7 +344,7 @@ def _measure(
 
 
 def _free_memory() -> None:
-    """Give back what a trainer has left: it has cycles, and torch keeps what it frees."""
+    """Free a trainer's memory: trainers have reference cycles, and torch caches."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,6 +1,6 @@
-"""Several processes that train together, one GPU each: how they are started, join each other and end.
+"""Start, group and end of processes that train together, one GPU each.
 
-What they compute together is in `ranks.py` and `optimiser.py`; how to use it in `docs/scaling.md`.
+`ranks.py` and `optimiser.py` have the collective computations. `docs/scaling.md` describes the use.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-# Before a group is opened: its functions take the group that is open when they are imported for a default, and what
-# imports them later, as optimisers do, keeps that group and its threads until the process ends, which they can crash.
+# Import before a process group is opened: the functions' default group is the one open at import. Optimisers would
+# import it later, and keep the group and its threads until the process ends. Such threads can crash the exit.
 import torch.distributed.nn
 from torch import distributed
 
@@ -40,36 +40,39 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 TIMEOUT: Final = timedelta(minutes=10)
-"""Longest wait of a rank for the others at one point; the first waits are for kernels to be compiled."""
+"""Timeout of a collective operation.
+
+The first operations wait for other ranks to compile kernels.
+"""
 FEW: Final = 8
-"""Processes that any machine may start."""
+"""Number of processes that any machine may start."""
 THREADS: Final = "OMP_NUM_THREADS"
 LEFT_TO_IT: Final = "signals_to_handle"
-"""Setting of torch's launcher: signals that it passes on to the ranks by itself."""
+"""Setting of torch's launcher: signals that it forwards to the ranks."""
 ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
-"""Environment variable in which torchrun names the file that a rank leaves its error in."""
+"""Environment variable of torchrun with the path for a rank's error."""
 
 
 @contextlib.contextmanager
 def joined(env_backend: str) -> Iterator[World]:
-    """Be one of the processes that torchrun has started, within a ``with`` statement; alone if it has not.
+    """Join torchrun's process group within a ``with`` statement.
 
-    On a GPU backend the process gets the GPU of its local rank before anything is put there, so wrappers and
-    trainers are made inside; and the ranks talk by NCCL, else by Gloo. Where the processes of a machine have no
-    ``OMP_NUM_THREADS``, they share out its threads. At the end the ranks wait for each other. A rank is killed when
-    the process that has started it ends.
+    Without torchrun, yields a world of one process. On a GPU backend the process selects the GPU of its local rank, so
+    create wrappers and trainers inside. Ranks communicate by NCCL on GPUs, else by Gloo. If ``OMP_NUM_THREADS`` is not
+    set, the processes of a machine share its threads equally. At the end the ranks wait for each other. A rank is
+    killed when its parent process ends.
 
     Args:
         env_backend: Name of the backend of the environments.
 
     Raises:
         BackendUnavailable: The backend is unknown or cannot run here.
-        ConfigError: There is no GPU for this rank.
+        ConfigError: This rank has no GPU.
     """
     if not processes.is_rank():
         yield World()
         return
-    # A rank that is left alone would wait for the others, for minutes and without looking at signals.
+    # An orphaned rank would wait for the others, for minutes and without handling signals.
     processes.end_with_parent(os.getppid())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_SIGNALS)
     with _error_for_the_launcher():
@@ -82,32 +85,32 @@ def joined(env_backend: str) -> Iterator[World]:
             yield world
             world.wait()
         finally:
-            forget_graphs()  # NCCL's end waits for the last graph that it is captured in
-        # A rank that fails leaves the group as it is: to close it would wait for the others, and those for this one.
+            forget_graphs()  # NCCL's shutdown waits for the last graph with captured NCCL calls
+        # A failing rank does not close the group: closing waits for the others, which wait for this rank.
         distributed.destroy_process_group()
 
 
 @contextlib.contextmanager
 def _error_for_the_launcher() -> Iterator[None]:
-    """Leave an error where torchrun, or `launch`, looks for the one that a rank ended with."""
+    """Write a rank's error to the file that torchrun or `launch` reads."""
     try:
         yield
     except Exception as error:
         if (path := os.environ.get(ERROR_FILE)) is not None:
             more = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
             report = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": more}}
-            # Whole or not at all: the launcher reads it also if it has ended this rank meanwhile. A full disk, which
-            # may be the error, is not to hide it.
+            # Write atomically: the launcher reads the file even if it ends this rank during the write. A full disk may
+            # be the error itself, so a failed write must not hide it.
             with contextlib.suppress(OSError):
                 write_atomically(Path(path), json.dumps(report))
         raise
 
 
 def on_gpu(env_backend: str) -> bool:
-    """Tell whether a backend runs on a GPU.
+    """Return True if a backend runs on a GPU.
 
     Raises:
-        BackendUnavailable: It is unknown or cannot run here.
+        BackendUnavailable: The backend is unknown or cannot run here.
     """
     return backends.get(env_backend).captures_graphs
 
@@ -119,10 +122,10 @@ def _require_gpus(n: int) -> None:
 
 
 def own_gpu(local_rank: int) -> torch.device:
-    """Make the GPU of a local rank the current one, and return it.
+    """Select the GPU of a local rank and return it.
 
     Raises:
-        ConfigError: There are too few.
+        ConfigError: The machine has too few GPUs.
     """
     _require_gpus(local_rank + 1)
     device = torch.device("cuda", local_rank)
@@ -131,10 +134,12 @@ def own_gpu(local_rank: int) -> torch.device:
 
 
 def require_processes(n: int, env_backend: str | None = None) -> None:
-    """Make sure that this machine can run n processes that train together; arguments as of `launch`.
+    """Check that this machine can train in n processes.
+
+    Arguments are as in `launch`.
 
     Raises:
-        ConfigError: There are fewer GPUs, or, above `FEW` processes, fewer cores than processes.
+        ConfigError: The machine has fewer GPUs than processes; or, above `FEW` processes, fewer cores.
         BackendUnavailable: The backend is unknown or cannot run here.
     """
     if env_backend is not None and on_gpu(env_backend):
@@ -144,24 +149,24 @@ def require_processes(n: int, env_backend: str | None = None) -> None:
 
 
 def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: str = "warpdrive_min") -> None:
-    """Run ``python -m module *argv`` in n processes of this machine, as torchrun does, and wait for them.
+    """Run a module in n processes, as torchrun does.
 
-    They share this process's standard output and error. When one fails the others are ended, and when this process is
-    killed they all are.
+    The command is ``python -m module *argv``; waits for all of them. The processes run on this machine and share this
+    process's standard output and error. If one fails, the others are ended. If this process is killed, all are killed.
 
     Args:
-        n: Processes.
+        n: Number of processes.
         argv: Arguments of the command.
-        env_backend: Backend of the environments: a GPU is needed for each process if it runs on GPUs; None: each
-            process finds out for itself.
-        module: Run as a script; calls `joined`.
+        env_backend: Backend of the environments. On a GPU backend each process needs a GPU. None: each process checks
+            this itself.
+        module: Module to run as a script, which calls `joined`.
 
     Raises:
-        ConfigError: As `require_processes`.
-        BackendUnavailable: Likewise.
-        TrainingError: A process has failed, or was killed; says with which error.
-        Stopped: A signal has ended them all, one of `SIGNALS`, which the processes get as SIGINT and have half
-            a minute to end by; the code is 128 + its number.
+        ConfigError: As in `require_processes`.
+        BackendUnavailable: As in `require_processes`.
+        TrainingError: A process failed or was killed; the message has its error.
+        Stopped: A signal of `SIGNALS` ended all processes. They get it as SIGINT and have half a minute to end. The
+            exit code is 128 + the signal's number.
     """
     require_processes(n, env_backend)
     from torch.distributed.elastic.multiprocessing.api import (  # noqa: PLC0415  (slow to import)
@@ -184,7 +189,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             monitor_interval=0.1,
             logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         )
-        if hasattr(config, LEFT_TO_IT):  # torch 2.9 and later; before, SIGTERM ends the ranks without saving
+        if hasattr(config, LEFT_TO_IT):  # torch 2.9 and later; earlier, SIGTERM ends the ranks without saving
             setattr(config, LEFT_TO_IT, "SIGUSR2")
         try:
             with _signal_handlers_kept(), _stopping_together(SignalException) as caught:
@@ -194,35 +199,35 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             ended_here = -signal.SIGTERM
             failed = {rank: end for rank, end in error.failures.items() if end.exitcode != ended_here}
             ends = "; ".join(f"rank {rank}: {_end_of(end)}" for rank, end in (failed or error.failures).items())
-            do = "what they said is above, and the others were ended; mend it and resume from the last checkpoint"
+            do = "their output is above, and the others were ended; fix the cause and resume from the last checkpoint"
             raise TrainingError.of("launch", f"none of {n} ranks may fail", ends, do) from error
         except SignalException as error:
             raise Stopped(caught[0] if caught else error.sigval) from error
 
 
 def _end_of(failure: ProcessFailure) -> str:
-    """Return how a rank ended, and its error if it could leave one."""
+    """Describe how a rank ended, with its error if it wrote one."""
     how = f"exit code {failure.exitcode}" if failure.exitcode > 0 else signal.Signals(-failure.exitcode).name
-    told: Any = failure.message
-    error = f", {told['message']}" if isinstance(told, dict) else ""  # what the rank left; else words of torch's
+    report: Any = failure.message
+    error = f", {report['message']}" if isinstance(report, dict) else ""  # a dict is the rank's, a str torch's
     return f"process {failure.pid}, {how}{error}"
 
 
 @contextlib.contextmanager
 def _stopping_together(end: type[Exception]) -> Iterator[list[int]]:
-    """Collect the signals that ask to stop, and let the launcher send SIGINT to all ranks, which then save.
+    """Collect stop signals, and make the launcher send SIGINT to all ranks.
 
-    SIGTERM would kill them where they are.
+    On SIGINT the ranks save; SIGTERM would kill them at once.
 
     Args:
-        end: Error of the launcher's, with the signal that it is to send.
+        end: Exception of the launcher, which carries the signal to send.
     """
     caught: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         caught.append(number)
         ignore()
-        logging.disable(logging.WARNING)  # the launcher tells of each process that it ends
+        logging.disable(logging.WARNING)  # the launcher logs each process that it ends
         raise end(f"got signal {number}", signal.SIGINT)
 
     if threading.current_thread() is threading.main_thread():
@@ -236,12 +241,12 @@ def _stopping_together(end: type[Exception]) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _signal_handlers_kept() -> Iterator[None]:
-    """Put back the handlers of signals, which torch's launcher replaces and leaves so."""
+    """Restore the signal handlers, which torch's launcher replaces permanently."""
     kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {kind: signal.getsignal(kind) for kind in kinds}
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():  # it replaces them in this one only
+        if threading.current_thread() is threading.main_thread():  # the launcher replaces them in the main thread only
             for kind, handler in before.items():
                 signal.signal(kind, handler)

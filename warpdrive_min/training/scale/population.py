@@ -1,4 +1,7 @@
-"""The trainer of a population: many independent agents, of several seeds and settings, in one loop."""
+"""Trainer of a population: many independent agents in one training loop.
+
+The agents, called members, differ in seeds and settings.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +26,25 @@ from warpdrive_min.training.trainer import Trainer
 log = logging.getLogger(__name__)
 
 MEMBERS_FILE: Final = "members.csv"
-"""File of a run with a row for each member and logged iteration."""
+"""Name of a run's file with a row for each member and logged iteration."""
 QUANTILES: Final = (0, 0.25, 0.5, 0.75, 1)
-"""Shares of the members below the returns that a row tells: the least, the quartiles, the largest."""
+"""Quantiles of the members' returns in a row: minimum, quartiles, maximum."""
 NEVER: Final = -1
 
 
 class PopulationTrainer(Trainer):
-    """Trains the members of a population, ``population.size`` of them, each as a `Trainer` trains one agent.
+    """Trainer of ``population.size`` members, each as a `Trainer` trains one agent.
 
-    The run config says what is one member's: environments, batches, steps. The wrapper has the copies of all, blocks of
-    ``num_envs`` each; a step is one launch for all, and a layer one batched product. Members share nothing: each has
-    weights, moments, minibatches, gradients' norms and rates of its own. One that reaches ``trainer.stop_return``, or
-    whose numbers are not finite, learns no more; the others go on.
+    Environments, batches and steps of the run config are those of one member. The wrapper has the environments of all
+    members, in blocks of ``num_envs`` each. An env step is one launch for all, and a layer is one batched product.
+    Members share nothing: each has its own weights, moments, minibatches, gradient norms and rates. A member stops
+    learning when it reaches ``trainer.stop_return`` or its numbers are not finite; the others continue.
 
-    Arguments as of `Trainer`.
+    Arguments are those of `Trainer`.
 
     Raises:
-        ConfigError: As `Trainer`, or the run config is not of a population.
-        BackendUnavailable: As `Trainer`.
+        ConfigError: As in `Trainer`, or the run config is not of a population.
+        BackendUnavailable: As in `Trainer`.
     """
 
     has_members: ClassVar[bool] = True
@@ -53,7 +56,7 @@ class PopulationTrainer(Trainer):
         require(self.world.size == 1, "population", "trains in one process", f"{self.world.size} ranks", do)
         (self.group,) = self.groups.values()
         self.members: list[Member] = list(self.group.members)
-        """Seeds and settings."""
+        """Seed and settings of each member."""
         n_members = len(self.members)
         self._reached_at = torch.full((n_members,), NEVER, dtype=torch.int64, device="cpu")
         self._has_failed = torch.zeros(n_members, dtype=torch.bool, device="cpu")
@@ -61,7 +64,7 @@ class PopulationTrainer(Trainer):
         self._best = {name: tensor.clone() for name, tensor in self.group.weights().items()} if keeps else {}
         self._best_returns = torch.full((n_members,), -math.inf, dtype=torch.float32, device="cpu")
         self._was_stopped = self._has_stopped()
-        """Who learned no more before the last row, (members,) bool of NumPy."""
+        """Members that had stopped before the last row, (members,) NumPy bool."""
         self._failure = ""
         self._table: sinks.Csv | None = None
 
@@ -73,28 +76,31 @@ class PopulationTrainer(Trainer):
 
     @property
     def recent_returns(self) -> list[float | None]:
-        """Mean return of each member, as `recent_return`."""
+        """Mean return of each member, like `recent_return`."""
         means = self._recent.means.get(self.group.name, np.full(len(self.members), math.nan))
         return [float(mean) if math.isfinite(mean) else None for mean in means]
 
     @property
     def reached_at(self) -> dict[int, int]:
-        """Steps, of one member, after which members reached ``trainer.stop_return``, by their number."""
+        """Env steps (of one member) to ``trainer.stop_return``, by member number.
+
+        Members that have not reached it are missing.
+        """
         return {member: int(steps) for member, steps in enumerate(self._reached_at.tolist()) if steps != NEVER}
 
     @property
     def failed(self) -> list[int]:
-        """Members whose numbers were not finite."""
+        """Numbers of the members whose results were not finite."""
         return torch.nonzero(self._has_failed).flatten().tolist()
 
     # -------------------------------------------------------------- log
 
     @own_defaults()
     def log_metrics(self) -> Row:
-        """Copy the metrics of all members to the host, once, and write them where they go; synchronises.
+        """Copy the metrics of all members to the host and write them; synchronises.
 
         Raises:
-            TrainingError: The numbers of every member have not been finite; names the last one.
+            TrainingError: All members had numbers that were not finite; names the last one.
         """
         row = super().log_metrics()
         if self._has_failed.all():
@@ -102,7 +108,7 @@ class PopulationTrainer(Trainer):
         return row
 
     def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
-        """Let members whose numbers are not finite learn no more."""
+        """Stop members whose numbers are not finite."""
         self._was_stopped = self._has_stopped()
         numbers, n_envs = updates[self.group.name], self.config.trainer.num_envs
         is_broken = np.any([wrong for each in metrics.faults(numbers).values() for wrong in each.values()], 0)
@@ -122,7 +128,7 @@ class PopulationTrainer(Trainer):
         return {self.group.name: np.array([score.mean_return for score in self.evaluate().values()])}
 
     def _reaches(self, least: Mapping[str, float]) -> bool:
-        """Note which members are as good as is wanted, and tell whether all have stopped."""
+        """Record members at the wanted return; True if all stopped."""
         returns = self._recent.means[self.group.name]
         is_reached = (returns >= least.get(self.group.name, math.inf)) & ~self._has_stopped()
         self._reached_at[torch.from_numpy(is_reached)] = self.env_steps
@@ -130,7 +136,7 @@ class PopulationTrainer(Trainer):
         return bool(self._has_stopped().all())
 
     def _has_stopped(self) -> Any:
-        """Return who learns no more, (members,) bool of NumPy."""
+        """Return a mask of members that stopped learning, (members,) NumPy bool."""
         return ((self._reached_at != NEVER) | self._has_failed).numpy()
 
     def _tell_stopped(self) -> None:
@@ -138,7 +144,7 @@ class PopulationTrainer(Trainer):
         self.group.stopped.copy_(torch.from_numpy(self._has_stopped()))
 
     def _write_row(self, row: Mapping[str, Any]) -> Row:
-        """Write means over members to the sinks, and a row of each member that had not stopped before."""
+        """Write means to the sinks, and a row per active member."""
         prefix = f"{self.group.name}/"
         columns = {name.removeprefix(prefix): each for name, each in row.items() if isinstance(each, np.ndarray)}
         finite = {name: values[np.isfinite(values)] for name, values in columns.items()}
@@ -185,7 +191,10 @@ class PopulationTrainer(Trainer):
     # -------------------------------------------------------------- checkpoints
 
     def _is_best(self) -> bool:
-        """Play greedy episodes and keep the weights of members that were never better; no checkpoint is best."""
+        """Play greedy episodes and save the weights of members at their best.
+
+        Returns False: the best weights are per member, not per checkpoint.
+        """
         if self._best:
             scores = self._greedy_scores()
             returns = torch.tensor([score.mean_return for score in scores.values()], dtype=torch.float32, device="cpu")
@@ -199,16 +208,16 @@ class PopulationTrainer(Trainer):
         return False
 
     def _shared_state(self) -> Tensors:
-        kept = {f"{BEST}{name}": tensor for name, tensor in self._best.items()}
-        own = {BEST_RETURNS: self._best_returns} if kept else {}
-        own |= {"population/reached_at": self._reached_at, "population/failed": self._has_failed}
-        return super()._shared_state() | kept | own
+        best = {f"{BEST}{name}": tensor for name, tensor in self._best.items()}
+        state = {BEST_RETURNS: self._best_returns} if best else {}
+        state |= {"population/reached_at": self._reached_at, "population/failed": self._has_failed}
+        return super()._shared_state() | best | state
 
     def load_state(self, saved: Mapping[str, torch.Tensor], header: checkpoint.Header, found: str | Path) -> None:
-        """Go on from what `state` returned, exactly as if training had not stopped there; synchronises.
+        """Resume exactly from the result of `state`; synchronises.
 
         Raises:
-            CheckpointError: As `Trainer.load_state`.
+            CheckpointError: As in `Trainer.load_state`.
         """
         super().load_state(saved, header, found)
         self._tell_stopped()

@@ -1,7 +1,8 @@
-"""A2C and PPO of a population: one update of all members, each from its own rows alone.
+"""A2C and PPO of a population: one update for all members.
 
-Rows of a minibatch are ``(members, rows of one)``; losses, norms and moments are over the rows of a member. Gradients
-are those of the sum of the losses, to which each member's weights give their own part only.
+Each member learns only from its own rows. Rows of a minibatch are ``(members, rows of one)``; losses, norms and moments
+are over the rows of a member. Gradients are those of the sum of the losses. Each member's weights affect only its own
+term of the sum.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ Tensor = torch.Tensor
 
 
 class _OfMembers(ActorCriticAlgorithm):
-    """Learns for all members at once; a batch of arrays is ``(members, rows, n_agents, ...)``."""
+    """Update of all members at once.
+
+    Arrays of a batch are ``(members, rows, n_agents, ...)``.
+    """
 
     @cached_property
     def _rows(self) -> Tensor:
-        """Number of each row (step, environment) of the rollout, by member and step, (members, rows of one)."""
+        """Indices of the rollout's rows (step, environment), (members, rows of one)."""
         n_steps, n_envs, _ = self.returns.shape
         rows = torch.arange(n_steps * n_envs, device=self.returns.device).view(n_steps, n_envs)
         return by_member(rows, *self.shape).flatten(1)
@@ -39,7 +43,7 @@ class _OfMembers(ActorCriticAlgorithm):
         return self._rows.gather(1, order[:, k * size : (k + 1) * size].long())
 
     def _parts(self, rows: Rows) -> Iterator[tuple[Rows, Within]]:
-        """Split the rows of each member into as many parts."""
+        """Split the rows of each member into the same number of parts."""
         assert isinstance(rows, Tensor)
         n_members, n_rows = rows.shape
         n_together = n_members * self.returns.shape[2]
@@ -54,7 +58,10 @@ class _OfMembers(ActorCriticAlgorithm):
         return taken.view(*rows.shape, *taken.shape[1:])
 
     def evaluate(self, buffer: RolloutBuffer, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return heads (members, rows, n_agents, n_outputs) and values (members, rows, n_agents)."""
+        """Return heads and values.
+
+        Heads are (members, rows, n_agents, n_outputs), values (members, rows, n_agents).
+        """
         assert isinstance(rows, Tensor)
         observations = self._take(buffer.observations[:-1], rows)
         head, values = self.model(observations.flatten(0, 1))
@@ -63,11 +70,11 @@ class _OfMembers(ActorCriticAlgorithm):
     # -------------------------------------------------------------- numbers of each member
 
     def normalise(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        """Shift and scale (members, ...), each by itself."""
+        """Normalise (members, ...) separately for each member."""
         return losses.normalise(values, per_row=True)
 
     def normalised_returns(self) -> Tensor:
-        """Return the returns of the rollout, those of a member shifted and scaled by themselves."""
+        """Return the rollout's returns, normalised separately for each member."""
         returns = self.normalise(by_member(self.returns, *self.shape), None)
         return returns.movedim(0, 1).flatten(1, 2)
 
@@ -90,8 +97,8 @@ class _OfMembers(ActorCriticAlgorithm):
 
 
 class PopulationA2C(_OfMembers, A2C):
-    """A2C of a population: one step of each member on its whole rollout."""
+    """A2C of a population: one update of each member on its whole rollout."""
 
 
 class PopulationPPO(_OfMembers, PPO):
-    """PPO of a population, with an order of minibatches for each member."""
+    """PPO of a population; each member has its own order of minibatches."""

@@ -1,1 +1,1 @@
-"""Kernels that train to the same bits on a GPU and a CPU."""
+"""Kernels of exact training: the same bits on a GPU and a CPU."""

@@ -1,7 +1,8 @@
-"""Training to the same bits on a GPU and on a CPU: networks, losses and Adam by kernels with one order of operations.
+"""Exact training: the same bits on a GPU and on a CPU.
 
-Torch's products, sums, exponentials and initial weights are left out of it, for their order and their digits are those
-of a machine. What torch still does is copies, and operations on numbers one by one that IEEE 754 rounds in one way.
+Networks, losses and Adam run in kernels with one order of operations. Torch's products, sums, exponentials and initial
+weights are not used, because their order and digits depend on the machine. Torch is used only for copies and for
+elementwise operations that IEEE 754 rounds in one way.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 ACTIVATIONS: Final = {"none": 0, "relu": 1, "tanh": 2}
-"""Numbers that the kernels have for them."""
+"""Activations as numbered in the kernels."""
 
 
 class Exact:
-    """Kernels of exact training on one backend; all enqueue, and none synchronises.
+    """Kernels of exact training on one backend; all enqueue and none synchronises.
 
     Args:
         backend: `host` or `pycuda`.
 
     Raises:
-        ConfigError: The backend runs another language than CUDA C.
+        ConfigError: The backend does not run CUDA C.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -48,11 +49,11 @@ class Exact:
 
     @property
     def binaries(self) -> dict[str, Path]:
-        """Compiled file of each kernel that is there before a loss is asked for."""
+        """Compiled file of each kernel that is built at construction."""
         return self._functions.binaries
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Exact:
-        """Return itself: copies of a network share its kernels."""
+        """Return itself: copies of a network share the kernels."""
         return self
 
     def _load(self, name: str, constants: Mapping[str, Constant]) -> CUDAFunctionManager:
@@ -62,7 +63,7 @@ class Exact:
         return functions
 
     def launch(self, name: str, n_items: int, /, **given: Argument) -> None:
-        """Run a kernel over some items, with arguments by their names."""
+        """Run a kernel over ``n_items`` items, with arguments by name."""
         self._run(self._functions, name, n_items, given)
 
     @staticmethod
@@ -77,26 +78,30 @@ class Exact:
         require(n_items < 2**31, "exact", rule, n_items, do)
         kernel, named = functions.kernel(name), {**given, "n_envs": n_items}
         arguments = [named[parameter.name] for parameter in kernel.parameters]
-        # Not `CUDAFunctionManager.prepare`, whose checks would take as long as a small kernel.
+        # Not `CUDAFunctionManager.prepare`: its checks take as long as a small kernel.
         assert all(not isinstance(each, torch.Tensor) or each.is_contiguous() for each in arguments), name
         kernel.prepare(arguments, *(shape or (functions.shape.blocks(n_items), functions.shape.threads)))()
 
     def launch_blocks(
         self, source: str, constants: Mapping[str, Constant], name: str, shape: tuple[int, int], **given: Argument
     ) -> None:
-        """Run a kernel of another source, which is compiled when first asked for, with so many blocks and threads."""
+        """Run a kernel of another source with a shape of (blocks, threads).
+
+        The source is compiled on first use.
+        """
         self._run(self._manager(source, constants), name, shape[0], given, shape)
 
     # -------------------------------------------------------------- networks
 
     def perceptron(self, inputs: Tensor, weights: Sequence[Tensor], activation: str) -> Tensor:
-        """Return what linear layers put out, with an activation after each but the last, ``(..., n_outputs)``.
+        """Return the outputs of a perceptron, ``(..., n_outputs)``.
 
-        It can be differentiated once, by the inputs and all weights.
+        Each layer but the last is followed by the activation. The outputs can be differentiated once, with respect to
+        the inputs and all weights.
 
         Args:
             inputs: ``(..., n_features)`` float32.
-            weights: Of each layer, (outputs, inputs) and (outputs,).
+            weights: Weights and biases of each layer, (outputs, inputs) and (outputs,).
             activation: "relu" or "tanh".
         """
         rows = inputs.reshape(-1, inputs.shape[-1])
@@ -104,7 +109,10 @@ class Exact:
         return outputs.view(*inputs.shape[:-1], outputs.shape[-1])
 
     def packed(self, weights: Sequence[Tensor]) -> Tensor | None:
-        """Return the weights and biases of a small network in the order of its kernels; None: it has none."""
+        """Return a small network's packed weights, else None.
+
+        They are weights and biases in the order of its kernels.
+        """
         layers, device = Layers.of(weights), weights[0].device
         if layers not in self._orders:
             on_gpu, n = device.type == "cuda", sum(each.numel() for each in weights)
@@ -117,7 +125,10 @@ class Exact:
         return torch.cat([*flat, flat[0].new_zeros(1)]).index_select(0, places)
 
     def evaluate(self, x: Tensor, weights: Sequence[Tensor], packed: Tensor, activation: int) -> Tensor:
-        """Return the outputs (rows, outputs) of a small network for ``x``, (rows, inputs); ``packed``: its weights."""
+        """Return the outputs of a small network, (rows, outputs).
+
+        ``x`` is (rows, inputs), and ``packed`` the weights from `packed`.
+        """
         out = x.new_empty(len(x), len(weights[-1]))
         self._over_rows("evaluate", weights, packed, activation, x, out=out)
         return out
@@ -132,7 +143,7 @@ class Exact:
         *,
         of_inputs: bool,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the gradients of a small network by its weights and biases, and by its inputs if asked for."""
+        """Return a small network's gradients of weights, biases and optionally inputs."""
         parts = x.new_empty(parts_of(len(x))[0], sum(each.numel() for each in weights))
         d_x = torch.empty_like(x) if of_inputs else None
         given = {"d_out": d_out, "parts": parts, "d_x": x if d_x is None else d_x}
@@ -172,7 +183,7 @@ class Exact:
         return out
 
     def linear_inputs(self, d_out: Tensor, weight: Tensor, x: Tensor, activation: int) -> Tensor:
-        """Return the gradient by what a layer's inputs were before their activation, (rows, inputs)."""
+        """Return the gradient of a layer's inputs before their activation, (rows, inputs)."""
         d_x = torch.empty_like(x)
         sizes = {"n_in": x.shape[1], "n_out": len(weight), "activation": activation}
         self.launch(
@@ -181,7 +192,7 @@ class Exact:
         return d_x
 
     def linear_weights(self, d_out: Tensor, x: Tensor) -> Tensor:
-        """Return the gradient by a layer's weights, (outputs, inputs)."""
+        """Return the gradient of a layer's weights, (outputs, inputs)."""
         n_rows, n_in, n_out = len(x), x.shape[1], d_out.shape[1]
         n_parts, of_a_part = parts_of(n_rows)
         parts = x.new_empty(n_parts, n_out, n_in)
@@ -190,7 +201,7 @@ class Exact:
         return self.add_up(parts.view(n_parts, -1)).view(n_out, n_in)
 
     def total(self, x: Tensor) -> Tensor:
-        """Return the sums over the rows of (rows, columns), (columns,)."""
+        """Return the column sums of (rows, columns), (columns,)."""
         (n_rows, n_columns), (n_parts, of_a_part) = x.shape, parts_of(len(x))
         parts = x.new_empty(n_parts, n_columns)
         sizes = {"n_columns": n_columns, "n_rows": n_rows, "rows_of_a_part": of_a_part}
@@ -198,20 +209,23 @@ class Exact:
         return self.add_up(parts)
 
     def add_up(self, parts: Tensor) -> Tensor:
-        """Return the sums of (parts, columns), each from its first part to its last, (columns,)."""
+        """Return the sums of (parts, columns) in the order of the parts, (columns,)."""
         n_parts, n_columns = parts.shape
         out = parts.new_empty(n_columns)
         self.launch("add_parts", n_columns, parts=parts, out=out, n_columns=n_columns, n_parts=n_parts)
         return out
 
     def activate(self, x: Tensor, activation: int) -> Tensor:
-        """Return each number with an activation."""
+        """Apply an activation to each number."""
         out = torch.empty_like(x)
         self.launch("activate", x.numel(), x=x, out=out, activation=activation)
         return out
 
     def chain(self, d_out: Tensor, y: Tensor, activation: int) -> Tensor:
-        """Return the gradient before an activation, by that after it and what the activation returned."""
+        """Return the gradient before an activation.
+
+        ``d_out`` is the gradient after it, and ``y`` its outputs.
+        """
         d_x = torch.empty_like(y)
         self.launch("chain", y.numel(), d_out=d_out, y=y, d_x=d_x, activation=activation)
         return d_x
@@ -224,12 +238,15 @@ class Exact:
         return mean
 
     def squared_error(self, x: Tensor, target: Tensor) -> Tensor:
-        """Return the mean squared error of numbers to constants, 0-d; it can be differentiated once."""
+        """Return the mean squared error to constants, 0-d, differentiable once."""
         error = x - target
         return self.mean(error * error)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Return ``(x - mean) / (std + 1e-10)`` of all numbers together, with the unbiased std; one alone becomes 0."""
+        """Return ``(x - mean) / (std + 1e-10)`` over all numbers, with the unbiased std.
+
+        A single number becomes 0.
+        """
         _, deviation, sum_of_squares = self._deviations(x)
         n, out = x.numel(), torch.empty_like(deviation)
         given = {"deviation": deviation, "sum_of_squares": sum_of_squares, "out": out}
@@ -243,7 +260,10 @@ class Exact:
         return total[0] / n, sum_of_squares[0] / n
 
     def _deviations(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the sum of all numbers, (1,), their distances from the mean, and the sum of the squares of these."""
+        """Return the sum, the deviations from the mean, and their sum of squares.
+
+        Both sums are (1,).
+        """
         x = x.contiguous()
         total, deviation, squares = self.total(x.view(-1, 1)), torch.empty_like(x), torch.empty_like(x)
         given = {"x": x, "sum": total, "deviation": deviation, "squares": squares}
@@ -262,7 +282,7 @@ class Exact:
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch, 0-d, and its terms, ``(5,)``.
 
-        The loss itself is what will be differentiated, by head, values and log_std; all rows count.
+        The loss itself must be differentiated, with respect to head, values and log_std; all rows count.
         """
         assert rows.old_values is not None
         assert rows.advantages is not None
@@ -383,7 +403,7 @@ class _Tanh(torch.autograd.Function):
 class _Mean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, exact: Exact, x: Tensor) -> Tensor:
-        # A number of the device's: torch multiplies by the reciprocal of one of the host's there.
+        # A tensor on the device: for a Python number, torch would multiply by its reciprocal on a GPU.
         n = torch.full((), float(x.numel()), device=x.device, dtype=torch.float32)
         ctx.shape = x.shape
         ctx.save_for_backward(n)

@@ -1,4 +1,4 @@
-"""Small networks as the kernels of `exact_layers.cuh` take them: which fit, and in what order their weights lie."""
+"""Sizes and weight order of small networks for `exact_layers.cuh`."""
 
 from __future__ import annotations
 
@@ -13,38 +13,41 @@ from torch import Tensor
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 THREADS: Final = 128
-"""Threads of a block on a GPU."""
+"""Threads per block on a GPU."""
 SHARED_BYTES: Final = 48 * 1024
-"""Most that the weights and a tile of rows may take of a block's shared memory."""
+"""Limit of a block's shared memory for weights and a tile of rows."""
 TILE: Final = 32
-"""Rows of a tile on a GPU."""
+"""Rows per tile on a GPU."""
 SIDE_BY_SIDE: Final = 4
-"""Numbers that a GPU moves at once: rows of weights are padded to a multiple, and by as many more, as a tile's are."""
+"""Numbers that a GPU moves at once.
+
+Rows of weights and of a tile are padded to a multiple of it, and by this number once more.
+"""
 LANES: Final = 16
-"""Numbers that rows of weights are padded to a multiple of on a CPU."""
+"""Multiple to which rows of weights are padded on a CPU."""
 WIDEST: Final = 128
-"""Most units of a layer."""
+"""Largest number of units of a layer."""
 ROWS_OF_A_PART: Final = 64
-"""Rows that are added up one after the other, at least; the sums of such parts are added then."""
+"""Fewest rows of a part, which are summed in order; then the parts are summed."""
 MOST_PARTS: Final = 1024
-"""Parts of a sum over rows."""
+"""Largest number of parts of a sum over rows."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Sizes of a network of one or two hidden layers."""
+    """Sizes of a network with one or two hidden layers."""
 
     sizes: tuple[int, ...]
     """Inputs, units of each hidden layer, and outputs."""
 
     @classmethod
     def of(cls, weights: Sequence[Tensor]) -> Layers:
-        """Return the sizes of a network by its weights (outputs, inputs) and biases, layer by layer."""
+        """Return a network's sizes from its weights (outputs, inputs) and biases."""
         return cls((weights[0].shape[1], *map(len, weights[::2])))
 
     @property
     def places(self) -> list[tuple[Indices, Indices]]:
-        """Places of the weights (outputs, inputs) and the biases of each layer, laid end to end."""
+        """Indices of each layer's weights (outputs, inputs) and biases in one vector."""
         found, n = [], 0
         for n_in, n_out in itertools.pairwise(self.sizes):
             both = np.arange(n, n := n + (n_in + 1) * n_out)
@@ -52,11 +55,11 @@ class Layers:
         return found
 
     def fits(self, *, on_gpu: bool, sums: int = 0) -> bool:
-        """Say whether the kernels can take it.
+        """Return True if the kernels support the network.
 
         Args:
-            on_gpu: The weights and a tile of rows must fit into a block's shared memory.
-            sums: Numbers that are summed over the rows beside the gradients.
+            on_gpu: Require that the weights and a tile of rows fit into a block's shared memory.
+            sums: Number of sums over the rows in addition to the gradients.
         """
         if len(self.sizes) not in (3, 4) or max(self.sizes[1:]) > WIDEST:
             return False
@@ -66,28 +69,28 @@ class Layers:
         return 4 * (n_weights + (TILE + SIDE_BY_SIDE) * n_rows) <= SHARED_BYTES
 
     def constants(self) -> dict[str, int]:
-        """Return what is compiled in."""
+        """Return the compile-time constants."""
         n_seen, first, *second, n_last = self.sizes
         return {"N_SEEN": n_seen, "HIDDEN1": first, "HIDDEN2": second[0] if second else 0, "N_LAST": n_last}
 
 
 def order(layers: Sequence[tuple[Indices, Indices]], zero: int, *, on_gpu: bool) -> Indices:
-    """Return the place of each number of the kernels' ``Weights``.
+    """Return the index of each number of the kernels' ``Weights``.
 
     Args:
-        layers: Places of the weights (outputs, inputs) and the biases of each layer.
-        zero: Place of a zero.
-        on_gpu: For `exact_layers_block.cuh`, else for `exact_layers_rows.cuh`.
+        layers: Indices of the weights (outputs, inputs) and the biases of each layer.
+        zero: Index of a zero.
+        on_gpu: Use the order of `exact_layers_block.cuh`, else that of `exact_layers_rows.cuh`.
     """
     (first, biases), *others = layers
-    if len(others) == 1:  # the kernels have a second layer, of zeros, which they never read
+    if len(others) == 1:  # the kernels then have a second layer of zeros, which they never read
         others.insert(0, (np.full((1, len(first)), zero), np.full(1, zero)))
     laid = _for_gpu if on_gpu else _for_cpu
     return np.concatenate([each.ravel() for pair in ((first, biases), *others) for each in laid(*pair, zero)])
 
 
 def _for_gpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
-    """Return a layer as `exact_layers_block.cuh` has it."""
+    """Return a layer's indices in the order of `exact_layers_block.cuh`."""
     wider = -weights.shape[1] % SIDE_BY_SIDE + SIDE_BY_SIDE
     return [
         np.pad(weights, ((0, 0), (0, wider)), constant_values=zero),
@@ -96,7 +99,7 @@ def _for_gpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
 
 
 def _for_cpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
-    """Return a layer as `exact_layers_rows.cuh` has it."""
+    """Return a layer's indices in the order of `exact_layers_rows.cuh`."""
 
     def filled(rows: Indices) -> Indices:
         return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % LANES)], constant_values=zero)
@@ -105,6 +108,9 @@ def _for_cpu(weights: Indices, biases: Indices, zero: int) -> list[Indices]:
 
 
 def parts_of(n_rows: int) -> tuple[int, int]:
-    """Return the parts of a sum over rows, and the rows of each but the last."""
+    """Return the number of parts of a sum over rows, and rows per part.
+
+    The last part may have fewer rows.
+    """
     of_a_part = max(ROWS_OF_A_PART, -(-n_rows // MOST_PARTS))
     return -(-n_rows // of_a_part), of_a_part

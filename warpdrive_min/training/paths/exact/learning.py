@@ -1,6 +1,7 @@
-"""A2C and PPO of small networks in one order of operations: loss and gradients in one pass over a minibatch.
+"""One-pass exact A2C and PPO of small networks.
 
-To the bits of `Exact`'s kernels one after the other, which write each layer of each row to memory and read it again.
+The pass computes loss and gradients. They are bit-identical to those of `Exact`'s separate kernels, which write each
+layer of each row to memory and read it again.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 FROM_VALUES, OF_ROWS, OF_ITEMS = 0, 1, 2
-"""Advantages: what values are short of returns by; of the rollout's rows; of the minibatch's."""
+"""Source of advantages: returns minus values, the rollout, the minibatch."""
 
 
-@rule(f"one or two layers of up to {WIDEST} units; on a GPU {SHARED_BYTES // 1024} KiB hold them and a tile of rows")
+@rule(
+    f"one or two hidden layers of up to {WIDEST} units, "
+    f"which on a GPU fit into {SHARED_BYTES // 1024} KiB with a tile of rows"
+)
 def fits(facts: Facts) -> str | None:
-    """Return why the kernels cannot take a network."""
+    """Refuse networks that the kernels do not support."""
     if isinstance(facts.network, str):
         return facts.network
     layers, n_sums, on_gpu = facts.network, N_TERMS + facts.n_types, facts.device == "cuda"
@@ -40,27 +44,27 @@ def fits(facts: Facts) -> str | None:
     if reason := why_no_kernel((*below, n_outputs), layers.activation):
         return reason
     if facts.n_other_parameters:
-        return f"learns its layers, and of a Box the spread, alone (got {facts.n_other_parameters} more numbers)"
+        return f"learns only layers and the log_std of a Box (got {facts.n_other_parameters} other parameters)"
     networks = [n_outputs + 1] if layers.is_shared else [1, n_outputs]
     if all(Layers((*below, n)).fits(on_gpu=on_gpu, sums=n_sums) for n in networks):
         return None
-    return f"has one or two layers of up to {WIDEST} units, on a GPU in {SHARED_BYTES // 1024} KiB (got {layers})"
+    return f"needs one or two layers of up to {WIDEST} units, on a GPU in {SHARED_BYTES // 1024} KiB (got {layers})"
 
 
 class ExactLearning:
-    """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout.
+    """Loss of A2C and PPO and its gradients.
 
     Args:
         exact: Kernels of the backend.
-        model: Whose parameters have become views of ``parameters``.
-        network: Its layers.
-        parameters: All of its parameters, (n,) float32.
-        gradient: Gets the gradient, (n,).
-        space: Of the actions.
-        rollout: Arrays with its rows.
+        model: Model whose parameters are views of ``parameters``.
+        network: Layers of the model.
+        parameters: All parameters of the model, (n,) float32.
+        gradient: Output for the gradient, (n,).
+        space: Action space.
+        rollout: Arrays of the rollout.
         rule: Terms and weights of the loss.
         n_rows: Rows of a minibatch.
-        at_once: Rows that go through the network together; gradients of more are added up.
+        at_once: Rows per pass through the network; the gradients of several passes are summed.
     """
 
     normalises: ClassVar[bool] = False
@@ -134,7 +138,10 @@ class ExactLearning:
         weights: Tensor | None = None,
         total: Tensor | None = None,
     ) -> None:
-        """Write the gradient, and `terms`, as `loss.Learning.find`, without weights; enqueues."""
+        """Write the gradient and `terms`; enqueues.
+
+        As `loss.Learning.find`, without weights.
+        """
         assert weights is None, "rows of exact training all count"
         own = self._own_advantages if advantages is None else advantages
         kind = OF_ITEMS if advantages is not None else FROM_VALUES if own is None else OF_ROWS
@@ -175,27 +182,30 @@ class ExactLearning:
 
 @dataclass(frozen=True, eq=False)
 class _Pass:
-    """A network of its own: the policy's, the value's or, on the same hidden layers, both."""
+    """Network of the policy, the value, or both."""
 
     hidden: Sequence[Tensor]
-    """Weights (outputs, inputs) and biases of one or two layers."""
+    """Weights (outputs, inputs) and biases of one or two hidden layers."""
     policy: Sequence[Tensor]
-    """The same of the layer on top; none: it gives a value alone."""
+    """Weights and biases of the policy's head; empty for a value network."""
     value: Sequence[Tensor]
 
     @property
     def layers(self) -> list[tuple[Sequence[Tensor], Sequence[Tensor]]]:
-        """Weights and biases of all layers; of the last in parts, which lie one below the other."""
+        """Weights and biases of all layers; those of the last are in parts.
+
+        Concatenate the parts along their first axis.
+        """
         below = [(self.hidden[k : k + 1], self.hidden[k + 1 : k + 2]) for k in range(0, len(self.hidden), 2)]
         return [*below, ([*self.policy[:1], *self.value[:1]], [*self.policy[1:], *self.value[1:]])]
 
     @property
     def sizes(self) -> Layers:
-        """Sizes of its layers."""
+        """Sizes of the layers."""
         return Layers((self.hidden[0].shape[1], *(sum(map(len, weights)) for weights, _ in self.layers)))
 
     def constants(self, parameters: Tensor) -> dict[str, int | bool]:
-        """Return what is compiled in."""
+        """Return the compile-time constants."""
         named = {("W1", "B1", "W2", "B2"): self.hidden, ("W3", "B3"): self.policy, ("V3", "C3"): self.value}
         places = {
             f"PLACE_{name}": 0 if tensor is None else offset_of(tensor, parameters)
@@ -207,7 +217,10 @@ class _Pass:
         return {**places, **sizes, "HAS_POLICY": bool(self.policy), "HAS_VALUE": bool(self.value)}
 
     def order(self, parameters: Tensor) -> Indices:
-        """Return the place of each number of the kernel's ``Weights`` among the parameters and a zero after them."""
+        """Return the index of each number of the kernel's ``Weights``.
+
+        Indices are into the parameters, followed by a zero.
+        """
         zero = parameters.numel()
 
         def place(tensor: Tensor) -> Indices:
@@ -218,7 +231,7 @@ class _Pass:
 
 
 def _passes(network: Perceptron) -> list[_Pass]:
-    """Return the networks of a model, that of the value first: advantages may be of what it gives."""
+    """Return a model's networks, the value's first, for advantages."""
     if network.is_shared:
         return [_Pass(network.policy[:-2], network.policy[-2:], network.value[-2:])]
     return [_Pass(network.value[:-2], (), network.value[-2:]), _Pass(network.policy[:-2], network.policy[-2:], ())]

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def in_kernels(activation: str, precision: Precision, device: torch.device) -> str:
-    """Return an activation as kernels know it; on a GPU tanh is by its own instructions.
+    """Return the kernels' name of an activation.
 
-    In fp32 within a few ulp. Where products are rounded, so is tanh: that has the error of an operand of TF32, 2^-11 of
-    the number.
+    On a GPU tanh uses GPU instructions: in fp32 within a few ulp. In the other precisions tanh is rounded like
+    products: its relative error is that of a TF32 operand, 2^-11.
     """
     if activation != "tanh" or device.type != "cuda":
         return activation

@@ -1,4 +1,7 @@
-"""A step of Adam on a GPU in two kernels: torch's takes a dozen launches, longer than a small minibatch learns."""
+"""Adam on a GPU in two kernels per step.
+
+Torch needs a dozen launches, which take longer than learning from a small minibatch.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 LEAST: Final = 1_024
-"""Least numbers of a program."""
+"""Smallest block of parameters of a program."""
 MOST_PROGRAMS: Final = 1_024
-"""Each reads what all have added up."""
+"""Largest number of programs; each reads the partial sums of all."""
 
 
 def adam(
@@ -36,7 +39,10 @@ def adam(
     almost_zero: float,
     betas: tuple[float, float],
 ) -> Launch:
-    """Return what takes a step of `FlatAdam`, whose tensors and numbers these are; it enqueues."""
+    """Return a launch of one step of `FlatAdam`; it enqueues.
+
+    Arguments are its tensors and numbers.
+    """
     from warpdrive_min.training.paths.triton import adam_kernels
 
     n_vectors = step.numel()

@@ -1,7 +1,7 @@
-"""The fused kernels of A2C and PPO on a CPU, built from C++ by the backend `host`.
+"""Fused kernels of A2C and PPO on a CPU, built from C++ by the backend `host`.
 
-There torch's many small operations cost more than their arithmetic, and no graph hides what Python takes between them.
-So a network is evaluated in one kernel, and a minibatch's loss and gradients are found in one, tile by tile of rows.
+On a CPU torch's many small operations cost more than their arithmetic, and no graph hides Python's overhead between
+them. So one kernel evaluates a network, and another computes a minibatch's loss and gradients in tiles of rows.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ Tensor = torch.Tensor
 
 SOURCE: Final = Path(__file__).with_name("cpu_kernels.cpp")
 BLOCK_ROWS: Final = 256
-"""Rows of a block; results depend on it by rounding, and on the number of threads not at all."""
+"""Rows per block; changes rounding. The number of threads does not change results."""
 MOST_BLOCKS: Final = 32
-"""Blocks of a minibatch, at most, each with sums of its own: of many rows one has more than `BLOCK_ROWS`."""
+"""Largest number of blocks of a minibatch, each with its own sums.
+
+Blocks of large minibatches have more than `BLOCK_ROWS` rows.
+"""
 TILE_ROWS: Final = 64
-"""Rows of a block that are worked on at a time: their hidden layers stay in the nearest caches."""
+"""Rows per tile of a block: their hidden layers fit into the nearest caches."""
 WIDTH: Final = 16
-"""Numbers to a multiple of which rows of matrices are padded: whole vectors of every processor."""
+"""Multiple to which matrix rows are padded: whole vectors on every processor."""
 NONE: Final = -1
-"""Column from which agents mark themselves where each has a row of its own."""
+"""First own column, if each agent has its own row of observations."""
 
 
 @cache
@@ -44,7 +47,7 @@ def _kernels() -> dict[str, Kernel]:
 
 
 def _prepare(name: str, n_blocks: int, given: dict[str, Argument | None]) -> Launch:
-    """Return what runs so many blocks of a kernel; an array that is None is not there."""
+    """Prepare a launch; an array may be None."""
     kernel = _kernels()[name]
     arguments = [given[parameter.name] for parameter in kernel.parameters]
     return kernel.prepare(arguments, n_blocks, 1)  # type: ignore[arg-type]
@@ -62,7 +65,10 @@ def _padded(size: int) -> int:
 
 
 class Evaluation:
-    """Evaluates the heads or the values of a network; a launch is kept for tensors that stay where they are."""
+    """Evaluation of the heads or the values of a network.
+
+    Launches are cached by the addresses of the tensors.
+    """
 
     def __init__(self, network: Network, *, of_value: bool = False) -> None:
         self._layers = network.value if of_value else network.policy
@@ -77,7 +83,10 @@ class Evaluation:
         self._launches: dict[tuple[int, ...], Launch] = {}
 
     def __call__(self, seen: Tensor | SharedRows, out: Tensor) -> None:
-        """Write what comes out of ``seen`` (..., n_features), or of what agents share, into ``out``; all contiguous."""
+        """Write the outputs for ``seen`` into ``out``; all arrays are contiguous.
+
+        ``seen`` is (..., n_features), or rows that agents share.
+        """
         x, n_agents, own_columns = seen if isinstance(seen, SharedRows) else (seen, 1, NONE)
         key = tuple(each.data_ptr() for each in (x, out, *self._layers))
         if key not in self._launches:
@@ -93,18 +102,18 @@ class Evaluation:
 
 
 class Learning:
-    """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout, in one pass over their rows.
+    """Loss of A2C and PPO, and its gradients, in one pass.
 
     Args:
-        network: Whose parameters have become views of ``parameters``.
-        parameters: All of them, (n,) float32.
-        gradient: Gets the gradient, (n,).
-        space: Of the actions.
-        rollout: Arrays with its rows.
+        network: Network whose parameters are views of ``parameters``.
+        parameters: All parameters, (n,) float32.
+        gradient: Output for the gradient, (n,).
+        space: Action space.
+        rollout: Arrays of the rollout.
         rule: Terms and weights of the loss.
-        normalises: Advantages of a minibatch are shifted and scaled to mean 0 and standard deviation 1.
+        normalises: Normalise advantages in each minibatch to mean 0 and standard deviation 1.
         n_rows: Rows of a minibatch.
-        own_columns: As `AgentArrays.own_columns`, of observations that have one row for all agents.
+        own_columns: `AgentArrays.own_columns`, for observations with one row for all agents.
     """
 
     normalises: ClassVar[bool] = True
@@ -184,7 +193,10 @@ class Learning:
         weights: Tensor | None = None,
         total: Tensor | None = None,
     ) -> None:
-        """Write the gradient, and `terms`, as `loss.Learning.find`; a launch is kept for tensors where they are."""
+        """Write the gradient and `terms`, as `loss.Learning.find`.
+
+        Launches are cached by the addresses of the tensors.
+        """
         key = *(None if each is None else each.data_ptr() for each in (indices, values)), weights is None
         if key not in self._launches:
             has_advantages = self._given["advantages"] is not None
@@ -208,5 +220,8 @@ class Learning:
 
 
 def adam(*, parameters: Tensor, **given: Any) -> Launch:
-    """Return what takes a step of `FlatAdam`, whose tensors and numbers these are, by the kernel's names."""
+    """Return a launch of one step of `FlatAdam`.
+
+    Arguments are its tensors and numbers, by the kernel's names.
+    """
     return _prepare("adam", 1, {"parameters": parameters, "n": parameters.numel(), **given})

@@ -1,4 +1,7 @@
-"""Forward passes of a rollout that are kept, so that an update on the whole rollout needs only the backward pass."""
+"""Forward passes of acting, kept for learning.
+
+An update on the whole rollout then needs only the backward pass.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,23 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 MOST_MEMORY: Final = 0.5
-"""Share of a GPU's memory that kept passes and their observations take, unless ``trainer.kept_passes`` is true."""
+"""Largest share of a GPU's memory for kept passes and observations.
 
-in_fp32 = where("`fp32`", lambda facts: facts.precision == "fp32", "torch keeps passes in fp32 (got {facts.precision})")
+It does not apply if ``trainer.kept_passes`` is true.
+"""
+
+in_fp32 = where(
+    "`trainer.precision` is `fp32`",
+    lambda facts: facts.precision == "fp32",
+    "torch keeps forward passes in fp32 only (got {facts.precision})",
+)
 
 
-@rule(f"at most {MOST_MEMORY:.0%} of the GPU's memory, with the observations, or `trainer.kept_passes: true`")
+@rule(
+    f"kept layers and observations take at most {MOST_MEMORY:.0%} of the GPU's memory, or `trainer.kept_passes` is true"
+)
 def have_room(facts: Facts) -> str | None:
-    """Return why the passes of a rollout would take too much memory."""
+    """Refuse rollouts whose passes need too much memory."""
     if facts.kept_passes is not None or facts.gpu_bytes is None:
         return None
     layers, is_wide = facts.layers, wide.fits.why_not(facts) is None
@@ -36,74 +48,81 @@ def have_room(facts: Facts) -> str | None:
     n_bytes, most = facts.n_bytes + facts.n_rows * (4 * layers.n_columns + of_layers), MOST_MEMORY * facts.gpu_bytes
     if n_bytes <= most:
         return None
-    much = f"{n_bytes / 1e9:.1f} GB with the observations, more than {most / 1e9:.1f}"
-    return f"trainer.kept_passes is null, and they take {much}"
+    much = f"{n_bytes / 1e9:.1f} GB, more than {most / 1e9:.1f}"
+    return f"trainer.kept_passes is null, and kept layers and observations take {much}"
 
 
 class KeptPasses(ABC):
-    """Outputs and hidden layers of a perceptron for all rows of a rollout, ordered by step, environment, agent.
+    """Kept outputs and hidden layers of a rollout.
 
-    Acting evaluates each step and keeps it; learning asks for the gradients of some rows.
+    Rows are ordered by step, environment, agent. Acting evaluates and keeps each step; learning computes the gradients
+    of some rows.
 
     Args:
         shape: Steps, environments and agents of a rollout.
-        n_outputs: Of all heads.
+        n_outputs: Number of outputs of all heads.
         device: GPU.
 
     Raises:
-        torch.cuda.OutOfMemoryError: They do not fit.
+        torch.cuda.OutOfMemoryError: The arrays do not fit.
     """
 
     def __init__(self, shape: tuple[int, int, int], n_outputs: int, device: torch.device) -> None:
         self.outputs = torch.zeros(*shape, n_outputs, device=device, dtype=torch.float32)
-        """(n_steps, n_envs, n_agents, n_outputs) float32."""
+        """Outputs, (n_steps, n_envs, n_agents, n_outputs) float32."""
         self.layers: Sequence[Tensor] = ()
-        """Arrays of what is kept besides, each with an axis of rows."""
+        """Other kept arrays, each with a first axis of rows."""
         _, n_envs, self.n_agents = shape
         self._rows_of_step = n_envs * self.n_agents
 
     @property
     def n_bytes(self) -> int:
-        """Memory of outputs and layers."""
+        """Memory of outputs and layers, bytes."""
         return sum(array.nbytes for array in (self.outputs, *self.layers))
 
     def step(self, t: int, observations: Tensor) -> StepRows:
-        """Return what a model is shown to act at step ``t``: its forward pass is kept.
+        """Model input for acting at step ``t``; its forward pass is kept.
 
         Args:
-            t: Step; the first one of a rollout is 0, and weights are the same in all that follow.
+            t: Step of the rollout, from 0; weights must not change within a rollout.
             observations: ``(n_envs, n_agents, n_features)``.
         """
         return StepRows(self, t, observations)
 
     def rows(self, part: slice) -> KeptRows:
-        """Return what a model is shown to learn from rows (step, environment): it has only a backward pass."""
+        """Model input for learning from rows (step, environment).
+
+        It has only a backward pass.
+        """
         return KeptRows(self, part)
 
     @abstractmethod
     def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
-        """Write the outputs of a step's rows ``x`` (n_envs * n_agents, n_features), and keep the layers; enqueues."""
+        """Write the outputs of a step and keep its layers; enqueues.
+
+        ``x`` has the step's rows, (n_envs * n_agents, n_features).
+        """
 
     @abstractmethod
     def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
-        """Return the gradients of weights and biases from those of the outputs of rows (n_rows, n_outputs); enqueues.
+        """Return the gradients of weights and biases; enqueues.
 
         Args:
             first: First of the rows.
-            slope: Gradient of the outputs.
-            matrices: Weights of each layer, as they were when the rows were evaluated.
-            activation: After each hidden layer.
+            slope: Gradient of the rows' outputs, (n_rows, n_outputs).
+            matrices: Weights of each layer at the time of evaluation.
+            activation: Activation after each hidden layer.
         """
 
 
 class KernelPasses(KeptPasses):
-    """Passes by the Triton kernels of `wide`, in TF32 or bfloat16.
+    """Kept passes by the Triton kernels of `wide`, in TF32 or bfloat16.
 
     Args:
-        shape: As of `KeptPasses`, as the device and the number of outputs.
-        sizes: Of a network that `wide.fits`, whose layers lie by rows.
-        n_outputs: Of all heads.
-        precision: Of products.
+        shape: Steps, environments and agents of a rollout.
+        sizes: Sizes of a network that `wide.fits`, with layers stored by row.
+        n_outputs: Number of outputs of all heads.
+        precision: Precision of products.
         device: GPU.
     """
 
@@ -112,7 +131,7 @@ class KernelPasses(KeptPasses):
     ) -> None:
         super().__init__(shape, n_outputs, device)
         self._sizes, self._precision = sizes, precision
-        # The last tile of a step reaches into the next one, which is written after it; padding reaches behind the end.
+        # The last tile of a step overlaps the next step, which is written later. Padding extends beyond the last step.
         n_rows = shape[0] * self._rows_of_step + wide.most_padding(sizes, precision)
         self.layers: wide.Layers = wide.Layers.empty(n_rows, sizes, precision, device)
         for array in self.layers:
@@ -120,7 +139,10 @@ class KernelPasses(KeptPasses):
         self._weights: Weights | None = None
 
     def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
-        """Write outputs and layers of a step in one kernel; the weights are padded at the first one of a rollout."""
+        """Write outputs and layers of a step in one kernel.
+
+        Weights are padded at the first step of a rollout.
+        """
         if t == 0 or self._weights is None:
             self._weights = wide.padded(weights, self._precision)
         n_rows = wide.whole_tiles(self._rows_of_step, self._sizes, self._precision)
@@ -129,19 +151,19 @@ class KernelPasses(KeptPasses):
         wide.evaluate(x, self._weights, name, self._precision, out, layers)
 
     def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
-        """Go back in one kernel, and add up over the rows."""
+        """Compute the backward pass in one kernel, then sum over the rows."""
         layers = self.layers.part(first, wide.n_padded(len(slope), self._sizes, self._precision))
         name = in_kernels(activation, self._precision, slope.device)
         return wide.gradients(slope, layers, matrices, name, self._precision)[1]
 
 
 class TorchPasses(KeptPasses):
-    """Passes by torch's matrix products, in float32.
+    """Kept passes by torch's matrix products, in float32.
 
     Args:
-        observations: Of the rollout, (n_steps, n_envs, n_agents, n_features) float32, which stay where they are.
-        units: Of both hidden layers.
-        n_outputs: Of all heads.
+        observations: Rollout's observations, (n_steps, n_envs, n_agents, n_features) float32, at a fixed address.
+        units: Units of both hidden layers.
+        n_outputs: Number of outputs of all heads.
     """
 
     def __init__(self, observations: Tensor, units: tuple[int, int], n_outputs: int) -> None:
@@ -158,7 +180,7 @@ class TorchPasses(KeptPasses):
         torch.addmm(weights[5], x, weights[4].t(), out=self.outputs[t].flatten(0, 1))
 
     def gradients(self, first: int, slope: Tensor, matrices: Sequence[Tensor], activation: str) -> list[Tensor]:
-        """Go back layer by layer."""
+        """Compute the backward pass layer by layer."""
         rows, found = slice(first, first + len(slope)), list[Tensor]()
         for layer in (2, 1, 0):
             inputs = (self._x, *self.layers)[layer][rows]
@@ -173,26 +195,29 @@ class TorchPasses(KeptPasses):
 
 
 class StepRows(NamedTuple):
-    """Observations of a step, whose pass is kept."""
+    """Observations of a step whose forward pass is kept."""
 
     passes: KeptPasses
     t: int
     observations: Tensor
 
     def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
-        """Return the outputs of a perceptron, (n_envs, n_agents, n_outputs), once they are kept; enqueues."""
+        """Compute and keep the outputs, (n_envs, n_agents, n_outputs); enqueues."""
         self.passes.evaluate(self.t, self.observations.flatten(0, 1), _six(weights), activation)
         return self.passes.outputs[self.t]
 
 
 class KeptRows(NamedTuple):
-    """Rows of a rollout, whose passes were kept."""
+    """Rows of a rollout whose forward passes were kept."""
 
     passes: KeptPasses
     part: slice
 
     def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
-        """Return the outputs (rows, n_agents, n_outputs), which have gradients by the weights; enqueues."""
+        """Return the kept outputs (rows, n_agents, n_outputs), differentiable; enqueues.
+
+        Gradients are with respect to the weights.
+        """
         outputs: Tensor = _WayBack.apply(self, activation, *_six(weights))  # type: ignore[no-untyped-call]
         return outputs
 
@@ -218,13 +243,19 @@ def _six(weights: Sequence[Tensor]) -> Weights:
 
 
 def by_kernels(observations: Tensor, facts: Facts) -> KernelPasses:
-    """Keep passes by kernels, of observations (n_steps, n_envs, n_agents, n_features)."""
+    """Build passes kept by kernels.
+
+    Observations are (n_steps, n_envs, n_agents, n_features).
+    """
     layers, (n_steps, n_envs, n_agents, _) = facts.layers, observations.shape
     sizes = layers.n_features, layers.hidden[0], layers.hidden[1]
     return KernelPasses((n_steps, n_envs, n_agents), sizes, layers.n_columns, facts.precision, observations.device)
 
 
 def by_torch(observations: Tensor, facts: Facts) -> TorchPasses:
-    """Keep passes by torch, of observations (n_steps, n_envs, n_agents, n_features)."""
+    """Build passes kept by torch.
+
+    Observations are (n_steps, n_envs, n_agents, n_features).
+    """
     layers = facts.layers
     return TorchPasses(observations, (layers.hidden[0], layers.hidden[1]), layers.n_columns)

@@ -1,7 +1,8 @@
-"""A2C and PPO of narrow networks on a GPU: loss and gradients of a minibatch in one pass over its rows.
+"""One-pass A2C and PPO of narrow networks on a GPU.
 
-No output and no hidden layer of a row leaves the chip, and rows of a minibatch are not gathered first: that takes half
-the time of a pass forward, one over the loss and one back.
+The pass over a minibatch's rows computes the loss and its gradients. Outputs and hidden layers stay on the chip, and
+the rows of a minibatch are not gathered first. This takes half the time of separate passes for forward, loss and
+backward.
 """
 
 from __future__ import annotations
@@ -29,56 +30,56 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 ROWS: Final = 64
-"""Rows of a block."""
+"""Rows per block."""
 WARPS: Final = 4
 PROGRAMS_PER_PROCESSOR: Final = 2
-"""Programs, each with sums of its own."""
+"""Programs per multiprocessor, each with its own sums."""
 COLUMNS: Final = 32
-"""Numbers of the gradient that a program adds up."""
+"""Entries of the gradient that one program sums."""
 
 
 @rule(f"up to {narrow.WIDEST} units and {narrow.WIDEST - 1} logits")
 def is_narrow(facts: Facts) -> str | None:
-    """Return why hidden layers are not narrow, or outputs no logits."""
+    """Refuse wide layers and continuous actions."""
     layers = facts.layers
     if facts.is_box:
-        return "its actions are those of a Box"
+        return "actions are continuous (a Box)"
     if max(*layers.hidden, layers.n_outputs + 1) > narrow.WIDEST:
-        return f"has up to {narrow.WIDEST} units and {narrow.WIDEST - 1} logits (got {layers})"
+        return f"needs up to {narrow.WIDEST} units and {narrow.WIDEST - 1} logits (got {layers})"
     return None
 
 
 @rule(
-    f"features times units at most {narrow.MOST_RESIDENT:,}, both rounded up to powers of two, "
-    "unless agents share a row of observations"
+    f"features times units of the first layer, both rounded up to powers of two, are at most {narrow.MOST_RESIDENT:,}, "
+    "or agents share a row of observations"
 )
 def first_layer_stays(facts: Facts) -> str | None:
-    """Return why the weights of the first layer do not stay on the chip."""
+    """Refuse first layers that do not fit on the chip."""
     if facts.own_columns is not None or first_layer_is_small(facts.layers):
         return None
-    return f"the first layer has at most {narrow.MOST_RESIDENT:,} weights, padded (got {facts.layers})"
+    return f"the first layer needs at most {narrow.MOST_RESIDENT:,} weights, padded (got {facts.layers})"
 
 
 def first_layer_is_small(layers: Layers) -> bool:
-    """Return whether the weights of the first layer stay on the chip."""
+    """Return True if the first layer's weights fit on the chip."""
     return block_of(layers.n_features) * block_of(layers.hidden[0]) <= narrow.MOST_RESIDENT
 
 
 class Learning:
-    """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout, in one pass over their rows.
+    """Loss of A2C and PPO, and its gradients, in one pass.
 
-    Those of a population's members at once, if parameters have an axis of members.
+    If parameters have an axis of members, all members of a population are computed together.
 
     Args:
-        network: Its parameters have become views of ``parameters``; of members the first's.
-        parameters: All of them, (n,) float32, or (members, n).
-        gradient: Gets the gradient, of that shape.
-        space: Of the actions.
-        rollout: Arrays with its rows.
+        network: Network whose parameters are views of ``parameters``; for a population the first member's.
+        parameters: All parameters, (n,) float32, or (members, n).
+        gradient: Output for the gradient, in the same shape.
+        space: Action space.
+        rollout: Arrays of the rollout.
         rule: Terms and weights of the loss.
-        precision: Of products.
+        precision: Precision of products.
         n_rows: Rows of a minibatch, of one member.
-        own_columns: As `AgentArrays.own_columns`, of observations that have one row for all agents.
+        own_columns: `AgentArrays.own_columns`, for observations with one row for all agents.
     """
 
     normalises: ClassVar[bool] = False
@@ -108,7 +109,7 @@ class Learning:
         self._total = torch.full((), float(n_items), device=device, dtype=torch.float32)
         sizes = network.sizes
         heads: list[Sequence[Tensor | None]] = [(*network.value[:4], None, None, *network.value[4:])]
-        heads.append((*network.policy, None, None))  # after the value, which its advantages may be of
+        heads.append((*network.policy, None, None))  # after the value, because advantages may depend on it
         if network.policy[0] is network.value[0]:
             heads = [(*network.policy, *network.value[4:])]
         n_programs = triton_sizes.n_programs(n_items, ROWS, PROGRAMS_PER_PROCESSOR, device, self._n_networks)
@@ -131,7 +132,10 @@ class Learning:
         self._given_advantages, self._values = rollout["advantages"], rollout["old_values"]
         is_apart = device.type == "cuda" and len(heads) > 1 and own_columns is None
         self._side = torch.cuda.Stream(device) if is_apart else None
-        """Stream on which the network of the value learns beside that of the policy: few rows leave room for both."""
+        """Stream on which the value network learns, parallel to the policy network.
+
+        With few rows both fit on the GPU at once.
+        """
         clips = rule.clip_param if isinstance(rule.clip_param, Tensor) else None
         self._numbers = {
             "vf_loss_coeff": rule.vf_loss_coeff,
@@ -169,14 +173,14 @@ class Learning:
         weights: Tensor | None = None,
         total: Tensor | None = None,
     ) -> None:
-        """Write the gradient, and `terms`, as `loss.Learning.find`; enqueues."""
+        """Write the gradient and `terms`, as `loss.Learning.find`; enqueues."""
         from warpdrive_min.training.paths.triton import learning_kernels
 
         total = self._total if total is None else total
         is_taken = advantages is not None
         if advantages is None:
             advantages = self._given_advantages
-        side = None if advantages is None else self._side  # without them the policy waits for the values
+        side = None if advantages is None else self._side  # without advantages the policy needs the values first
         for number, (each, partial) in enumerate(zip(self._passes, self._parts, strict=True)):
             with nullcontext() if side is None or number else _beside(side):
                 learning_kernels.learn[(partial.shape[1], self._n_networks)](
@@ -215,14 +219,17 @@ class Learning:
 
 @contextmanager
 def _beside(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Enqueue on another stream, where it waits for what has been enqueued so far."""
+    """Enqueue on another stream, after all work enqueued so far."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield
 
 
 class _Pass:
-    """Arguments of one launch: a network, and the loss on its outputs; and its first layer, where that is apart."""
+    """Arguments of one launch: a network and the loss on its outputs.
+
+    Also its first layer, if that is computed separately.
+    """
 
     def __init__(
         self,
@@ -243,27 +250,32 @@ class _Pass:
         ranges = [torch.arange(part.numel(), device="cpu") + offset_of(part, parameters) for part in parts]
         terms = [parameters.numel() + k if (self.has_value if k == 1 else has_policy) else -1 for k in range(N_TERMS)]
         self.places = torch.cat([*ranges, torch.tensor(terms, dtype=torch.int64, device="cpu")]).int()
-        """Places of a program's numbers, (n,) int32: in the gradient, behind it in the terms; -1: in neither."""
+        """Index of each of a program's numbers in the result, (n,) int32.
+
+        The result is the gradient followed by the terms; -1 means neither.
+        """
 
     def begin(self, indices: Tensor | None) -> dict[str, Tensor | None]:
-        """Return the arguments that are the first layer's; enqueues what it takes to have them."""
+        """Return the first layer's arguments; enqueues their computation."""
         if self._first_layer is None:
             return {"slopes": None, "of_agents": None}
         return self._first_layer.forward(indices)
 
     def end(self) -> None:
-        """Write the gradient of a first layer that is apart; enqueues."""
+        """Write the gradient of a separate first layer; enqueues."""
         if self._first_layer is not None:
             self._first_layer.backward()
 
 
 class _SharedLayer:
-    """First layer on rows that agents share, before and after what the kernel makes of its outputs.
+    """First layer on rows that agents share: forward and backward pass.
+
+    The kernel computes the steps between the two.
 
     Args:
-        layers: Of the network.
-        parameters: Of which they are views.
-        gradient: Gets that of the layer's weights.
+        layers: Layers of the network.
+        parameters: All parameters, of which the layers are views.
+        gradient: Output for the gradient of the layer's weights.
         seen: Observations of the rollout, with rows (n_steps + 1, n_envs, 1, n_features).
         n_rows: Rows of a minibatch.
         n_programs: Programs of the kernel.
@@ -295,7 +307,10 @@ class _SharedLayer:
         )
 
     def forward(self, indices: Tensor | None) -> dict[str, Tensor | None]:
-        """Return what the kernel reads, and where it writes gradients of the sums over agents and over rows."""
+        """Return the kernel's inputs, and arrays for its gradients.
+
+        The gradients are summed over agents (``slopes``) and over rows (``of_agents``).
+        """
         self._rows = self._observed[: len(self._sums)] if indices is None else take(self._observed, indices)
         torch.addmm(self._bias.detach(), self._rows, self._weight.detach().t(), out=self._sums)
         return {"observations": self._sums, "slopes": self._slopes, "of_agents": self._of_agents}

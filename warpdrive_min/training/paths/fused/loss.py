@@ -1,4 +1,4 @@
-"""The loss of A2C and PPO in one pass over the rows, which finds its gradients too."""
+"""Loss of A2C and PPO and its gradients, in one pass over the rows."""
 
 from __future__ import annotations
 
@@ -18,52 +18,73 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 Evaluated = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
-"""Loss, its terms, and its gradients by head, values and log_std."""
+"""Loss, terms, and gradients of head, values and log_std."""
 
 EPSILON: Final = 1e-10
-"""Keeps a division by a spread of 0 finite."""
+"""Added to a standard deviation, so that division by 0 stays finite."""
 N_TERMS: Final = 5
-"""Policy, value, entropy, approximate KL and clipped rows."""
+"""Number of terms: policy, value, entropy, approximate KL, clipped rows."""
 MOST_ROWS: Final = 128
-"""Rows of a block."""
+"""Largest number of rows per block."""
 TILE: Final = 1_024
-"""Logits of a block of rows, the choices of each type rounded up to a power of two: they stay in registers."""
+"""Logits of a block of rows, which stay in registers.
+
+The choices of each action type are rounded up to a power of two.
+"""
 MOST_PROGRAMS: Final = 2_048
-"""Each keeps sums of its own. The number is no device's, so that sums are added in the same order on all of them."""
+"""Largest number of programs, each with its own sums.
+
+The number does not depend on the device, so that sums have the same order on all devices.
+"""
 WARPS: Final = 4
 
 
 class Minibatch(NamedTuple):
-    """Some rows of a rollout, or all of it where their numbers are given besides; (rows, n_agents) each."""
+    """Rows of a minibatch, (rows, n_agents) each.
+
+    If row indices are passed separately, the rows of the whole rollout.
+    """
 
     actions: Tensor
-    """``(rows, n_agents, n_types)``; int32, or float32 of continuous ones."""
+    """Actions, ``(rows, n_agents, n_types)``; int32, or float32 if continuous."""
     log_probs: Tensor
-    """Log-probabilities of the actions when they were drawn."""
+    """Log-probabilities of the actions at sampling time."""
     returns: Tensor
     advantages: Tensor | None
-    """Advantages of the minibatch; None: what the values are short of the returns by, as a constant."""
+    """Advantages of the minibatch; None: returns minus values, without gradient."""
     weights: Tensor | None = None
-    """``(rows,)`` or ``(rows, 1)`` of the minibatch, 0 where a row does not count; None: every row counts once."""
+    """Weights of the minibatch's rows, ``(rows,)`` or ``(rows, 1)``.
+
+    0 excludes a row; None counts every row once.
+    """
     masks: Tensor | None = None
-    """``(rows, n_agents, n_outputs)`` int32; 0 forbids a choice."""
+    """Action masks, ``(rows, n_agents, n_outputs)`` int32; 0 forbids a choice."""
     old_values: Tensor | None = None
-    """Values when the actions were drawn, of use with ``value_clip`` only."""
+    """Values at sampling time; needed only with ``value_clip``."""
 
 
 RolloutArrays = Mapping[str, Tensor | None]
-"""``observations``, ``actions``, ``log_probs``, ``returns``, ``old_values``, ``masks`` and ``advantages`` of all rows
-(step, environment) of a rollout, with an axis for agents; contiguous, and where they will stay. There may be no masks,
-and no advantages, which are then what values are short of returns by, as a constant."""
+"""Arrays of all rows of a rollout, by name.
+
+A row is (step, environment), with an axis for agents. The arrays are ``observations``, ``actions``, ``log_probs``,
+``returns``, ``old_values``, ``masks`` and ``advantages``. All are contiguous and at fixed addresses. Masks may be None.
+Advantages of None mean returns minus values, without gradient.
+"""
 
 
 class Learning(Protocol):
-    """Finds the loss of A2C and PPO, and its gradients, of minibatches of a rollout, in one pass over their rows."""
+    """Interface of kernels that compute a minibatch's loss and gradients.
+
+    The loss is that of A2C or PPO. One pass over the rows computes both.
+    """
 
     normalises: ClassVar[bool]
-    """It shifts and scales the advantages of a minibatch itself, if asked to when it is made."""
+    """True if it can normalise the advantages of a minibatch, as a constructor option."""
     terms: Tensor
-    """Means of the loss's terms: policy, value, entropy, approximate KL and the share of clipped rows, (5,)."""
+    """Means of the loss's terms, (5,).
+
+    They are policy, value, entropy, approximate KL and the share of clipped rows.
+    """
 
     def find(
         self,
@@ -74,15 +95,15 @@ class Learning(Protocol):
         weights: Tensor | None = None,
         total: Tensor | None = None,
     ) -> None:
-        """Write the gradient, and `terms`; enqueues.
+        """Write the gradient and `terms`; enqueues.
 
         Args:
-            indices: Rows of the rollout, (n_rows,) int32, that stay where they are; None: the first ones, in order.
-            values: Gets the values of the rows, as the first steps of the rollout's ``old_values``, if given; it stays
-                where it is.
-            advantages: Of the minibatch, (n_rows, n_agents); None: those of the rollout.
-            weights: (n_rows, 1); None: every row counts once.
-            total: What sums are divided by, 0-d, which weights need; None: the number of rows.
+            indices: Rows of the rollout, (n_rows,) int32, at a fixed address; None: the first rows, in order.
+            values: Optional output for the values of the rows, as the first steps of the rollout's ``old_values``, at
+                a fixed address.
+            advantages: Advantages of the minibatch, (n_rows, n_agents); None: those of the rollout.
+            weights: Weights of the rows, (n_rows, 1); None: every row counts once.
+            total: Divisor of the sums, 0-d, needed with weights; None: the number of rows.
         """
         ...
 
@@ -91,15 +112,18 @@ class LossRule(NamedTuple):
     """Terms of the loss of A2C and PPO, and their weights."""
 
     vf_loss_coeff: Tensor
-    """Weight of the value's error, 0-d; read when a kernel runs, as is the other one."""
+    """Weight of the value's error, 0-d, read when a kernel runs."""
     entropy_coeff: Tensor
-    """Weight of the entropy, 0-d."""
+    """Weight of the entropy, 0-d, read when a kernel runs."""
     clip_param: float | Tensor
-    """Distance of the ratio from 1 that counts as clipped; a tensor, which broadcasts to the batch, in torch alone."""
+    """Clipping distance of the ratio from 1.
+
+    A tensor, which broadcasts to the batch, works in torch only.
+    """
     is_clipped: bool
-    """The policy's term is PPO's clipped surrogate; else A2C's."""
+    """True for PPO's clipped surrogate as the policy's term, else A2C's."""
     value_clip: float | None
-    """Distance from its old value beyond which a value gains nothing; None: values are not clipped."""
+    """Clipping distance of a value from its old value; None: values are not clipped."""
 
 
 def loss(
@@ -116,22 +140,22 @@ def loss(
 ) -> tuple[Tensor, Tensor]:
     """Return a minibatch's loss, 0-d, and its terms, ``(5,)``; enqueues.
 
-    The loss is ``policy + vf_loss_coeff * value - entropy_coeff * entropy``, each of them the sum of weighted terms
-    over ``total``, as `warpdrive_min.training.algorithms.losses` defines them. It can be differentiated once, by
-    ``head``, ``values`` and ``log_std``. The terms, which have no gradient, are policy, value, entropy, approximate KL
-    and the share of clipped rows. The same arguments give the same bits.
+    The loss is ``policy + vf_loss_coeff * value - entropy_coeff * entropy``. Each of the three is the sum of weighted
+    terms, divided by ``total``, as defined in `warpdrive_min.training.algorithms.losses`. The loss can be
+    differentiated once, with respect to ``head``, ``values`` and ``log_std``. The terms have no gradient; they are
+    policy, value, entropy, approximate KL and the share of clipped rows. The same arguments give the same bits.
 
     Args:
-        space: Of the actions.
+        space: Action space.
         head: ``(rows, n_agents, n_outputs)`` float32.
-        values: ``(rows, n_agents)`` float32. Where both are columns of one array, so are their gradients.
-        rows: Rows that the loss is of.
+        values: ``(rows, n_agents)`` float32. If head and values are columns of one array, so are their gradients.
+        rows: Rows of the minibatch.
         rule: Terms and weights.
-        total: What sums are divided by, 0-d; read when the kernel runs.
-        log_std: ``(n_types,)``, of continuous actions.
-        indices: ``(rows,)`` int32 or int64, which rows of the rollout these are; None: those of the same numbers.
-        is_root: The loss itself is what will be differentiated, no multiple of it: its gradients are returned as they
-            are, without another pass over them.
+        total: Divisor of the sums, 0-d; read when the kernel runs.
+        log_std: Log standard deviation of continuous actions, ``(n_types,)``.
+        indices: Indices of the rows in the rollout, ``(rows,)`` int32 or int64; None: the first rows, in order.
+        is_root: The loss itself is differentiated, not a function of it. Its gradients are then returned without
+            another pass over them.
 
     Raises:
         ConfigError: Continuous actions without ``log_std``.
@@ -158,7 +182,10 @@ def loss(
 
 
 class GivenGradients(torch.autograd.Function):
-    """A loss whose gradients by head, values and log_std are found together with it."""
+    """Loss that is computed together with its gradients.
+
+    Gradients are with respect to head, values and log_std.
+    """
 
     @staticmethod
     def forward(
@@ -169,7 +196,7 @@ class GivenGradients(torch.autograd.Function):
         values: Tensor,
         log_std: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return loss and terms of what ``evaluate`` finds."""
+        """Return loss and terms from ``evaluate``, and save its gradients."""
         loss, terms, *gradients = evaluate(head, values, log_std)
         ctx.is_root = is_root
         ctx.save_for_backward(*gradients)
@@ -179,7 +206,7 @@ class GivenGradients(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients that it found, times that of the loss unless this is the root."""
+        """Return the saved gradients, scaled unless this is the root."""
         gradients = ctx.saved_tensors
         if not ctx.is_root:
             gradients = [None if each is None else d_loss * each for each in gradients]

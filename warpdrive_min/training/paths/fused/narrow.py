@@ -1,7 +1,8 @@
-"""A perceptron with two narrow hidden layers in one kernel; its gradients in another, which computes them once more.
+"""Kernels of a perceptron with two narrow hidden layers.
 
-First layers of many features do not stay on the chip. They are streamed: their output is kept, and the gradient of
-their weights has a kernel of its own.
+One kernel computes the outputs. Another computes the gradients, and recomputes the hidden layers for them. A first
+layer of many features does not fit on the chip and is streamed: its output is stored, and another kernel computes the
+gradient of its weights.
 """
 
 from __future__ import annotations
@@ -19,55 +20,61 @@ if TYPE_CHECKING:
     from warpdrive_min.training.config import Precision
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""``(w1, b1, w2, b2, w3, b3)`` of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`.
+"""``(w1, b1, w2, b2, w3, b3)`` of three layers, (outputs, inputs) and (outputs,).
 
-Of several networks at once each has an axis of networks before these.
+As in `torch.nn.Linear`. For several networks each has an additional first axis of networks.
 """
 
 
 class Tile(NamedTuple):
-    """Tile sizes of a pass over streamed features; results differ between them by rounding alone."""
+    """Tile sizes of a pass over streamed features; they change only rounding."""
 
     rows: int
     features: int
-    """Features of a chunk."""
+    """Features per chunk."""
     n_warps: int
     n_stages: int
-    """Chunks on the chip, all but one of them in flight."""
+    """Chunks on the chip; all but one are in flight."""
     n_programs: int
-    """Programs on a multiprocessor."""
+    """Programs per multiprocessor."""
     product: str
-    """Kind of product, a value of PRODUCTS or "tf32x3"."""
+    """Kind of product: a value of PRODUCTS, or "tf32x3"."""
 
 
 WIDEST: Final = 64
-"""Most units of a hidden layer."""
+"""Largest number of units of a hidden layer."""
 MOST_FEATURES: Final = 512
 MOST_RESIDENT: Final = 4_096
-"""Weights of a first layer that stays on the chip, its sizes rounded up to powers of two; larger ones are streamed."""
+"""Most weights of a first layer that stays on the chip; larger ones are streamed.
+
+Both sizes of the layer are rounded up to powers of two.
+"""
 ROWS: Final = (64, 32)
-"""Rows of a block, of small networks and of those with more weights than SMALL; streamed layers do not count."""
+"""Rows per block: for small networks, and for those with more than SMALL weights.
+
+Weights of streamed layers do not count.
+"""
 SMALL: Final = 6_144
 WARPS: Final = 4
 PROGRAMS_PER_PROCESSOR: Final = 2
-"""Programs of the kernel of gradients, each of which keeps sums of its own."""
+"""Programs of the gradient kernel per multiprocessor, each with its own sums."""
 FORWARD: Final[dict[Precision, Tile]] = {
     "fp32": Tile(64, 32, 4, 3, 3, "tf32x3"),
     "tf32": Tile(64, 32, 4, 3, 4, "tf32"),
     "bf16": Tile(128, 32, 4, 3, 3, "bf16"),
 }
-"""Tiles of streamed networks, forward: the fastest of those tried on an H200."""
+"""Tiles of streamed networks' forward pass: the fastest of those tried on an H200."""
 FIRST_LAYER: Final[dict[Precision, Tile]] = {
     "fp32": Tile(32, 128, 4, 3, 3, "tf32x3"),
     "tf32": Tile(32, 128, 4, 2, 3, "tf32"),
     "bf16": Tile(64, 64, 4, 2, 3, "bf16"),
 }
-"""Tiles of the gradient of their first weights."""
+"""Tiles for the gradient of a streamed first layer's weights."""
 
 
 @rule(f"up to {WIDEST} units over {MOST_FEATURES} features, and {WIDEST} outputs")
 def fits(facts: Facts) -> str | None:
-    """Return why a network's layers do not fit on the chip."""
+    """Refuse layers that do not fit on the chip."""
     layers = facts.layers
     if max(*layers.hidden, layers.n_columns) <= WIDEST and layers.n_features <= MOST_FEATURES:
         return None
@@ -76,15 +83,15 @@ def fits(facts: Facts) -> str | None:
 
 
 def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
-    """Return what comes out of the last layer, ``(rows, n_outputs)`` float32; enqueues.
+    """Return the network's outputs, ``(rows, n_outputs)`` float32; enqueues.
 
-    Under `torch.func.vmap` over networks and their rows it is one kernel for all of them.
+    Under `torch.func.vmap` over networks and their rows, one kernel computes all networks.
 
     Args:
         x: ``(rows, n_features)`` float32.
-        weights: Of a network that `fits`, float32.
-        activation: After each hidden layer, as `activations.in_kernels` names it.
-        precision: Of products, as in PRODUCTS.
+        weights: Float32 weights of a network that `fits`.
+        activation: Activation after each hidden layer, as named by `activations.in_kernels`.
+        precision: Precision of products, a key of PRODUCTS.
     """
     keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights))
     outputs: torch.Tensor
@@ -93,7 +100,10 @@ def narrow(x: torch.Tensor, weights: Weights, activation: str, precision: Precis
 
 
 class _Narrow(torch.autograd.Function):
-    """Networks of one structure; without an axis of networks, (rows, n_features), it is one."""
+    """Forward and backward pass of networks of one structure.
+
+    Inputs (rows, n_features), without an axis of networks, are of one network.
+    """
 
     @staticmethod
     def forward(
@@ -173,7 +183,10 @@ class _Narrow(torch.autograd.Function):
 def _first_layer(
     x: torch.Tensor, slopes: torch.Tensor, weights: Sequence[torch.Tensor], precision: Precision
 ) -> torch.Tensor:
-    """Return the gradient of the first layer's weights, from that of the layer before its activation."""
+    """Return the gradient of the first layer's weights.
+
+    ``slopes`` is the gradient of the layer's outputs before their activation.
+    """
     from warpdrive_min.training.paths.triton import narrow_kernels
 
     tile = FIRST_LAYER[precision]
@@ -224,7 +237,7 @@ def _rows(weights: Sequence[torch.Tensor]) -> int:
 
 
 def _n_padded(weight: torch.Tensor) -> int:
-    """Return the entries of the block that holds a layer's weights."""
+    """Return the size of a layer's weights, padded to blocks."""
     return block_of(weight.shape[-2]) * block_of(weight.shape[-1])
 
 

@@ -1,4 +1,4 @@
-"""Layers of a policy and its value as kernels take them."""
+"""Layers of a policy and its value, as arguments of kernels."""
 
 from __future__ import annotations
 
@@ -11,28 +11,37 @@ SIZES: Final = ("n_features", "n_first", "n_second", "n_outputs")
 
 
 class Network(NamedTuple):
-    """A policy and its value, two hidden layers each, which they may share."""
+    """Policy and value networks with two hidden layers each, possibly shared."""
 
     policy: Sequence[Tensor]
-    """Weights and biases of three layers, (outputs, inputs) and (outputs,) each, as in `torch.nn.Linear`."""
+    """Weights and biases of three layers, as in `torch.nn.Linear`.
+
+    Shapes are (outputs, inputs) and (outputs,).
+    """
     value: Sequence[Tensor]
-    """The same, whose first four are the policy's where hidden layers are shared; all of them without a value."""
+    """The same for the value.
+
+    Its first four are the policy's if hidden layers are shared; all are the policy's if there is no value.
+    """
     is_tanh: bool
-    """Activation after each hidden layer; else relu."""
+    """True if hidden layers use tanh, else relu."""
     is_box: bool
-    """The head is ``scale * tanh(outputs) + offset``, the mean of a Gaussian; else logits."""
+    """True if the head is a Gaussian's mean, else logits.
+
+    The mean is ``scale * tanh(outputs) + offset``.
+    """
     scale: float
     offset: float
     log_std: Tensor | None
-    """Logarithm of a Gaussian's deviation, (n_types,); None of logits."""
+    """Log standard deviation of the Gaussian, (n_types,); None for logits."""
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return the features, the units of both hidden layers, and the outputs, by the kernels' names."""
+        """Return the sizes of the policy's layers, by the kernels' names."""
         w1, _, w2, _, w3, _ = self.policy
         return dict(zip(SIZES, (w1.shape[1], len(w1), len(w2), len(w3)), strict=True))
 
 
 def offset_of(part: Tensor, parameters: Tensor) -> int:
-    """Return where among all parameters a view of some begins."""
+    """Return the offset of a view within the vector of all parameters."""
     return (part.data_ptr() - parameters.data_ptr()) // parameters.element_size()

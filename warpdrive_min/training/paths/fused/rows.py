@@ -1,4 +1,7 @@
-"""Short rows of arrays, gathered and scattered: torch gives each row a block of threads, which is slow for them."""
+"""Gather and scatter of short array rows.
+
+Torch is slow for them, because it uses one block of threads for each row.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ import torch
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
 WIDEST: Final = 128
-"""Numbers of a row that are moved here."""
+"""Largest row that the kernels move, in numbers."""
 TILE: Final = 1_024
-"""Numbers of a block."""
+"""Numbers per block."""
 
 
 def take(array: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Return rows of a contiguous array (n, ...) of 4-byte numbers, in the order of ``indices`` (rows,); enqueues."""
+    """Return the rows ``indices`` (rows,) of a contiguous array (n, ...); enqueues.
+
+    Numbers have 4 bytes.
+    """
     width = array[0].numel()
     if width > WIDEST:
         return array.index_select(0, indices)
@@ -28,19 +34,19 @@ def take(array: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
 
 
 def can_move(some: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Return whether `move` can move rows between two arrays."""
+    """Return True if `move` can move rows between two arrays."""
     is_even = all(_is_whole(array) for array in (some, whole))
     return is_even and some.dtype == whole.dtype and some[0, 0].numel() <= WIDEST
 
 
 def move(some: torch.Tensor, whole: torch.Tensor, agents: torch.Tensor, *, is_placing: bool) -> None:
-    """Copy the rows of some agents from an array of all, or into it; enqueues.
+    """Copy the rows of some agents from or to an array of all agents; enqueues.
 
     Args:
-        some: (n_envs, n, ...).
-        whole: (n_envs, n_all, ...).
-        agents: Places among all, (n,).
-        is_placing: Write ``whole``; else ``some``.
+        some: Array of some agents, (n_envs, n, ...).
+        whole: Array of all agents, (n_envs, n_all, ...).
+        agents: Indices of the agents among all, (n,).
+        is_placing: Write into ``whole``; else into ``some``.
     """
     from warpdrive_min.training.paths.triton import rows_kernels
 
@@ -52,12 +58,12 @@ def move(some: torch.Tensor, whole: torch.Tensor, agents: torch.Tensor, *, is_pl
 
 
 def _is_whole(array: torch.Tensor) -> bool:
-    """Return whether rows (n_envs, n, ...) lie one as far after the other, each in one piece."""
+    """Return True if rows (n_envs, n, ...) are contiguous and equally spaced."""
     return array[0, 0].is_contiguous() and array.stride(0) == array.shape[1] * array.stride(1)
 
 
 def _cut(n_rows: int, width: int) -> tuple[tuple[int], dict[str, Any]]:
-    """Return the grid of a kernel, and the sizes of its blocks."""
+    """Return a kernel's grid and block sizes."""
     columns = power_of_two(width)
     rows = TILE // columns
     return (-(-n_rows // rows),), {"WIDTH": width, "ROWS": rows, "COLUMNS": columns}

@@ -1,7 +1,8 @@
-"""Perceptrons on observations that agents share: the first layer is a product an environment, and a table of agents.
+"""Perceptrons on observations that agents share.
 
-Where agents' rows differ by nothing but the column in which each marks itself, what the first layer makes of a row is
-what it makes of the row in which nobody is marked, and the agent's own column of the weights.
+Agents' rows differ only in the column with which each agent marks itself. So the first layer's output for an agent is
+its output for the unmarked row, plus the agent's own column of the weights. The layer is one product per environment
+and a table of the agents' columns.
 """
 
 from __future__ import annotations
@@ -20,56 +21,66 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 ROWS: Final = 64
-"""Agents of a block."""
+"""Agents per block."""
 WARPS: Final = 4
 PROGRAMS_PER_PROCESSOR: Final = 4
 
 
 class SharedRows(NamedTuple):
-    """Observations of all agents of environments, in one row for each environment."""
+    """Observations of all agents, with one row for each environment."""
 
     rows: Tensor
-    """(..., 1, n_features), in which nobody is marked."""
+    """Rows without marks, (..., 1, n_features)."""
     n_agents: int
     own_columns: int
-    """First of the columns in which agents mark themselves."""
+    """First of the columns with which agents mark themselves."""
 
     def table(self, weight: Tensor) -> Tensor:
-        """Return what being marked adds to a layer, (n_agents, n_units), of its weights (n_units, n_features)."""
+        """Return each agent's addition to a layer's output, (n_agents, n_units).
+
+        ``weight`` is (n_units, n_features).
+        """
         return weight[:, self.own_columns : self.own_columns + self.n_agents].t()
 
     def sums(self, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return what a layer makes of the rows as they are, (..., 1, n_units) float32, whatever the precision."""
+        """Return a layer's outputs for the unmarked rows, (..., 1, n_units).
+
+        They are float32 at any ``trainer.precision``.
+        """
         with torch.autocast(self.rows.device.type, enabled=False):
             return torch.nn.functional.linear(self.rows, weight, bias)
 
     def first_layer(self, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return what a layer makes of all agents' rows, (..., n_agents, n_units)."""
+        """Return a layer's outputs for all agents, (..., n_agents, n_units)."""
         return self.sums(weight, bias) + self.table(weight)
 
 
 def perceptron(seen: SharedRows, weights: Sequence[Tensor], activation: str, precision: Precision) -> Tensor:
-    """Return the outputs of a perceptron in two kernels, (..., n_agents, n_outputs); has no gradients, enqueues.
+    """Return a perceptron's outputs, (..., n_agents, n_outputs); enqueues.
+
+    Runs two kernels. The outputs have no gradients.
 
     Args:
-        seen: What it sees.
-        weights: Of each layer, (outputs, inputs) and (outputs,), float32.
-        activation: As `activations.in_kernels` names it.
-        precision: Of products.
+        seen: Observations.
+        weights: Weights and biases of each layer, (outputs, inputs) and (outputs,), float32.
+        activation: Activation as named by `activations.in_kernels`.
+        precision: Precision of products.
     """
     w1, b1, *others = weights
     return outputs(seen, seen.sums(w1, b1), (w1, *others), activation, precision)
 
 
 def outputs(seen: SharedRows, sums: Tensor, weights: Sequence[Tensor], activation: str, precision: Precision) -> Tensor:
-    """Return the outputs of a perceptron, (..., n_agents, n_outputs), in one kernel; enqueues.
+    """Return a perceptron's outputs from those of its first layer; enqueues.
+
+    They are (..., n_agents, n_outputs), computed in one kernel.
 
     Args:
-        seen: What it sees.
-        sums: First layer's products with it, (..., 1, n_units) float32.
+        seen: Observations.
+        sums: First layer's outputs for the unmarked rows, (..., 1, n_units) float32.
         weights: ``(w1, w2, b2, w3, b3)``.
-        activation: As `activations.in_kernels` names it.
-        precision: Of products.
+        activation: Activation as named by `activations.in_kernels`.
+        precision: Precision of products.
     """
     from warpdrive_min.training.paths.triton import shared_kernels
 
@@ -99,12 +110,15 @@ def outputs(seen: SharedRows, sums: Tensor, weights: Sequence[Tensor], activatio
 
 
 def n_blocks(n_agents: int) -> int:
-    """Return how many blocks hold the agents of an environment."""
+    """Return the number of blocks of an environment's agents."""
     return -(-n_agents // ROWS)
 
 
 def n_programs(n_agents: int, n_envs: int, per_processor: int, device: torch.device) -> int:
-    """Return how many programs share the environments, each with one block of agents of every so many-th."""
+    """Return the number of programs.
+
+    Each handles one block of agents, in environments a fixed stride apart.
+    """
     blocks = n_blocks(n_agents)
     at_once = sizes.n_programs(n_envs * blocks * ROWS, ROWS, per_processor, device)
     return -(-at_once // blocks) * blocks

@@ -1,4 +1,7 @@
-"""A perceptron with two wide hidden layers: a kernel for both in each direction, and sums over rows by cuBLAS."""
+"""Kernels of a perceptron with two wide hidden layers.
+
+One kernel computes both layers in the forward pass, another in the backward pass. cuBLAS sums over rows.
+"""
 
 from __future__ import annotations
 
@@ -16,42 +19,48 @@ if TYPE_CHECKING:
     from warpdrive_min.training.paths.fused.narrow import Weights
 
 Sizes = tuple[int, int, int]
-"""Numbers of features, and of units of both hidden layers."""
+"""Number of features, and units of both hidden layers."""
 
 MOST_UNITS: Final = 512
-"""Most units of a hidden layer: a tile of 64 rows and as many columns fills half the registers of a multiprocessor."""
+"""Largest number of units of a hidden layer.
+
+A tile of 64 rows and 512 columns fills half the registers of a multiprocessor.
+"""
 LEAST_UNITS: Final = 64
-"""Narrower layers are padded to it."""
+"""Width to which narrower layers are padded."""
 MOST_FEATURES: Final = 128
 MOST_OUTPUTS: Final = 128
 BLOCK_INPUTS: Final = 32
-"""Features are padded to a multiple of it, rather than to a power of two."""
+"""Multiple to which features are padded, instead of to a power of two."""
 LEAST_TILES: Final = 16
-"""Least tiles of rows in a part; fewer rows are one part."""
+"""Fewest tiles of rows in a part; fewer rows are one part."""
 
 
 class Tile(NamedTuple):
-    """Tile sizes of one kernel; results differ between them by rounding alone."""
+    """Tile sizes of one kernel; they change only rounding."""
 
     rows: int
     columns: int
-    """Columns of the first product of a pass that are computed at once; at most LEAST_UNITS."""
+    """Columns of a pass's first product per step; at most LEAST_UNITS."""
     n_warps: int
     n_stages: int
     """Loads of weights in flight."""
 
 
 class TileSizes(NamedTuple):
-    """Tiles of the kernels, and the memory layout of what a later pass needs."""
+    """Tiles of the kernels, and the memory layout of kept arrays."""
 
     alone: Tile
-    """Forward pass that keeps nothing."""
+    """Tile of a forward pass that keeps nothing."""
     forward: Tile
     backward: Tile
     by_column: bool
-    """Rows of kept arrays are adjacent in memory; else their columns."""
+    """True if kept arrays are stored by column, else by row."""
     n_parts: int
-    """Parts of the rows that cuBLAS sums each by itself, so that all processors have one; then those are summed."""
+    """Number of parts of the rows, which cuBLAS sums separately.
+
+    They keep all multiprocessors busy; their sums are added afterwards.
+    """
 
 
 PLANS: Final[dict[Precision, tuple[TileSizes, TileSizes]]] = {
@@ -64,8 +73,11 @@ PLANS: Final[dict[Precision, tuple[TileSizes, TileSizes]]] = {
         TileSizes(Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), by_column=False, n_parts=16),
     ),
 }
-"""Tile sizes for layers of up to 256 units, and for wider ones: the fastest of those tried on an H200. Fixed, not tuned
-at run time: same seed, same bits. None for fp32: three products of TF32 take longer than cuBLAS's one."""
+"""Tile sizes for layers of up to 256 units, and for wider ones.
+
+They are the fastest of those tried on an H200. They are not tuned at run time, so the same seed gives the same bits.
+There are none for fp32, because three products of TF32 take longer than cuBLAS's one.
+"""
 
 
 @rule(
@@ -73,28 +85,28 @@ at run time: same seed, same bits. None for fp32: three products of TF32 take lo
     + " or ".join(f"`{name}`" for name in PLANS)
 )
 def fits(facts: Facts) -> str | None:
-    """Return why a network's tiles do not stay on the chip."""
+    """Refuse networks whose tiles do not fit on the chip."""
     layers = facts.layers
     is_small = layers.n_features <= MOST_FEATURES and max(layers.hidden) <= MOST_UNITS
     if is_small and layers.n_columns <= MOST_OUTPUTS and facts.precision in PLANS:
         return None
     known = " or ".join(PLANS)
-    rule = f"up to {MOST_UNITS} units over {MOST_FEATURES} features, and {MOST_OUTPUTS} outputs, in {known}"
+    rule = f"needs up to {MOST_UNITS} units over {MOST_FEATURES} features, and {MOST_OUTPUTS} outputs, in {known}"
     return f"{rule} (got {layers}, in {facts.precision})"
 
 
-@rule("rows of kept layers that lie one after the other: up to 256 units in `tf32`")
+@rule("kept layers are stored row by row, so in `tf32` have up to 256 units")
 def keeps_by_row(facts: Facts) -> str | None:
-    """Return why the layers of rows that follow each other do not lie in one piece."""
+    """Refuse layers that are stored by column."""
     if not _plan(facts.precision, *facts.layers.hidden).by_column:
         return None
-    return f"layers of its network cannot be kept in {facts.precision} (got {facts.layers})"
+    return f"layers of more than 256 units cannot be kept in {facts.precision} (got {facts.layers})"
 
 
 class Layers(NamedTuple):
-    """Inputs and hidden layers of some rows, padded, in the precision's type: a forward pass keeps them for gradients.
+    """Padded inputs and hidden layers of rows, kept for gradients.
 
-    All have the same number of rows; a pass over fewer leaves in the others what is finite.
+    They have the precision's type and all the same number of rows. A pass over fewer rows leaves the others finite.
     """
 
     x: torch.Tensor
@@ -103,26 +115,26 @@ class Layers(NamedTuple):
 
     @classmethod
     def empty(cls, n_rows: int, sizes: Sizes, precision: Precision, device: torch.device) -> Layers:
-        """Allocate them."""
+        """Allocate the layers of ``n_rows`` rows."""
         plan, dtype = _plan(precision, *sizes[1:]), _dtype(precision)
         return cls(*(_kept(n_rows, width, plan, dtype, device) for width in _widths(sizes)))
 
     def part(self, first: int, n_rows: int) -> Layers:
-        """Return the layers of some rows."""
+        """Return views of the layers of ``n_rows`` rows from ``first`` on."""
         return Layers(*(array[first : first + n_rows] for array in self))
 
 
 def wide(x: torch.Tensor, weights: Weights, activation: str, precision: Precision) -> torch.Tensor:
-    """Return what comes out of the last layer, ``(rows, n_outputs)`` float32; enqueues.
+    """Return the network's outputs, ``(rows, n_outputs)`` float32; enqueues.
 
-    Keeps inputs and hidden layers for gradients, in the precision's type; nothing where no gradient is asked for.
+    If gradients are needed, keeps inputs and hidden layers in the precision's type.
 
     Args:
         x: ``(rows, n_features)`` float32.
-        weights: Of a network that `fits`, float32.
-        activation: After each hidden layer, as `activations.in_kernels` names it.
-        precision: Of products, tf32 or bf16. Sums over rows, in the gradients, are torch's products: in tf32 they
-            follow torch's present setting.
+        weights: Float32 weights of a network that `fits`.
+        activation: Activation after each hidden layer, as named by `activations.in_kernels`.
+        precision: Precision of products, tf32 or bf16. The gradients' sums over rows are torch's products: in tf32
+            they follow torch's current setting.
     """
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights)):
         outputs: torch.Tensor = _Wide.apply(x, activation, precision, *weights)  # type: ignore[no-untyped-call]
@@ -156,7 +168,7 @@ class _Wide(torch.autograd.Function):
 
 
 def padded(weights: Weights, precision: Precision) -> Weights:
-    """Return the weights of a network as `evaluate` takes them; enqueues."""
+    """Return a network's weights in the form that `evaluate` needs; enqueues."""
     w1, b1, w2, b2, w3, b3 = weights
     dtype = _dtype(precision)
     _, width_1, width_2 = _widths((w1.shape[1], len(w1), len(w2)))
@@ -178,10 +190,10 @@ def evaluate(
     out: torch.Tensor,
     layers: Layers | None = None,
 ) -> None:
-    """Write the outputs of rows (n_rows, n_outputs), and their layers if given; enqueues.
+    """Write the outputs (n_rows, n_outputs), and the layers if passed; enqueues.
 
-    The weights are `padded`. The layers are whole tiles of rows; those after the last row of ``x`` are as if they had
-    seen zeros.
+    The weights are `padded`. The layers are whole tiles of rows; those after the last row of ``x`` are computed from
+    zeros.
     """
     from warpdrive_min.training.paths.triton import wide_kernels
 
@@ -212,14 +224,16 @@ def evaluate(
 def gradients(
     slope: torch.Tensor, layers: Layers, matrices: Sequence[torch.Tensor], activation: str, precision: Precision
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the gradient of the first layer before its activation, padded, and those of weights and biases; enqueues.
+    """Return the gradients of a network; enqueues.
+
+    The first is that of the first layer before its activation, padded; then those of weights and biases.
 
     Args:
         slope: Gradient of the outputs, (n_rows, n_outputs) float32.
-        layers: As `evaluate` wrote them, of `n_padded` rows.
+        layers: Layers from `evaluate`, of `n_padded` rows.
         matrices: Weights of each layer.
-        activation: As of `wide`, as the precision.
-        precision: Of products.
+        activation: As in `wide`.
+        precision: As in `wide`.
     """
     _, w2, w3 = matrices
     *slopes, sums = _slopes(slope, layers.hidden_1, layers.hidden_2, w2, w3, activation, precision)
@@ -233,24 +247,24 @@ def gradients(
 
 
 def n_padded(n_rows: int, sizes: Sizes, precision: Precision) -> int:
-    """Return how many rows the layers of so many rows have, where `gradients` go back through them."""
+    """Return the padded number of rows of layers for `gradients`."""
     plan = _plan(precision, *sizes[1:])
     return _multiple(max(n_rows, 1), _most_rows(plan) * _n_parts(n_rows, plan))
 
 
 def whole_tiles(n_rows: int, sizes: Sizes, precision: Precision) -> int:
-    """Return how many rows the layers of so many rows have at least."""
+    """Return the smallest padded number of rows of layers."""
     return _multiple(max(n_rows, 1), _most_rows(_plan(precision, *sizes[1:])))
 
 
 def most_padding(sizes: Sizes, precision: Precision) -> int:
-    """Return a number of rows that `n_padded` never adds."""
+    """Return an upper bound of the rows that `n_padded` adds."""
     plan = _plan(precision, *sizes[1:])
     return _most_rows(plan) * plan.n_parts
 
 
 def bytes_of_row(sizes: Sizes, precision: Precision) -> int:
-    """Return the memory that the layers of a row take, bytes."""
+    """Return the memory of one row's layers, bytes."""
     return sum(_widths(sizes)) * _dtype(precision).itemsize
 
 
@@ -263,7 +277,10 @@ def _slopes(
     activation: str,
     precision: Precision,
 ) -> list[torch.Tensor]:
-    """Return the gradient of each layer before its activation, padded, the first layer's first; then their sums."""
+    """Return the padded gradient of each layer before its activation, then sums.
+
+    The first layer's comes first. The sums are over the rows of each tile.
+    """
     from warpdrive_min.training.paths.triton import wide_kernels
 
     (n_rows, n_outputs), (n_kept, width_1), width_2 = slope.shape, hidden_1.shape, hidden_2.shape[1]
@@ -295,7 +312,7 @@ def _plan(precision: Precision, *widths: int) -> TileSizes:
 
 
 def _widths(sizes: Sizes) -> tuple[int, ...]:
-    """Return the numbers that are kept of a row's inputs and hidden layers."""
+    """Return the padded widths of kept inputs and hidden layers."""
     return _multiple(sizes[0], 8), *(power_of_two(units, LEAST_UNITS) for units in sizes[1:])
 
 
@@ -308,7 +325,7 @@ def _most_rows(plan: TileSizes) -> int:
 
 
 def _n_parts(n_rows: int, plan: TileSizes) -> int:
-    """Return the parts of some rows; few rows are one, as padding them to whole tiles of many would be waste."""
+    """Return the number of parts; few rows are one part, to avoid wasteful padding."""
     return plan.n_parts if n_rows >= LEAST_TILES * _most_rows(plan) * plan.n_parts else 1
 
 
@@ -326,20 +343,23 @@ def _constants(activation: str, plan: TileSizes, tile: Tile, width_1: int, width
 
 
 def _kept(n_rows: int, width: int, plan: TileSizes, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Allocate ``(n_rows, width)`` in the order of a plan."""
+    """Allocate ``(n_rows, width)`` in the memory layout of a plan."""
     shape = (width, n_rows) if plan.by_column else (n_rows, width)
     array = torch.empty(shape, dtype=dtype, device=device)
     return array.T if plan.by_column else array
 
 
 def _over_rows(slopes: torch.Tensor, inputs: torch.Tensor, n_parts: int) -> torch.Tensor:
-    """Return ``slopes.T @ inputs`` in float32, (n_slopes, n_inputs): of parts of the rows, summed in order."""
+    """Return ``slopes.T @ inputs`` in float32, (n_slopes, n_inputs).
+
+    Products of the parts of the rows are summed in order.
+    """
     left, right = (array.view(n_parts, -1, array.shape[1]) for array in (slopes, inputs))
     return torch.bmm(left.mT, right).sum(0, dtype=torch.float32)
 
 
 def _padded(array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return an array padded by zeros behind each of its axes, contiguous."""
+    """Return a contiguous array, padded with zeros at the end of each axis."""
     if array.shape == shape:
         return array.to(dtype).contiguous()
     padded = array.new_zeros(shape, dtype=dtype)
@@ -348,7 +368,7 @@ def _padded(array: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = to
 
 
 def _exchanged(weights: torch.Tensor) -> torch.Tensor:
-    """Return weights with the columns of float32 as `narrow_kernels.exchanged` orders them."""
+    """Return weights; float32 columns are reordered as by `tiles.exchanged`."""
     return weights.unflatten(1, (-1, 4, 2)).mT.flatten(1) if weights.dtype == torch.float32 else weights
 
 

@@ -1,6 +1,6 @@
-"""Triton kernels of a step of Adam: what a vector's norm needs of all its numbers, and the step.
+"""Triton kernels of a step of Adam: sums of squares for the norm, then the step.
 
-The second axis of the grid counts vectors, those of the members of a population, each of which follows the one before.
+The second axis of the grid counts vectors, one for each member of a population. They are contiguous.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import triton.language as tl
 
 @triton.jit
 def add_squares(gradient, step, partial, n, BLOCK: tl.constexpr):
-    """Write a program's sum of squares of ``gradient`` (n,) into ``partial``, and the count of steps behind all sums.
+    """Write each program's sum of squares of ``gradient`` (n,) into ``partial``.
 
-    There `take_step` reads the count, whose first program changes it while others may not have read it.
+    The count of steps is copied behind the sums. `take_step` reads it there, because its first program changes ``step``
+    before others may have read it.
     """
     vector = tl.program_id(1).to(tl.int64)
     partial += vector * (tl.num_programs(0) + 1)
@@ -35,7 +36,7 @@ def take_step(
     n_skipped,
     lr,
     skip,
-    max_norm,  # likewise, or None: MAX_NORM is that of all
+    max_norm,  # (vectors,), or None: MAX_NORM applies to all
     partial,  # (vectors, programs + 1)
     n,
     MAX_NORM: tl.constexpr,
@@ -48,9 +49,10 @@ def take_step(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Take a step with the gradient, shortened to its longest norm if that is positive, on a program's block.
+    """Update a program's block of parameters by the clipped gradient.
 
-    Nothing changes but the norm where that is not finite, which ``n_skipped`` counts, or where ``skip`` is set.
+    The gradient's norm is clipped to its limit if that is positive. If the norm is not finite or ``skip`` is set, only
+    ``norm`` is written. ``n_skipped`` counts the steps whose norm is not finite.
     """
     vector = tl.program_id(1).to(tl.int64)
     partial += vector * (tl.num_programs(0) + 1)
@@ -79,7 +81,7 @@ def take_step(
         tl.store(exp_avg + at, mean, is_inside)
         square = BETA2 * tl.load(exp_avg_sq + at, is_inside, 0.0) + (1.0 - BETA2) * slope * slope
         tl.store(exp_avg_sq + at, square, is_inside)
-        # The first steps' 1 - beta^step has few digits in float32
+        # In float32, 1 - beta^step would have few correct digits in the first steps
         n_steps = done.to(tl.float64)
         rate = (tl.load(lr + vector) / (1.0 - tl.exp(LOG_BETA1 * n_steps))).to(tl.float32)
         bias = tl.sqrt(1.0 - tl.exp(LOG_BETA2 * n_steps)).to(tl.float32)

@@ -1,4 +1,7 @@
-"""Heads and values that are columns of one array, as are their gradients: they are parted and joined without copies."""
+"""Split and join of heads and values without copies.
+
+Both are columns of one array, as are their gradients.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,19 @@ import torch
 
 
 def split(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return all columns but the last, and the last, as views; where their gradients are such views, none is copied."""
+    """Return all columns but the last, and the last, as views.
+
+    If their gradients are such views of one array, the backward pass copies nothing.
+    """
     head, values = _Split.apply(outputs)  # type: ignore[no-untyped-call]
     return head, values
 
 
 def joined(head: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
-    """Return the array (..., n + 1) whose columns ``head`` (..., n) and ``values`` (...) are, or None."""
+    """Return the array that contains both as columns, or None.
+
+    The array is (..., n + 1): ``head`` (..., n) and, as the last column, ``values`` (...).
+    """
     n_columns = head.shape[-1] + 1
     is_next = values.data_ptr() == head.data_ptr() + (n_columns - 1) * head.element_size()
     whole = torch.empty((*values.shape, n_columns), device="meta", dtype=torch.float32)
@@ -34,7 +43,7 @@ class _Split(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int], outputs: torch.Tensor) -> tuple[Any, tuple[int, int]]:
-        """Split what has an axis of networks, not the last one, by torch's own views."""
+        """Split outputs with an axis of networks, which is not the last, by views."""
         return (outputs[..., :-1], outputs[..., -1]), (in_dims[0], in_dims[0])
 
     @staticmethod

@@ -1,9 +1,9 @@
-"""Triton kernels that learn in one pass: a block of rows goes forward, to its loss, and back, without leaving the chip.
+"""Triton kernels that learn in one pass over the rows.
 
-A row here is one agent of one row of a minibatch. Weights stay on the chip, as do the sums of their gradients. With
-IS_MANY there are the networks of a population's members, which the last axis of the grid counts: their parameters,
-minibatches, coefficients and gradients are an axis before all others. Names in capitals are constants of a kernel, as
-in `narrow_kernels` and `loss_kernels`.
+A block of rows passes forward, to its loss, and backward without leaving the chip. A row here is one agent of one row
+of a minibatch. Weights and the sums of their gradients stay on the chip. With IS_MANY, the networks of a population's
+members are computed. The last axis of the grid counts them, and it is the first axis of their parameters, minibatches,
+coefficients and gradients. Names in capitals are constants of a kernel, as in `narrow_kernels` and `loss_kernels`.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from warpdrive_min.training.paths.triton.tiles import (
 
 @triton.jit
 def learn(
-    observations,  # (rows of the rollout, F); where shared what the first layer makes of (minibatch's rows, H1)
+    observations,  # (rows of the rollout, F); if shared, the first layer's outputs (minibatch's rows, H1)
     w1,  # (H1, F)
     b1,
     w2,  # (H2, H1)
     b2,
-    w3,  # (N_OUTPUTS, H2), or None: a network of the value alone
+    w3,  # (N_OUTPUTS, H2), or None for a value network
     b3,
-    v3,  # (1, H2), or None: a network of the policy alone
+    v3,  # (1, H2), or None for a policy network
     c3,
     actions,  # (rows of the rollout, N_TYPES) int32
-    log_probs,  # (rows of the rollout,), as returns and old_values
+    log_probs,  # (rows of the rollout,), like returns and old_values
     returns,
-    advantages,  # of the rollout, or of the minibatch where IS_TAKEN; None: what values are short of the returns by
-    values,  # (rows of the rollout,): written where STORES, else read where the policy's network has no value
+    advantages,  # of the rollout, or of the minibatch if IS_TAKEN; None: returns minus values
+    values,  # (rows of the rollout,): written if STORES; else read if the policy's network has no value
     weights,  # (rows of the minibatch,) or None
     masks,  # (rows of the rollout, N_OUTPUTS) int32 or None
     old_values,  # or None: values are not clipped
     indices,  # (rows of the minibatch,), or None: the first rows of the rollout
-    total,  # 0-d, as vf_loss_coeff and entropy_coeff, of which each network has its own
-    vf_loss_coeff,
+    total,  # 0-d
+    vf_loss_coeff,  # 0-d, or one for each network, like entropy_coeff
     entropy_coeff,
-    clip_param,  # of each network, or None: CLIP_PARAM is that of all
-    slopes,  # (minibatch's rows, blocks of agents, H1), where shared, else None
-    of_agents,  # (programs, ROWS, H1), likewise
+    clip_param,  # one for each network, or None: CLIP_PARAM applies to all
+    slopes,  # (minibatch's rows, blocks of agents, H1) if observations are shared, else None
+    of_agents,  # (programs, ROWS, H1) if observations are shared, else None
     partial,  # (programs, partial_stride)
     partial_stride,
     n_rows,
@@ -86,17 +86,18 @@ def learn(
     PRODUCT: tl.constexpr,
     IS_MANY: tl.constexpr,
 ):
-    """Write into a program's row of ``partial`` what its rows add to the gradients, and the weighted sums of its terms.
+    """Write each program's gradients and weighted sums of terms into ``partial``.
 
-    Gradients are in the order w1, b1, w2, b2, outputs' weights and biases, the value last. Each program takes every so
-    many-th block of rows. The value, where there is one, is output N_OUTPUTS.
+    A program writes one row of ``partial``, and strides over blocks of rows. Gradients are in the order w1, b1, w2, b2,
+    outputs' weights and biases, the value last. The value, if any, is output N_OUTPUTS.
 
-    Where observations are shared, OWN_COLUMNS is no None, ``n_rows`` counts those of environments, and a program has a
-    block of agents of every so many-th: it adds its own columns' weights to what is shared, and writes gradients of
-    both in place of that of w1, sums over the block's agents, and over its rows.
+    If observations are shared, OWN_COLUMNS is not None, and ``n_rows`` counts rows of environments. A program then has
+    one block of agents, and strides over environments. It adds the agents' own columns of the weights to the shared
+    outputs. Instead of the gradient of w1, it writes the gradient of these sums twice: summed over the block's agents
+    (``slopes``), and summed over its rows (``of_agents``).
     """
     is_shared: tl.constexpr = OWN_COLUMNS is not None
-    has_room: tl.constexpr = not is_shared and F < BLOCK_F  # for a feature that is 1: its weights are the first biases
+    has_room: tl.constexpr = not is_shared and F < BLOCK_F  # for a constant feature 1, with the first biases as weights
     clip = CLIP_PARAM
     if IS_MANY:
         network = tl.program_id(1).to(tl.int64)
@@ -140,7 +141,7 @@ def learn(
     sums = tl.zeros((ROWS,), tl.float32)
     policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum = sums, sums, sums, sums, sums
     features, column = tl.arange(0, BLOCK_F), tl.arange(0, BLOCK_O)[None, :]
-    while first < n_rows:  # registers are short: biases are read anew
+    while first < n_rows:  # to save registers, biases are loaded in each iteration
         if is_shared:
             row, is_row = first * N_AGENTS + agent, agent < N_AGENTS
         else:
@@ -255,17 +256,20 @@ def learn(
 @triton.jit
 def add_up(
     partial,  # (n_programs, n_columns)
-    places,  # (n_columns,) int32: of a number of the gradient, behind these of a term, or -1: of none
+    places,  # (n_columns,) int32: index in the gradient followed by the terms, or -1 for neither
     total,
     gradient,  # (n_parameters,)
-    terms,  # (5, networks), as `loss_kernels` orders them
+    terms,  # (5, networks), in the order of `loss_kernels`
     n_programs,
     n_columns,
     n_parameters,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Add the rows of ``partial`` in order: gradients, and terms, which are divided by ``total``."""
+    """Sum the rows of ``partial`` in order, to gradients and terms.
+
+    Terms are divided by ``total``.
+    """
     network = tl.program_id(1).to(tl.int64)
     partial, gradient = partial + network * n_programs * n_columns, gradient + network * n_parameters
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -285,7 +289,7 @@ def add_up(
 
 @triton.jit
 def _last(w3, b3, v3, c3, N_OUTPUTS: tl.constexpr, H2: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_H2: tl.constexpr):
-    """Return weights (BLOCK_O, BLOCK_H2) and biases of the outputs, of which the value is the last."""
+    """Load weights (BLOCK_O, BLOCK_H2) and biases of the outputs, the value last."""
     output, unit = tl.arange(0, BLOCK_O), tl.arange(0, BLOCK_H2)[None, :]
     weights, biases = tl.zeros((BLOCK_O, BLOCK_H2), tl.float32), tl.zeros((BLOCK_O,), tl.float32)
     if w3 is not None:
@@ -302,7 +306,10 @@ def _last(w3, b3, v3, c3, N_OUTPUTS: tl.constexpr, H2: tl.constexpr, BLOCK_O: tl
 def _categorical(
     outputs, is_allowed, actions, source, is_row, column, j: tl.constexpr, N_TYPES: tl.constexpr, SIZES: tl.constexpr
 ):
-    """Return a type's log-probability, entropy, and tiles: probabilities p, p log p, the one chosen, those allowed."""
+    """Return an action type's log-probability, entropy, and tiles.
+
+    The tiles are probabilities p, p log p, the chosen one, and those allowed.
+    """
     start: tl.constexpr = first_choice(SIZES, j)
     is_free = is_allowed & (column >= start) & (column < start + SIZES[j])
     is_chosen = column - start == tl.load(actions + source * N_TYPES + j, is_row, 0)[:, None]

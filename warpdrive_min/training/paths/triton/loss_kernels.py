@@ -1,7 +1,8 @@
-"""Triton kernels of the loss of A2C and PPO: terms and gradients in one pass over the rows, then their sums.
+"""Triton kernels of the loss of A2C and PPO.
 
-A row here is one agent of one row of a minibatch. Tiles are (BLOCK rows, choices of a type, or numbers of an action);
-names in capitals are constants of a kernel. `warpdrive_min.training.algorithms.losses` says the same in torch.
+One kernel computes terms and gradients in one pass over the rows; another sums them. A row here is one agent of one row
+of a minibatch. Tiles are (BLOCK rows, choices of a type or numbers of an action). Names in capitals are constants of a
+kernel. `warpdrive_min.training.algorithms.losses` is the same in torch.
 """
 
 from __future__ import annotations
@@ -10,26 +11,32 @@ import triton
 import triton.language as tl
 
 SUMS = tl.constexpr(5)
-"""Policy term, value term, entropy, approximate KL, clipped rows; what follows them is the gradient of log_std."""
+"""Number of sums: policy, value, entropy, approximate KL, clipped rows.
+
+The gradient of log_std follows them.
+"""
 LEAST = tl.constexpr(-3.4028234663852886e38)
-"""The logit of a forbidden choice, or of none: not -inf, whose product with a probability of 0 would be NaN."""
+"""Logit of forbidden choices and of padding.
+
+Not -inf, because its product with a probability of 0 would be NaN.
+"""
 HALF_LOG_TWO_PI = tl.constexpr(0.9189385332046727)
 
 
 @triton.jit
 def evaluate(
-    head,  # (n_rows, N_OUTPUTS), a row every HEAD_STRIDE numbers, as d_head
-    values,  # (n_rows,), one every VALUE_STRIDE numbers, as d_values
+    head,  # (n_rows, N_OUTPUTS), row stride HEAD_STRIDE, like d_head
+    values,  # (n_rows,), stride VALUE_STRIDE, like d_values
     actions,  # (rows of the rollout, N_TYPES), int32 or float32
-    log_probs,  # (rows of the rollout,), as returns and old_values
+    log_probs,  # (rows of the rollout,), like returns and old_values
     returns,
-    advantages,  # (n_rows,), or None: what the values are short of the returns by
+    advantages,  # (n_rows,), or None: returns minus values
     weights,  # (rows of the minibatch,) or None
     masks,  # (rows of the rollout, N_OUTPUTS) int32 or None
     old_values,  # or None: values are not clipped
     log_std,  # (N_TYPES,) or None: the actions are discrete
-    indices,  # (rows of the minibatch,) int32 or int64, or None: rows are those of the rollout
-    total,  # 0-d, as vf_loss_coeff and entropy_coeff
+    indices,  # (rows of the minibatch,) int32 or int64, or None: the first rows of the rollout
+    total,  # 0-d, like vf_loss_coeff and entropy_coeff
     vf_loss_coeff,
     entropy_coeff,
     d_head,
@@ -48,9 +55,9 @@ def evaluate(
     BLOCK: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Write gradients of rows, and into a program's row of ``partial`` the weighted sums of the rows it took.
+    """Write gradients of rows, and each program's weighted sums into ``partial``.
 
-    Each program takes every so many-th block of rows.
+    A program strides over blocks of rows.
     """
     scale = 1.0 / tl.load(total)
     value_scale = tl.load(vf_loss_coeff) * scale
@@ -167,7 +174,10 @@ def add_up(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Write the loss, its terms and the gradient of log_std from the sums of all programs; one program, in order."""
+    """Write the loss, its terms and the gradient of log_std.
+
+    One program adds the sums of all programs in order.
+    """
     column = tl.arange(0, COLUMNS)
     added = tl.zeros((ROWS, COLUMNS), tl.float32)
     first = 0
@@ -187,7 +197,7 @@ def add_up(
 
 @triton.constexpr_function
 def first_choice(sizes, j):
-    """Return where the choices of a type start among those of all."""
+    """Return the index of a type's first choice among those of all types."""
     return sum(sizes[:j])
 
 
@@ -204,7 +214,10 @@ def _categorical(
     N_OUTPUTS: tl.constexpr,
     HEAD_STRIDE: tl.constexpr,
 ):
-    """Return a type's log-probability, entropy, and tiles: probabilities p, p log p, the one chosen, those allowed."""
+    """Return an action type's log-probability, entropy, and tiles.
+
+    The tiles are probabilities p, p log p, the chosen one, and those allowed.
+    """
     choices = tl.arange(0, triton.next_power_of_2(SIZE))
     is_allowed = is_row[:, None] & (choices < SIZE)[None, :]
     logits = tl.load(head + local[:, None] * HEAD_STRIDE + START + choices[None, :], is_allowed, 0.0)
@@ -218,7 +231,10 @@ def _categorical(
 
 @triton.jit
 def categorical(logits, is_allowed, is_chosen):
-    """Return the log-probabilities of the choices of rows, entropies, and tiles: probabilities p, and p log p."""
+    """Return log-probabilities of the rows' choices, entropies, and tiles.
+
+    The tiles are probabilities p, and p log p.
+    """
     logits = tl.where(is_allowed, logits, LEAST)
     shifted = logits - tl.max(logits, 1)[:, None]
     powers = tl.exp(shifted)
@@ -226,7 +242,7 @@ def categorical(logits, is_allowed, is_chosen):
     chance = powers * (1.0 / norm)[:, None]
     log_chance = shifted - tl.log(norm)[:, None]
     product = chance * log_chance
-    # A type whose every choice is forbidden has no say
+    # A type whose choices are all forbidden contributes nothing
     is_free = tl.max(is_allowed.to(tl.int32), 1) > 0
     log_prob = tl.where(is_free, tl.sum(tl.where(is_chosen, log_chance, 0.0), 1), 0.0)
     entropy = tl.where(is_free, -tl.sum(product, 1), 0.0)
@@ -235,7 +251,7 @@ def categorical(logits, is_allowed, is_chosen):
 
 @triton.jit
 def _gaussian(head, actions, scales, local, source, is_row, N_TYPES: tl.constexpr, HEAD_STRIDE: tl.constexpr):
-    """Return how many deviations the actions are from the mean, log-density and entropy."""
+    """Return the actions' z-scores, log-densities and entropy."""
     outputs = tl.arange(0, triton.next_power_of_2(N_TYPES))
     is_output = (outputs < N_TYPES)[None, :]
     is_inside = is_row[:, None] & is_output
@@ -249,7 +265,10 @@ def _gaussian(head, actions, scales, local, source, is_row, N_TYPES: tl.constexp
 
 @triton.jit
 def surrogate(log_ratio, advantage, clip_param):
-    """Return PPO's terms and their derivative by the log-probability; ties go half and half, as in torch."""
+    """Return PPO's clipped surrogate terms and their derivative.
+
+    The derivative is with respect to the log-probability. In a tie each side gets half of the derivative, as in torch.
+    """
     low, high = 1.0 - clip_param, 1.0 + clip_param
     ratio = tl.exp(log_ratio)
     is_within = (ratio >= low) & (ratio <= high)
@@ -262,7 +281,10 @@ def surrogate(log_ratio, advantage, clip_param):
 
 @triton.jit
 def clipped_error(value, target, old_value, CLIP: tl.constexpr):
-    """Return the larger squared error, of a value and of it clipped around the old one, and its derivative."""
+    """Return the value loss with clipping, and its derivative.
+
+    It is the larger squared error of the value and of the value clipped around the old one.
+    """
     moved = value - old_value
     is_within = tl.abs(moved) <= CLIP
     clipped = old_value + tl.where(moved < -CLIP, -CLIP, tl.where(moved > CLIP, CLIP, moved))
@@ -275,7 +297,10 @@ def clipped_error(value, target, old_value, CLIP: tl.constexpr):
 
 @triton.jit
 def _share(first, second):
-    """Return the share of the gradient that the first of two numbers gets: 1 if it is larger, half in a tie, else 0."""
+    """Return the first number's share of a maximum's gradient.
+
+    It is 1 if the number is larger, half in a tie, else 0.
+    """
     return tl.where(first > second, 1.0, tl.where(first == second, 0.5, 0.0))
 
 

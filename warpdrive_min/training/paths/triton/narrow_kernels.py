@@ -1,13 +1,13 @@
-"""Triton kernels of a perceptron with two narrow hidden layers; a block of rows stays on the chip all the way through.
+"""Triton kernels of a perceptron with two narrow hidden layers.
 
-Where the first layer has too many weights to stay there too (IS_STREAMED), its inputs and weights come in chunks of
-features. `forward` then keeps the first hidden layer, from which `backward` goes on, and `first_layer` reads the inputs
-once more for the gradient of the first weights, as that would not stay in registers.
+A block of rows stays on the chip through all layers. If the first layer has too many weights for the chip
+(IS_STREAMED), its inputs and weights are loaded in chunks of features. `forward` then stores the first hidden layer,
+from which `backward` continues. `first_layer` reads the inputs again for the gradient of the first weights, which would
+not fit into the registers of `backward`.
 
-Weights are those of `torch.nn.Linear`, (outputs, inputs) row by row. With IS_MANY there are several networks, which the
-last axis of the grid counts, and all arrays have those of a network after those of the one before. Names in capitals
-are constants of a kernel: sizes of blocks are powers of two, what they exceed the true sizes by is filled with zeros
-and never stored.
+Weights are those of `torch.nn.Linear`, (outputs, inputs) row by row. With IS_MANY, several networks are computed. The
+last axis of the grid counts them, and it is the first axis of all arrays. Names in capitals are constants of a kernel.
+Block sizes are powers of two; entries beyond the true sizes are filled with zeros and never stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from warpdrive_min.training.paths.triton.tiles import (
 
 @triton.jit
 def _rows(at, first, n_rows, n_columns: tl.constexpr, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows ``first`` and following of a matrix (n_rows, n_columns), which lie ``stride`` apart."""
+    """Load a block of rows from ``first`` on.
+
+    The matrix is (n_rows, n_columns), with row stride ``stride``.
+    """
     row = first + tl.arange(0, ROWS)[:, None].to(tl.int64)
     column = tl.arange(0, COLUMNS)[None, :]
     return tl.load(at + row * stride + column, mask=(row < n_rows) & (column < n_columns), other=0.0)
@@ -40,7 +43,10 @@ def _rows(at, first, n_rows, n_columns: tl.constexpr, stride, ROWS: tl.constexpr
 
 @triton.jit
 def _chunk(at, first, n_left, start, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load columns ``start`` and following of ``n_left`` rows from ``first`` on; if these are ROWS, none is masked."""
+    """Load columns from ``start`` on of ``n_left`` rows from ``first`` on.
+
+    If ``n_left`` is ROWS, no row is masked.
+    """
     row, column = tl.arange(0, ROWS)[:, None], start + tl.arange(0, COLUMNS)[None, :]
     return tl.load(at + first * n_columns + row * n_columns + column, (row < n_left) & (column < n_columns), 0.0)
 
@@ -81,10 +87,12 @@ def forward(
     IS_MANY: tl.constexpr,
     STAGES: tl.constexpr = 1,
 ):
-    """Write ``out`` (n_rows, O) of ``x`` (n_rows, F); each program takes every so many-th block of rows.
+    """Write ``out`` (n_rows, O) for ``x`` (n_rows, F).
 
-    Where IS_STREAMED, BLOCK_F features are a chunk; IS_SHORT says that there are fewer than ROWS rows. With KEEPS the
-    first hidden layer is written into ``kept`` (n_rows, H1).
+    A program strides over blocks of rows.
+
+    With IS_STREAMED, a chunk has BLOCK_F features, and IS_SHORT means fewer than ROWS rows. With KEEPS the first hidden
+    layer is written into ``kept`` (n_rows, H1).
     """
     if IS_MANY:
         network = tl.program_id(1).to(tl.int64)
@@ -102,7 +110,7 @@ def forward(
     while block < n_rows:
         first = block
         if IS_STREAMED:
-            if not IS_SHORT:  # the last block takes rows of the one before, to the same results, so that none is masked
+            if not IS_SHORT:  # the last block overlaps the one before, with the same results, so that no row is masked
                 first = tl.minimum(first, n_rows - ROWS)
             total = tl.zeros((ROWS, BLOCK_H1), tl.float32)
             for start in tl.range(0, F, BLOCK_F, num_stages=STAGES):
@@ -147,15 +155,16 @@ def backward(
     NEEDS_X: tl.constexpr,
     IS_MANY: tl.constexpr,
 ):
-    """Write into a program's row of ``partial`` what its rows add to the gradients of w1, b1, w2, b2, w3 and b3.
+    """Write each program's gradients of w1, b1, w2, b2, w3 and b3 into ``partial``.
 
-    Hidden layers are computed once more from ``x``. With NEEDS_X the gradient of ``x`` is written into ``d_x``.
+    A program writes one row, the sum over its rows. Hidden layers are recomputed from ``x``. With NEEDS_X the gradient
+    of ``x`` is written into ``d_x``.
 
-    Rows of ``d_out`` lie ``d_out_stride`` apart. Triton must not know that this is 1: a single output would then be
-    loaded along the rows, and the products that follow accessed memory illegally on an H200 (ADR 0013).
+    Rows of ``d_out`` have the stride ``d_out_stride``. Triton must not know that it is 1: a single output would then be
+    loaded along the rows, and the following products accessed memory illegally on an H200 (ADR 0013).
 
-    Where IS_STREAMED, ``x`` is the first hidden layer, ``d_x`` takes its gradient before the activation, and
-    ``partial`` begins with b1.
+    With IS_STREAMED, ``x`` is the first hidden layer, ``d_x`` gets its gradient before the activation, and ``partial``
+    starts with b1.
     """
     program = tl.program_id(0).to(tl.int64)
     if IS_MANY:
@@ -166,7 +175,7 @@ def backward(
         w1, b1 = w1 + network * (H1 * F), b1 + network * H1
         w2, b2 = w2 + network * (H2 * H1), b2 + network * H2
         w3, d_out = w3 + network * (O * H2), d_out + network * n_rows * d_out_stride
-    # Matrix units that read shared memory make 64 rows at once: of w1 and its transpose, the one that has them.
+    # Matrix units that read shared memory compute 64 rows at once: use w1 or its transpose, whichever has 64 rows.
     is_upright: tl.constexpr = BLOCK_H1 >= 64 and BLOCK_H2 >= 64 and BLOCK_F == 16 and BLOCK_O == 16
     if not IS_STREAMED:
         first_weights = matrix(w1, H1, F, BLOCK_H1, BLOCK_F)
@@ -179,7 +188,7 @@ def backward(
     d_b2 = tl.zeros((ROWS // 16, 8, BLOCK_H2), tl.float32)
     d_b3 = tl.zeros((ROWS // 16, 8, BLOCK_O), tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
-    while first < n_rows:  # registers are short: biases are read anew
+    while first < n_rows:  # to save registers, biases are loaded in each iteration
         d_outputs = _rows(d_out, first, n_rows, O, d_out_stride, ROWS, BLOCK_O)
         if IS_STREAMED:
             hidden1 = _rows(x, first, n_rows, H1, H1, ROWS, BLOCK_H1)
@@ -225,10 +234,11 @@ def first_layer(
     IS_MANY: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Write into a row of ``partial``, (H1, F), what a program's rows and BLOCK_F features add to the gradient of w1.
+    """Write each program's gradient of w1 into ``partial``, rows of (H1, F).
 
-    ``slopes``, (n_rows, H1), are the gradient of the first layer before its activation. Programs that share rows are
-    neighbours: all but the first of them find the slopes in the cache.
+    It is the sum over the program's rows, for BLOCK_F features. ``slopes``, (n_rows, H1), are the gradient of the first
+    layer before its activation. Programs that share rows are neighbours, so all but the first find the slopes in the
+    cache.
     """
     program = tl.program_id(1).to(tl.int64)
     if IS_MANY:

@@ -1,4 +1,4 @@
-"""Triton kernels that move short rows to other places."""
+"""Triton kernels that gather and scatter short rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import triton.language as tl
 
 @triton.jit
 def take(array, indices, out, n_rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Write row ``indices[i]`` of ``array`` (..., WIDTH) into row i of ``out`` (n_rows, WIDTH)."""
+    """Gather rows: ``out[i] = array[indices[i]]``.
+
+    ``array`` is (..., WIDTH), and ``out`` is (n_rows, WIDTH).
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     is_inside = (row < n_rows)[:, None] & (column < WIDTH)[None, :]
@@ -19,8 +22,8 @@ def take(array, indices, out, n_rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, C
 
 @triton.jit
 def of_agents(
-    some,  # (n_rows / N, N, WIDTH), whose rows lie STRIDE apart
-    whole,  # (n_rows / N, N_ALL, WIDTH), STRIDE_ALL apart
+    some,  # (n_rows / N, N, WIDTH), with row stride STRIDE
+    whole,  # (n_rows / N, N_ALL, WIDTH), with row stride STRIDE_ALL
     agents,  # (N,)
     n_rows,
     N: tl.constexpr,
@@ -32,7 +35,10 @@ def of_agents(
     COLUMNS: tl.constexpr,
     IS_PLACING: tl.constexpr,
 ):
-    """Write rows ``agents`` of each environment of ``whole`` into ``some``; where IS_PLACING, the other way round."""
+    """Copy rows ``agents`` of each environment from ``whole`` to ``some``.
+
+    With IS_PLACING, copy from ``some`` to ``whole``.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)[None, :]
     is_row = row < n_rows

@@ -1,4 +1,4 @@
-"""Triton kernels of what comes after the first layer of a perceptron on observations that agents share."""
+"""Triton kernels of a perceptron on shared observations, after its first layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from warpdrive_min.training.paths.triton.tiles import activate, chained, matrix,
 def own_weights(
     w1, agent, F: tl.constexpr, H1: tl.constexpr, BLOCK_H1: tl.constexpr, N_AGENTS: tl.constexpr, OWN: tl.constexpr
 ):
-    """Load the first layer's weights (H1, F) of the columns in which agents mark themselves, (agents, BLOCK_H1)."""
+    """Load the agents' own columns of the first layer's weights, (agents, BLOCK_H1).
+
+    ``w1`` is (H1, F). An agent's own column is the feature with which it marks itself.
+    """
     unit = tl.arange(0, BLOCK_H1)[None, :]
     return tl.load(w1 + unit * F + OWN + agent[:, None], (agent < N_AGENTS)[:, None] & (unit < H1), 0.0)
 
@@ -40,7 +43,7 @@ def forward(
     ACTIVATION: tl.constexpr,
     PRODUCT: tl.constexpr,
 ):
-    """Write ``out``; each program has a block of agents, of every so many-th environment."""
+    """Write ``out``; a program has one block of agents, and strides over environments."""
     n_blocks: tl.constexpr = (N_AGENTS + ROWS - 1) // ROWS
     agent = tl.program_id(0) % n_blocks * ROWS + tl.arange(0, ROWS)
     output = tl.arange(0, BLOCK_O)[None, :]

@@ -1,4 +1,4 @@
-"""Sizes of Triton's blocks and grids, and kinds of products."""
+"""Sizes of Triton blocks and grids, and kinds of products."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ if TYPE_CHECKING:
     from warpdrive_min.training.config import Precision
 
 PRODUCTS: Final[dict[Precision, str]] = {"fp32": "bf16x6", "tf32": "tf32", "bf16": "bf16"}
-"""Kind of product by precision, where layers are resident. Six products of bfloat16, "bf16x6", have the errors of
-float32; so have three of TF32, "tf32x3", whose operands take more of the chip.
+"""Kind of product by precision, for layers that stay on the chip.
+
+Six products of bfloat16, "bf16x6", have the errors of float32. So have three of TF32, "tf32x3", but their operands take
+more of the chip.
 """
 
 
 def power_of_two(size: int, least: int = 1) -> int:
-    """Return the least power of two that is no less than either; ``least`` is one itself."""
+    """Return the smallest power of two of at least ``size`` and ``least``.
+
+    ``least`` must be a power of two.
+    """
     return max(least, 1 << (size - 1).bit_length())
 
 
 def block_of(size: int) -> int:
-    """Return the size of a block that holds a size; matrix units take 16 at least."""
+    """Return the block size for a size; matrix units need at least 16."""
     return power_of_two(size, 16)
 
 
 def n_programs(n_rows: int, rows_of_block: int, per_processor: float, device: torch.device, n_networks: int = 1) -> int:
-    """Return how many programs share the blocks of the rows of a network."""
+    """Return the number of programs that share a network's blocks of rows."""
     at_once = int(per_processor * _processors(device))
     return max(1, min(-(-n_rows // rows_of_block), -(-at_once // n_networks)))
 

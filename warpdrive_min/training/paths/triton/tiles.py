@@ -1,6 +1,6 @@
 """Operations on tiles in Triton: activations, products, loads and stores.
 
-ACTIVATION is a name as `activations.in_kernels` gives it.
+ACTIVATION is a name from `activations.in_kernels`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,18 @@ FAR_TANH = tl.constexpr("""{
     mul.f32 over, over, under;
     copysign.f32 $0, $1, over;
 }""")
-"""(1 - s) / (1 + s), s = exp(-2 |z|), with the sign of z, without the steps that exp and / take for tiny results."""
+"""PTX code of tanh: (1 - s) / (1 + s) with s = exp(-2 |z|) and the sign of z.
+
+It omits the extra instructions of exp and / for denormal results.
+"""
 
 
 @triton.jit
 def activate(z, ACTIVATION: tl.constexpr):
-    """Return the activation of z, "tanh" within a few ulp; what is not a number stays so, as in torch."""
+    """Return the activation of z.
+
+    "tanh" is within a few ulp. NaN propagates, as in torch.
+    """
     if ACTIVATION == "tanh.approx":
         return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [z], tl.float32, is_pure=True, pack=1)
     if ACTIVATION == "tanh" or ACTIVATION == "tanh.ptx":
@@ -42,7 +48,7 @@ def activate(z, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def derivative(hidden, ACTIVATION: tl.constexpr):
-    """Return the derivative of the activation by what came out of it."""
+    """Return the activation's derivative from its outputs ``hidden``."""
     if ACTIVATION == "relu":
         return tl.where(hidden > 0, 1.0, 0.0)
     return 1.0 - hidden * hidden
@@ -50,7 +56,7 @@ def derivative(hidden, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def times(a, b, PRODUCT: tl.constexpr):
-    """Multiply matrices: of bfloat16 operands, or as `tl.dot` knows it."""
+    """Multiply matrices, with bfloat16 operands or a precision of `tl.dot`."""
     if PRODUCT == "bf16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
     else:
@@ -59,10 +65,11 @@ def times(a, b, PRODUCT: tl.constexpr):
 
 @triton.jit
 def exchanged(tile):
-    """Return float32 columns, a multiple of eight, of a product in the order in which the next one takes them.
+    """Reorder a product's float32 columns for the next product.
 
-    Matrix units leave neighbouring columns in one thread, and take such that are four apart from one: in this order
-    nothing moves. A sum over columns does not depend on it, but for rounding, if the other operand's rows follow suit.
+    Their number is a multiple of eight. Matrix units leave neighbouring columns in one thread, but read columns four
+    apart from one thread. In this order no data moves between threads. A sum over columns changes only by rounding, if
+    the other operand's rows have the same order.
     """
     eights = tl.reshape(tile, (tile.shape[0], tile.shape[1] // 8, 4, 2))
     return tl.reshape(tl.permute(eights, (0, 1, 3, 2)), tile.shape)
@@ -70,16 +77,16 @@ def exchanged(tile):
 
 @triton.jit
 def chained(a, b, PRODUCT: tl.constexpr):
-    """Multiply ``a``, which comes from a product, by ``b``."""
+    """Multiply ``a``, the result of a product, by ``b``."""
     if PRODUCT == "tf32" or PRODUCT == "tf32x3":
         return times(exchanged(a), tl.trans(exchanged(tl.trans(b))), PRODUCT)
-    else:  # of two bytes matrix units take columns as they leave them
+    else:  # for two-byte numbers matrix units read columns in the order in which they write them
         return times(a, b, PRODUCT)
 
 
 @triton.jit
 def matrix(at, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load a matrix (n_rows, n_columns) that lies row by row into a block."""
+    """Load a row-major matrix (n_rows, n_columns) into a block."""
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     return tl.load(at + row * n_columns + column, mask=(row < n_rows) & (column < n_columns), other=0.0)
 
@@ -95,14 +102,20 @@ def vector(at, n: tl.constexpr, BLOCK: tl.constexpr):
 def store_transposed(
     at, block, start, n_rows: tl.constexpr, n_columns: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """Store a block that holds rows ``start`` and following of the transpose of a matrix (n_columns, n_rows)."""
+    """Store a block of the transpose of a matrix (n_columns, n_rows).
+
+    The block has the transpose's rows from ``start`` on.
+    """
     row, column = start + tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     tl.store(at + column * n_rows + row, block, mask=(row < n_rows) & (column < n_columns))
 
 
 @triton.jit
 def fold(tile):
-    """Return a tile (rows, n) as sums of two rows each, (rows / 16, 8, n): matrix units leave both in one thread."""
+    """Sum pairs of a tile's rows (rows, n), to (rows / 16, 8, n).
+
+    Matrix units leave both rows of a pair in one thread.
+    """
     return tl.sum(tl.reshape(tile, (tile.shape[0] // 16, 2, 8, tile.shape[1])), 1)
 
 
@@ -116,8 +129,9 @@ def unfold(folded):
 def across(a, b, PRODUCT: tl.constexpr):
     """Multiply the transpose of ``a`` (rows, n) by ``b`` (rows, m), to (n, m).
 
-    Of 32 columns of ``b`` it makes the transpose, whose 32 rows are too few for the matrix units that read shared
-    memory: on Hopper these read other numbers there, or none of theirs (ADR 0013).
+    If ``b`` has 32 columns, it computes the transposed product. Its 32 rows are too few for the matrix units that read
+    shared memory, so other units compute it. On Hopper the former read wrong numbers or beyond shared memory (ADR
+    0013).
     """
     if a.shape[1] >= 64 and b.shape[1] == 32:
         return tl.trans(times(tl.trans(b), a, PRODUCT))
@@ -127,9 +141,10 @@ def across(a, b, PRODUCT: tl.constexpr):
 
 @triton.jit
 def pull_back(d_out, hidden, weights, d_weights, d_bias, ACTIVATION: tl.constexpr, PRODUCT: tl.constexpr):
-    """Return the gradient of what ``hidden`` is the activation of, and those of a layer with these rows added.
+    """Compute a layer's backward pass for a block of rows.
 
-    ``d_out`` (rows, outputs) is the gradient of what the layer makes of ``hidden``; ``d_weights`` is transposed.
+    Returns the gradient of ``hidden`` before its activation, and the gradients of weights and bias with these rows
+    added. ``d_out`` (rows, outputs) is the gradient of the layer's outputs; ``d_weights`` is transposed.
     """
     d_weights += across(hidden, d_out, PRODUCT)
     d_bias += fold(d_out)
@@ -151,7 +166,10 @@ def store_behind_first(
     BLOCK_H2: tl.constexpr,
     BLOCK_O: tl.constexpr,
 ):
-    """Store the gradients of all but the first weights, one after the other; other biases' are folded."""
+    """Store the gradients of all but the first weights, one after the other.
+
+    ``d_b2`` and ``d_b3`` are folded.
+    """
     tl.store(at + tl.arange(0, BLOCK_H1), d_b1, mask=tl.arange(0, BLOCK_H1) < H1)
     at += H1
     store_transposed(at, d_w2, 0, H1, H2, BLOCK_H1, BLOCK_H2)

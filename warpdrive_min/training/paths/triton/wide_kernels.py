@@ -1,10 +1,10 @@
-"""Triton kernels of a wide perceptron: both hidden layers of a tile of rows in one pass, forward and backward.
+"""Triton kernels of a perceptron with two wide hidden layers.
 
-A program owns BLOCK_ROWS rows. It makes the first product of a pass BLOCK_COLUMNS columns at a time, and multiplies
-them into the accumulator of the second one at once: hidden layers stay on the chip, and are written only where a later
-pass needs them. What is kept for a later pass has n_padded rows, so that no row of it is masked, and lies by rows, or
-by columns (BY_COLUMN), as the matrix units take float32 operands of a sum over rows. Weights come padded by zeros to
-whole blocks; all operands of products are of the weights' type.
+One pass, forward or backward, computes both hidden layers of a tile of rows. A program owns BLOCK_ROWS rows. It
+computes BLOCK_COLUMNS columns of the pass's first product, and multiplies them into the accumulator of the second one
+at once. So hidden layers stay on the chip, and are written only if a later pass needs them. Kept arrays have n_padded
+rows, so that no row is masked. They are stored by row, or by column (BY_COLUMN) as matrix units need float32 operands
+of a sum over rows. Weights are padded with zeros to whole blocks. All operands of products have the weights' type.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from warpdrive_min.training.paths.triton.tiles import activate, derivative, exch
 def forward(
     x,  # (n_rows, N_INPUTS) float32
     w1,  # (WIDTH_1, N_CHUNKS * BLOCK_INPUTS)
-    b1,  # (WIDTH_1,) float32, as all biases
-    w2,  # (WIDTH_2, WIDTH_1), as w3 with columns as `_chained` takes them
+    b1,  # (WIDTH_1,) float32, like all biases
+    w2,  # (WIDTH_2, WIDTH_1), like w3 with columns in the order of `_chained`
     b2,
     w3,  # (BLOCK_OUTPUTS, WIDTH_2)
     b3,  # (N_OUTPUTS,)
     out,  # (n_rows, N_OUTPUTS) float32
-    kept_x,  # (n_padded, KEPT_INPUTS), of the weights' type, as all that is kept
+    kept_x,  # (n_padded, KEPT_INPUTS), of the weights' type, like all kept arrays
     kept_1,  # (n_padded, WIDTH_1)
     kept_2,  # (n_padded, WIDTH_2)
     n_rows,
@@ -44,7 +44,10 @@ def forward(
     KEEPS: tl.constexpr,
     BY_COLUMN: tl.constexpr,
 ):
-    """Evaluate a tile; where KEEPS, write inputs and hidden layers too, inputs padded by zeros."""
+    """Write the outputs of a tile; with KEEPS also inputs and hidden layers.
+
+    Inputs are padded with zeros.
+    """
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     is_row = (rows < n_rows)[:, None]
     inputs = ()
@@ -90,10 +93,10 @@ def forward(
 def backward(
     slope,  # (n_rows, N_OUTPUTS) float32: gradient of the outputs
     w3,  # (WIDTH_2, BLOCK_OUTPUTS): transposed
-    w2,  # (WIDTH_1, WIDTH_2): transposed, with columns as `_chained` takes them
+    w2,  # (WIDTH_1, WIDTH_2): transposed, with columns in the order of `_chained`
     kept_1,
     kept_2,
-    slope_3,  # (n_padded, KEPT_OUTPUTS): of the outputs, padded by zeros
+    slope_3,  # (n_padded, KEPT_OUTPUTS): of the outputs, padded with zeros
     slope_2,  # (n_padded, WIDTH_2): of the second layer before its activation
     slope_1,  # (n_padded, WIDTH_1): of the first one
     sums,  # (n_programs, WIDTH_1 + WIDTH_2 + BLOCK_OUTPUTS) float32: of slopes 1, 2, 3 over each tile's rows
@@ -109,7 +112,7 @@ def backward(
     ACTIVATION: tl.constexpr,
     BY_COLUMN: tl.constexpr,
 ):
-    """Carry the gradient of the outputs back to both hidden layers of a tile."""
+    """Compute a tile's gradients of both hidden layers from that of the outputs."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     sums += tl.program_id(0).to(tl.int64) * (WIDTH_1 + WIDTH_2 + BLOCK_OUTPUTS)
     outputs = tl.arange(0, BLOCK_OUTPUTS)
@@ -145,7 +148,10 @@ def backward(
 
 @triton.jit
 def _chained(a, weights, total):
-    """Add the product of what comes from one, and of weights, whose columns of float32 are `exchanged`."""
+    """Add to ``total`` the product of ``a``, itself a product's result, and weights.
+
+    Float32 weights have their columns in the order of `exchanged`.
+    """
     if weights.dtype == tl.float32:
         a = exchanged(a)
     return tl.dot(a, weights.T, total, input_precision="tf32")
@@ -153,9 +159,10 @@ def _chained(a, weights, total):
 
 @triton.jit
 def _quarters(total):
-    """Return four parts of a tile, whose columns are `_units`: one at a time takes fewer registers than all.
+    """Split a tile into four parts, with the columns of `_units`.
 
-    Each has as many columns of the left half as of the right one, which may be other warps', so that nothing moves.
+    Processing one part at a time needs fewer registers. Each part has equally many columns of the left and of the right
+    half. The halves may belong to different warps, so this moves no data.
     """
     first, second = _parts(total)
     return _parts(first) + _parts(second)
@@ -172,14 +179,14 @@ def _parts(total):
 
 @triton.jit
 def _units(quarter: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the columns of one of `_quarters`."""
+    """Return the column indices of one of `_quarters`."""
     order = tl.arange(0, WIDTH // 4)
     return order // (WIDTH // 8) * (WIDTH // 2) + quarter * (WIDTH // 8) + order % (WIDTH // 8)
 
 
 @triton.jit
 def _place(rows, columns, n_rows, n_columns, BY_COLUMN: tl.constexpr):
-    """Return where elements of a kept array lie, (rows, columns) int64."""
+    """Return the offsets of elements in a kept array, (rows, columns) int64."""
     if BY_COLUMN:
         return rows[:, None] + columns[None, :].to(tl.int64) * n_rows
     return rows[:, None] * n_columns + columns[None, :]
