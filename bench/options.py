@@ -141,7 +141,8 @@ def require_known(conditions: Sequence[str], option: str = "--where") -> None:
             raise typer.BadParameter(f"{option} {condition}: must be AXIS=VALUE; axes are {', '.join(known)}")
         if axis not in known or text not in known[axis]:
             choices = f"unknown (known: {', '.join(known[axis])})" if axis in known else f"axes are {', '.join(known)}"
-            raise typer.BadParameter(f"{option} {condition}: {choices}")
+            shown = text if option == "--backend" else condition
+            raise typer.BadParameter(f"{option} {shown}: {choices}; repeat {option} for several")
 
 
 def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:

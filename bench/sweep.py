@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -22,7 +22,7 @@ from .core.case import Job
 from .core.errors import Code, CompareError
 from .core.point import PresetName, passes
 from .core.record import RESULTS, SWEEPS, Context, Record
-from .judge.evidence import name_of
+from .judge.evidence import name_of, remarks
 from .options import AtOnce, CaseNames, Counts, Names, Resume, Where, console, say
 from .process import ray_cluster
 from .process.local import run_points
@@ -32,7 +32,7 @@ from .show import documents, plots
 from .show.records import by_machine
 from .workloads.cases import jobs
 from .workloads.outside import outside_jobs, outside_of
-from .workloads.shared import availability
+from .workloads.shared import ON_GPU, availability
 
 
 def command(
@@ -112,8 +112,30 @@ def command(
             say(line)
     if preset is PresetName.smoke:
         say("preset smoke only shows that every case runs: its sizes are too small and its times too short to compare")
+    elif warning := doubtful(records):
+        say(warning)
     if any(record.status == "failed" for record in records):
         raise typer.Exit(Code.FAILED)
+
+
+MOST_LOAD: Final = 1.0
+"""Load per core above which the times of a CPU backend are doubtful."""
+
+
+def doubtful(records: Sequence[Record]) -> str:
+    """Return a warning that names the points whose times are doubtful; empty if there are none."""
+    reasons = {}
+    for record in records:
+        load = (record.host and record.host.load_before) or 0.0
+        is_busy = load > MOST_LOAD and record.point.get("backend") not in ON_GPU
+        said = [*remarks(record), *([f"the load was {load:.1f} per core"] if is_busy else [])]
+        if record.is_evidence and said:
+            reasons[name_of(record)] = "; ".join(said)
+    if not reasons:
+        return ""
+    name, why = next(iter(reasons.items()))
+    advice = "measure again on an idle machine (`python -m bench doctor`), or set OMP_WAIT_POLICY=passive"
+    return f"doubtful: {len(reasons)} of {len(records)} points, such as {name}: {why}; {advice}"
 
 
 def _show(records: list[Record]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 import typer
 from rich.console import Console
 
+from bench import sweep
 from bench.core import machine
 from bench.core.errors import Skip
 from bench.core.point import Check
-from bench.core.record import Context, read_all
+from bench.core.record import Context, Host, read_all
 from bench.judge.anchors import ANCHORS
 from bench.options import require_known
 from bench.process.local import run_points
@@ -187,3 +189,19 @@ def test_run_of_another_preset_is_not_resumed(tmp_path):
     said = bench(*words, "--preset", "default", "--resume", file.stem, exits=2)
     assert "must have records of --preset default alone (got smoke)" in " ".join(said.split()).replace("│ ", "")
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "^$"),
+        ({"warm_up": {"settled": False, "cap_s": 5.0}}, "^doubtful: 1 of 2 points, such as env_step.*did not settle"),
+        (
+            {"host": Host(load_before=3.0, pinned_cores=None)},
+            r"^doubtful: 1 of 2 points, .*the load was 3\.0 per core.*OMP_WAIT_POLICY",
+        ),
+    ],
+)
+def test_doubtful_points_are_named(changes, says):
+    """A warm-up that did not settle, or a busy machine, makes the times of a CPU doubtful."""
+    assert re.search(says, sweep.doubtful([record(), record(**changes)]))
