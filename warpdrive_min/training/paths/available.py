@@ -26,7 +26,8 @@ def why_no_triton(device: str) -> str | None:
 
 def found(device: str) -> str:
     """Return the device type and the missing requirements of Triton, as text."""
-    return f"{device}; missing: {missing() or 'none'}"
+    lacking = missing()
+    return f"{device}; missing: {lacking}" if lacking else f"a {device} device"
 
 
 @cache
