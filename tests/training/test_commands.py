@@ -257,7 +257,7 @@ def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypat
 
 @pytest.mark.parametrize(("backend", "member"), [("cpu", ()), ("host", ()), ("cpu", ("--population", "2"))])
 def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
-    """Each part of each policy, and why no faster path, without training or writing anything."""
+    """Each part of each policy, and reasons against faster paths; no training, no files."""
     monkeypatch.setattr(Trainer, "iterate", lambda self: pytest.fail("it trains"))
     values = settings({**TINY, "saving.basedir": str(tmp_path)})
     result = run("train", "-e", "cartpole", "--backend", backend, *values, *member, "--explain")
@@ -272,7 +272,7 @@ def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
 
 
 def test_train_keeps_what_a_resumed_run_is_of(trained):
-    """A resumed run has its own seed and environment, whatever else is asked for."""
+    """A resumed run keeps its seed and environment despite other options."""
     folder, _ = trained
     for more, message in (
         (["--seed", "4"], "a run that goes on keeps its own (got 4)"),
@@ -347,7 +347,7 @@ READERS = {
 @pytest.mark.parametrize("kind", ["run", "population"])
 @pytest.mark.parametrize("reader", READERS)
 def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
-    """A run and a population go on, and their policies play."""
+    """A run and a population resume, and their policies play."""
     path = OLD / kind / "checkpoint_000000004"
     more = ("--set", "trainer.num_episodes=20") if reader == "resume" else ()
     result = run(*READERS[reader](path, tmp_path), *more)
@@ -371,7 +371,7 @@ def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
     ids=str,
 )
 def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
-    """Every command that reads a checkpoint names the file and the field, and writes nothing."""
+    """Every command that reads a checkpoint names file and field, and writes nothing."""
     path = tmp_path / "checkpoint_000000004"
     shutil.copytree(OLD / "run" / path.name, path)
     fields = json.loads((path / "state.json").read_text())
@@ -389,7 +389,7 @@ def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
 
 
 def test_evaluate_scores_as_the_trainer_does(trained):
-    """Without a trainer the policies have the scores that the trainer's own evaluation gives them."""
+    """Scores without a trainer equal those of the trainer's own evaluation."""
     folder, _ = trained
     result = run("evaluate", folder, "--backend", "cpu", "--episodes", "12", "--seed", "5", "--json")
     assert result.exit_code == 0, result.output
@@ -408,7 +408,7 @@ def test_evaluate_scores_as_the_trainer_does(trained):
 
 
 def test_run_stands_for_its_best_checkpoint_but_goes_on_from_its_latest(trained, tmp_path):
-    """`evaluate` and `render` take `best` of iteration 10 though there is a later one, from which `train` resumes."""
+    """`evaluate`, `render` use `best` (iteration 10); `train` resumes from the latest."""
     folder = shutil.copytree(trained[0], tmp_path / "run")
     more = ("--set", "trainer.num_episodes=100", "--set", "saving.keep_best=false", "--iterations", "1")
     for latest in (N_ITERATIONS + 1, N_ITERATIONS + 2):
@@ -425,7 +425,7 @@ def test_run_stands_for_its_best_checkpoint_but_goes_on_from_its_latest(trained,
 
 
 def test_evaluate_needs_a_checkpoint(tmp_path):
-    """A folder without one is an error of one line, and nothing comes on standard output."""
+    """A folder without one is a one-line error, with empty standard output."""
     result = run("evaluate", tmp_path, "--json")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"checkpoint {tmp_path}: must be a folder with")
@@ -447,7 +447,7 @@ def test_evaluate_shows_a_table(trained):
 
 
 def test_render_plays_the_trained_policy(trained, tmp_path):
-    """Every action of the recorded episode is the likeliest one for what was observed before."""
+    """Every action of the recorded episode is the likeliest for the observation before."""
     folder, _ = trained
     out = tmp_path / "episode.npz"
     result = run("render", "--policy", folder, "--out", out, "--backend", "cpu", "--seed", "2", "--n-envs", "3")
@@ -461,7 +461,7 @@ def test_render_plays_the_trained_policy(trained, tmp_path):
 
 
 def test_render_draws_and_writes_a_page(trained, tmp_path):
-    """With `--sampled` the policy draws; the config can be changed; the name of the environment may be given."""
+    """With `--sampled` the policy draws; config changes and environment names work."""
     folder, _ = trained
     result = run("render", "cartpole", "--policy", folder, "--out", tmp_path / "episode.html", "--backend", "cpu",
                  "--sampled", "--config", "episode_length=6")  # fmt: skip
@@ -484,7 +484,7 @@ def test_render_draws_and_writes_a_page(trained, tmp_path):
     ],
 )
 def test_render_errors_are_messages(arguments, message, trained, tmp_path):
-    """What does not go together is said in one line."""
+    """Conflicting options give a one-line error."""
     words = [str(trained[0]) if word == "RUN" else word for word in arguments]
     result = run("render", *words, "--out", tmp_path / "episode.npz", "--backend", "cpu")
     assert result.exit_code == 1
