@@ -1,8 +1,8 @@
-"""Fuzzing: damaged files and wrong command lines either work or get one line of error, and an exit code that is not 0.
+"""Fuzzing: damaged files and wrong command lines work or give a one-line error.
 
-Records, checkpoints, certificates and run configs are real ones, changed in a few places; command lines are drawn from
-the options that each command has. A traceback, a hang, and a wrong value that is taken without a word are failures.
-The quick forms draw the same examples each time; those marked `nightly` draw others.
+Errors have a non-zero exit code. Records, checkpoints, certificates and run configs are real ones, changed in a few
+places; command lines are drawn from each command's options. A traceback, a hang, or a silently accepted wrong value is
+a failure. Quick tests draw the same examples each time; those marked `nightly` draw others.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def examples(quick: int, thorough: int) -> Any:
 
 
 def fuzz(n: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
-    """Check ``n`` examples of a strategy; many are drawn anew each time."""
+    """Check ``n`` examples of a strategy; large numbers get new examples each time."""
     suppressed = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     phases = [Phase.generate, Phase.shrink]  # explaining would run what fails a hundred times more
     profile = settings(max_examples=n, deadline=None, derandomize=n < 300, database=None, print_blob=True)
@@ -90,9 +90,9 @@ def bounded() -> Iterator[None]:
 
 
 def error_of(read: Callable[[], Any], *kinds: type[Exception]) -> str:
-    """Return the message with which a reader refuses its input, one line of it; "" if it takes it.
+    """Return a reader's one-line error for its input; "" if it accepts it.
 
-    Any exception but these kinds is a traceback in the command that reads, and fails the test.
+    Any other kind of exception is a traceback in the command, and fails the test.
     """
     try:
         with bounded():
@@ -125,7 +125,7 @@ def assert_printable(text: str) -> None:
 
 @dataclass(frozen=True)
 class Token:
-    """Text that stands in a document as it is, also where JSON and YAML would not write it so."""
+    """Text that is written into a document verbatim, without JSON or YAML quoting."""
 
     name: str
     """The text, or its name in `LONG`."""
@@ -157,7 +157,7 @@ class Change:
 
     place: Place
     kind: str
-    """``"put"`` a token there, ``"drop"`` the place, or ``"add"`` a key beside it."""
+    """``"put"`` a token there, ``"drop"`` the place, or ``"add"`` a neighbouring key."""
     token: Token
 
     def apply(self, document: Doc) -> None:
@@ -186,7 +186,7 @@ def places(document: Doc, at: Place = ()) -> list[Place]:
 
 
 def value_at(document: Doc, place: Place) -> Any:
-    """Return what stands at a place."""
+    """Return the value at a place."""
     return functools.reduce(lambda part, step: part[step], place, document)
 
 
@@ -218,9 +218,9 @@ def text_of(document: Doc) -> str:
 
 
 def is_nonsense(document: Doc, drawn: list[Change], typed: str) -> bool:
-    """Tell whether the only change makes a number of a typed place what is no finite number; the places are a regex.
+    """Return true if the only change turns a typed number into a non-finite one.
 
-    Text of a number is none, but may be taken for it.
+    Typed places are a regex. A number's text is no number, but a reader may accept it.
     """
     for each in drawn:
         place = ".".join(map(str, each.place))
@@ -266,7 +266,7 @@ damages = st.builds(Damage, st.sampled_from(DAMAGES), st.floats(0, 0.999))
 
 @functools.cache
 def real_record() -> dict[str, Any]:
-    """Return a record of the repository with samples, as a dict; one of the tests' builders where there is none."""
+    """Return a repository record with samples, as a dict, or one of the tests' builders."""
     for path in sorted((ROOT / RESULTS).rglob("*.jsonl"), key=lambda path: (path.stat().st_size, path)):
         for line in path.read_text().splitlines():
             fields = json.loads(line)
@@ -289,7 +289,7 @@ WRONG_IN_RECORDS = {
 
 
 def record_is_wrong(drawn: list[Change]) -> bool:
-    """Tell whether a change of a record must be refused."""
+    """Return true if a record's change must be refused."""
     if len(drawn) != 1 or drawn[0].kind != "put":
         return False
     place = ".".join(map(str, drawn[0].place))
@@ -298,7 +298,7 @@ def record_is_wrong(drawn: list[Change]) -> bool:
 
 @examples(150, 5000)
 def test_records_are_read_or_refused(n, tmp_path):
-    """`read_all` and `read_comparisons`: a number that is none, or that the field cannot have, is never taken."""
+    """`read_all`, `read_comparisons`: non-numbers and impossible values are refused."""
     file = tmp_path / "records.jsonl"
 
     def check(drawn: list[Change]) -> None:
@@ -350,7 +350,7 @@ def words_of_reading(command: str, file: Path, out: Path) -> list[str]:
 @pytest.mark.parametrize("command", READING)
 @examples(5, 1000)
 def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch):
-    """A file with a good and a changed record: what is wrong is named, and the command does not end in a traceback."""
+    """A file with a good and a changed record: the error is named, without traceback."""
     monkeypatch.chdir(tmp_path)
     file, out = tmp_path / "records.jsonl", tmp_path / "out"
     n = 1 if n < 10 and command in ("paper", "plot") else n  # they draw for seconds
@@ -376,7 +376,7 @@ def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Train CartPole for two tiny iterations, with a certificate; returns the folder of the run."""
+    """Train CartPole for two tiny iterations with a certificate; return the folder."""
     base = tmp_path_factory.mktemp("runs")
     over = {
         **{"env.episode_length": 5, "trainer.num_envs": 2, "trainer.train_batch_size": 4},
@@ -437,7 +437,7 @@ def test_bytes_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
 
 @examples(25, 1500)
 def test_tensors_with_their_own_hash_are_read_or_refused(n, trained, tmp_path):
-    """The header of a safetensors file says sizes that are not there, or names twice; its hash is made anew."""
+    """A safetensors header with false sizes or repeated names, under a new hash."""
     whole, found = checkpoint.find(trained / checkpoint.FOLDER), tmp_path / "checkpoint"
     shutil.copytree(whole, found)
     content = (whole / checkpoint.TENSORS).read_bytes()
@@ -483,7 +483,7 @@ def test_commands_use_checkpoints_or_say_why_not(n, command, trained, tmp_path, 
 
 @examples(80, 4000)
 def test_certificates_are_read_or_refused(n, trained, tmp_path):
-    """No changed certificate is taken; one with a hash of its own is taken only if each number is one."""
+    """Changed certificates are refused; re-hashed ones pass only with valid numbers."""
     file = tmp_path / certificate.NAME
     whole = json.loads((trained / certificate.NAME).read_text())
     sealed = {key: value for key, value in whole.items() if key != "sha256"}
@@ -526,7 +526,7 @@ def test_bytes_of_certificates_are_refused(n, trained, tmp_path):
 
 @examples(6, 300)
 def test_verify_says_5_where_a_certificate_is_damaged(n, trained, tmp_path):
-    """Whoever changes a field and makes the hash anew gets a verdict, or 5; never a traceback."""
+    """A re-hashed changed field gives a verdict or 5, never a traceback."""
     file = tmp_path / certificate.NAME
     whole = json.loads((trained / certificate.NAME).read_text())
 
@@ -664,7 +664,7 @@ GIT_READS = {"rev-parse", "log", "status", "diff", "config", "show", "ls-files",
 
 @contextlib.contextmanager
 def no_work() -> Iterator[None]:
-    """Raise `WorkError` where a command would start a process, or environments of more than a few copies."""
+    """Raise `WorkError` where a command would start a process or many environments."""
     start, fork, make = subprocess.Popen.__init__, os.fork, EnvWrapper.__init__
 
     def started(self: Any, args: Any, *others: Any, **named: Any) -> None:
@@ -700,9 +700,9 @@ class Outcome:
 
 
 def run(app: typer.Typer, words: list[str]) -> Outcome:
-    """Run a command in this process; a traceback and a hang fail the test, and what would work counts as 0.
+    """Run a command in this process; simulated work returns 0.
 
-    Nothing but what the user types may bring control characters to the terminal.
+    A traceback and a hang fail the test. Only typed words may bring control characters to the terminal.
     """
     with bounded():
         try:
@@ -753,7 +753,7 @@ NO_NUMBER = {"", " ", "abc", "a=b", "=", "[", "{}", "None", "nan", "1e400", "9" 
 
 
 def parameters(app: typer.Typer, name: str) -> tuple[list[str], set[str]]:
-    """Return the options of a command that take a word, "" among them for an argument; and those for a number."""
+    """Return a command's options with a word (arguments as ""), and with a number."""
     is_bench = app is bench_cli.app
     command: Any = (BENCH if is_bench else TRAINING).commands[name]  # type: ignore[attr-defined]
     command = command.imported() if is_bench else command
@@ -781,7 +781,7 @@ def command_lines(options: list[str]) -> st.SearchStrategy[list[tuple[str, str]]
 )
 @examples(12, 1000)
 def test_command_lines_work_or_say_why_not(n, app, name, trained, tmp_path, monkeypatch):
-    """In a folder with a file of records, a run config and a run; what would measure or train counts as working."""
+    """In a folder with records, run config and run; measuring or training is success."""
     monkeypatch.chdir(tmp_path)
     options, wrong_for = parameters(app, name)
 

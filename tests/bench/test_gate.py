@@ -248,7 +248,7 @@ def in_rounds(*logs: float):
 
 
 def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
-    """Four rounds cannot detect 3 % in a family of 20; calibrated ones added, they can."""
+    """Four rounds cannot detect 3 % in a family of 20; with calibrated ones they can."""
     same = [in_rounds(-0.004, 0.004, 0.002, -0.002) for _ in range(19)]
     slower = in_rounds(0.026, 0.034, 0.032, 0.028)
     known = calibrated(slower.b, run=0.0032, smallest=0.004)

@@ -299,7 +299,10 @@ RUN_CONFIG_FAKE = "{env: {}, trainer: {}, policy: {shared: {algorithm: A2C}}, sa
 
 
 def warp_drive_files(step: int) -> dict[str, str]:
-    """Return fakes of WarpDrive and torch with a GPU; a step advances clocks by ``step``."""
+    """Return fakes of WarpDrive and of a torch with a GPU.
+
+    A step advances the clocks by ``step``.
+    """
     return {
         "torch/__init__.py": TORCH_ON_GPU_FAKE,
         "warp_drive/__init__.py": "",
@@ -522,7 +525,10 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
 
 @pytest.mark.parametrize(("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager")])
 def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes, variant, mode):
-    """50 steps of all environments, in one program or one each; versions are the peer's."""
+    """A run is 50 steps of all environments, in one program or one each.
+
+    Versions are those of the peer's process.
+    """
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
     theirs, _ = records_of(smoke("gymnax", variant))
     assert theirs.is_evidence
@@ -571,7 +577,10 @@ def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
 
 
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
-    """Its files import each other by folder; its pair is our training, named by sources."""
+    """Its files import each other by folder.
+
+    Its pair is our training; its sources name it.
+    """
     fakes(
         "gymnax",
         {
@@ -594,7 +603,7 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
 
 
 class Learned:
-    """Learning run of ours: threshold in 2 s after 50,000 steps, or never.
+    """Learning run of ours: threshold in 2 s after 50,000 steps.
 
     Without seconds it never reaches the threshold.
     """
@@ -758,7 +767,10 @@ def test_peer_on_another_card_is_refused(fakes, monkeypatch):
 
 
 def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
-    """Its sampler gets even probabilities, its trainer the point's sizes; both have pairs."""
+    """Its sampler gets even probabilities, its trainer the point's sizes.
+
+    Both have a pair with ours.
+    """
     fakes("rl-warp-drive", warp_drive_files(step=1), version="2.7.1")
     jobs = chosen("smoke", ["rl-warp-drive"], ["variant=pycuda"])
     (stepped, _), (trained, _) = (records_of(job) for job in jobs)
@@ -838,7 +850,10 @@ def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backe
 
 @pytest.mark.parametrize("name", PEERS)
 def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
-    """Ours has the same environment, sizes and run config; training uses others' sizes."""
+    """Ours has the same environment, sizes and run config.
+
+    Training has sizes that others were measured on.
+    """
     for preset in PLANS:
         jobs = chosen(preset, [name], [])
         assert jobs

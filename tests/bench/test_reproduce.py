@@ -39,7 +39,7 @@ def taken(ns: float, half: float = 0.0, **changes):
 
 
 def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.0, 100.0)):
-    """Return a seed's record with its last return and the steps to the threshold, if any."""
+    """Return a seed's record, with last return and steps to the threshold, if any."""
     curve = Curve(env_steps=[1, 2], seconds=[0.1, 0.2], mean_return={"shared": list(returns)})
     return seed_record(3, steps, final, curve=curve)
 
@@ -217,7 +217,7 @@ def test_figure_that_was_never_true_is_not_reproduced(fake):
     ids=["wrong", "raises", "version", "case", "schema"],
 )
 def test_what_cannot_be_measured_is_broken(fake, setup, old, new, says):
-    """Exit code 5: failed check, exception, other case version, unknown case, bad file."""
+    """Exit code 5: failed check, exception, other version, unknown case, bad file."""
     file, how = fake
     how["setup"] = setup or how["setup"]
     text = file.read_text()

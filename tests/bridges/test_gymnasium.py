@@ -223,7 +223,7 @@ def test_record_episode_statistics_counts_episodes():
 
 
 def test_agents_become_environments():
-    """Row ``env * n_agents + agent``: actions reach their agent; all agents end at once."""
+    """Row ``env * n_agents + agent``: actions reach their agent; all end together."""
     envs = GymnasiumVectorEnv(Counter(episode_length=3), num_envs=2, agents_as_envs=True, auto_reset=False)
     observations, _ = envs.reset()
     assert (envs.num_envs, tuple(observations.shape)) == (6, (6, 2))

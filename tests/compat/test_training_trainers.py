@@ -75,7 +75,7 @@ def tag(folder: Path) -> TrainerA2C:
 
 @pytest.mark.parametrize("kind", [TrainerA2C, TrainerDDPG, Trainer])
 def test_trainer_refuses_methods_that_nobody_calls(kind):
-    """Otherwise a user's update on WarpDrive's methods would silently be replaced by ours."""
+    """A user's update on WarpDrive's methods must not silently be replaced by ours."""
 
     class Own(kind):
         def _update_model_params(self, iteration):
@@ -98,7 +98,7 @@ def test_trainer_refuses_methods_that_nobody_calls(kind):
     ],
 )
 def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
-    """Run in a new process, with WarpDrive's names: three environments, one or two policies."""
+    """A new process trains by WarpDrive's names: three environments, 1 or 2 policies."""
     ran = subprocess.run(
         [sys.executable, "-m", "warpdrive_min.compat", str(SCRIPT), str(tmp_path), backend],
         cwd=tmp_path,
@@ -213,7 +213,7 @@ def test_loss_by_warpdrives_rule_is_that_of_its_algorithm(tmp_path):
 
 
 def test_weights_are_saved_and_come_back(tmp_path):
-    """A file loads into another run by hand and by config; its name gives the timestep."""
+    """Weights load by hand and by config; the file name gives the timestep."""
     trainer = cartpole(tmp_path)
     trainer.train()
     file = trainer.folder / "shared_60.state_dict"
@@ -236,7 +236,7 @@ def test_weights_are_saved_and_come_back(tmp_path):
 
 
 def test_save_model_checkpoint_follows_the_frequency(tmp_path):
-    """Multiples of the frequency and the first and last iteration are saved, no others."""
+    """The first and last iteration and multiples of the frequency are saved."""
     trainer = cartpole(tmp_path)
     file = trainer.folder / "shared_0.state_dict"
     for iteration, is_saved in ((1, False), (0, True), (trainer.num_iters - 1, True), (100, True), (50, False)):
@@ -382,7 +382,7 @@ def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
     ],
 )
 def test_what_warpdrive_has_not_is_refused(key, more, tmp_path):
-    """The error says that WarpDrive lacks the network or moments, and names our trainer."""
+    """WarpDrive's trainers lack the network and moments; the error names ours."""
     config = settings(tmp_path, {"shared": policy(**more)})
     with pytest.raises(ConfigError, match=rf"policy\.shared\.{key}: is not there .* use warpdrive_min"):
         run_config(config)
@@ -421,7 +421,7 @@ def test_statistics_print(capsys):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_users_environment_trains(backend, tmp_path):
-    """Walkers has no time limit and no restart: 4-step episodes restart within 5 steps."""
+    """Walkers has neither time limit nor restart: 4-step episodes restart in 5 steps."""
     wrapper = wrapped(CUDAWalkers(), backend)
     trainer = trainer_of(wrapper, tmp_path, train_batch_size=10)
     before = trainer.models["shared"].state_dict()
@@ -439,7 +439,7 @@ def test_users_environment_trains(backend, tmp_path):
 
 
 class RowedWalkers(CUDAWalkers):
-    """Walkers that create the rows of two environments, and keep cells across episodes."""
+    """Walkers that create the rows of two environments and keep cells at resets."""
 
     def get_data_dictionary(self):
         feed = super().get_data_dictionary()

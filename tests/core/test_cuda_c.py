@@ -67,7 +67,7 @@ def write(folder: Path, text: str, name: str = "kernel.cu") -> Path:
 
 
 def test_prelude_defines_each_constant_before_the_vocabulary_or_the_tables_after_it():
-    """Scalars precede the header, which uses them; tables follow it and its qualifiers."""
+    """Scalars precede the header, which uses them; tables follow it."""
     got = cuda_c.prelude(
         {"TABLE": (1, 2), "RATE": 0.1, "N": np.int64(3), "FLAG": True, "ANGLES": [0.5, 2], "HALF": np.float32(0.5)}
     )
@@ -295,7 +295,10 @@ def test_error_begins_with_the_first_of_the_authors_file(tmp_path, compiler, sty
 
 
 def test_error_in_a_header_of_ours_keeps_the_way_to_it():
-    """The author sees the line that requires a header's template; own errors come first."""
+    """The author sees the line that uses a header's template.
+
+    Errors of the author's file come first.
+    """
     output = (
         "core.cuh:9:1: warning: what is this\nIn file included from unit.cpp:3:\nwords.cuh: In instantiation of 'f':\n"
         "/user/kernel.cu:3:4:   required from here\nwords.cuh:7:8: error: no such type\n  7 | code\n"

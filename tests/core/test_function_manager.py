@@ -188,7 +188,7 @@ def test_bind_checks_its_arguments(backend):
 
 @pytest.mark.parametrize("backend", [each for each in OTHER_BACKENDS if each.values[0] != "numba"])
 def test_bind_checks_sizes(backend):
-    """CUDA C declares sizes too: an array for other agents raises, not read past its end."""
+    """CUDA C declares sizes: an array for other agents raises before it is overread."""
     data, functions = filled(backend, target=np.zeros((2, 4), np.float32))
     with pytest.raises(BindingError, match=r"'target': is declared with shape \(\?, 3\) .got \(2, 4\)"):
         functions.bind("fill", data)

@@ -107,7 +107,10 @@ def test_page_states_what_constant_rates_give(mitigation, stated):
 
 
 def test_saving_everything_warms_as_the_paper_says():
-    """Zhang et al., appendix D: no mitigation, savings of 100 %: about 7 degrees in 2100."""
+    """Without mitigation, at savings of 100 %: about 7 degrees in 2100.
+
+    Zhang et al., appendix D.
+    """
     wrapper, array = started(num_levels=100)
     play(array, wrapper, 0, 99, n_steps=17)
     assert array("temperature")[0, 0] == pytest.approx(7, abs=0.25)
@@ -183,7 +186,7 @@ def test_debt_stops_imports():
 
 
 def bargained():
-    """Return a negotiating wrapper of three regions, its arrays' getter and its stepper.
+    """Return a negotiating wrapper of three regions, an array getter and a stepper.
 
     The stepper writes actions. Keys are types of action of a region.
     """
@@ -295,7 +298,7 @@ def test_paths_go_where_their_equations_say():
 
 
 def test_observation_says_what_its_page_says():
-    """Time, climate, own profile, own public entries, region index, all public entries."""
+    """Time, climate, own profile and public entries, own index, all public entries."""
     wrapper, array = started(num_regions=3, episode_length=4)
     play(array, wrapper, 9, 2)
     seen, own = array("observations")[0, 1], [array(name)[0, 1] for name in ("capital", "output", "emissions")]
@@ -357,7 +360,7 @@ def test_all_regions_have_the_same_bits(backend):
 
 
 def test_data_file_names_units_and_sources():
-    """Every parameter has a unit, a source and a meaning; the licence of the regions' table is in the file."""
+    """Every parameter has a unit, source and meaning; the data's licence is included."""
     file = data.document()
     for name, entry in file["world"].items():
         assert {*entry} == {"value", "unit", "source", "meaning"}, name

@@ -66,7 +66,7 @@ def forged(certified, tmp_path):
 
 
 def test_certificate_holds_the_run(certified):
-    """Seed, config, learning curve; hashes after 0, 1, 2, 4, ... and the last iteration."""
+    """Seed, config, curve; hashes after iterations 0, 1, 2, 4, ... and the last."""
     path, output = certified
     found = Certificate.read(path)
     assert [point.iteration for point in found.points] == [0, 1, 2, 4, 8, N_ITERATIONS]

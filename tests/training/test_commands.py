@@ -1,4 +1,4 @@
-"""The commands `train`, `evaluate` and `render --policy`, and what they stand on."""
+"""The commands `train`, `evaluate` and `render --policy`, and their foundations."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def train(basedir: Path, *arguments: str | Path, env: str = "cartpole", values: 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A finished run of CartPole, and what the command said of it."""
+    """Finished run of CartPole, with the command's output."""
     basedir = tmp_path_factory.mktemp("runs")
     result = train(basedir, "--seed", "3", "--results-dir", "whole")
     assert result.exit_code == 0, result.output
@@ -71,7 +71,7 @@ def trained(tmp_path_factory):
 
 
 def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
-    """The folder has metrics and checkpoints up to the last iteration, and every command that is named works."""
+    """The folder has metrics and checkpoints to the end; every printed command works."""
     folder, output = trained
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [1, 5, N_ITERATIONS]
@@ -90,7 +90,7 @@ def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
 
 
 def test_train_resumes_the_latest_run(tmp_path):
-    """`latest` is the run that saved last, of those of the run config, or of the one that is named."""
+    """`latest` is the last saved run of the run config, or of a named one."""
     for name in ("first", "second"):
         train(tmp_path, "--results-dir", name, "--iterations", "2")
     for more, name in (([], "second"), (["--results-dir", "first"], "first")):
@@ -115,7 +115,7 @@ def test_run_that_is_resumed_with_a_run_config_keeps_its_backend(by, tmp_path):
 
 
 def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
-    """With a folder of its own a run goes on from another one's checkpoint and leaves that as it is."""
+    """With its own folder a run resumes another one's checkpoint and leaves it as is."""
     folder, _ = trained
     before = sorted((folder / "checkpoints").iterdir())
     result = run("train", "--resume", folder, "--results-dir", tmp_path / "other", "--iterations", "2", "-q",
@@ -127,7 +127,7 @@ def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatch):
-    """A signal in the middle of the third iteration lets it end; then the run is saved and can be resumed."""
+    """A signal amid the third iteration lets it end; the run is saved and resumable."""
     update = Trainer.update
 
     def interrupted(trainer: Trainer) -> None:
@@ -154,7 +154,7 @@ def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatc
 
 
 def test_train_that_saved_nothing_says_how_to_start_again(tmp_path):
-    """Neither the command nor its error for a taken name asks to resume a run that has no checkpoint."""
+    """Neither output nor a taken name's error suggests resuming without checkpoint."""
     folder = tmp_path / "single_cartpole" / "experiments" / "r"
     how = f"start again after removing {folder}, or in another folder, as it has no checkpoint"
     with limited(2_500):
@@ -170,7 +170,7 @@ def test_train_that_saved_nothing_says_how_to_start_again(tmp_path):
 
 
 def test_train_takes_a_file_and_finds_its_environment(tmp_path):
-    """The name in a run config is that of the environment, WarpDrive's way of naming included."""
+    """The name in a run config is the environment's, in WarpDrive's form too."""
     file = tmp_path / "mine.yaml"
     file.write_text(
         f"name: single_cartpole\nenv: {{episode_length: 20}}\npolicy: {{mine: {{to_train: true}}}}\n"
@@ -184,7 +184,7 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
 
 
 def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
-    """With several GPUs the command starts itself as often, into a folder that it names, and trains in none itself."""
+    """With several GPUs it starts one process each, in a named folder, and trains none."""
     started = []
     monkeypatch.setattr(train_command, "launch", lambda *arguments: started.append(arguments))
     monkeypatch.setattr(time, "time", lambda: 12.5)
@@ -195,7 +195,7 @@ def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
 
 
 def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
-    """`--auto-scale` prints the points and the settings of the best, and trains nothing."""
+    """`--auto-scale` prints points and the best one's settings, and does not train."""
     monkeypatch.setattr(autoscale, "MAX_ENVS", 40)
     result = train(tmp_path, "--auto-scale")
     assert result.exit_code == 0, result.output
@@ -245,7 +245,7 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
     ],
 )
 def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypatch):
-    """What is wrong is said in a line without a traceback; 2 is for usage, 1 for the rest."""
+    """One line, no traceback; exit code 2 for usage, 1 for other errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERMINAL_WIDTH", "1000")
     result = run("train", *arguments)
@@ -257,7 +257,10 @@ def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypat
 
 @pytest.mark.parametrize(("backend", "member"), [("cpu", ()), ("host", ()), ("cpu", ("--population", "2"))])
 def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
-    """Each part of each policy, and reasons against faster paths; no training, no files."""
+    """Each part of each policy, and reasons against faster paths, without training.
+
+    Nothing is written.
+    """
     monkeypatch.setattr(Trainer, "iterate", lambda self: pytest.fail("it trains"))
     values = settings({**TINY, "saving.basedir": str(tmp_path)})
     result = run("train", "-e", "cartpole", "--backend", backend, *values, *member, "--explain")
@@ -447,7 +450,7 @@ def test_evaluate_shows_a_table(trained):
 
 
 def test_render_plays_the_trained_policy(trained, tmp_path):
-    """Every action of the recorded episode is the likeliest for the observation before."""
+    """Each recorded action is the likeliest one for the previous observation."""
     folder, _ = trained
     out = tmp_path / "episode.npz"
     result = run("render", "--policy", folder, "--out", out, "--backend", "cpu", "--seed", "2", "--n-envs", "3")

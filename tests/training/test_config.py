@@ -286,7 +286,7 @@ SECTIONS = {"trainer": TrainerConfig, "saving": SavingConfig, "policy.p": Policy
 @given(st.sampled_from(sorted(SECTIONS)), st.data())
 @settings(deadline=None, max_examples=200)
 def test_whatever_stands_at_a_key_is_read_or_refused_by_its_name(section, data):
-    """A value survives its dict and JSON, or an error names its key or a key inside it."""
+    """A value survives its dict and JSON, or an error names its key or a key in it."""
     key = data.draw(st.sampled_from(sorted(SECTIONS[section].model_fields)))
     points = st.lists(st.lists(SCALARS, max_size=2), max_size=2)
     value = data.draw(SCALARS | points | st.dictionaries(st.sampled_from(["actor", "p"]), SCALARS, max_size=2))
@@ -322,7 +322,7 @@ def test_rules_hold_for_objects_too(make, key):
 
 
 def test_config_is_not_changed():
-    """No field can be set; changed copies share sections, a given section is kept as is."""
+    """No field can be set; changed copies share sections, a given section stays."""
     policy = PolicyConfig()
     with pytest.raises(ValueError, match="frozen"):
         policy.gamma = 0.5

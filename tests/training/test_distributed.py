@@ -489,7 +489,7 @@ def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkeypatch):
-    """NCCL would wait for graphs; a failing rank closes nothing, since others would not."""
+    """NCCL would wait for graphs; a failing rank closes nothing, as no other joins."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(captured, "capture", lambda backend, work: lambda: two_gpus.append("replayed"))
     part = captured.Captured(backends.get("host"), lambda: two_gpus.append("eager"), as_graph=True)
