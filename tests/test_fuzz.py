@@ -266,7 +266,7 @@ damages = st.builds(Damage, st.sampled_from(DAMAGES), st.floats(0, 0.999))
 
 @functools.cache
 def real_record() -> dict[str, Any]:
-    """Return a repository record with samples, as a dict, or one of the tests' builders."""
+    """Return a repository record with samples as a dict, or one from the builders."""
     for path in sorted((ROOT / RESULTS).rglob("*.jsonl"), key=lambda path: (path.stat().st_size, path)):
         for line in path.read_text().splitlines():
             fields = json.loads(line)

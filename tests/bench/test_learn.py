@@ -132,7 +132,7 @@ def population():
 
 
 def test_population_trains_until_each_member_is_there(population):
-    """Figures are members' medians and the last one's; the table uses members as seeds."""
+    """Figures are members' medians and the last one's; in tables members are seeds."""
     made, got = population
     members = got.notes["members"]
     steps = sorted(members["env_steps_to_threshold"])
@@ -165,7 +165,10 @@ def test_members_that_miss_the_threshold_count():
 
 
 def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
-    """Preset paper trains each shipped run config to its end, except WarpDrive's (GPU)."""
+    """Preset paper trains each shipped run config to its end, on a GPU.
+
+    WarpDrive's own config is the exception.
+    """
     whole = [point for point in learn.learn_points("paper") if is_to_the_end(point)]
     ran = [(point["env"], point["algorithm"].lower(), point["seed"]) for point in whole]
     files = (file for env in ENVS.values() for file in Path(inspect.getfile(env)).parent.glob("run_config_*.yaml"))
@@ -176,7 +179,10 @@ def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
 
 
 def test_table_and_curves_of_whole_runs_tell_the_end():
-    """Two of three seeds end above the threshold; one panel each, with the judged level."""
+    """Two of three seeds end above the threshold.
+
+    Each policy has a panel, the judged one with its level.
+    """
     task = next(task for task in WHOLE_TASKS if (task.env, task.algorithm) == ("tag_gridworld", "PPO"))
     curve = Curve(env_steps=[100, 200], seconds=[1.0, 2.0], mean_return={"tagger": [1.0, 37], "runner": [0.5, -4]})
     records = [
@@ -266,7 +272,7 @@ def test_warm_up_leaves_no_trace(task):
 
 
 def test_figures_follow_from_the_curve():
-    """By hand: the third row is the first at 10; rows without ended episodes are skipped."""
+    """By hand: row three is the first at 10; rows without ended episodes are skipped."""
     curve = Curve(
         env_steps=[100, 200, 300, 400], seconds=[0.5, 1.0, 1.5, 2.0], mean_return={"p": [None, 9.0, 10.0, None]}
     )

@@ -1,4 +1,4 @@
-"""The backends: what is available and why not, declared parameters, and that all run the same kernel alike."""
+"""Backends: availability and reasons, declared parameters, equal kernel results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_unknown_backend_raises_and_lists_those_known():
     ],
 )
 def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, package, message):
-    """A missing package is an error with the install line, from every way to ask for the backend."""
+    """A missing package is an error with the install line, on every path to it."""
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: None if each == package else find_spec(each))
     assert not availability()[name].available
@@ -84,7 +84,7 @@ def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, p
     ],
 )
 def test_backend_without_a_gpu_says_why(monkeypatch, name, cuda, message):
-    """With the packages there but no GPU, the reason tells a CPU build of torch from a missing GPU."""
+    """With packages but no GPU, the reason separates a CPU torch from a missing GPU."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: each)
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -94,7 +94,7 @@ def test_backend_without_a_gpu_says_why(monkeypatch, name, cuda, message):
 
 
 def test_numba_says_that_it_simulates(monkeypatch):
-    """In the simulator the backend is available without a GPU, has no graphs, and keeps arrays on the CPU."""
+    """The simulator needs no GPU, has no graphs, and keeps arrays on the CPU."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: each)
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     assert availability()["numba"] == Availability(True, "simulator")

@@ -54,7 +54,7 @@ def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
 
 
 def evaluated(model: FullyConnected, steps: PolicySteps) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return torch's logits and values for a rollout, and its actions' log-probabilities."""
+    """Return torch's logits and values for a rollout, and log-probabilities of actions."""
     with torch.no_grad():
         logits, values = model(torch.cat([steps.first_observations[None], steps.observations[:-1]]))
     return logits, values, torch.log_softmax(logits, -1).gather(-1, steps.sampled_actions.long()).squeeze(-1)
@@ -90,7 +90,7 @@ def assert_drawn(actions: torch.Tensor, logits: torch.Tensor, first_draw: int) -
     ],
 )
 def test_policy_acts_as_its_network_says(backend, network):
-    """Step by step: log-probabilities, values and draws; next states are bit-identical."""
+    """Log-probabilities, values, draws at each step; next states are bit-identical."""
     form, config = NETWORKS[network]
     n_envs, n_steps = (3, 2) if is_simulated(backend) else (135, N_STEPS)
     acted, told = made(form, backend, n_envs), made(form, backend, n_envs)

@@ -111,7 +111,10 @@ def test_planner_draws_from_its_probabilities_whatever_the_agents_do(backend):
 @on_every_fast_backend
 @pytest.mark.parametrize(("n_agents", "n_draws"), [(5, 10_000), (300, 400)], ids=["five agents", "several blocks"])
 def test_draws_scatter_as_independent_ones_do(n_agents, n_draws, backend):
-    """Uniform over 4: variances over agents, time and environments are the closed form's, neighbours independent."""
+    """Uniform over 4: variances over agents, time, environments match the closed form.
+
+    Neighbours are independent.
+    """
     (actions,) = Actions(backend, n_agents, 2, agents=(n_agents, 4)).draw(n_draws, agents=np.full(4, 0.25))
     variance, fourth_moment = 1.25, 2.5625  # of 0, 1, 2, 3 around 1.5
     for axis, n in enumerate(actions.shape):
@@ -126,7 +129,7 @@ def test_draws_scatter_as_independent_ones_do(n_agents, n_draws, backend):
 
 @on_every_backend
 def test_blocks_do_not_change_the_draws(backend):
-    """Agents and planner of an environment that two blocks share draw what they draw with one block."""
+    """Agents and planner draw the same if one or two blocks share an environment."""
     uniform = {"agents": np.full(4, 0.25), "planner": np.full(7, 1 / 7)}
     alone, shared = (Actions(backend, 5, 2, n, agents=(5, 4), planner=(1, 7)).draw(4, **uniform) for n in (1, 2))
     for got, want in zip(shared, alone, strict=True):
@@ -139,7 +142,7 @@ def test_blocks_do_not_change_the_draws(backend):
 
 @on_every_fast_backend
 def test_pools_of_every_rank_are_drawn_evenly(backend):
-    """2,000 soft resets refill environment 0 by chi-square and leave environment 1; 2,000 forced ones refill both."""
+    """2,000 soft resets refill environment 0 (chi-square), not 1; forced ones both."""
     n_rows, n_resets = 10, 2000
     data, functions = managers(backend, 3, 2)
     feed, targets = DataFeed(), {"one": ((), np.int32), "two": ((3,), np.float32), "three": ((3, 4), np.float32)}
@@ -181,7 +184,7 @@ WITH_BLOCKS = [
 
 @pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
 def test_log_and_mask_follow_the_environment_that_is_logged(backend, blocks):
-    """Mask and rows are empty, then step 0, then all; a reset restores; then the other environment is logged."""
+    """Mask and rows: empty, step 0, all; after a reset another environment is logged."""
     wrapper, logger = counting(backend, blocks, episode_length=2, limit=99)
     data = wrapper.cuda_data_manager
 
@@ -207,7 +210,7 @@ def test_log_and_mask_follow_the_environment_that_is_logged(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
 def test_environments_restart_as_often_as_they_finish(backend, blocks):
-    """Environment 1 counts twice as fast, so in 8 steps it reaches 4 and restarts four times, the other one twice."""
+    """Environment 1 counts twice as fast: in 8 steps it restarts 4 times, the other 2."""
     wrapper, _ = counting(backend, blocks, episode_length=9, limit=4)
     data = wrapper.cuda_data_manager
     done, counts = [], []
@@ -222,7 +225,7 @@ def test_environments_restart_as_often_as_they_finish(backend, blocks):
 
 
 def counting(backend: str, blocks: int, **config: int) -> tuple[EnvWrapper, CUDALogController]:
-    """Return two started copies of five agents, of which the first counts by 1 and the second by 2, and a logger."""
+    """Return a logger and two started copies of five agents that count by 1 and by 2."""
     wrapper = EnvWrapper(
         Counter(num_agents=5, env_backend=backend, **config), num_envs=2, env_backend=backend, blocks_per_env=blocks
     )
@@ -237,7 +240,7 @@ def counting(backend: str, blocks: int, **config: int) -> tuple[EnvWrapper, CUDA
 
 @on_every_backend
 def test_certain_actions_go_through_the_sampler_to_the_rewards(backend):
-    """One-hot probabilities become these actions, which tag the runner in environment 0 and time out in both."""
+    """One-hot probabilities become actions: a tag in environment 0, then timeouts."""
     wrapper = EnvWrapper(
         TagGridWorld(
             num_taggers=4,

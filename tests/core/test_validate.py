@@ -288,7 +288,7 @@ def test_kernels_that_crash_are_not_run_further(write):
 
 
 def test_flag_that_is_never_cleared_is_caught_in_the_reference_too(write):
-    """The reference is checked with itself: a forgotten flag in a reset fails on `cpu`."""
+    """The reference is checked alone: a forgotten flag in a reset fails on `cpu`."""
     source = write() / "reference.py"
     text = source.read_text()
     assert "        clock.done[envs] = 0\n" in text

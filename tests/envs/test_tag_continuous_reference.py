@@ -73,7 +73,7 @@ def test_episode_of_warpdrive_is_reproduced(full, exits, steps, sums, returns, x
 
 
 def test_seed_draws_the_start_of_warpdrive():
-    """Types, positions, directions equal WarpDrive's, whatever the global generator did."""
+    """Types, positions, directions equal WarpDrive's for any global generator state."""
     np.random.seed(1)  # noqa: NPY002
     env = TagContinuous(**GOLDEN)
     assert (list(env.taggers), list(env.runners)) == ([2, 5], [0, 1, 3, 4, 6, 7])

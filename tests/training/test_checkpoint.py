@@ -118,7 +118,7 @@ def test_checkpoint_returns_header(tmp_path):
 
 
 def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
-    """Without safetensors the error names the install line; no partial checkpoint stays."""
+    """Without safetensors the error names the install line; nothing partial remains."""
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(ConfigError, match=r'needs the package safetensors .*pip install "warpdrive-min\[train\]"'):
         save(tmp_path, state(1), header(1))
@@ -232,7 +232,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_refused_and_passed_over(tmp_path, damage, caplog):
-    """Loading names file, fault and remedy; `latest` takes the previous one, and says so."""
+    """Loading names file, fault and remedy; `latest` uses the previous one, and warns."""
     hurt, message = DAMAGES[damage]
     first, second = (save(tmp_path, state(iteration), header(iteration)) for iteration in (1, 2))
     hurt(second)
@@ -387,7 +387,7 @@ def test_damaged_checkpoint_is_replaced(tmp_path):
 
 
 def test_checkpoint_of_another_schema_is_refused(tmp_path):
-    """A newer schema is not damage: no older one is used, and the error names a release."""
+    """A newer schema is not damage: no older one is used; the error names a release."""
     save(tmp_path, state(1), header(1))
     path = save(tmp_path, state(2), header(2, versions={"warpdrive-min": "9.9"}))
     edit(path / "state.json", schema=2)
@@ -466,7 +466,7 @@ class Killer:
 
 @pytest.mark.parametrize("new", [3, 2], ids=["a further iteration", "the same iteration again"])
 def test_checkpoint_survives_a_kill_at_every_call(tmp_path, monkeypatch, new):
-    """A save killed at any disk call leaves the old or new state; the next one cleans up."""
+    """A save killed at any disk call leaves the old or new state; the next one tidies."""
     for at in itertools.count():
         folder = tmp_path / str(at)
         for iteration in (1, 2):

@@ -184,7 +184,10 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
 
 
 def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
-    """With several GPUs it starts one process each, in a named folder, and trains none."""
+    """With several GPUs it starts a process for each, in a named folder.
+
+    It trains in none itself.
+    """
     started = []
     monkeypatch.setattr(train_command, "launch", lambda *arguments: started.append(arguments))
     monkeypatch.setattr(time, "time", lambda: 12.5)

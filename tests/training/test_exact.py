@@ -186,7 +186,7 @@ def test_tanh_is_its_definition_and_accurate(exact):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_squared_error_is_its_definition(exact):
-    """The mean in its order of sums; the gradient is twice the error over their number."""
+    """The mean in its order of sums; the gradient is twice the error over the count."""
     x, target = numbers(exact, 99, 1).requires_grad_(), numbers(exact, 99, 1, seed=1)
     loss = exact.squared_error(x, target)
     error = (x.detach() - target).cpu().numpy()
@@ -413,7 +413,7 @@ def outputs_and_gradients(sizes, activation, n_rows, exact):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("sizes", NETWORKS, ids=str)
 def test_small_networks_have_the_bits_of_their_layers(sizes, activation, monkeypatch, request):
-    """One pass over 150 rows in three parts, forward and back, by CPU SIMD or GPU blocks."""
+    """One pass over 150 rows in three parts, both ways, by CPU SIMD or GPU blocks."""
     with monkeypatch.context() as patch:
         patch.setattr(Exact, "packed", lambda self, weights: None)
         want = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))

@@ -189,7 +189,7 @@ def test_best_return_is_what_its_weights_evaluate_to(name, tmp_path):
 
 @pytest.mark.parametrize("keeps_none", ["keep_best", "two learners"])
 def test_run_without_a_best_checkpoint_stands_for_its_latest(keeps_none, tmp_path, monkeypatch):
-    """With keep_best false or several learners nothing is evaluated, and no best exists.
+    """With keep_best false or several learners nothing is evaluated; no best exists.
 
     Returns of several learners may be opposed.
     """
