@@ -193,7 +193,7 @@ def test_node_without_the_package_says_so(monkeypatch):
 
 
 def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
-    """The hash is independent of location and compiled files, not of names or contents."""
+    """The hash depends on names and contents, not on location or compiled files."""
 
     def hashed(**files: str) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -55,7 +55,10 @@ def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
 
 
 def test_energy_is_that_of_a_million_steps() -> None:
-    """50 J in 5 s are 10 W: 5 J per million at 2 M steps/s; records without are skipped."""
+    """50 J in 5 s are 10 W, so 5 J per million at 2 M steps/s.
+
+    A record without energy is skipped.
+    """
     telemetry = {"energy_j": 50.0, "duration_s": 5.0}
     found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00")]
     (chart,) = (each for each in charts(found) if each.name == "energy")
@@ -63,7 +66,10 @@ def test_energy_is_that_of_a_million_steps() -> None:
 
 
 def test_history_has_what_several_runs_measured() -> None:
-    """A point of two runs is drawn by start with commits; single or smaller ones are not."""
+    """A point of two runs is drawn by start, with commits; others are not.
+
+    Others: points of one run, or smaller ones.
+    """
     old, new = record(1e6), record(2e6, run_id="later", started_at="2026-02-01T00:00:00", git={"sha": "fedcba9876"})
     small = [record(point=point("host", 7)), *(record(point=point("host", 5), run_id=run) for run in ("one", "two"))]
     (chart,) = (each for each in charts([new, old, *small]) if each.name == "history")

@@ -1,4 +1,4 @@
-"""Rollouts and training: shipped runs in other sizes, held against a twin to the bit."""
+"""Rollouts and training: shipped runs in other sizes, bit-identical to a reference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trainer():
 
 
 def test_run_is_one_iteration_of_the_trainer():
-    """A run does as many steps as it declares, and its parts took time; without a graph no capture did."""
+    """A run does its declared steps, and its parts have times; no capture without graph."""
     workload = train.train(point())
     assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
     trainer = workload.run.__self__
@@ -46,7 +46,7 @@ def test_run_is_one_iteration_of_the_trainer():
 
 
 def test_twin_is_made_after_the_timing_alone():
-    """The check before has none, for another trainer would slow the timing down; the one after it has, if asked for."""
+    """The check before has none, as a second trainer slows timing; the one after can."""
     points = []
     check = iterations.twin_check(point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]})
     own = Check(passed=True, max_error=0.0, oracle="itself", detail="moved")
@@ -109,7 +109,7 @@ def test_weights_that_are_not_finite_are_refused():
     ],
 )
 def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
-    """Minibatches, a replay buffer and two policies too give the same weights on both backends of the CPU."""
+    """Minibatches, replay buffer, two policies: equal weights on both CPU backends."""
     of_both = point(env=env, n_agents=n_agents, network=network) | {"algorithm": algorithm}
     check = iterations.twin_check(of_both, iterations.learned)()
     assert check.passed, check
@@ -120,7 +120,10 @@ def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_exact_training_is_held_against_that_of_a_cpu(backend):
-    """On a GPU as on a CPU: the twin of exact training is on `host`; each exact point stands beside one that is not."""
+    """The reference of exact training is `host`; each exact point has an inexact one.
+
+    On a GPU as on a CPU.
+    """
     exact = {**point(backend, mode="eager"), "algorithm": "PPO", "exact": True}
     workload = train.train(exact)
     after = workload.check_after()
@@ -140,7 +143,10 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
     [("pendulum", 1, "DDPG"), ("tag_continuous", 22, "PPO")],
 )
 def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, backend):
-    """From the same weights, moments, memories, environments and random counters the same is played and learned."""
+    """Equal weights, moments, memories, environments and counters give equal learning.
+
+    Memories are replay buffers and states; counters are the random numbers'.
+    """
     of_env = point(backend, env, n_agents) | {"algorithm": algorithm}
     trainer = WatchedTrainer(env, trainers.settings(of_env), exact=True)
     trainer.iterate_times(2)  # captured, where there are graphs
@@ -158,7 +164,7 @@ def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, b
 
 
 def test_only_the_first_rollout_of_a_trainer_is_checked(monkeypatch):
-    """Timed blocks start from a snapshot; the check of a first rollout would be timed in each."""
+    """Timed blocks start from a snapshot; a first-rollout check would be timed in each."""
     trainer, checked = WatchedTrainer("cartpole", trainers.settings(point())), []
     whole = trainer.check.nothing_written
     monkeypatch.setattr(trainer.check, "nothing_written", lambda: checked.append(trainer.iteration) or whole())

@@ -110,7 +110,7 @@ ON_HOST += [
 
 @pytest.mark.parametrize(("case", "point"), ON_HOST)
 def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
-    """However fast: a point fails its checks if its launches leave the arrays unchanged."""
+    """A point fails its checks if its launches leave the arrays unchanged, however fast."""
     prepare, is_broken = HostKernel.prepare, False
 
     def breakable(*arguments):
@@ -256,7 +256,7 @@ def test_step_alone_draws_nothing(monkeypatch):
 
 @pytest.mark.skipif(BACKENDS["host"].own_cores is None, reason="threads cannot be pinned here")
 def test_threads_of_the_compiled_baseline_have_cores_of_their_own():
-    """Each thread is pinned during a sample, and released after; the record lists cores."""
+    """Threads are pinned during a sample, released after; the record lists the cores."""
     host, allowed, seen = BACKENDS["host"], os.sched_getaffinity(0), []
     workload = env_step.env_step({"env": "cartpole", "backend": "host", "n_envs": 300, "n_agents": 1})
 

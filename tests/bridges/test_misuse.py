@@ -80,7 +80,7 @@ def test_actions_of_a_graph_leave_it(kind, backend):
 
 @on_every_fast_backend
 def test_tensors_of_a_graph_are_taken_by_the_core(backend):
-    """As actions, as a rollout's policy, as pushed data, as a single environment's action."""
+    """As actions, a rollout's policy, pushed data, or a single environment's action."""
     wrapper = EnvWrapper(Pendulum(), num_envs=2, env_backend=backend, auto_reset=True)
     wrapper.reset()
     data, weight = wrapper.cuda_data_manager, torch.ones(1, requires_grad=True)

@@ -244,7 +244,7 @@ def test_towns_run_from_sampler_to_log(backend, registrar):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_treaties_are_stepped_by_torchrl(backend):
-    """Features and mask are a group's entries; ActionMask's four types respect the mask."""
+    """Features and mask are a group's entries; ActionMask's four types respect it."""
     pytest.importorskip("torchrl")
     from torchrl.envs import TransformedEnv
     from torchrl.envs.transforms import ActionMask

@@ -143,7 +143,7 @@ def test_what_nvcc_accepts_compiles(tmp_path):
     [("near.cu", False), ("stdio.h", False), ("curand_kernel.h", False), ("thrust/sort.h", True), ("absent.h", True)],
 )
 def test_libraries_are_for_nvcc(tmp_path, header, wants_nvcc):
-    """A source whose includes name a library is not for NVRTC, which would not find it."""
+    """A source whose includes name a library is not for NVRTC, which cannot find it."""
     source = write(tmp_path, step='#include "a/part.cu"\n', a__part=f"#include <{header}>\n", near="")
     assert cuda_source.needs_nvcc(source) == wants_nvcc
 
@@ -164,7 +164,7 @@ def test_random_numbers_of_curand_compile(tmp_path, text):
 
 @needs_cuda_compiler
 def test_header_of_curand_may_include_cccl(tmp_path, monkeypatch):
-    """cuRAND takes types and limits from there, defined once and visible to the source."""
+    """cuRAND takes types and limits from there, defined once and seen by the source."""
     folders = [Path(site) / "nvidia/cu13/include/cccl" for site in sys.path]
     cccl = next((folder for folder in folders if folder.is_dir()), None)
     if cccl is None:

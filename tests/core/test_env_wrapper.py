@@ -1,4 +1,7 @@
-"""Wrapper: construction, reset, step on each backend, with a WarpDrive environment."""
+"""Wrapper: construction, reset and step, with an environment in WarpDrive's style.
+
+On every backend.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
 
 
 def evaluated(model: FullyConnected, steps: PolicySteps) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return torch's logits and values for a rollout, and log-probabilities of actions."""
+    """Return torch's logits and values for a rollout, and its log-probabilities."""
     with torch.no_grad():
         logits, values = model(torch.cat([steps.first_observations[None], steps.observations[:-1]]))
     return logits, values, torch.log_softmax(logits, -1).gather(-1, steps.sampled_actions.long()).squeeze(-1)

@@ -1,4 +1,7 @@
-"""What WarpDrive's own tests assert and no other file here does; `docs/reference-tests.md` has all of them."""
+"""Assertions of WarpDrive's tests that only this file has.
+
+`docs/reference-tests.md` lists all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,14 @@ from warpdrive_min import (
 )
 
 LEVEL = 1e-5
-"""Probability with which a correct sampler fails one chi-square; the seeds are fixed, so none does by chance."""
+"""Probability that a correct sampler fails one chi-square; seeds are fixed."""
 
 
 def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return how likely a chi-square at least as large is; fail if something impossible was counted."""
+    """Return the probability of a chi-square at least as large.
+
+    Fail if an impossible event was counted.
+    """
     possible = probabilities > 0
     assert not counts[~possible].any()
     want = counts.sum() * probabilities[possible]
@@ -40,10 +46,10 @@ def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def p_value_of_neighbours(values: np.ndarray, axis: int, n: int) -> float:
-    """Return how likely pairs of neighbours along an axis are if all n * n are: the less likely of two sets.
+    """Return the p-value of neighbouring pairs along an axis, if all n * n are equal.
 
-    One set begins with the first value, the other with the second: within a set no value is in two pairs, which would
-    make the chi-square larger.
+    It is the smaller one of two sets, which begin with the first and the second value. Within a set no value is in two
+    pairs, which would make the chi-square larger.
     """
     p_values = []
     for start in (0, 1):
@@ -71,7 +77,7 @@ class Actions:
         self.sampler.init_random(7)
 
     def draw(self, n_draws: int, **probabilities: np.ndarray) -> list[np.ndarray]:
-        """Return the draws of each array in turns, ``(n_draws, n_envs, n)``."""
+        """Return interleaved draws of each array, ``(n_draws, n_envs, n)``."""
         rows = {
             name: torch.tensor(row, dtype=torch.float32, device=self.data.device)
             .expand(*self.data.get_shape(name)[:2], -1)
@@ -88,7 +94,10 @@ class Actions:
 
 @on_every_fast_backend
 def test_every_agent_of_every_environment_draws_from_its_own_probabilities(backend):
-    """10,000 draws of 2 environments of 5 agents, ten distributions: each by chi-square, what is impossible never."""
+    """10,000 draws, 2 environments of 5 agents, ten distributions, by chi-square.
+
+    Impossible choices never occur.
+    """
     probabilities = np.random.default_rng(0).dirichlet(np.ones(3), (2, 5))
     probabilities[0, 3], probabilities[1, 1], probabilities[1, 2] = [0, 1, 0], [0.5, 0, 0.5], [0, 0, 1]
     (actions,) = Actions(backend, 5, 2, agents=(5, 3)).draw(10_000, agents=probabilities)
@@ -99,7 +108,7 @@ def test_every_agent_of_every_environment_draws_from_its_own_probabilities(backe
 
 @on_every_fast_backend
 def test_planner_draws_from_its_probabilities_whatever_the_agents_do(backend):
-    """One planner with 4 choices, drawn in turns with 5 agents with 3: its frequencies, and jointly with each agent."""
+    """One planner (4 choices) interleaved with 5 agents (3): frequencies, alone and joint."""
     planner, agents = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.5, 0.25, 0.25])
     drawn = Actions(backend, 5, 100, planner=(1, 4), agents=(5, 3)).draw(200, planner=planner, agents=agents)
     assert p_value(np.bincount(drawn[0].ravel(), minlength=4), planner) > LEVEL

@@ -214,7 +214,10 @@ def test_start_is_warpdrives(backend):
 
 
 def test_pool_holds_taggers_off_the_rim_and_the_runner_at_the_corner():
-    """Pool rows are uniform over cells 1 to grid_length - 1, by seed; the runner is at 0."""
+    """Pool rows are uniform over cells 1 to grid_length - 1, by seed.
+
+    The runner is at 0.
+    """
     x, y = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).initial_states
     assert x.shape == y.shape == (200, 41)
     assert (x[:, -1] == 0).all()

@@ -272,7 +272,7 @@ def test_pendulum_scene_is_the_worked_one():
 
 
 def test_mountain_car_scene_is_the_worked_one():
-    """The goal is on the hill; the arrow at the valley's bottom is level, as long as the push."""
+    """The goal is on the hill; in the valley the arrow is level, as long as the push."""
     state = np.full((2, 1, 2), -np.pi / 6, np.float32)
     layers = shown(MountainCarConfig(), draw_mountain_car, np.array([0.0, -1.0]), state=state)
     np.testing.assert_allclose(layers["goal"].y[0, 0], 0.45 * np.sin(1.5) + 0.55)

@@ -1,4 +1,4 @@
-"""Lightning's trainer around ours: equal learning, checkpoints, callbacks, refusals."""
+"""Lightning's trainer around ours: learning, checkpoints, callbacks, refused uses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def start(tmp_path):
 
 
 def fit(module, *callbacks, ckpt_path=None, **options):
-    """Train with a quiet Lightning trainer and return it; by default to the config's end."""
+    """Train with a quiet Lightning trainer (by default to the config's end); return it."""
     quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
     trainer = pl.Trainer(
@@ -96,7 +96,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_training_ends(end, start):
-    """The run config ends it, whatever Lightning's limits, or a callback after an epoch."""
+    """The run config ends it whatever Lightning's limits; callbacks do after an epoch."""
     settings, early, n_iterations = ENDS[end]
     run = start(**settings)
     callbacks = [EarlyStopping(RETURN, mode="max", **early)] if early else []

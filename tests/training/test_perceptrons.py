@@ -102,7 +102,10 @@ def by(kernel, activation, precision):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
 def test_outputs_and_gradients_are_those_of_torch(case):
-    """Sizes fill no block; rows end within one; many rows on a GPU, the same bits twice."""
+    """Sizes fill no block; rows end within one.
+
+    On a GPU many rows give the same bits twice.
+    """
     evaluate, d_out = by(case.kernel, case.activation, case.precision), rows(case.n_rows, case.sizes[-1], seed=3)
     x, weights = rows(case.n_rows, case.sizes[0]), network(*case.sizes)
     bound = 1e-5 if (case.precision, case.n_rows) == ("fp32", MANY) else BOUNDS[case.precision]
