@@ -1,4 +1,7 @@
-"""Kernels with a thread for each agent on `host`: barriers, shared memory, warps, atomics, and what cannot end."""
+"""Kernels with a thread per agent on `host`: barriers, shared memory, warps.
+
+Also atomics, and kernels that cannot end.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ N_AGENTS, N_ENVS = 40, 3
 
 @pytest.fixture(scope="module", autouse=True, params=COMPILERS)
 def _quickly_built(request):
-    """Compile for tests what the module shares, too, with each C++ compiler."""
+    """Compile for tests, also the module's shared code, with each C++ compiler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", request.param)
         patch.setattr(host, "OPTIMISATION", "-Og")
@@ -66,7 +69,7 @@ def put(functions: CUDAFunctionManager, **constants: list[int]) -> None:
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_barriers_in_a_loop_order_shared_memory(functions, monkeypatch, n_threads):
-    """Each round sees the sum of its own block and the constants, on one thread of the system or two."""
+    """Each round reads its block's sum and the constants, on one OS thread or two."""
     monkeypatch.setattr(type(functions.backend), "threads", n_threads)
     put(functions, offsets=[5, -3])
     x = integers(N_ENVS, N_AGENTS)
@@ -78,7 +81,7 @@ def test_barriers_in_a_loop_order_shared_memory(functions, monkeypatch, n_thread
 
 
 def test_threads_that_left_do_not_count(functions):
-    """Of 40 threads 20 stay, then 19: the barrier's count, its all and its any are theirs."""
+    """Of 40 threads 20, then 19 stay: count, all and any of the barrier cover them."""
     x = torch.full((N_ENVS, N_AGENTS), -1, dtype=torch.int32)
     launch(functions, "leaving", x)
     want = np.full(N_AGENTS, -1)
@@ -95,7 +98,7 @@ def test_barrier_is_one_wherever_it_stands(functions):
 
 
 def test_lanes_of_a_warp_see_each_other(functions):
-    """Shuffles, ballots and matches of a whole warp and of 7 lanes of another; those that left bring nothing."""
+    """Shuffles, ballots, matches of a warp and of 7 lanes; exited lanes add nothing."""
     x, y = torch.zeros(N_AGENTS, 4, dtype=torch.int32), torch.zeros(N_AGENTS)
     launch(functions, "warps", x, y, grid=(1, 1))
     lanes = np.arange(39) % 32
@@ -114,7 +117,7 @@ def test_lanes_of_a_warp_see_each_other(functions):
 
 
 def test_lanes_of_a_warp_add_up_what_they_have(functions):
-    """Sums, extremes and bits of a warp and of 3 lanes of another, and whether all have the same."""
+    """Sums, extremes, bits and equality over a warp and over 3 lanes of another."""
     x = torch.zeros(N_AGENTS, 8, dtype=torch.int32)
     launch(functions, "reductions", x, grid=(1, 1))
     whole = [sum(range(-20, 12)), 11 * 1000 - 20, 32 + 6200, 8 + 3100, -1 + 3, -1, 1, 0]
@@ -123,7 +126,7 @@ def test_lanes_of_a_warp_add_up_what_they_have(functions):
 
 
 def test_threads_go_in_step_from_write_to_write(functions):
-    """Where all of them compute and write the same, it is as if one had."""
+    """If all compute and write the same, the result equals one thread's."""
     x = torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=torch.int32)
     first = x @ torch.tensor([1, 2], dtype=torch.int32)
     second = 2 * first + 3 * x[:, 1]
@@ -134,7 +137,7 @@ def test_threads_go_in_step_from_write_to_write(functions):
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize(("n_agents", "blocks"), [(7, 3), (N_AGENTS, 1)])
 def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch, n_agents, blocks, n_threads):
-    """Each block sums its own agents, and all read each other's after the barrier; a thread may have no agent."""
+    """Blocks sum their agents, then read all sums; a thread may have no agent."""
     functions = functions_of(n_agents=n_agents, blocks=blocks)
     monkeypatch.setattr(type(functions.backend), "threads", n_threads)
     x = integers(N_ENVS, n_agents, start=1)
@@ -183,7 +186,7 @@ def test_lock_is_taken_in_turns(functions):
 
 
 def test_variables_of_the_device_are_each_managers_own(functions):
-    """They live from launch to launch, and a manager that loads the same code has others."""
+    """They persist across launches; another manager of the same code has its own."""
     other = functions_of()
     x = torch.zeros(1, dtype=torch.int32)
     seen = []
@@ -264,7 +267,7 @@ def test_kernel_that_the_preprocessor_takes_is_left_out(functions):
     ],
 )
 def test_source_that_cannot_run_is_an_error_with_its_line(tmp_path, body, message):
-    """What a launch cannot give, what no stack holds, and what the compiler says."""
+    """Impossible launches, stack overflows, and compiler errors."""
     source = tmp_path / "kernel.cu"
     source.write_text(f'extern "C" __global__ void f(int* x)\n{{ {body} }}\n')
     with pytest.raises(CompileError, match=message):
