@@ -355,7 +355,7 @@ def test_time_to_learn_is_the_median_over_all_seeds():
 
 
 def test_time_to_learn_needs_enough_seeds():
-    """Where five seeds are required, an older run with five precedes a newer with two.
+    """An older run with five seeds precedes a newer one with two, if five are needed.
 
     A seed counts once.
     """

@@ -125,7 +125,7 @@ def test_callgrind_counts_a_kernel_exactly(tmp_path):
 
 @pytest.mark.skipif(not counts.availability().available, reason=str(counts.availability()))
 def test_broken_points_do_not_stop_the_others(monkeypatch):
-    """A point that fails in set-up is reported with its reason; the next one is counted."""
+    """A point that fails in set-up is reported with a reason; the next one is counted."""
     for name in ("freeze", "disable"):
         monkeypatch.setattr(server.gc, name, lambda: None)
     monkeypatch.setattr(host, "TARGET", host.TARGET)
@@ -189,7 +189,7 @@ def counted(monkeypatch, tmp_path):
 
 
 def test_records_have_a_part_each(counted):
-    """A record is a kernel or the path, exact, by point; reading it keeps its identity."""
+    """A record is a kernel or the path, exact, by point; reading it is idempotent."""
     jobs = sides.counted_jobs(["pendulum"])
     records = sides.counted(jobs, CONTEXT)
     assert [record.point["kernel"] for record in records] == ["step", PATH] * len(jobs)

@@ -18,7 +18,7 @@ from tests.bench.builders import FakeNvml, bench
 
 @pytest.fixture
 def gpu(monkeypatch) -> FakeNvml:
-    """Lend a cool GPU of its own, whose energy counter moves at each reading."""
+    """Yield a cool fake GPU whose energy counter moves at each reading."""
     fake = FakeNvml.installed(monkeypatch)
     fake.pids, fake.reasons, fake.samples, fake.degrees, fake.energy = [], [1], 1, 40, iter(range(10**9))
     fake.nvmlClocksEventReasonGpuIdle, fake.nvmlClocksEventReasonApplicationsClocksSetting = 1, 2
@@ -50,7 +50,7 @@ def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
 
 
 def test_throttling_and_foreign_processes_are_problems(gpu):
-    """A hot GPU under its power cap with a stranger on it: two problems, and what to do."""
+    """A hot GPU at its power cap with a foreign process: two problems and remedies."""
     gpu.reasons, gpu.pids, gpu.degrees = [4 | 64], [os.getpid(), 1], 90
     found = gpu_findings()
     assert found["throttling"].level == found["processes"].level == "problem"
@@ -60,7 +60,7 @@ def test_throttling_and_foreign_processes_are_problems(gpu):
 
 
 def test_mig_persistence_and_older_gpus_are_notes(gpu):
-    """Slices, a driver that unloads, no GPM and a lazy energy counter limit what can be measured."""
+    """Slices, unloading drivers, no GPM and lazy energy counters limit telemetry."""
     gpu.mig, gpu.persistence, gpu.has_gpm = 1, 0, False
     found = gpu_findings()
     assert [found[topic].level for topic in ("MIG", "persistence", "GPM")] == ["note"] * 3
@@ -68,7 +68,7 @@ def test_mig_persistence_and_older_gpus_are_notes(gpu):
 
 
 def test_gpu_that_is_lost_while_it_is_examined_is_told(gpu):
-    """What fails is a note with NVML's reason, and the rest is read."""
+    """A failure is a note with NVML's reason; other values are read."""
 
     def lost(*arguments):
         raise RuntimeError("GPU is lost")
@@ -107,7 +107,7 @@ def test_no_gpu_is_a_note(monkeypatch):
     ],
 )
 def test_governor_and_turbo_are_read(tmp_path, files, levels):
-    """Fixed clocks are ok; clocks that follow load or heat, or cannot be read, are notes."""
+    """Fixed clocks are ok; varying or unreadable ones are notes."""
     for name, text in files.items():
         file = tmp_path / "sys/devices/system/cpu" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ def test_git_state_is_judged(monkeypatch, state, level):
 
 
 def test_full_disk_is_a_note(monkeypatch, tmp_path):
-    """Too little room for compiled kernels is told."""
+    """Too little room for compiled kernels is a note."""
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / "not" / "yet"))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**20))
     kernels, _ = doctor._disk()
@@ -195,7 +195,7 @@ def test_full_disk_is_a_note(monkeypatch, tmp_path):
 
 
 def test_missing_backends_are_notes_with_their_install_line():
-    """What this machine lacks is said of each backend, and of each case that needs it."""
+    """Each missing backend is noted, also for each case that needs it."""
     states = doctor.availability()
     found = {finding.topic: finding for finding in doctor._backends()}
     assert found["backend cpu"].level == "ok"

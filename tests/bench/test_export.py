@@ -69,7 +69,7 @@ def test_bencher_gets_latency_in_nanoseconds():
 
 
 def test_newest_of_a_point_is_exported():
-    """Of two records of a point the later one counts, in any order."""
+    """The later one of a point's two records counts, in any order."""
     old, new = timing(5.0, started_at="2026-01-01T00:00:00"), timing(6.0, started_at="2026-01-02T00:00:00")
     for order in ((old, new), (new, old)):
         assert [entry["value"] for entry in github_action_benchmark(shown(*order))] == [6.0]

@@ -1,4 +1,4 @@
-"""Records of strangers: they choose no code, write nothing outside `--out`, and their texts are escaped."""
+"""Records of strangers choose no code, write only in `--out`, texts are escaped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POINT = {"backend": "cpu", "n_envs": 100, "n_agents": 1, "exact": False}
 
 @pytest.fixture
 def stranger(tmp_path, monkeypatch):
-    """Return a function that writes a module which leaves a trace where it is imported, and returns its records."""
+    """Return a function that writes a module with a trace on import; returns its records."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     Path("stranger_coin.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
@@ -57,7 +57,7 @@ def stranger(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize("command", ["reproduce", "gate"])
 def test_a_record_does_not_choose_what_is_imported(command, env, stranger, tmp_path, monkeypatch):
-    """By path, class or bare name; the message names the option, unless there is nothing that could be named."""
+    """By path, class or bare name; the message names the option, if one applies."""
     monkeypatch.setattr(reproduce, "run_point", lambda job, context: next(in_this_process([job], context)))
     monkeypatch.setattr("bench.process.local.run_points", in_this_process)
     file = stranger(env.replace("{tmp_path}", str(tmp_path)), machine=dict(Context.here("default").machine))

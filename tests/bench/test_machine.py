@@ -88,7 +88,7 @@ def test_git_state_takes_no_lock(tmp_path):
 
 
 def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
-    """$BENCH_GIT_SHA replaces a missing checkout, and the record says so."""
+    """$BENCH_GIT_SHA replaces a missing checkout; the record notes it."""
     monkeypatch.setenv("BENCH_GIT_SHA", "abc")
     got = machine.git_state(tmp_path)
     assert got["sha"] == "abc"
@@ -132,7 +132,7 @@ def ticks(proc, idle, **processes):
 
 
 def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch):
-    """Of 90 used ticks 30 are ours, 10 our grandchild's.
+    """90 ticks are used: 30 by us, 10 by our grandchild.
 
     It started in between, and another one ended.
     """
@@ -147,7 +147,10 @@ def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch)
 
 
 def test_bystanders_on_other_cores_do_not_count(tmp_path):
-    """Others keep cores 2 and 3 busy; of 20 used ticks (of 40) on 0 and 1, 10 are ours."""
+    """Others use cores 2 and 3; on cores 0 and 1, 10 of 20 used ticks are ours.
+
+    There are 40 ticks.
+    """
     proc = tmp_path / "proc"
     ticks(proc, 0, p7=(1, 0))
     row = "cpu{} {} 0 0 {} 0 0 0 0 0 0\n"

@@ -286,7 +286,7 @@ def test_what_differs_between_processes_is_in_the_interval():
 
 
 def test_skipped_and_failing_points_do_not_end_the_others():
-    """Of three points one cannot run, one gives wrong results, the third is measured."""
+    """One point cannot run, one gives wrong results, the third is measured."""
 
     def setup(point):
         if point["index"] == 0:

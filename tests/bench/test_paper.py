@@ -124,7 +124,7 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
 
 
 def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without arguments it takes the published sets, equally named, and their neighbours."""
+    """Without arguments it takes the published sets, equally named, and adjacent files."""
     monkeypatch.setattr(paper, "figures", lambda *_: ([], []))  # drawn elsewhere
     bench("paper", "--out", tmp_path)
     copies = {path.relative_to(tmp_path / "records").as_posix() for path in tmp_path.rglob("*.jsonl")}
@@ -177,7 +177,7 @@ def test_long_table_is_cut_into_parts_that_stand_alone() -> None:
 
 
 def test_methods_say_what_the_records_say() -> None:
-    """Samples, length, warm-up, cap and preset are the records'; absent ones are omitted."""
+    """Samples, length, warm-up, cap and preset are the records'; absent ones not."""
     warm_ups = [{"settled": True, "cap_s": 2.0}, {"settled": False, "cap_s": 2.0}]
     timed = [
         record(samples_ns=[1e6] * n, runs_per_sample=20, warm_up=warm_up, mode=mode)
@@ -204,7 +204,7 @@ def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
 
 
 def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
-    """Agent steps are a multiple of env steps; a ratio to others is measured separately."""
+    """Agent steps are a multiple of env steps; a ratio to others has its own interval."""
     rate = {"env_steps_per_s": metric(100, 90, 120), "agent_steps_per_s": metric(500, 450, 600)}
     peer = record(case="peer", metrics={**rate, "ours_over_peer": metric(3, 2.9, 3.1)})
     (row,) = every_point([peer]).cells
@@ -212,7 +212,7 @@ def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
 
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
-    """Of 2, 4, never: median 4, open interval; of 2, never, never: no median."""
+    """Times 2, 4, never: median 4, open interval; 2, never, never: no median."""
     (often,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, 4.0, 20), seed_record(2, None, 0)]).cells
     assert list(often[-6:-3]) == ["2 of 3", "400 (200 to not reached)", "4 (2 to not reached)"]
     (seldom,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, None, 20), seed_record(2, None, 0)]).cells

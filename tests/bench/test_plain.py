@@ -1,4 +1,4 @@
-"""The baselines in plain NumPy: steps are those of the oracle, episodes start where its do, and checks see faults."""
+"""Plain NumPy baselines: reference steps and starts, and checks that find faults."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SPREAD = {
     "acrobot": [np.pi, np.pi, 12.0, 20.0],
     "pendulum": [np.pi, 8.0],
 }
-"""Bounds of states from which all that can happen soon does."""
+"""Bounds of states from which every event soon happens."""
 
 
 def both(env: str, n_agents: int, n_envs: int, changes: dict):
@@ -75,7 +75,7 @@ def test_an_economy_in_plain_numpy_is_skipped(env):
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_steps_are_those_of_the_oracle(env, n_agents, n_envs, changes):
-    """From the same state with the same actions all arrays agree, also as episodes end, by the dynamics and by time."""
+    """From equal states and actions all arrays agree, at terminations and truncations."""
     batch, oracle = both(env, n_agents, n_envs, changes)
     generator = np.random.default_rng(1)
     n_terminated = n_truncated = n_ended = 0
@@ -98,7 +98,7 @@ def test_steps_are_those_of_the_oracle(env, n_agents, n_envs, changes):
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_episodes_start_as_the_oracle_starts_them(env, n_agents, n_envs, changes):
-    """What a restart writes, observations among it, lies where starts of the oracle lie."""
+    """A restart's arrays and observations are within the reference's starts."""
     batch, oracle = both(env, n_agents, 300 if n_agents < 60 else 30, changes)
     batch.restart(np.arange(batch.n_envs))
     data, got = oracle.cuda_data_manager, batch.arrays()
@@ -116,7 +116,7 @@ def test_episodes_start_as_the_oracle_starts_them(env, n_agents, n_envs, changes
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_actions_are_uniform(env, n_agents, n_envs, changes):
-    """Draws have every choice, or all of the range, as the random policy of the oracle has."""
+    """Draws cover every choice or the full range, as the reference's random policy."""
     batch, oracle = both(env, n_agents, 400, changes)
     drawn = np.stack([batch.as_sampled(batch.draw()) for _ in range(20)]).astype(np.float64)
     space = oracle.env.action_space[0]
@@ -134,7 +134,7 @@ def test_actions_are_uniform(env, n_agents, n_envs, changes):
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_what_goes_back_does_the_same_again(env, n_agents, n_envs, changes):
-    """From a snapshot on, past the end of episodes, all arrays come out as the first time."""
+    """From a snapshot, past episode ends, all arrays repeat."""
     batch, _ = both(env, n_agents, n_envs, changes)
 
     def played() -> dict[str, np.ndarray]:
@@ -153,7 +153,7 @@ def test_what_goes_back_does_the_same_again(env, n_agents, n_envs, changes):
 
 
 def test_neighbours_are_those_of_a_sort():
-    """Both searches give the nearest first, the lower id among equals, and nobody where too few are left."""
+    """Both searches give the nearest first, then the lower id, and none if too few."""
     distance = np.random.default_rng(0).integers(0, 6, (3, 4, 9)).astype(np.float32)
     distance[:, 1, 3:] = np.inf
     want = np.argsort(distance, axis=-1, kind="stable")[..., :5]
@@ -196,7 +196,7 @@ def test_an_oracle_that_restarts_is_refused():
 
 @pytest.mark.parametrize("draws", [True, False])
 def test_a_point_of_the_bench_that_does_another_work_is_refused(draws, monkeypatch):
-    """The baseline is held against the oracle like any backend, before it is timed and after."""
+    """The baseline is checked against the reference before and after its timing."""
     point = {"env": "cartpole", "backend": PLAIN, "n_envs": 32, "n_agents": 1}
     workload = CASES["env_step" if draws else "step"].setup(point)
     assert workload.facts.threads == 1

@@ -1,4 +1,7 @@
-"""Rollouts and training: shipped runs in other sizes, bit-identical to a reference."""
+"""Rollouts and training: shipped runs in other sizes, against a reference.
+
+They are bit-identical.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def trainer():
 
 
 def test_run_is_one_iteration_of_the_trainer():
-    """A run does its declared steps, and its parts have times; no capture without graph."""
+    """A run does its declared steps; its parts have times, but capture without a graph."""
     workload = train.train(point())
     assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
     trainer = workload.run.__self__
@@ -164,7 +167,7 @@ def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, b
 
 
 def test_only_the_first_rollout_of_a_trainer_is_checked(monkeypatch):
-    """Timed blocks start from a snapshot; a first-rollout check would be timed in each."""
+    """Timed blocks start from a snapshot; each would time a first rollout's check."""
     trainer, checked = WatchedTrainer("cartpole", trainers.settings(point())), []
     whole = trainer.check.nothing_written
     monkeypatch.setattr(trainer.check, "nothing_written", lambda: checked.append(trainer.iteration) or whole())
@@ -181,7 +184,7 @@ def test_only_the_first_rollout_of_a_trainer_is_checked(monkeypatch):
 
 
 def test_settings_are_the_shipped_ones_in_other_sizes():
-    """What the axes do not say is as the run config says it."""
+    """Settings that are no axis come from the run config."""
     config = RunConfig.from_dict(trainers.settings(point(network="256-256")))
     own, want = config.policy["shared"], shipped("cartpole", "").policy["shared"]
     assert (own.lr, own.entropy_coeff, own.gamma) == (want.lr, want.entropy_coeff, want.gamma)
@@ -190,7 +193,7 @@ def test_settings_are_the_shipped_ones_in_other_sizes():
 
 
 def test_large_points_go_on_learning():
-    """A learning rate that the shipped run has lowered to zero within one iteration of the point stays as it begins."""
+    """The rate keeps its first value if the shipped schedule ends in one iteration."""
     point = training_point("cartpole", "host", 65_536, 1, 128, algorithm="PPO", network="64-64 separate tanh")
     *_, (ended, last) = shipped("cartpole", "_ppo").policy["shared"].lr
     assert last == 0
@@ -200,7 +203,7 @@ def test_large_points_go_on_learning():
 
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
-    """Where others were measured, our run config is whole, of their sizes, and finds their figure again."""
+    """Where others were measured, our run config has their sizes and finds their figure."""
     ours = training_point(backend="pycuda", **each.axes)
     config = RunConfig.from_dict(trainers.settings(ours))
     assert config.trainer.train_batch_size == each.n_envs * each.n_steps
@@ -221,7 +224,10 @@ def test_least_operations_are_those_of_the_weights(trainer):
 
 
 def test_what_all_agents_see_counts_once():
-    """Bytes and products of the first layer are those of one of Tag GridWorld's five rows, which differ by a mark."""
+    """First-layer bytes and products are one row's of Tag GridWorld's five.
+
+    The rows differ by a mark.
+    """
     shared = WatchedTrainer("tag_gridworld", trainers.settings(point(env="tag_gridworld", n_agents=5)))
     n_first, n_others = 32 * 21, 32 * 32 + 32 * 5 + 32
     assert iterations.least_ops(shared, learns=False) == 32 * (n_first + 5 * n_others)
@@ -238,7 +244,7 @@ def test_what_all_agents_see_counts_once():
     ids=["right", "a step less", "no step", "no rewards"],
 )
 def test_rollout_is_whole_and_finite(n_played, rewards, is_right):
-    """However fast it is: seven of eight steps are no rollout, nor is one without rewards."""
+    """However fast: seven of eight steps, or no rewards, are no rollout."""
     trainer = trainers.player(point())
     data = trainer.wrapper.cuda_data_manager
 

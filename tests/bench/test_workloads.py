@@ -110,7 +110,7 @@ ON_HOST += [
 
 @pytest.mark.parametrize(("case", "point"), ON_HOST)
 def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
-    """A point fails its checks if its launches leave the arrays unchanged, however fast."""
+    """A point with unchanged arrays after its launches fails its checks, however fast."""
     prepare, is_broken = HostKernel.prepare, False
 
     def breakable(*arguments):

@@ -197,7 +197,7 @@ def test_dict_observations_are_nested_entries(backend, n_agents):
 
 
 def test_masks_lie_beside_the_actions():
-    """ActionMask uses them for several types; they equal the reference's and are valid."""
+    """ActionMask uses them for several types; they equal the reference's, and work."""
     env, oracle = TorchRLEnv(negotiating(), num_envs=2), Oracle(2)
     check_env_specs(env)
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""WarpDrive's managers, step by step as its tutorials use them, on Numba; compiled files with a fake driver."""
+"""WarpDrive's managers as in its tutorials, on Numba; compiled files, a fake driver."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DOUBLE = Path(__file__).with_name("double.cu")
 
 
 def feed(**entries):
-    """Return a feed of arrays that resets restore and the logger records, and of scalars."""
+    """Return a feed of scalars and of arrays that resets restore and the logger records."""
     result = DataFeed()
     for name, value in entries.items():
         is_array = isinstance(value, list)
@@ -51,7 +51,10 @@ def feed(**entries):
 
 
 def doubling(backend, blocks):
-    """Return managers of 2 copies of 5 agents, and what launches the kernel that halves x and doubles y."""
+    """Return managers of 2 copies of 5 agents, and a launcher.
+
+    The kernel halves x and doubles y.
+    """
     data_manager, function_manager = MANAGERS[backend]
     data = data_manager(num_agents=5, num_envs=2, blocks_per_env=blocks, episode_length=2)
     functions = function_manager(int(data.meta_info("n_agents")), int(data.meta_info("n_envs")), blocks)
@@ -75,7 +78,7 @@ def doubling(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_kernel_log_and_reset_work_together(backend, blocks, monkeypatch):
-    """The sequence of WarpDrive's own test: launch, log each copy, reset, and copies that finish at different times."""
+    """WarpDrive's sequence: launch, log each copy, reset; copies finish at other times."""
     data, functions, launch = doubling(name_of(backend, monkeypatch), blocks)
     logger, resetter = NumbaLogController(function_manager=functions), NumbaEnvironmentReset(function_manager=functions)
     data.push_data_to_device(feed(x=[[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]], factor=2.0))
@@ -120,7 +123,7 @@ def test_kernel_of_the_sequence_compiles_for_the_gpu(blocks):
 
 @needs_numba
 def test_sampler_draws_what_is_certain():
-    """init_random, register_actions and sample in WarpDrive's order; probabilities 0 and 1 leave no choice."""
+    """init_random, register_actions, sample in its order; probabilities are 0 and 1."""
     data = NumbaDataManager(num_agents=3, num_envs=2, episode_length=1)
     functions = NumbaFunctionManager(num_agents=3, num_envs=2)
     functions.import_numba_from_source_code("warp_drive.numba_includes.test_build")
@@ -148,7 +151,7 @@ def test_environment_without_a_source_is_an_error():
 
 
 def test_pycuda_managers_need_a_gpu():
-    """Without one the error is the backend's, with what is missing."""
+    """Without a GPU the backend's error names the missing part."""
     if BACKENDS["pycuda"].availability().available:
         pytest.skip("there is a GPU")
     with pytest.raises(BackendUnavailable, match="backend 'pycuda'"):
@@ -157,7 +160,7 @@ def test_pycuda_managers_need_a_gpu():
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """Let the PyCUDA manager be made without a GPU; returns what it compiles: (text, constants)."""
+    """Allow the PyCUDA manager without a GPU; return its compiled (text, constants)."""
     calls = []
     monkeypatch.setattr(type(BACKENDS["pycuda"]), "availability", lambda self: Availability(True))
     monkeypatch.setattr(
@@ -170,7 +173,7 @@ def compiled(monkeypatch):
 
 @without_gpu
 def test_pycuda_manager_compiles_text_and_registered_files(compiled):
-    """Both get WarpDrive's sizes where they use its words, and nothing where they do not."""
+    """Both get WarpDrive's sizes only where they use its words."""
     registrar = EnvironmentRegistrar()
     registrar.add_cuda_env_src_path(Walkers.name, str(CUDA_SOURCE))
     functions = PyCUDAFunctionManager(num_agents=6, num_envs=3, blocks_per_env=2)
@@ -185,7 +188,7 @@ def test_pycuda_manager_compiles_text_and_registered_files(compiled):
 
 
 class Driver:
-    """Stands in for PyCUDA's driver with one compiled file that has the kernel ``known``."""
+    """Fake of PyCUDA's driver with one compiled file that has the kernel ``known``."""
 
     LogicError = KeyError
 
@@ -246,7 +249,7 @@ def test_tensor_holder_is_a_pointer():
 
 @needs_numba
 def test_explicit_signature_declares_the_parameters():
-    """Types of the one signature give dtype and rank; several signatures, or none, declare nothing."""
+    """A single signature's types give dtype and rank; several or none give nothing."""
     from numba import boolean, float32, int32
 
     def kernel(states, is_full, length):
@@ -278,7 +281,7 @@ def test_scalars_are_32_bits_wide():
 
 @needs_numba
 def test_parts_of_a_reset_restore_arrays_or_draw_from_pools():
-    """Saved copies of finished environments, or of all; where there is the other part too, it is an error."""
+    """Saved copies of finished or all environments; with the other part it raises."""
     data = NumbaDataManager(num_agents=2, num_envs=2, episode_length=3)
     data.push_data_to_device(feed(x=[[1.0, 2.0], [3.0, 4.0]]), torch_accessible=True)
     reset = NumbaEnvironmentReset(NumbaFunctionManager(num_agents=2, num_envs=2))
@@ -303,7 +306,7 @@ def test_parts_of_a_reset_restore_arrays_or_draw_from_pools():
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 def test_source_is_compiled_into_a_file(tmp_path):
-    """The file is machine code with the kernel for the sizes that were told, in a folder that is made."""
+    """The file is machine code with the kernel, for given sizes, in a new folder."""
     update_env_header("template_env_config.h", num_envs=2, num_agents=5)
     check_env_header(num_envs=2, num_agents=5)
     with pytest.raises(ConfigError, match="must have the sizes"):

@@ -1,4 +1,4 @@
-"""WarpDrive's module paths: every name is there, and nobody's own modules are hidden."""
+"""WarpDrive's module paths: all names exist, no user module is hidden."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_module_that_was_moved_is_the_one_of_now():
 
 @pytest.mark.parametrize("module", warp_drive_names.kept())
 def test_module_of_warp_drive_has_its_public_names(module):
-    """Each public name of the module is there, or its absence has a reason, which the error says."""
+    """Each public name exists, or its error has the reason of its absence."""
     names = warp_drive_names.kept()[module]
     missing = {name: why_left_out(f"{module}.{name}") for name in names}
     if module == NEEDS_A_GPU and not torch.cuda.is_available():
@@ -76,7 +76,7 @@ def test_module_of_warp_drive_has_its_public_names(module):
 
 
 def has(module, name):
-    """Tell whether a module has a name, or its class or the objects of that an attribute."""
+    """Return true if a module, its class or its objects have an attribute."""
     first, _, inner = name.partition(".")
     known = hasattr(module, first)
     return known and (not inner or hasattr(getattr(module, first), inner) or inner in OF_OBJECTS.get(first, ()))
@@ -87,11 +87,11 @@ OF_OBJECTS = {
     "CUDAFunctionManager": ("blocks_per_env",),
     "WarpDriveModule": ("fetch_episode_states", "graceful_close", "load_model_checkpoint", "save_model_checkpoint"),
 }
-"""Attributes that objects have from when they are made; those of the module are its run's."""
+"""Attributes set in constructors; a module's belong to its run."""
 
 
 def test_attributes_of_objects_are_there():
-    """What is listed of objects is there, of the module in the trainer that is its run."""
+    """All listed attributes exist; a module's are in the trainer that runs it."""
     pytest.importorskip("pytorch_lightning")
     from warpdrive_min.compat.lightning import OF_RUN
 
@@ -120,7 +120,7 @@ def test_left_out_name_says_why():
 
 
 def test_classes_are_this_projects():
-    """Both spellings are one class, or one's child, so that isinstance and the registrar's table agree."""
+    """Both spellings are one class or a child, so isinstance and the registrar agree."""
     from warp_drive.managers.function_manager import CUDASampler
     from warp_drive.managers.numba_managers.numba_function_manager import NumbaSampler
     from warp_drive.utils.env_registrar import EnvironmentRegistrar, env_registrar
@@ -133,7 +133,7 @@ def test_classes_are_this_projects():
 
 
 def test_module_knows_its_names_only():
-    """An unknown name is an AttributeError with those that are known; a star import takes all."""
+    """An unknown name is an AttributeError listing the known; star imports take all."""
     constants = importlib.import_module("warp_drive.utils.constants")
     with pytest.raises(AttributeError, match="no 'Constant'; known are Constants"):
         _ = constants.Constant
@@ -171,7 +171,10 @@ def test_warp_drive_that_was_imported_before_is_an_error(monkeypatch):
 
 
 def test_script_runs_unchanged(tmp_path):
-    """The script gets its arguments, its own folder first on the path, __main__, and its own packages of our names."""
+    """The script gets arguments, its folder first on the path, __main__, own packages.
+
+    Its packages may have our names.
+    """
     scripts = tmp_path / "scripts"
     for package in ("envs", "example_envs"):
         (scripts / package).mkdir(parents=True)

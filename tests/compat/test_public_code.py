@@ -200,7 +200,7 @@ print(trainer.current_timestep, trainer.fetch_episode_states([state])[state].sha
     ],
 )
 def test_warp_drives_trainer_trains_as_a_users(name, algorithm, says, tmp_path):
-    """Its own loops, on our arrays, draws, models and losses: as in the trainers that users derived from it."""
+    """WarpDrive's loops on our arrays, draws, models, losses, as in derived trainers."""
     trainers = Path(str(FOLDER), "warp-drive/warp_drive/training/trainers")
     files = {f"own_{stem}": (trainers / f"trainer_{stem}.py").read_text() for stem in ("base", "a2c", "ddpg")}
     base = "warp_drive.training.trainers.trainer_base"
@@ -239,7 +239,7 @@ print(trainer.current_timestep, type(trainer.models["runner"]).__module__)
 @needs_checkouts
 @pytest.mark.parametrize("version", ["-1.1", *(f"-{tag}" for tag in TAGS), ""])
 def test_warp_drives_network_trains_as_a_users(version, tmp_path):
-    """A copy of it beside the script, with the base that 2.7 has, finds what it reads when it is made."""
+    """A copy next to the script, with 2.7's base, finds its data at construction."""
     folder = Path(str(FOLDER), f"warp-drive{version}", "warp_drive/training/models")
     for stem in ("fully_connected", "model_base"):
         if (file := folder / f"{stem}.py").exists():
@@ -274,7 +274,7 @@ print(trainer.current_timestep)
 
 @needs_checkouts
 def test_collective_marl_trains_its_own_models(monkeypatch, tmp_path):
-    """By the cells of its notebook, smaller, with the trainer of WarpDrive for that of its fork."""
+    """Its notebook's cells, smaller, with WarpDrive's trainer instead of its fork's."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(str(FOLDER), "collective")), *sys.path]))
     (tmp_path / "script.py").write_text(COLLECTIVE)
     assert "{'prey': 24, 'predator': 24}" in run(tmp_path, "script.py", host=False)

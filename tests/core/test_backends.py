@@ -214,7 +214,7 @@ def test_dtype_names_are_numpys():
 @on_every_backend
 @pytest.mark.parametrize(("n_agents", "n_envs"), [(1, 1), (3, 2), (3, 43), (5, 26), (70, 2)])
 def test_kernel_reaches_every_agent_once(backend, n_agents, n_envs):
-    """With environments packed into blocks or one to a block, and a partial last block."""
+    """Environments packed into blocks, or one to a block, with a partial last block."""
     if is_simulated(backend) and n_agents * n_envs > 150:
         n_envs = 1 + 150 // n_agents  # the simulator starts some thousand threads a second
     data, functions = managers(backend, n_agents, n_envs)
@@ -231,7 +231,7 @@ def test_kernel_reaches_every_agent_once(backend, n_agents, n_envs):
 
 @on_every_backend
 def test_launch_keeps_its_number_of_blocks(backend):
-    """Also after a preparation for fewer environments: one shape a kernel in simulation."""
+    """Also for fewer environments than prepared: one shape a kernel in simulation."""
     data, functions = managers(backend, 3, 43)
     push(data, "target", np.zeros((43, 3), np.float32))
     push(data, "offset", [7])
@@ -269,7 +269,7 @@ def test_host_passes_scalars_of_every_width(tmp_path, c_type, value):
 
 
 def test_language_without_a_source_raises():
-    """The error says that the backend's language has no source."""
+    """The error names the language without a source."""
     _, functions = managers("cpu")
     with pytest.raises(CompileError, match="'cpu': runs numpy kernels, and there is no source of one; sources: cuda_c"):
         functions.load({"cuda_c": Path("kernel.cu")})

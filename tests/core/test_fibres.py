@@ -81,7 +81,7 @@ def test_barriers_in_a_loop_order_shared_memory(functions, monkeypatch, n_thread
 
 
 def test_threads_that_left_do_not_count(functions):
-    """Of 40 threads 20, then 19 stay: count, all and any of the barrier cover them."""
+    """40 threads, then 20, then 19: the barrier's count, all and any cover those."""
     x = torch.full((N_ENVS, N_AGENTS), -1, dtype=torch.int32)
     launch(functions, "leaving", x)
     want = np.full(N_AGENTS, -1)

@@ -108,7 +108,7 @@ def test_every_agent_of_every_environment_draws_from_its_own_probabilities(backe
 
 @on_every_fast_backend
 def test_planner_draws_from_its_probabilities_whatever_the_agents_do(backend):
-    """One planner (4 choices) interleaved with 5 agents (3): frequencies, alone and joint."""
+    """One planner (4 choices) interleaved with 5 agents (3): frequencies, joint too."""
     planner, agents = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.5, 0.25, 0.25])
     drawn = Actions(backend, 5, 100, planner=(1, 4), agents=(5, 3)).draw(200, planner=planner, agents=agents)
     assert p_value(np.bincount(drawn[0].ravel(), minlength=4), planner) > LEVEL

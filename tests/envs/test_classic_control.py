@@ -43,7 +43,7 @@ def test_push_is_clipped_and_its_cost_is_not(backend):
 @cars
 @pytest.mark.parametrize(("goal_velocity", "want"), [(0.04, [0, 1, 0]), (0, [1, 1, 0])])
 def test_goal_needs_its_velocity(car, goal_velocity, want):
-    """With a goal velocity a slow car continues, a fast one arrives, a reversing never."""
+    """With a goal velocity a slow car continues, a fast one arrives, a reversing not."""
     states = [(0.49, 0.02), (0.49, 0.06), (0.59, -0.01)]
     wrapper = started(car, states=states, auto_reset=False, goal_velocity=goal_velocity)
     step(wrapper, 1)
@@ -52,7 +52,7 @@ def test_goal_needs_its_velocity(car, goal_velocity, want):
 
 @cars
 def test_rounding_decides_for_cars_at_the_goal_and_at_the_wall_alone(car):
-    """In doubt are rows next to the goal, next to its velocity past it, or to the wall."""
+    """In doubt are rows next to the goal, its velocity behind it, and the wall."""
     rows = {
         (0.5000004, 0.02): True,
         (0.4999996, 0.02): True,

@@ -137,7 +137,7 @@ def test_episode_of_gymnasium_is_reproduced(episode):
 @on_every_backend
 @every_environment
 def test_finished_episode_keeps_its_last_observation_and_starts_again(name, backend):
-    """Both end at the time limit, one before it: last observation and next start appear."""
+    """Both end at the time limit, one before it, with last observation and next start."""
     subject = SUBJECTS[name]
     wrapper = started(name, 2, backend=backend, episode_length=2)
     step(wrapper, subject.quiet)
@@ -267,7 +267,7 @@ def test_whole_numbers_are_compiled_in_as_floats(name):
 
 @every_environment
 def test_bytes_per_step_are_those_of_the_arrays(name):
-    """Reads: state, counter, actions; writes: state, counter, observation, reward, 3 flags."""
+    """Reads: state, counter, actions; writes: both, observation, reward, three flags."""
     wrapper = started(name)
     read_ = ("state", "sampled_actions", "_timestep_")
     written = ("state", "_timestep_", "observations", "rewards", *ENDS)

@@ -260,7 +260,7 @@ def test_observation_shows_others_relative_to_oneself():
 
 
 def test_nearest_neighbours_at_equal_distances_are_ordered_by_id():
-    """Of six others, four equally near: the nearest first, then the lowest ids."""
+    """Six others, four equally near: the nearest first, then the lowest ids."""
     config = {**POINTS, "num_taggers": 1, "num_runners": 6, "num_other_agents_observed": 3, "start": "fixed"}
     direction = np.arange(7) / 8  # tells who is seen
     x, y = [5, 6, 5, 4, 5, 5.5, 9], [5, 5, 6, 5, 4, 5, 9]

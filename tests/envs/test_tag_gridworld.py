@@ -164,7 +164,7 @@ def test_tag_in_the_last_step_is_no_truncation(backend):
 @here
 @alone_and_shared
 def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, backend):
-    """Of five taggers, three equally near, the runner sees the lowest id.
+    """Three of five taggers are equally near: the runner sees the lowest id of them.
 
     Taggers see the runner. Each of three blocks has one of the three.
     """

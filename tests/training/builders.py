@@ -1,4 +1,4 @@
-"""What the tests of training share: run configs, wrappers, trainers, and the bits that a run consists of."""
+"""Shared by training tests: run configs, wrappers, trainers, and a run's state."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ FAST = [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
 
 
 def need_interpreter() -> None:
-    """Skip what wants Triton's kernels interpreted: on a machine with a GPU they are compiled."""
+    """Skip tests that need Triton's interpreter: with a GPU kernels are compiled."""
     if torch.cuda.is_available():
         pytest.skip("Triton's kernels are interpreted where there is no GPU")
 
@@ -139,7 +139,7 @@ def make_run(run, backend="cpu", **given) -> Trainer:
 
 
 def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.Tensor], within: float) -> None:
-    """Make sure that two trainers have learned the same, but for rounding, and that all of it has changed."""
+    """Check that two trainers learned the same within rounding, and all has changed."""
     taught = [weights(trainer) for trainer in (one, other)]
     for name, weight in taught[0].items():
         assert not torch.equal(weight, before[name]), name
@@ -147,7 +147,10 @@ def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.T
 
 
 def require_that_it_goes_on(whole: Trainer, first: Trainer, second: Trainer) -> None:
-    """Train one for four iterations, and another for two, from whose checkpoint a third goes on: they end the same."""
+    """Check that a resumed run equals an uninterrupted one.
+
+    One trains four iterations; another two, and a third resumes its checkpoint.
+    """
     whole.train(4)
     first.train(2)
     first.save_checkpoint()
@@ -163,7 +166,10 @@ def make_recorder(wrapper, n_steps) -> RolloutRecorder:
 
 
 def make_buffer(n_steps, n_envs, n_agents, n_truncated=1, n_features=1, n_types=2, device="cpu") -> RolloutBuffer:
-    """Return a buffer of zeros of continuous actions; without last observations if ``n_truncated`` is 0."""
+    """Return a zero buffer of continuous actions.
+
+    Without last observations if ``n_truncated`` is 0.
+    """
     rows = (n_steps, n_envs, n_agents)
 
     def zeros(*shape, dtype=torch.float32):
@@ -235,9 +241,9 @@ def refused(what, got=..., error=ConfigError):
 
 @contextlib.contextmanager
 def limited(n_bytes: int):
-    """Limit the size of every file that this process and its children write.
+    """Limit the size of files of this process and its children.
 
-    They write no bytecode meanwhile: older Pythons leave a truncated `.pyc`, which the next import fails on.
+    No bytecode is written: older Pythons leave a truncated `.pyc`, which the next import fails on.
     """
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -252,7 +258,7 @@ def limited(n_bytes: int):
 
 
 def everything(trainer) -> dict[str, torch.Tensor]:
-    """Return a copy of all that a run goes on from, by name."""
+    """Return a copy of a run's full state, by name."""
     state, _ = trainer.state()
     return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
 
@@ -263,7 +269,7 @@ def weights(trainer) -> dict[str, torch.Tensor]:
 
 
 def rows_of(trainer) -> list[dict[str, Any]]:
-    """Return the rows of metrics that a run has written, without what a clock has measured."""
+    """Return a run's metric rows, without clock values."""
     return rows_in(trainer.folder)
 
 

@@ -46,7 +46,7 @@ The process may then wait to be killed.
 
 
 def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> None:
-    """Train up to an iteration from the latest checkpoint; then wait for a kill, if set."""
+    """Train from the latest checkpoint to an iteration; then wait for a kill, if set."""
     with joined("cpu") as world:
         trainer = make_run(name, basedir=folder, model_params_save_freq=1)
         if world.agreed(checkpoint.latest(trainer.folder / "checkpoints") is not None):

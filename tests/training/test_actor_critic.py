@@ -49,7 +49,7 @@ def make_model(space, seed=0, **given):
 
 
 def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
-    """Return a rollout of noise with both kinds of ends; ``model`` acted ``drift`` ago."""
+    """Return a rollout of noise with both kinds of ends; ``model`` acted at ``drift``."""
     generator = torch.Generator().manual_seed(seed)
 
     def noise(*shape):
@@ -317,9 +317,9 @@ def counted(algorithm):
     [(-1, [1], 5), (2.0, [1], 2), (1.0, [0, 4], 2), (0.5, [2], 0), (0.5, [1, 2], 1), (9.0, [1], 5), (2.0, [], 6)],
 )
 def test_negatives_are_drawn_for_the_positives(ratio, positive, n_negative):
-    """Of six environments all successes count, and ``ratio`` times that of the others.
+    """Successes count, and ``ratio`` times that number of others, rounded down.
 
-    Those are rounded down and random. All count if there are too few others, no success, or no setting.
+    Others are random, from six environments. All count if there are too few others or no success, or if it is off.
     """
     batch = known_batch([0.0] * 3, [1.0, 2.0], n_envs=6)
     batch.successes[0, positive] = 1

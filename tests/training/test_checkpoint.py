@@ -129,7 +129,7 @@ def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
 
 
 def test_checkpoint_keeps_the_last_ones(tmp_path):
-    """Of 1 to 6 with keep_last 3 the last three stay at every moment; 0 is refused."""
+    """Six checkpoints with keep_last 3: the last three stay at every moment; 0 raises."""
     for iteration in range(1, 7):
         save(tmp_path, state(iteration), header(iteration), keep_last=3)
         assert saved(tmp_path) == list(range(max(1, iteration - 2), iteration + 1))

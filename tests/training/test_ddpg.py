@@ -226,9 +226,9 @@ def test_warpdrive_update_by_hand():
     """Two rows, linear networks: the critic descends both losses at the old weights.
 
     The critic's values are 1 and 2. The target critic gives 2 + 3 * 1 = 5 for the second observation with the target
-    actor's action, so the targets are 2 + 5/2 and, of the last row, 5. The errors -3.5 and -3 give the gradient (-3.5 *
-    1 - 3 * 2, 0); the actor's loss adds (-1.5, -0.75), the means of observations and actions. The actor's gradient is
-    -3 * 1.5.
+    actor's action. The targets are 2 + 5/2 and, in the last row, 5. The errors -3.5 and -3 give the gradient (-3.5 * 1
+    - 3 * 2, 0). The actor's loss adds (-1.5, -0.75), the means of observations and actions. The actor's gradient is -3
+    * 1.5.
     """
     algorithm = warpdrive(two_rows())
     algorithm.iterate()

@@ -126,7 +126,7 @@ def test_kernels_that_must_be_need_a_gpu(tmp_path):
 
 
 def test_what_is_missing_is_named(monkeypatch):
-    """Without a C compiler Triton cannot launch: nothing is fused, and queries report it."""
+    """Without a C compiler Triton cannot launch: nothing is fused, queries say it."""
     monkeypatch.setenv("CC", "no-such-compiler")
     available.missing.cache_clear()
     available.why_no_triton.cache_clear()

@@ -54,7 +54,7 @@ def start(tmp_path):
 
 
 def fit(module, *callbacks, ckpt_path=None, **options):
-    """Train with a quiet Lightning trainer (by default to the config's end); return it."""
+    """Train with a quiet Lightning trainer, by default to the config's end; return it."""
     quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
     trainer = pl.Trainer(

@@ -428,7 +428,7 @@ def test_members_play_with_their_own_weights(run, tmp_path):
 
 
 def test_commands_train_and_evaluate_a_population(tmp_path):
-    """`train --population` writes a resumable run; `evaluate` lists members and the best."""
+    """`train --population` writes a resumable run; `evaluate` lists all and the best."""
     values = {
         "env.episode_length": 20,
         "trainer.num_envs": 4,

@@ -194,9 +194,10 @@ def assert_shown(seen, last, members):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_agents_and_centralised_critics_get_what_is_theirs(arrangement, auto_reset, has_critic, tmp_path):
-    """Every agent sees its id and the time, is paid for its action, has last observations.
+    """Every agent sees its id and the time, and is paid for its action.
 
-    A critic sees those of all agents, in the order of the arrays, whatever its policy has.
+    Last observations are its own. A critic sees those of all agents, in the order of the arrays, whatever its policy
+    has.
     """
     config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset}
     agents, everyone = config.pop("agents", config.get("policies")), range(config["num_agents"])
@@ -263,7 +264,7 @@ class Watch(torch.nn.Module):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ["shared", "interleaved", "separate", "last"])
 def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tmp_path):
-    """Gamma 1/2: a step before a time limit returns reward + 30/2, before an end reward.
+    """Gamma 1/2: before a time limit the return is reward + 30/2, before an end reward.
 
     The last observation of the rollout is one step into the next episode and worth 10.
     """
@@ -290,7 +291,7 @@ def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tm
 
 
 def steps_directly(env):
-    """Return true if all agents share an environment's arrays, and observe their masks."""
+    """Return true if all agents share an environment's arrays and observe their masks."""
     return not (env.roles or env.masks_actions)
 
 
