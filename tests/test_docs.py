@@ -81,7 +81,7 @@ def test_page_names_a_test_for_every_method():
 
 @pytest.mark.parametrize(("file", "name", "backends"), NAMED, ids=[f"{file}::{name}" for file, name, _ in NAMED])
 def test_named_test_runs_on_the_backends_named(file, name, backends):
-    """It is a `test_...` function of a `test_...` file, over these backends if several."""
+    """It is a `test_...` function of a `test_...` file, over these backends if many."""
     assert (ROOT / file).name.startswith("test_")
     assert name.startswith("test_")
     test = getattr(importlib.import_module(file.removesuffix(".py").replace("/", ".")), name)

@@ -17,14 +17,14 @@ ROOT = Path(envs.__file__).parents[1]
 
 
 def test_environments_have_one_name_everywhere():
-    """`warpdrive_min.envs` offers in a checkout what the folder `envs` does, not a copy of it."""
+    """`warpdrive_min.envs` in a checkout is the folder `envs`, not a copy."""
     assert warpdrive_min.envs.__all__ == envs.__all__
     assert all(getattr(warpdrive_min.envs, name) is getattr(envs, name) for name in envs.__all__)
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Install the wheel where nothing else of ours is; gives what runs Python there, in an empty folder."""
+    """Install only our wheel; return a function that runs Python in an empty folder."""
     pytest.importorskip("hatchling", reason="builds the wheel")
     folder = tmp_path_factory.mktemp("install")
     venv.create(folder / "env")
@@ -53,7 +53,7 @@ def installed(tmp_path_factory):
 
 
 def test_wheel_claims_one_name(installed):
-    """A user's own `bench` and `envs` meet none of ours."""
+    """A user's `bench` and `envs` do not collide with ours."""
     code = "import importlib.util as u; print([n for n in ('bench', 'envs', 'warpdrive_min') if u.find_spec(n)])"
     assert installed("-c", code) == "['warpdrive_min']\n"
 
@@ -74,5 +74,5 @@ SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
     ],
 )
 def test_wheel_runs_commands_in_any_folder(installed, words, says):
-    """Kernels, run configs, programs of their own and WarpDrive's names are found inside the package."""
+    """Kernels, run configs, programs and WarpDrive's names are in the package."""
     assert says in installed(*words)

@@ -1,4 +1,7 @@
-"""Charts, tables and verdicts of published records as text; `python -m tests.bench.shown` writes it for a review."""
+"""Charts, tables and verdicts of published records as text, for a review.
+
+`python -m tests.bench.shown` writes it.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,18 @@ PAST = ("sweeps/20261121T090120-60b8788-77b1",)
 
 
 def records_of(runs: Sequence[str]) -> list[Record]:
-    """Read what is evidence in published runs."""
+    """Read the valid records of published runs."""
     return [record for record in read_all([RESULTS / ARCHIVE / f"{run}.jsonl" for run in runs]) if record.is_evidence]
 
 
 def charts() -> Iterator[str]:
-    """Yield what every chart shows, a line for each series."""
+    """Yield each chart's content, a line per series."""
     for chart in all_charts.charts(records_of(RUNS), records_of(PAST)):
         yield from lines_of(chart)
 
 
 def tables() -> Iterator[str]:
-    """Yield what every table shows, with its caption."""
+    """Yield each table's content, with its caption."""
     for name, table in paper.tables(measured_alone(records_of(RUNS))).items():
         yield f"\n# {name}\n\n{table.caption}\n\n{render.markdown(table)}"
 
@@ -67,7 +70,7 @@ def text_of(point: DataPoint) -> str:
 
 
 def claims() -> Iterator[str]:
-    """Yield what is found of every claim in the runs up to the last one that was reviewed."""
+    """Yield each claim's verdict in the runs up to the last reviewed one."""
     files = [file for file in matches(str(RESULTS / ARCHIVE / "sweeps" / "*.jsonl")) if file.stem <= LAST_JUDGED]
     records = read_all(files)
     for claim in CLAIMS:

@@ -141,7 +141,7 @@ def test_siblings_are_no_strangers_on_the_gpu(monkeypatch):
 
 
 def test_shares_of_an_iteration_are_taken_in_quiet(monkeypatch):
-    """The set-up of `train` times rollout and update exclusively, but compiles in parallel."""
+    """The set-up of `train` times rollout and update alone, but compiles in parallel."""
     asked = []
     monkeypatch.setattr(SIBLINGS, "ask_for_quiet", lambda wants_quiet: asked.append(wants_quiet) or 0)
     train.train(training())

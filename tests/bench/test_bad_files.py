@@ -1,4 +1,4 @@
-"""Files that are damaged or cannot be written: one line that names them, and nothing is lost."""
+"""Damaged or unwritable files: one line names them, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ ALL = [of("cpu", 1e6), of(PLAIN, 1e7), of("host", 2e7), of("pycuda", 8e8)]
     ids=["C++", "NumPy", "a peer's variant", "a peer", "a GPU", "training", "a size", "a run", "the oracle"],
 )
 def test_headline_is_over_the_best_code_on_a_cpu(records, name, times):
-    """The fastest CPU code of equal work and run is the baseline, named with the ratio."""
+    """The fastest CPU code of equal work and run is the baseline, named at the ratio."""
     made = headline(records)
     texts = {column.name: column.text(ALL[-1]) for column in made.columns}
     assert (texts["times the best CPU code"], texts["best CPU code"]) == (times, name)

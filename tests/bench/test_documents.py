@@ -31,7 +31,7 @@ The end.
 
 @pytest.fixture
 def sweeps(tmp_path, monkeypatch):
-    """Stand in a folder with records of 100 environments on two backends, of which one file was measured backwards."""
+    """Enter a folder with records of two backends at 100 envs, one out of order."""
     monkeypatch.chdir(tmp_path)
     for name, backends in (("a", ("host", "cpu")), ("b", ("host",))):
         for index, backend in enumerate(backends):
@@ -47,7 +47,7 @@ def measured(backend, started_at, run_id, **changes):
 
 
 def test_refresh_prints_each_table_again_in_its_place(sweeps):
-    """The tables are those of their commands, what stands around them stays, and a second time changes nothing."""
+    """Tables are their commands' output, other text stays; a second run is a no-op."""
     document = sweeps.parent / "README.md"
     document.write_text(DOCUMENT)
     assert "written" in bench("refresh", document)
@@ -101,7 +101,7 @@ def test_a_table_that_ends_the_file_without_a_line_end_is_replaced(sweeps):
 
 
 def test_published_tables_are_those_of_their_records(monkeypatch):
-    """Each table in results/README.md is what the command above it prints of the records beside it."""
+    """Each table in results/README.md is the output of the command above it."""
     monkeypatch.chdir(machine.ROOT)
     text = (machine.ROOT / "results" / "README.md").read_text()
     assert len(COMMAND.findall(text)) >= 2
@@ -109,7 +109,7 @@ def test_published_tables_are_those_of_their_records(monkeypatch):
 
 
 def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
-    """A point has one row, of its newer run; where records are of two commits each row names its own."""
+    """A point has one row of its newer run; rows of two commits name theirs."""
     git = {"sha": "1234567890" * 4, "dirty": False}
     append(sweeps / "d.jsonl", measured("host", "2026-01-02T00:00:00+00:00", "d", git=git))
     shown = printed(["sweeps/*.jsonl"], ["env_step"], only_latest=True)
@@ -133,7 +133,7 @@ def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
 
 
 def test_table_without_records_says_why(sweeps):
-    """A file that is not there, one with no record, options that none passes, and what failed are different errors."""
+    """Missing file, no record, no match, and failures are different errors."""
     (sweeps / "empty.jsonl").touch()
     append(sweeps / "failed.jsonl", record(status="failed", reason="too hot"))
     for words, message in {

@@ -124,7 +124,7 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
 
 
 def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without arguments it takes the published sets, equally named, and adjacent files."""
+    """Without arguments it takes published sets, equally named, and adjacent files."""
     monkeypatch.setattr(paper, "figures", lambda *_: ([], []))  # drawn elsewhere
     bench("paper", "--out", tmp_path)
     copies = {path.relative_to(tmp_path / "records").as_posix() for path in tmp_path.rglob("*.jsonl")}

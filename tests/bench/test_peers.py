@@ -603,7 +603,7 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
 
 
 class Learned:
-    """Learning run of ours: threshold in 2 s after 50,000 steps, or a miss without time."""
+    """Learning run of ours: threshold in 2 s after 50,000 steps, or never (None)."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds

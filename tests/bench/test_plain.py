@@ -44,7 +44,7 @@ SPREAD = {
     "acrobot": [np.pi, np.pi, 12.0, 20.0],
     "pendulum": [np.pi, 8.0],
 }
-"""Bounds of states from which every event soon happens."""
+"""Bounds of start states; every event soon happens within them."""
 
 
 def both(env: str, n_agents: int, n_envs: int, changes: dict):

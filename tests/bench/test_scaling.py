@@ -33,7 +33,7 @@ def point(n_ranks: int, backend: str = "cpu", env: str = "cartpole") -> dict:
 
 
 def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
-    """One rank has no other to compare with: it is checked as `train`; JSON is complete."""
+    """One rank has no other to compare with, so `train`'s check runs; JSON is complete."""
     points = []
     twin = Check(passed=True, max_error=0.0, oracle="a twin")
     monkeypatch.setattr(iterations, "twin_check", lambda point, _: points.append(point) or (lambda: twin))

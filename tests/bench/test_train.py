@@ -37,7 +37,7 @@ def trainer():
 
 
 def test_run_is_one_iteration_of_the_trainer():
-    """A run does its declared steps; its parts have times, but capture without a graph."""
+    """A run does its declared steps in timed parts; only a graph has capture time."""
     workload = train.train(point())
     assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
     trainer = workload.run.__self__
@@ -203,7 +203,7 @@ def test_large_points_go_on_learning():
 
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
-    """Where others were measured, our run config has their sizes and finds their figure."""
+    """Each published size of others has a run of ours that finds its figure."""
     ours = training_point(backend="pycuda", **each.axes)
     config = RunConfig.from_dict(trainers.settings(ours))
     assert config.trainer.train_batch_size == each.n_envs * each.n_steps

@@ -1,4 +1,4 @@
-"""WarpDrive's managers as in its tutorials, on Numba; compiled files, a fake driver."""
+"""WarpDrive's managers as in its tutorials, on Numba; files with a fake driver."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DOUBLE = Path(__file__).with_name("double.cu")
 
 
 def feed(**entries):
-    """Return a feed of scalars and of arrays that resets restore and the logger records."""
+    """Return a feed of scalars and of arrays with reset copies and logs."""
     result = DataFeed()
     for name, value in entries.items():
         is_array = isinstance(value, list)
@@ -78,7 +78,7 @@ def doubling(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_kernel_log_and_reset_work_together(backend, blocks, monkeypatch):
-    """WarpDrive's sequence: launch, log each copy, reset; copies finish at other times."""
+    """WarpDrive's sequence: launch, log copies, reset; copies end at different times."""
     data, functions, launch = doubling(name_of(backend, monkeypatch), blocks)
     logger, resetter = NumbaLogController(function_manager=functions), NumbaEnvironmentReset(function_manager=functions)
     data.push_data_to_device(feed(x=[[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]], factor=2.0))

@@ -1,4 +1,4 @@
-"""What the consistency checker reports of planted faults, and how each report can be repeated."""
+"""Reports of planted faults by the consistency checker, and their repetition."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Elsewhere(Counter):
     ],
 )
 def test_planted_fault_is_found_and_named(reference, wrong, message):
-    """Scenario, step, array, element and both values are told, whichever the reference is."""
+    """Scenario, step, array, element and both values, with either reference."""
     check = checker(dual_mode_env_class=None, cpu_env_class=reference, cuda_env_class=wrong)
     with pytest.raises(AssertionError, match=message):
         check.test_env_reset_and_step(seed=0)
 
 
 def test_report_says_everything():
-    """A start that is off by a quarter for each of 3 agents in 3 copies, in one of 2 components."""
+    """A start off by a quarter for 3 agents in 3 copies, in one of 2 components."""
     values = "want 0.5, got 0.75, error 0.25 (50 %, 4.19e+06 ulps)"
     assert report_of(against_counter(Elsewhere), seed=7).splitlines() == [
         f"scenario 'short', step 0: observations of environment 0, agent 0, component 1: {values}",
@@ -82,7 +82,7 @@ def test_report_names_a_seed_that_repeats_it():
 
 
 def test_flag_that_outlives_the_reset_is_found():
-    """A reset that does not clear the flags would restart the environment again after the next step."""
+    """A reset that keeps the flags would restart the environment after the next step."""
 
     class Forgetful(EnvWrapper):
         def reset_only_done_envs(self, undo_done_after_reset=False):
@@ -119,7 +119,7 @@ def test_difference_within_the_tolerance_is_returned():
 
 
 def test_units_in_the_last_place_are_a_bound_of_their_own():
-    """Rewards two or three units too large fail at 0 per cent, pass at 4 units, and fail again at 1."""
+    """Rewards off by 2 or 3 units fail at 0 per cent, pass at 4 units, fail at 1."""
 
     class Rounding(Heavier):
         factor = 1 + 2**-22
@@ -134,7 +134,7 @@ def test_units_in_the_last_place_are_a_bound_of_their_own():
 
 
 def test_drawn_config_that_fails_can_be_repeated():
-    """Only some configs show the fault; the report names the seed of the first, with which it comes alone."""
+    """Some configs have the fault; the report's seed reproduces the first alone."""
 
     class LateInLongEpisodes(Later):
         def get_constants(self):

@@ -1,4 +1,4 @@
-"""What the consistency checker runs and compares: free-running, resynchronised, and in drawn configs."""
+"""Runs of the consistency checker: free, resynchronised, and in drawn configs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_copy_state_takes_the_first_environments():
 
 
 class Working(Counter):
-    """Counter with a workspace of its kernels, in which nothing means anything between two steps."""
+    """Counter with a kernel workspace, meaningless between two steps."""
 
     def get_data_dictionary(self):
         feed = super().get_data_dictionary()
@@ -40,7 +40,7 @@ class Working(Counter):
 
 
 def test_scratch_is_neither_copied_nor_compared():
-    """What lies in it may differ, and stays where it is."""
+    """Its content may differ, and is not moved."""
     pair = [EnvWrapper(Working(), num_envs=2) for _ in range(2)]
     for value, wrapper in enumerate(pair):
         wrapper.reset()
@@ -64,12 +64,12 @@ def test_kernels_agree_with_numpy(backend):
 
 @on_every_other_backend
 def test_kernels_agree_with_python_objects(backend):
-    """An environment without NumPy kernels is held against its Python class, one object for each copy."""
+    """Without NumPy kernels the reference is its Python class, an object per copy."""
     assert checker(backend, dual_mode_env_class=PlainCounter).test_env_reset_and_step(seed=0) == 0
 
 
 def test_actions_are_fresh_at_every_step():
-    """With a seed the run repeats, but not one action forever, as WarpDrive's checker does."""
+    """A seed repeats the run; actions change at each step, unlike in WarpDrive's checker."""
     runs: list[list[bytes]] = []
 
     class Recording(Counter):
@@ -101,7 +101,10 @@ class Changing(Counter):
 
 
 def test_resynchronised_run_compares_the_state():
-    """A wrong array that no observation shows would be copied from step to step; free-running it is not looked at."""
+    """A wrong unobserved array would be copied from step to step.
+
+    A free run does not compare it.
+    """
     check = against_counter(Changing)
     assert check.test_env_reset_and_step(seed=0) == 0
     report = report_of(check, seed=0, resynchronise=True)
@@ -161,7 +164,7 @@ def test_resynchronised_run_of_which_every_row_is_in_doubt_is_an_error():
 
 
 def test_integers_of_the_state_must_be_equal():
-    """Half a per cent of a large count is an error all the same: integers have no rounding."""
+    """Half a per cent of a large count is an error: integers have no rounding."""
 
     class Miscounting(Changing):
         array = "_episode_"

@@ -37,7 +37,7 @@ def test_difference_counts_nan_as_infinite():
 
 
 def test_difference_of_equal_infinities_is_none():
-    """Equal is equal; infinities of two signs are infinitely far apart, also as angles."""
+    """Equal is equal; opposite infinities are infinitely far apart, as angles too."""
     inf = np.array([np.inf])
     assert difference(inf, inf).error == 0
     assert difference(inf, -inf).error == difference(inf, -inf, period=1.0).error == np.inf

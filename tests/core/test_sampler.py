@@ -1,4 +1,4 @@
-"""The sampler: distributions, seeds and several arrays. Its kernel has tests of its own."""
+"""Sampler: distributions, seeds, several arrays. Its kernel has separate tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def draw(
 
 @on_every_other_backend
 def test_blocks_that_share_an_environment_draw_the_same(backend):
-    """More agents than one block takes: the oracle's actions, one draw counted for each environment."""
+    """Agents beyond a block: the reference's actions, one draw per environment."""
     n_envs, n_agents, n_draws = (1, 257, 2) if is_simulated(backend) else (3, 1500, 9)
     weights = torch.from_numpy(np.random.default_rng(4).random((n_envs, n_agents, 3), np.float32))
     drawn = []
@@ -58,7 +58,7 @@ def test_blocks_that_share_an_environment_draw_the_same(backend):
 
 @on_every_backend
 def test_seeding_again_repeats_the_draws(backend):
-    """The same seed starts the same sequence, before or after registering; another one another sequence."""
+    """A seed restarts its sequence, before or after registration; others differ."""
     data, sampler = sampler_of(backend, seed=5)
     distribution = rows(data, [0.3, 0.3, 0.4])
     first = draw(data, sampler, distribution, 4)

@@ -1,4 +1,4 @@
-"""What the sampler refuses: arrays, tensors and numbers that its kernels do not take, and calls in the wrong order."""
+"""Sampler errors: arrays, tensors, numbers, and calls in the wrong order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHANGES = {
 
 
 def sampler_of(seed: int | None = 0) -> tuple[CUDADataManager, CUDASampler]:
-    """Return a sampler of ``choices``, of which there are 3, and of two ``numbers``, seeded unless the seed is None."""
+    """Return a sampler of ``choices`` (3) and two ``numbers``; None means unseeded."""
     data, functions = managers("cpu", N_AGENTS, N_ENVS)
     push(data, "choices", np.zeros((N_ENVS, N_AGENTS, 1), np.int32))
     push(data, "numbers", np.zeros((N_ENVS, N_AGENTS, 2), np.float32))
@@ -68,7 +68,7 @@ def draw(way: str, data: CUDADataManager, sampler: CUDASampler, action_name: str
     ],
 )
 def test_tensors_must_be_as_the_kernel_takes_them(way, name, change):
-    """Nothing is broadcast or cast silently, at the first call or later; no draw is consumed."""
+    """No silent broadcast or cast, at any call; no draw is consumed."""
     shape = TENSORS[way][name]
     data, sampler = sampler_of()
     good = tensors_of(way)
@@ -83,7 +83,7 @@ def test_tensors_must_be_as_the_kernel_takes_them(way, name, change):
 
 @pytest.mark.parametrize("way", TENSORS)
 def test_draws_need_seed_and_registration(way):
-    """Forgetting either is an error that says what to call, or what there is."""
+    """The error says which call is missing, or lists the names."""
     data, sampler = sampler_of(seed=None)
     with pytest.raises(ConfigError, match=r"has no seed; call init_random\(seed\)"):
         draw(way, data, sampler, **tensors_of(way))
@@ -96,7 +96,7 @@ def test_draws_need_seed_and_registration(way):
 
 @pytest.mark.parametrize("way", ["sample_gaussian", "sample_uniform", "reset_noise"])
 def test_choices_have_no_numbers(way):
-    """What is for continuous actions alone refuses discrete ones, and says how to register the others."""
+    """Calls for continuous actions refuse discrete ones, and explain registration."""
     data, sampler = sampler_of()
     tensors = tensors_of(way) if way in TENSORS else {}
     with pytest.raises(ConfigError, match=f"{way}: 'choices' must be continuous .*is_deterministic=True"):
@@ -158,7 +158,7 @@ def test_assign_refuses_another_shape_or_dtype(actions):
     ],
 )
 def test_registration_checks_the_array(shape, dtype, counts, is_deterministic, message):
-    """Actions are int32 or float32, one for each environment, agent and type; an array is registered once."""
+    """int32 or float32, one per environment, agent and type; registered once."""
     data, sampler = sampler_of()
     name = "choices" if "already" in message else "more"
     push(data, "more", np.zeros(shape, dtype))

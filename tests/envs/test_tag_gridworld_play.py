@@ -35,7 +35,7 @@ def chase(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> 
 
 
 def surround(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> np.ndarray:
-    """Move each tagger to its side of the runner; once near, cover its reachable cells."""
+    """Move each tagger to its side of the runner; once near, cover reachable cells."""
     taggers, runner = cells[:-1], cells[-1]
     away = np.abs(taggers - runner).sum(1).max()
     if away > 2:

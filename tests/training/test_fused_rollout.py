@@ -1,4 +1,4 @@
-"""A rollout that is played in one launch leaves to learn from what one does that is played step by step."""
+"""A rollout in one launch gives the learner the same data as single steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def trainers(run, backend, **given):
 
 
 def assert_acted(group, within):
-    """Assert that the log-probabilities of a rollout are those of the network as it is."""
+    """Assert that a rollout's log-probabilities are those of the current network."""
     with torch.no_grad():  # nothing that autograd would keep for the capture of the update
         head = group.acting.act(group.buffer.observations[:-1])
     want, _ = log_prob_and_entropy(group.arrays.space, head, group.buffer.actions)
@@ -54,7 +54,10 @@ def assert_acted(group, within):
 @pytest.mark.parametrize("run", ROLLOUTS.values(), ids=list(ROLLOUTS))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rollout_at_once_is_that_of_single_steps(backend, run):
-    """Actions, what is seen, rewards, ends and sums over episodes are equal, log-probabilities but for rounding."""
+    """Actions, observations, rewards, ends and sums are equal.
+
+    Log-probabilities are equal within rounding.
+    """
     one, other = trainers(run, backend)
     assert callable(one.rollout_at_once)
     before = weights(one)
@@ -80,7 +83,7 @@ def test_rollout_at_once_is_that_of_single_steps(backend, run):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_iterations_follow_what_they_have_learned(backend):
-    """Each rollout acts by the weights of the update before it, also where both are captured."""
+    """Each rollout uses the weights of the update before, in graphs too."""
     trainer = trainers(ROLLOUTS["PPO"], backend)[0]
     (group,) = trainer.groups.values()
     for _ in range(3):
@@ -97,7 +100,7 @@ def test_iterations_follow_what_they_have_learned(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_training_in_tf32_acts_in_it(backend):
-    """Log-probabilities are those of the network within the rounding of TF32, of which a CPU has none."""
+    """Log-probabilities are within TF32's rounding; a CPU has no TF32."""
     run = ("cartpole", CLASSIC, {"shared": {**PPO, "model": DEEP}})
     trainer = make_run(run, backend, n_envs=70, n_steps=4, trainer={"fused_rollout": True, "precision": "tf32"})
     trainer.collect()
@@ -107,7 +110,7 @@ def test_training_in_tf32_acts_in_it(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
-    """From a checkpoint, and as single launches, it ends as one that nothing interrupts, which is a graph on a GPU."""
+    """A resumed run, or single launches, equal an uninterrupted run (a graph on a GPU)."""
     made = {"backend": backend, "n_envs": 4, "n_steps": 6}
     whole, first, second = (
         make_run("PPO", **made, trainer={"fused_rollout": True, "mode": mode}, basedir=tmp_path / folder, **settings)
@@ -130,7 +133,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     ],
 )
 def test_what_cannot_be_one_launch_says_why(run, backend, given, why):
-    """A run that must be played in one launch is refused with the reason, which another one keeps."""
+    """A run that requires one launch is refused; another one keeps the reason."""
     with pytest.raises(ConfigError, match=f"fused_rollout.*{why}"):
         make_run(run, backend, trainer={"fused_rollout": True}, **given)
 

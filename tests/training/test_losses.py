@@ -34,7 +34,7 @@ def double(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_allowed_choice_is_certain(dtype):
-    """Its log-probability and entropy are exactly 0, with zero gradients, for any logits."""
+    """Its log-probability and entropy are exactly 0, as are gradients, for any logits."""
     head = torch.tensor([[30.0, -80, 5]], dtype=dtype, requires_grad=True)
     mask = torch.tensor([[0, 1, 0]], dtype=torch.int32)
     both = losses.log_prob_and_entropy(ActionSpace((3,), 1), head, torch.tensor([[1]], dtype=torch.int32), mask)

@@ -124,7 +124,7 @@ def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
 
 @pytest.mark.parametrize("keys", [("seen",), ("seen", "action_mask")])
 def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
-    """The entries of a Dict that the time limit cut off, in the order of the keys, whatever their type."""
+    """Truncated Dict entries in key order, of any type."""
     wrapper = EnvWrapper(Clock(num_agents=2, episode_length=3, is_masked=True), num_envs=2)
     wrapper.reset_all_envs()
     data = wrapper.cuda_data_manager

@@ -264,7 +264,7 @@ class Watch(torch.nn.Module):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ["shared", "interleaved", "separate", "last"])
 def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tmp_path):
-    """Gamma 1/2: before a time limit the return is reward + 30/2, before an end reward.
+    """Gamma 1/2: reward + 30/2 before a time limit, and the reward alone before an end.
 
     The last observation of the rollout is one step into the next episode and worth 10.
     """
