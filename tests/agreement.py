@@ -52,7 +52,7 @@ def shown(wrapper: EnvWrapper) -> list[str]:
 def step_from_same_state(
     name: str, config: Mapping[str, Any], backend: str, *, n_envs: int, n_steps: int, seed: int = 0, **options: Any
 ) -> tuple[Agreement, int]:
-    """Step backend and oracle with random actions, each time from the backend's state.
+    """Step backend and reference with random actions, from the backend's state.
 
     Returns:
         What was seen, and how often a runner was tagged in Tag.
@@ -101,7 +101,7 @@ def free_run(
 
 
 def assert_same_bits(got: Any, want: Any) -> None:
-    """Fail unless two arrays, or runs' arrays by name, have equal bits; name the first."""
+    """Fail unless arrays, or runs' arrays by name, have equal bits; name the first."""
     if not isinstance(want, Mapping):
         got, want = {"array": got}, {"array": want}
     assert set(got) == set(want)

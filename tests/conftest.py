@@ -79,7 +79,10 @@ def _seed():
 def kept_numba_kernels():
     """Cache Numba builds of our sources: each takes seconds on a GPU.
 
-    Each wrapper would build again. Yields: The kernels by source and constants.
+    Each wrapper would build again.
+
+    Yields:
+        The kernels by source and constants.
     """
     from warpdrive_min.backends.numba_cuda import NumbaBackend
 
@@ -103,7 +106,7 @@ def kept_numba_kernels():
 
 @pytest.fixture
 def _one_thread():
-    """Let threads of torch and of kernels not wait for each other on a busy machine."""
+    """Use one torch thread: its threads and kernels' would wait for each other."""
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,6 @@
-"""Launch every kernel of a backend on small and odd sizes, for compute-sanitizer.
+"""Launch every kernel of a backend on small and odd sizes.
+
+For compute-sanitizer:
 
 compute-sanitizer --tool memcheck  python -m tests.every_kernel pycuda
 compute-sanitizer --tool racecheck python -m tests.every_kernel numba
@@ -58,13 +60,13 @@ CORE: list[tuple[str, dict[str, Any]]] = [
 
 
 class Launches:
-    """The calls of a program, made once and kept."""
+    """Calls of a program, made once and stored."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], object]] = []
 
     def part(self, name: str, units: int, call: Callable[[], object]) -> tuple[str, int, list[dict[str, Any]]]:
-        """Call, and keep the call."""
+        """Call, and store the call."""
         call()
         self.calls.append(call)
         return name, units, []
@@ -102,7 +104,7 @@ def main(backend: str, *names: str) -> None:
 
 
 def fused(backend: str) -> None:
-    """Launch Triton's kernels alone, and learn from rollouts of every kind of action."""
+    """Launch Triton's kernels alone, and learn from each kind of action."""
     if BACKENDS[backend].device.type != "cuda":
         return
     from tests.training.triton_kernels import launch_all  # needs Triton

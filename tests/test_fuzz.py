@@ -68,12 +68,12 @@ def fuzz(n: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], None])
 
 
 class HangError(BaseException):
-    """An example took longer than `BOUND_S`."""
+    """Example that took longer than `BOUND_S`."""
 
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Fail where something takes too long."""
+    """Fail if a block takes too long."""
 
     def stop(*_: Any) -> None:
         raise HangError(f"took longer than {BOUND_S} s")
@@ -109,13 +109,13 @@ def error_of(read: Callable[[], Any], *kinds: type[Exception]) -> str:
 
 
 def say(text: str) -> None:
-    """Let Hypothesis show a text with the example that fails."""
+    """Make Hypothesis print a text with the failing example."""
     if currently_in_test_context():
         note(text)
 
 
 def assert_printable(text: str) -> None:
-    """Check that a terminal obeys nothing in a text."""
+    """Check that a text has no terminal control."""
     escapes = re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
     assert not escapes, f"control characters reach the terminal: {escapes[:5]}"
 
@@ -128,7 +128,7 @@ class Token:
     """Text that is written into a document verbatim, without JSON or YAML quoting."""
 
     name: str
-    """The text, or its name in `LONG`."""
+    """Text, or its name in `LONG`."""
 
     @property
     def text(self) -> str:
@@ -161,7 +161,7 @@ class Change:
     token: Token
 
     def apply(self, document: Doc) -> None:
-        """Change a document in place; one whose place is gone stays."""
+        """Change a document in place, if the place still exists."""
         *way, last = self.place
         with contextlib.suppress(KeyError, IndexError, TypeError):
             for step in way:
@@ -205,7 +205,7 @@ def changed(document: Doc, drawn: list[Change]) -> Doc:
 
 
 def text_of(document: Doc) -> str:
-    """Return a document as JSON, with its tokens as they are."""
+    """Return a document as JSON, with verbatim tokens."""
     tokens: list[str] = []
 
     def stand_in(value: Any) -> str:
@@ -398,7 +398,7 @@ WRONG_IN_HEADERS = {"iteration": ("-1", "-5", "0.5"), "env_steps": ("-1", "-5", 
 
 @examples(100, 4000)
 def test_headers_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
-    """A number that is none, or that the field cannot have, is never taken."""
+    """A non-number, or one that the field cannot have, is refused."""
     found = tmp_path / "checkpoint"
     shutil.copytree(checkpoint.find(trained / checkpoint.FOLDER), found)
     whole = json.loads((found / checkpoint.HEADER).read_text())
@@ -418,7 +418,7 @@ def test_headers_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
 
 @examples(60, 3000)
 def test_bytes_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
-    """Either file of a checkpoint; changed tensors are never taken."""
+    """Either file of a checkpoint; changed tensors are refused."""
     whole = checkpoint.find(trained / checkpoint.FOLDER)
     kept = {name: (whole / name).read_bytes() for name in (checkpoint.HEADER, checkpoint.TENSORS)}
     found = tmp_path / "checkpoint"
@@ -552,7 +552,7 @@ SIZES = r"trainer\.(num_envs|train_batch_size|num_episodes)|policy\.\w+\.model\.
 
 @examples(200, 6000)
 def test_run_configs_are_read_or_refused(n, tmp_path):
-    """As YAML; a key that nothing knows, and a number that is none, are never taken."""
+    """As YAML; unknown keys and non-numbers are refused."""
     file = tmp_path / "run_config.yaml"
 
     def check(drawn: list[Change]) -> None:
@@ -656,7 +656,7 @@ def test_files_that_cannot_be_read_are_refused(what, kind, tmp_path):
 
 
 class WorkError(BaseException):
-    """A command has taken its input, and would measure or train now."""
+    """Accepted input: a command would measure or train now."""
 
 
 GIT_READS = {"rev-parse", "log", "status", "diff", "config", "show", "ls-files", "describe", "merge-base", "cat-file"}
@@ -722,7 +722,7 @@ def run(app: typer.Typer, words: list[str]) -> Outcome:
 
 
 NOT_RUN = {"refresh", "doctor", "list"}
-"""Commands without input of their own, or that write into the checkout."""
+"""Commands without input, or that write into the checkout."""
 BENCH, TRAINING = (typer.main.get_command(each.app) for each in (bench_cli, training_cli))
 COMMANDS = [
     (app, name)
@@ -749,7 +749,7 @@ WORDS = [
     ),
 ]
 NO_NUMBER = {"", " ", "abc", "a=b", "=", "[", "{}", "None", "nan", "1e400", "9" * 30}
-"""Words that no option for a number takes."""
+"""Words that number options refuse."""
 
 
 def parameters(app: typer.Typer, name: str) -> tuple[list[str], set[str]]:
@@ -803,7 +803,7 @@ def test_command_lines_work_or_say_why_not(n, app, name, trained, tmp_path, monk
 
 @pytest.mark.parametrize(("app", "name"), [(app, name) for app, name in COMMANDS])
 def test_numbers_of_options_are_checked(app, name, tmp_path, monkeypatch):
-    """Each option for a number refuses each word that is none."""
+    """Each number option refuses each non-number."""
     monkeypatch.chdir(tmp_path)
     for option in sorted(parameters(app, name)[1]):
         for word in sorted(NO_NUMBER):

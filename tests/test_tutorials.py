@@ -87,7 +87,7 @@ def test_pages_that_choose_a_backend_run_without_a_gpu_package(name, folder, nam
 
 @pytest.mark.parametrize("name", PAGES)
 def test_page_links_lead_somewhere(name):
-    """Every relative link of a page is to a file or folder that is there."""
+    """Every relative link of a page leads to a file or folder."""
     for target in tutorial.links(PAGES[name]):
         if not target.startswith(("http://", "https://", "#")):
             assert (PAGES[name].parent / target.partition("#")[0]).exists(), f"{name}: {target}"

@@ -130,7 +130,7 @@ class Attack:
         bench(words)
 
     def start(self) -> int:
-        """Start the command, going on where the last one was; returns the process."""
+        """Start or resume the command; return the process."""
         words = self.resumed()
         self.left = set(self.temporary.iterdir())
         own = {MARK: str(self.folder), "TMPDIR": str(self.temporary), "BENCH_GIT_SHA": "0" * 40}
@@ -239,7 +239,7 @@ class Attack:
         )
 
     def told(self, line: str) -> int:
-        """Return the number of records that a line of a stopped command names."""
+        """Return the number of records in a stopped command's line."""
         return sum(map(int, re.findall(r"(\d+) records? in ", line)))
 
     def points(self) -> set[tuple[str, str]]:
@@ -259,7 +259,7 @@ class Attack:
         return set(self.out.rglob(f"{UNFINISHED}*"))
 
     def processes(self) -> list[str]:
-        """Return the processes of the command that there are."""
+        """Return the running processes of the command."""
         mark, found = f"{MARK}={self.folder}\0".encode(), []
         for each in Path("/proc").glob("[0-9]*"):
             try:
@@ -278,7 +278,7 @@ class Attack:
 
 
 class TrainingAttack(Attack):
-    """A training run that is attacked; a record of it is an iteration that is saved."""
+    """Attacked training run; its records are saved iterations."""
 
     package = "warpdrive_min"
 
@@ -308,14 +308,14 @@ class TrainingAttack(Attack):
         return int(found[1]) if (found := re.search(r"checkpoint_(\d+) is kept", line)) else 0
 
     def points(self) -> set[tuple[str, str]]:
-        """Return the hash of each tensor that was saved last, and each row of metrics."""
+        """Return the hashes of the last saved tensors, and the metric rows."""
         tensors, _ = checkpoint.load(self.run_folder() / "checkpoints")
         hashes = {(name, hashlib.sha256(as_bytes(each).numpy()).hexdigest()) for name, each in tensors.items()}
         return hashes | {(str(number), json.dumps(row)) for number, row in enumerate(rows_in(self.run_folder()))}
 
 
 def announced(said: str) -> int:
-    """Return how many records a command has said to have kept."""
+    """Return the number of records that a command reports as kept."""
     points = re.findall(r"^(?:.*sweep: )?\d+/\d+ .*: ok", said, re.MULTILINE)
     pairs = re.findall(r"pairs: \d+/\d+ .*: \d", said)
     begun = re.findall(r"^\d+/\d+ [^:]*$", said, re.MULTILINE)  # a pair is kept when the next one begins
@@ -328,7 +328,7 @@ def ended(pid: int) -> bool:
 
 
 def run_forked(work: Callable[[], None]) -> None:
-    """Do something as a process would, and end it."""
+    """Run a function as a process would, and end it."""
     code = 1
     try:
         work()

@@ -131,7 +131,7 @@ def pair_of(times_a, times_b, in_turns=False, **fields) -> Pair:
 
 
 def in_this_process(todo: Sequence[Job], context: Context) -> Iterator[Record]:
-    """Run points where they are fakes, which another process would not find."""
+    """Run fake points in this process; another one could not import them."""
     for job in todo:
         yield job.run(context)
 
@@ -182,7 +182,7 @@ def case(setup: Callable[[Point], Any], n_points: int = 3, **changes: Any) -> Ca
 
 
 def cycle(values: list[float]) -> Callable[[int], float]:
-    """Return the length of each run from a list, over and over."""
+    """Return the length of each run from a repeating list."""
 
     def endless() -> Iterator[float]:
         while True:
@@ -229,7 +229,7 @@ class FakeNvml:
 
     @classmethod
     def installed(cls, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-        """Return one that is found as `pynvml`, whose second device is torch's."""
+        """Install a fake `pynvml`, whose second device is torch's; return it."""
         fake = cls()
         monkeypatch.setitem(sys.modules, "pynvml", fake)
         properties = SimpleNamespace(uuid="mine", name="NVIDIA H200")

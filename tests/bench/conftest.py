@@ -55,6 +55,6 @@ def _shipped_records_stay(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _memory_is_short(monkeypatch):
-    """Let no test fill a card."""
+    """Limit the GPU memory that a test may fill."""
     of_card = memory.free_bytes
     monkeypatch.setattr(memory, "free_bytes", lambda point, backend: min(of_card(point, backend), A_LITTLE))

@@ -28,7 +28,7 @@ RUNS = (
     "peers/20261127T004159-wd-training",
 )
 LAST_JUDGED = "20261121T161552-83bad9b-8a02"
-"""Run up to which claims are judged; later ones may decide more."""
+"""Last run that claims are judged by; later ones may decide more."""
 PAST = ("sweeps/20261121T090120-60b8788-77b1",)
 
 

@@ -34,11 +34,11 @@ class Log:
             file.write(f"{json.dumps(entry)}\n")
 
     def count(self, what: str) -> int:
-        """Return how often something was done."""
+        """Return the number of times that an action was done."""
         return sum(f'"{what}"' in line for line in self._file.read_text().splitlines())
 
     def do(self, what: str, seconds: float) -> None:
-        """Take some time, and add that."""
+        """Take some time, and log it."""
         began = time.monotonic()
         time.sleep(seconds)
         self.add(what, began)

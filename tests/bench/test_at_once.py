@@ -22,7 +22,7 @@ from tests.bench.test_train import point as training
 from tests.bench.test_worker import is_alive
 
 N = 3
-"""Points at once."""
+"""Number of concurrent points."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def timings(tmp_path):
 
 
 def assert_quiet(tmp_path):
-    """No process did anything while another one was timed."""
+    """Assert that no process did anything while another one was timed."""
     of = timings(tmp_path)
     for each in logged(tmp_path):
         for pid, (began, ended) in of.items():
@@ -103,7 +103,7 @@ def test_points_that_need_a_machine_to_themselves_come_last(todo, context, tmp_p
     ("how", "reason"), [("fails once", "MemoryError: too many at once"), ("dies once", "died at measure by signal 9")]
 )
 def test_point_that_fails_beside_others_is_measured_again_by_itself(how, reason, todo, context, tmp_path):
-    """One that is killed while it is timed hands the quiet on."""
+    """A point killed during its timing releases the exclusive section."""
     records = measured(todo("fine", how, "fine", "fine"), context)
     assert [record.status for record in records] == ["ok"] * 4
     assert records[-1].point["index"] == 1
@@ -159,7 +159,7 @@ def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
 
 
 def test_command_line_takes_points_at_once(monkeypatch, tmp_path):
-    """Records of the same points as without it."""
+    """Its records are of the same points as without it."""
     monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--no-plot")
     said = bench("run", "--preset", "smoke", *where, "--at-once", 2, "--out", tmp_path)

@@ -176,7 +176,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[0])
 def test_command_goes_on_without_what_it_cannot_read(command, tmp_path):
-    """Each unreadable line, and each with a wrong number, is reported once; the rest is shown."""
+    """Each unreadable line or wrong number is reported once; the rest appears."""
     file = damaged(tmp_path, b"\n".join([*(line for line, _ in UNREADABLE), line_of(samples_ns=[-5.0])]))
     (tmp_path / "x.jsonl").mkdir()
     words = command.format(file=tmp_path if "{out}" in command else file, out=tmp_path / "out").split()
@@ -232,7 +232,7 @@ def test_later_line_of_a_run_is_newer_though_the_clock_was_set_back(tmp_path):
 
 
 def test_append_writes_all_though_the_system_takes_little(tmp_path, monkeypatch):
-    """A short write is continued; the one that fails takes back what it wrote."""
+    """A short write is continued; a failing one removes its part."""
     file, write, taken = tmp_path / "file", os.write, [3, 4, None, 2, OSError(errno.EDQUOT, "quota")]
 
     def few(descriptor, content):
@@ -275,7 +275,7 @@ def test_library_that_drops_the_number_of_a_full_disk_is_understood(tmp_path):
     "command", [*(each for each in COMMANDS if "{out}" in each), "export asv {file} --out {out}/asv"]
 )
 def test_full_disk_is_one_line_and_changes_nothing(command, tmp_path):
-    """The error names path and bytes; files that were there stay as they were."""
+    """The error names path and bytes; existing files stay unchanged."""
     file = damaged(tmp_path, b"")
     out = tmp_path / "out"
     for old in ("report.html", "bencher.json", "asv/benchmarks.json", "figures/x.png", "paper/paper.tex"):
@@ -291,7 +291,7 @@ def test_full_disk_is_one_line_and_changes_nothing(command, tmp_path):
 
 
 def test_run_that_finds_no_room_ends_with_the_records_before(tmp_path, monkeypatch):
-    """Its exit code is 1, and each line of its file is whole."""
+    """Its exit code is 1, and each line of its file is complete."""
     found = [plain_record(point=point("cpu", n)) for n in (1, 2, 3)]
     length = len(found[0].to_line())
     monkeypatch.setattr(sweep, "run_points", lambda todo, context, at_once: iter(found))

@@ -25,7 +25,7 @@ def of(backend: str, rate: float, n_envs: int = 100, **changes) -> Record:
 
 
 def peer(rate: float, n_envs: int = 100, threads: int | None = 4, **axes) -> Record:
-    """Return a record of somebody else's CartPole."""
+    """Return another project's CartPole record."""
     where = {"peer": "gymnasium", "env": "cartpole", "n_envs": n_envs, "n_agents": 1, "work": "simulate", **axes}
     return record(rate, case="peer", point=where, threads=threads, taken="in turns with ours")
 

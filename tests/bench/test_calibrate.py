@@ -1,4 +1,4 @@
-"""A/A runs: what noise they give, and where it is kept."""
+"""A/A runs: their noise, and its file."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def evidence() -> list[Record]:
 
 
 def test_each_case_has_its_oracle(table):
-    """No case, and none of others' software, is left out."""
+    """No case, and no other project's software, is missing."""
     assert set(table) == {*CASES, "peer", "peer_learn"}
     assert all(row.words for row in table.values())
 
@@ -38,7 +38,7 @@ def test_each_case_has_its_oracle(table):
 def test_records_have_the_oracles_of_their_case(table, evidence):
     """Each has a reference on the page.
 
-    Version 2 has one before the timing too, or none where the page says so.
+    Version 2 has one before the timing too, or none where the page has none.
     """
     for record in evidence:
         checks, row = record.correctness, table[record.case]

@@ -1,4 +1,4 @@
-"""Claims: held against evidence, by hand and on the shipped records."""
+"""Claims, checked against evidence: by hand and on the shipped records."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_ratio_is_of_one_run_and_names_its_baseline():
 
 
 def on_card(card: str, rate: float, backend: str, day: int, **changes):
-    """Return a record of a card, of a run that is named by its day."""
+    """Return a record of a GPU, from a run named by its day."""
     when = {"run_id": f"day {day}", "started_at": f"2026-01-0{day}"}
     machine = {"gpu": "NVIDIA H200", "cores": 16, "gpu_uuid_hash": card}
     return record(rate, point=point(backend, 100), threads=None, machine=machine, **when, **changes)
@@ -451,7 +451,7 @@ def test_rate_over_a_published_one_is_a_number_of_times():
 
 
 def test_claim_about_several_gpus_says_how_many_it_needs():
-    """Without a record of four ranks the reader learns that four GPUs are lacking."""
+    """Without a record of four ranks the reason is that four GPUs are missing."""
     four, one = (Filter(case="scaling", axes={"backend": "pycuda", "n_ranks": n}) for n in (4, 1))
     judged = judge(claim(Query(quantity="Ratio", of=four, over=one, per=4)), [])
     assert (judged.verdict, judged.why) == ("not measured yet", "not measured here, needs 4 GPUs")
@@ -623,7 +623,7 @@ def test_ledger_asks_for_what_case_learn_has():
     ids=["type", "unknown field", "unknown value of a row", "axis that is not there"],
 )
 def test_broken_claim_names_file_claim_and_field(tmp_path, before, after, names):
-    """Whoever edits the ledger learns where it broke."""
+    """The error shows an editor of the ledger the broken place."""
     file = tmp_path / "claims.toml"
     file.write_text(FILE.read_text().replace(before, after))
     with pytest.raises(LedgerError) as error:
@@ -645,7 +645,7 @@ def test_command_prints_every_claim():
 
 
 def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
-    """A claim of whose points a set has none is held against the archive."""
+    """A claim whose points a set lacks is checked against the archive."""
     (tmp_path / "empty.jsonl").touch()
     monkeypatch.setattr("bench.claims.published_records", lambda: [tmp_path])
     monkeypatch.setattr("bench.claims.past_records", lambda: [ONE_SWEEP])

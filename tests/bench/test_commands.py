@@ -81,7 +81,7 @@ def test_list_names_cases_and_backends():
 
 
 def test_list_says_that_a_backend_does_not_answer(monkeypatch):
-    """Such as where torch is broken."""
+    """This happens with a broken torch."""
     monkeypatch.setattr(bench_list, "ASK", "raise SystemExit(3)")
     assert "exit code 3" in bench("list", exits=1)
 

@@ -56,7 +56,7 @@ def test_newest_evidence_of_a_point_counts():
 
 @pytest.mark.parametrize("field", ["case_version", "preset", "machine.gpu", "machine.torch"])
 def test_records_that_differ_in_what_matters_do_not_pair(field):
-    """The difference is named with both values, and pairs where it is allowed."""
+    """The difference is named with both values; if allowed, they pair."""
     name, _, part = field.partition(".")
     other = record(
         **{name: {"gpu": "NVIDIA H200", "cores": 16, part: "other"} if part else 7 if "_" in name else "full"}

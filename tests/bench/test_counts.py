@@ -82,7 +82,7 @@ def test_profile_splits_kernels_from_the_path(tmp_path):
 
 
 def test_every_environment_is_stepped_and_reset():
-    """Whatever environment there is, both its kernels are counted, each point once."""
+    """Every environment has counts for both kernels, each point once."""
     jobs = counts.points(CASES)
     for case in ("env_step", "reset"):
         assert {job.point.get("env") for job in jobs if job.case.name == case} >= set(ENVS)
@@ -154,7 +154,7 @@ def test_older_commit_counts_our_points():
 
 
 def test_code_of_another_folder_is_refused(monkeypatch):
-    """A count says which code it is of."""
+    """A count names its code."""
 
     class Elsewhere(Worker):
         def __init__(self):
@@ -203,7 +203,7 @@ def test_records_have_a_part_each(counted):
 
 
 def test_other_code_is_counted_anew(counted, tmp_path):
-    """A file more, or another text, is other code."""
+    """An added file or another text is other code."""
     for text in ("one", "two", "one"):
         (tmp_path / "tree" / "envs").mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / "envs" / "kernel.cu").write_text(text)

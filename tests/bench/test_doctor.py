@@ -37,7 +37,7 @@ def gpu_findings() -> dict[str, doctor.Finding]:
 
 
 def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
-    """All is read and well; that clocks are not held is a note; nothing stays open."""
+    """All values are read; unlocked clocks are a note; nothing stays open."""
     found = gpu_findings()
     assert found[""].says == "NVIDIA H200"
     assert {topic for topic, finding in found.items() if finding.level != "ok"} == {"clocks"}
@@ -120,7 +120,7 @@ def test_governor_and_turbo_are_read(tmp_path, files, levels):
 
 @pytest.mark.parametrize(("load", "level"), [(0.1, "ok"), (1.0, "note"), (3.0, "problem")])
 def test_load_is_judged_by_the_cores(monkeypatch, load, level):
-    """On four cores a tenth of them is worth a word, half of them misleads."""
+    """On four cores a tenth is worth a note, half of them misleads."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     (finding,) = doctor._load(4)
     assert finding.level == level
@@ -147,7 +147,7 @@ def test_more_threads_than_the_container_allows_are_a_problem(monkeypatch, tmp_p
     ],
 )
 def test_settings_that_change_what_is_measured_are_told(monkeypatch, name, value, level, do):
-    """Some make a figure another one, which records keep; some make it a wrong one."""
+    """Some change a figure (records keep them), some make it wrong."""
     for each in doctor.machine.SETTINGS:
         monkeypatch.delenv(each, raising=False)
     if name:
@@ -158,7 +158,7 @@ def test_settings_that_change_what_is_measured_are_told(monkeypatch, name, value
 
 
 def test_simulator_is_a_problem(monkeypatch):
-    """Under Numba's simulator nothing is timed; without it all is well."""
+    """Numba's simulator is not timed; without it all is well."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     (finding,) = doctor._simulator()
     assert finding.level == "problem"
@@ -220,7 +220,7 @@ def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
 
 
 def test_this_machine_is_examined_whole():
-    """Every part has something to say here, with an advice for each problem."""
+    """Every part has a finding here, with advice for each problem."""
     found = doctor.examine()
     topics = " ".join(finding.topic for finding in found)
     for part in ("simulator", "backend", "compiler", "CPU", "load", "GPU", "git", "cache", "case"):

@@ -60,7 +60,7 @@ def test_refresh_prints_each_table_again_in_its_place(sweeps):
 
 
 def test_the_order_of_measuring_does_not_order_tables(sweeps):
-    """Two lanes that measured at once, in whatever turns, print the same table."""
+    """Two concurrent lanes print the same table in any order."""
     lines = (sweeps / "a.jsonl").read_text().splitlines()
     backwards = sweeps.parent / "backwards.jsonl"
     backwards.write_text("\n".join(reversed(lines)) + "\n")
@@ -122,7 +122,7 @@ def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
 
 
 def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
-    """Records of others are left out, by the beginning of the names that figures have."""
+    """Records of other machines are omitted, by the start of names in figures."""
     other = {**record().machine, "gpu": "NVIDIA L4", "cores": 8}
     append(sweeps / "d.jsonl", measured("pycuda", "2026-01-02T00:00:00+00:00", "d", machine=other))
     shown = printed(["sweeps/*.jsonl"], ["env_step"], on="nvidia-l4")

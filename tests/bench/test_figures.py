@@ -127,5 +127,5 @@ def two_directions() -> list[Record]:
     ("value", "text"), [(999.7, "1 k"), (999_600, "1 M"), (17.9e9, "17.9 G"), (2.5e12, "2,500 G"), (0.5, "0.5")]
 )
 def test_rate_has_three_digits_and_no_exponent(value, text):
-    """Also where rounding takes it to the next unit, and beyond the last one."""
+    """Also where rounding gives the next unit, and beyond the last one."""
     assert number(value) == text

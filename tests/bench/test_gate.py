@@ -1,4 +1,4 @@
-"""The gate: each exit code, on samples of an H200 that were slowed down on paper."""
+"""The gate: each exit code, on an H200's samples with a slow-down on paper."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ def test_exception_is_broken_and_still_reported(h200, files, tmp_path, monkeypat
 
 @pytest.mark.parametrize("side", ["the baseline", "the records"])
 def test_changed_set_of_points_is_not_passed(side, h200, files):
-    """A point that is on one side alone is 3, and is named."""
+    """A point on one side alone is exit code 3, and is named."""
     sides = (h200, h200[1:]) if side == "the baseline" else (h200[1:], h200)
     said = files(*sides, exits=Code.NOTHING)
     assert f"{name_of(h200[0])} is in {side} alone" in said
 
 
 def test_wrong_point_is_broken(h200, files):
-    """A point that failed its check now is 5, whatever the others did."""
+    """A point that fails its check now is 5, whatever the others do."""
     failed = h200[0].model_copy(update={"status": "failed", "reason": "off by 0.5"})
     assert "off by 0.5" in files(h200, [failed, *h200[1:]], exits=Code.BROKEN)
 

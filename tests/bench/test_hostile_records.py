@@ -85,7 +85,7 @@ def test_what_the_user_names_is_imported(named, env, monkeypatch):
 
 
 def test_a_name_of_nothing_is_refused():
-    """In a line."""
+    """The error is one line."""
     assert "--env: must be one of" in bench("reproduce", "x", "--env", "no/such/thing.py", exits=5)
 
 
@@ -155,7 +155,7 @@ def test_two_cases_of_one_slug_have_two_files(tmp_path):
 
 
 class Page(HTMLParser):
-    """The scripts of a page that run, and its policy."""
+    """Page's scripts and its policy."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

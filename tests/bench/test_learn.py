@@ -72,7 +72,7 @@ def test_evaluation_shows_what_was_learned(once):
 
 
 def test_policy_that_plays_otherwise_elsewhere_is_refused(once, monkeypatch):
-    """Returns further apart than chance explains fail the point."""
+    """Returns that differ by more than chance fail the point."""
     scores = iter([Score(100.0, 1.0, 100.0, 100.0, 20), Score(106.0, 1.0, 106.0, 106.0, 20)])
     monkeypatch.setattr(learning.evaluation, "evaluate", lambda *_, **__: {"shared": next(scores)})
     check = once[0].check()

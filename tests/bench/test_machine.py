@@ -29,7 +29,7 @@ def test_fingerprint_reads_this_machine():
 
 
 def test_fingerprint_names_no_host_user_or_folder():
-    """Nothing in it tells whose machine it is."""
+    """It does not identify the machine's owner."""
     text = json.dumps(machine.fingerprint(torch.device("cpu")))
     for private in (platform.node(), f"/{getpass.getuser()}", str(machine.__file__)):
         assert private not in text

@@ -11,7 +11,7 @@ from tests.bench.builders import FakeWatch, cycle, timed
 
 
 def measure(watch, plan):
-    """Return the samples of a point whose runs take as long as a fake clock says."""
+    """Return samples of a point with run lengths from a fake clock."""
     timer = Timer(timed(watch.run, stopwatch=watch))
     timer.settle(plan)
     return timer.measurement(plan)
@@ -31,7 +31,7 @@ def test_steady_point_gives_its_time_and_stops_at_the_narrow_interval():
 
 
 def test_warm_up_goes_on_until_the_medians_agree():
-    """A point that gets faster for a while is timed only after it stopped doing so."""
+    """A point that gets faster for a while is timed only once it is steady."""
     watch = FakeWatch(lambda run: 20e6 * (1 + max(0.0, 1 - run / 60)))
     got = measure(watch, Plan())
     assert got.warm_up["settled"]

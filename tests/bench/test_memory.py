@@ -28,7 +28,7 @@ def test_as_many_fit_as_memory_is_free_for(monkeypatch):
 
 
 def test_memory_that_is_not_declared_is_refused(monkeypatch):
-    """One byte more than the shapes say fails the point on a CPU."""
+    """One byte more than the shapes declare fails the point on a CPU."""
     whole = memory.used_bytes
     workload = memory.memory(CARTPOLE)
     assert workload.check().passed
@@ -45,7 +45,7 @@ def test_more_agents_take_more():
 
 @pytest.mark.gpu
 def test_nine_tenths_of_what_fits_start_and_step():
-    """On a GPU the figure is put to the test."""
+    """On a GPU the figure is tested."""
     torch.cuda.empty_cache()
     workload = memory.memory({"env": "tag_continuous", "backend": "pycuda", "n_envs": 100, "n_agents": 110})
     assert workload.check().passed

@@ -26,13 +26,13 @@ def fake(monkeypatch) -> FakeNvml:
 
 @pytest.fixture
 def long_enough(monkeypatch):
-    """Let every window be long enough for joules and GPM metrics."""
+    """Make every window long enough for joules and GPM metrics."""
     monkeypatch.setattr(nvml, "ENERGY_WINDOW_S", 0.0)
     monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
 
 
 def watch(fake: FakeNvml, samples: int = 4) -> nvml.Sampler:
-    """Sample every millisecond until the fake was read often enough."""
+    """Sample every millisecond until the fake has enough reads."""
     with nvml.Sampler(DEVICE, period_s=0.001) as sampler:
         while fake.samples < samples:
             time.sleep(0.001)
@@ -164,7 +164,7 @@ def test_old_library_has_the_reasons_by_their_old_name(fake):
 
 
 def test_throttling_leaves_out_what_is_no_trouble():
-    """Idling and chosen clocks slow nothing down that was not asked for."""
+    """Idling and chosen clocks are no unwanted slow-down."""
     reasons = {"idle": 0.5, "application clocks": 1.0, "software power cap": 0.25}
     assert nvml.throttling({"throttle_reasons": reasons}) == {"software power cap": 0.25}
     assert nvml.throttling({"throttle_reasons": None}) == nvml.throttling(None) == {}

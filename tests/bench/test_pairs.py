@@ -164,7 +164,11 @@ def test_fastest_block_of_each_round_counts(is_ever_quiet):
 class Episodes:
     """Point whose runs become 0.1 % cheaper with each run of an episode of 500.
 
-    Notes which runs were timed. Args: slower: Factor of all times. has_snapshot: It can restore an earlier state.
+    It notes which runs were timed.
+
+    Args:
+        slower: Factor of all times.
+        has_snapshot: It can restore an earlier state.
     """
 
     def __init__(self, slower: float = 1.0, *, has_snapshot: bool = True) -> None:
@@ -172,7 +176,7 @@ class Episodes:
         self.timed_runs: list[int] = []
 
     def start(self):
-        """Start a process, whose first episode begins."""
+        """Start a process with its first episode."""
         self.done = 0
         return contextlib.nullcontext(Server({"fake": case(lambda _: self._timed(), 1)}))
 
@@ -399,7 +403,7 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
 
 
 def test_want_of_memory_halves_the_crowd():
-    """The rounds that come next would fail as well."""
+    """The next rounds would fail as well."""
     todo = sides_that_break({0: MemoryError("too many")}, 7, [])
     got = dict(in_rounds(todo, "smoke", at_once=4))
     assert [got[place].a.notes.get("at_once") for place in range(1, 7)] == [2] * 6
@@ -564,7 +568,7 @@ def test_worker_finds_packages_where_its_caller_does(monkeypatch, tmp_path):
 
 
 def test_set_up_lets_go_of_the_point_before():
-    """A side holds one point at a time, also after one that failed."""
+    """A side holds one point at a time, also after a failed one."""
     alive = []
 
     def setup(point):

@@ -23,7 +23,7 @@ from bench.show.views.cases import learning_table
 from tests.bench.builders import bench, metric, point, record, seed_record, two_backends
 
 HARD_WORDS = r"50% of a_b & c#1 {x} $y$ ~z^2 \w <|>"
-"""Everything that LaTeX would take for a command."""
+"""All characters that LaTeX would read as commands."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(records: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the paper of two backends, which no test changes."""
+    """Return the folder of a two-backend paper, unchanged by tests."""
     out = tmp_path_factory.mktemp("written") / "paper"
     files = paper.write([records], out)
     assert sorted(files) == sorted(path for path in out.rglob("*") if path.is_file())

@@ -332,14 +332,14 @@ def fakes(tmp_path, monkeypatch):
 
 
 def script(path: Path, body: str) -> str:
-    """Write an interpreter that is none."""
+    """Write a fake interpreter."""
     path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{body}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
 
 def smoke(name: str, variant: str = "", work: str = "") -> PeerJob:
-    """Return the first point of a peer, of a variant and of a kind of work."""
+    """Return a peer's first point of a variant and a kind of work."""
     where = [f"{axis}={value}" for axis, value in (("variant", variant), ("work", work)) if value]
     return chosen("smoke", [name], where)[0]
 
@@ -421,7 +421,7 @@ ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
     ],
 )
 def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, body, timeout_s, message):
-    """Each is an error that names the peer, and its process is gone."""
+    """Each error names the peer, and its process has ended."""
     run = a_run(timeout_s, gymnax=script(tmp_path / "python", body))
     with started(smoke("gymnax"), run) as peer, pytest.raises(WorkerError, match=message):
         ask(smoke("gymnax"), peer, "set_up", adapter="gymnax", point={})
@@ -457,7 +457,7 @@ def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
 
 
 def test_wrong_step_of_a_peer_fails_its_point(fakes):
-    """A peer whose cart is pushed twice as hard does other work: it is not measured."""
+    """A peer whose cart is pushed twice as hard is not measured."""
     fakes(
         "gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE.replace("10.0 / 1.1", "20.0 / 1.1")}
     )
@@ -503,7 +503,7 @@ def test_of_each_lap_of_a_run_the_fastest_counts(monkeypatch):
 
 
 def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
-    """Others are set up at once as asked for, loops of Python on a GPU among them."""
+    """Others are set up concurrently, including Python loops on a GPU."""
     asked = []
 
     def in_rounds(todo, preset, at_once, say):
@@ -559,7 +559,7 @@ def test_what_compiles_while_it_is_timed_is_refused(fakes, calls, status, reason
 
 
 def test_jaxmarl_plays_another_game_in_our_sizes(fakes):
-    """Each agent gets its action; a game whose clock stands still is wrong."""
+    """Each agent gets its action; a game with a constant clock is wrong."""
     files = {"jax/__init__.py": JAX_FAKE, "jaxmarl/__init__.py": JAXMARL_FAKE.replace("STEP", "1")}
     fakes("jaxmarl", files, version="0.2")
     theirs, mine = records_of(smoke("jaxmarl", "scan-8"))
@@ -570,7 +570,7 @@ def test_jaxmarl_plays_another_game_in_our_sizes(fakes):
 
 
 def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
-    """Environments whose clocks stand still did no work."""
+    """Environments with constant clocks did no work."""
     fakes("jaxmarl", {"jax/__init__.py": JAX_FAKE, "jaxmarl/__init__.py": JAXMARL_FAKE.replace("STEP", "0")})
     (record,) = records_of(smoke("jaxmarl", "scan"))
     assert "jaxmarl: ArithmeticError at trace: of 4 environments 0 moved on by a step" in record.reason
@@ -603,7 +603,7 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
 
 
 class Learned:
-    """Learning run of ours: threshold in 2 s after 50,000 steps, or never (None)."""
+    """Learning run of ours: threshold in 2 s after 50,000 steps, or missed."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -696,7 +696,7 @@ def test_pufferlib_steps_in_c_or_around_gymnasium(fakes):
 
 
 def test_processes_of_a_peer_stand_still_between_its_blocks():
-    """Idle ones would take cores from our turn; the next block wakes them."""
+    """Idle ones would take cores from our timing; the next block wakes them."""
     states: list[str] = []
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), daemon=True)
     process.start()
@@ -745,7 +745,7 @@ def test_card_of_a_peer_is_the_one_that_torch_finds():
 
 
 def test_what_disturbed_both_sides_is_said_once():
-    """The host is one; a warm-up that did not settle is of a side."""
+    """The host is shared; an unsettled warm-up belongs to a side."""
     loud = Host(load_before=0.0, pinned_cores=None, others_busy=0.5)
     ours, theirs = record(host=loud), record(host=loud, warm_up={"settled": False, "cap_s": 2.0})
     assert sides._remarks(ours, theirs) == [
@@ -782,7 +782,7 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
 
 
 def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
-    """Files that it writes into its own packages are read by no other process."""
+    """Files that it writes into its packages are read by no other process."""
     files = warp_drive_files(step=1)
     files["warp_drive/env_wrapper.py"] += "\nimport pathlib; pathlib.Path(__file__).with_name('written').touch()\n"
     fakes("rl-warp-drive", files, version="2.7.1")
@@ -792,7 +792,7 @@ def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
 
 
 def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
-    """Environments whose clocks stand still did no work."""
+    """Environments with constant clocks did no work."""
     fakes("rl-warp-drive", warp_drive_files(step=0), version="2.7.1")
     (record,) = records_of(smoke("rl-warp-drive", "pycuda"))
     assert record.status == "failed"

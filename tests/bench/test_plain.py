@@ -23,7 +23,7 @@ CROWDED = {**SHORT, "grid_length": 4.0, "tagging_distance": 0.05, "edge_hit_pena
 
 
 def roles(num_taggers: int, num_runners: int) -> dict[str, int]:
-    """Return how many tag and run."""
+    """Return the numbers of taggers and runners."""
     return {"num_taggers": num_taggers, "num_runners": num_runners}
 
 
@@ -48,7 +48,7 @@ SPREAD = {
 
 
 def both(env: str, n_agents: int, n_envs: int, changes: dict):
-    """Return a batch, of one environment more than its oracle, and the oracle."""
+    """Return a batch with one environment more than its reference, and the reference."""
     made = ENVS[env](**{**env_config(env, n_agents), **changes})
     oracle = EnvWrapper(made, num_envs=n_envs, env_backend="cpu", seed=SEED)
     oracle.reset()
@@ -56,7 +56,7 @@ def both(env: str, n_agents: int, n_envs: int, changes: dict):
 
 
 def test_environments_without_one_say_why():
-    """They have no points of it; the best code on a CPU is C++ there."""
+    """They have no such points; the best CPU code there is C++."""
     assert tuple(BATCHES) == PLAIN_ENVS
     assert set(BATCHES) < set(ENVS)
     for env in ("covid19_economy", "rice"):
@@ -68,7 +68,7 @@ def test_environments_without_one_say_why():
 
 @pytest.mark.parametrize("env", ["covid19_economy", "rice"])
 def test_an_economy_in_plain_numpy_is_skipped(env):
-    """Old records of such points can be asked for again, and get the reason."""
+    """Old records of such points can be queried, and get the reason."""
     with pytest.raises(Skip, match=f"{env}: no plain NumPy code"):
         CASES["env_step"].setup({"env": env, "backend": PLAIN, "n_envs": 2, "n_agents": 52})
 
@@ -181,13 +181,13 @@ def test_another_environment_is_seen(env):
     ],
 )
 def test_configs_that_a_baseline_does_not_have_are_refused(env, changes):
-    """None is run as another one."""
+    """No other config runs in its place."""
     with pytest.raises(ConfigError, match="plain Tag"):
         both(env, 5, 4, changes)
 
 
 def test_an_oracle_that_restarts_is_refused():
-    """It would have lost the states that ended."""
+    """It would have lost the final states."""
     made = ENVS["cartpole"]()
     oracle = EnvWrapper(made, num_envs=2, env_backend="cpu", auto_reset=True)
     with pytest.raises(ConfigError, match="must not restart"):

@@ -28,7 +28,7 @@ CHANGES = {"slower": planted.read(SLOWER), "the same": planted.read(SAME)}
 
 
 def test_changes_fit_the_code():
-    """Each finds its place in its file as it is now, and leaves another text."""
+    """Each finds its place in its file, and changes the text."""
     for change in [each for some in CHANGES.values() for each in some]:
         before = (ROOT / change.file).read_text()
         assert change.applied(before) != before, change.name
@@ -90,7 +90,7 @@ def counts_of(names: Sequence[str], root: Path) -> list[Record]:
 
 
 def compared(before: Sequence[Record], now: Sequence[Record]) -> list[str]:
-    """Return the verdicts of the static gate, under which nothing may be broken."""
+    """Return the verdicts of the static gate; none may be "broken"."""
     report = report_on("before", THRESHOLD, static=True)
     judge_into(report, before, now)
     assert "broken" not in dict(report.problems)
@@ -129,7 +129,7 @@ TOOLS = "nothing shows this change here; install what docs/static.md names"
 @pytest.mark.nightly
 @each("slower")
 def test_static_gate_flags_a_slower_change(change, static_gate):
-    """Machine code shows it, else the instructions of a CPU."""
+    """Machine code shows it, or else CPU instructions."""
     verdicts = []
     for source in sources(change):
         verdicts += static_gate(change, source)

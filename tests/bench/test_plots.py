@@ -86,7 +86,7 @@ def test_figure_names_hardware_commit_and_run(sweep):
 
 @pytest.mark.parametrize(("n_runs", "says"), [(8, "run 1, 2, 3, 4, 5, 6, 7, 8"), (9, "9 runs, 1 to 9")])
 def test_footer_names_many_runs_by_the_first_and_the_last(n_runs, says):
-    """Dozens of names would be a block of letters that nobody reads."""
+    """Dozens of names would be unreadable."""
     found = [record(1e4 * n, point=point("pycuda", n), run_id=str(n)) for n in range(1, n_runs + 1)]
     assert says in paint(throughput_chart(found)).get_supxlabel().replace("\n", " ")
 

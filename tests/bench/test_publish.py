@@ -173,7 +173,7 @@ def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
     ids=["changes", "no commit", "problem"],
 )
 def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_path, monkeypatch):
-    """Changes, no commit and a problem of the doctor begin nothing."""
+    """Changes, no commit, or a doctor's problem prevent the start."""
     monkeypatch.setattr(machine, "git_state", lambda root: git)
     monkeypatch.setattr(publish.doctor, "examine", lambda: findings)
     assert says in here(exits=Code.NOTHING)

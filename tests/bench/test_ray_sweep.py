@@ -32,7 +32,7 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
-    """Lend a cluster: a head with 2 CPUs and 2 GPUs."""
+    """Yield a cluster: a head with 2 CPUs and 2 GPUs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # nodes hand their environment on to what measures
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -93,7 +93,7 @@ def test_dead_worker_is_tried_again_and_at_last_given_up(nodes, context, tmp_pat
 
 @needs_ray
 def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
-    """A node that came is used; when it goes, its point is sent to one that is left."""
+    """An added node is used; when it leaves, its point moves to another."""
     second = nodes.add_node(num_cpus=1, num_gpus=1)
     todo = jobs_of(partial(stuck, tmp_path, second.node_id), ["pycuda"] * 2)
 

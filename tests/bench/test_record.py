@@ -1,4 +1,4 @@
-"""Records: written whole, read strictly."""
+"""Records: written atomically, read strictly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record() -> Record:
 
 
 def test_reason_of_any_length_is_short(monkeypatch, tmp_path):
-    """The whole is in a file of the cache, which the reason names."""
+    """The full text is in a cache file, which the reason names."""
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
 
     def setup(_point):
@@ -122,7 +122,7 @@ IN_SCHEMA_2 = ("id", "host", "process", "taken")
 
 
 def as_schema_1(record, **changes) -> str:
-    """Return the line that schema 1 has for a record."""
+    """Return a record's line in schema 1."""
     fields = {name: value for name, value in json.loads(record.to_line()).items() if name not in IN_SCHEMA_2}
     for when in ("before", "after"):
         del fields["correctness"][when]["oracle"]

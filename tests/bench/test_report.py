@@ -142,7 +142,7 @@ def test_report_of_shipped_records_is_complete_and_small(records: list[Record], 
     ],
 )
 def test_values_are_written_without_exponents(value: float, n: int, text: str) -> None:
-    """So many digits count, and large numbers are read by their commas."""
+    """A few digits count, and large numbers have commas."""
     assert digits(value, n) == text
 
 
@@ -165,7 +165,7 @@ def test_headline_compares_within_the_newest_run_that_has_both() -> None:
 
 
 def test_report_is_the_same_for_the_same_records() -> None:
-    """Nothing of the time or the machine that writes it gets into the page."""
+    """The page has nothing of its time or machine."""
     assert report.html(two_backends()) == report.html(two_backends())
 
 

@@ -33,7 +33,7 @@ def point(n_ranks: int, backend: str = "cpu", env: str = "cartpole") -> dict:
 
 
 def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
-    """One rank has no other to compare with, so `train`'s check runs; JSON is complete."""
+    """One rank has no other to compare with: `train`'s check runs; JSON is complete."""
     points = []
     twin = Check(passed=True, max_error=0.0, oracle="a twin")
     monkeypatch.setattr(iterations, "twin_check", lambda point, _: points.append(point) or (lambda: twin))
@@ -66,7 +66,7 @@ def test_slowest_rank_counts_from_a_common_start(monkeypatch):
 
 
 def test_time_of_a_cpu_has_no_device_time():
-    """One rank alone keeps its own wall time."""
+    """A single rank has only its wall time."""
     watch = FakeWatch(cycle([7_000]))
     assert scaling.SlowestRank(watch, World(), torch.device("cpu")).time(watch.run) == (7_000, None)
 

@@ -97,7 +97,7 @@ def test_each_opcode_takes_one_pipe(opcode, pipe):
 
 
 def test_width_of_a_memory_instruction():
-    """A modifier says how many bytes; none means a word."""
+    """A modifier gives the bytes; without one it is a word."""
     words = {"LDG.E": 4, "LDG.E.64": 8, "STS.128": 16, "LDS.U8": 1, "LDG.E.U16.CONSTANT": 2}
     assert {opcode: width_of(Instruction(opcode, "", False)) for opcode in words} == words
 
@@ -226,7 +226,7 @@ def kernel(name: str = "step", notes: dict[str, object] | None = None, **metrics
 
 
 OTHER: dict[str, object] = {"code": "d", "shape": "t"}
-"""Notes of machine code that has other instructions."""
+"""Notes of machine code with other instructions."""
 
 
 @pytest.mark.parametrize(

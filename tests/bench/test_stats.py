@@ -22,7 +22,7 @@ from bench.core.stats import (
 
 
 def paired_ratio(a, b) -> Ratio:
-    """Return the ratio of two sides whose times belong together one by one."""
+    """Return the ratio of two paired sides."""
     return Ratio.of_logs(log_ratios(a, b), between_processes=False)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: every point ends as a record, whatever becomes of it."""
+"""Sweeps: every point ends as a record, whatever happens."""
 
 from __future__ import annotations
 

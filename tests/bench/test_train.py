@@ -77,7 +77,7 @@ def test_twin_is_made_after_the_timing_alone():
     ],
 )
 def test_training_that_is_wrong_is_refused(after, error, is_right):
-    """Weights must move, stay finite, and be those of the twin to the bit."""
+    """Weights must move, stay finite, and be bit-identical to the reference's."""
 
     class Moved:
         weight = torch.tensor([1.0, 2.0])
@@ -94,7 +94,7 @@ def test_training_that_is_wrong_is_refused(after, error, is_right):
 
 
 def test_weights_that_are_not_finite_are_refused():
-    """A network that has become NaN ends the check with an error."""
+    """NaN weights end the check with an error."""
     broken = WatchedTrainer("cartpole", trainers.settings(point()))
     with torch.no_grad():
         next(broken.groups["shared"].acting.parameters()).fill_(float("nan"))
@@ -203,7 +203,7 @@ def test_large_points_go_on_learning():
 
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
-    """Each published size of others has a run of ours that finds its figure."""
+    """Each size measured elsewhere has a run of ours, which finds their figure."""
     ours = training_point(backend="pycuda", **each.axes)
     config = RunConfig.from_dict(trainers.settings(ours))
     assert config.trainer.train_batch_size == each.n_envs * each.n_steps
@@ -217,7 +217,7 @@ def test_point_of_every_reference_is_a_run(each):
 
 
 def test_least_operations_are_those_of_the_weights(trainer):
-    """A row meets each weight once to act, twice to learn."""
+    """A row uses each weight once to act, twice to learn."""
     assert iterations.least_ops(trainer) == 32 * WEIGHTS * 3
     assert iterations.least_ops(trainer, learns=False) == 32 * WEIGHTS
     assert iterations.least_bytes(trainer) == 32 * (trainer.wrapper.env.bytes_per_step + 2 * 4 * 4)

@@ -75,7 +75,7 @@ def test_answers_come_from_another_process():
 
 @pytest.mark.parametrize(("how", "told"), [("signal", "by signal 11"), ("exit", "with exit code 7")])
 def test_death_of_a_process_is_told(how, told):
-    """Its signal or exit code is in the error, and the next process is not touched."""
+    """The error has its signal or exit code; the next process is unaffected."""
     with Copy(serve_crashing)() as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
         one.ask(how)
     assert caught.value.kind == "Died"
@@ -98,7 +98,7 @@ def test_error_of_an_answer_keeps_its_kind():
 
 
 def test_copies_have_touched_no_gpu():
-    """Else none of them could use one."""
+    """Otherwise none of them could use one."""
     with Copy(serve_crashing)() as one:
         assert one.ask("cuda")["seen"] == [False, False]
 
@@ -177,6 +177,6 @@ def test_sweep_itself_has_no_context_on_the_gpu():
 
 
 def test_what_the_fork_server_imports_leaves_cuda_alone():
-    """A question about GPUs, once asked there, keeps all copies from using CUDA."""
+    """An early query about GPUs in it would keep all copies from CUDA."""
     refuse = "import torch; torch.cuda.is_available = torch.cuda.device_count = lambda: 1 / 0"
     subprocess.run([sys.executable, "-c", f"{refuse}; import bench.process.local"], cwd=machine.ROOT, check=True)

@@ -232,7 +232,7 @@ def test_ratios_that_are_claimed_have_pairs():
 
 @pytest.mark.parametrize("got", [{}, {"a": [0.0] * 3}, {"a": [0.0, float("nan")]}])
 def test_arrays_that_are_missing_or_not_numbers_differ(got):
-    """No name, another shape, and NaN are infinitely far off."""
+    """A missing name, another shape and NaN are infinitely far off."""
     assert errors({"a": torch.zeros(2)}, got) == {"a": float("inf")}
     assert errors({"a": torch.tensor([0.0, 6.0])}, {"a": [0.5, 0.5]}, {"a": 6.0}) == {"a": 0.5}
 
@@ -241,7 +241,7 @@ def test_arrays_that_are_missing_or_not_numbers_differ(got):
 
 
 def test_step_alone_draws_nothing(monkeypatch):
-    """Many steps take the actions of one draw; with draws there is one for each."""
+    """Many steps share the actions of one draw; with draws each has its own."""
     draws = []
     monkeypatch.setattr(stepping, "random_policy", lambda wrapper, seed: lambda: draws.append(seed))
     point = {"env": "cartpole", "backend": "host", "n_envs": 8, "n_agents": 1}
@@ -305,7 +305,7 @@ def test_all_scans_sum_up_to_the_end_of_the_episode():
 
 @pytest.mark.parametrize("n_filled", [0, 3])
 def test_scan_that_fills_in_too_little_is_refused(monkeypatch, n_filled):
-    """Rows that are not written, whatever was there before, fail the point."""
+    """Unwritten rows fail the point, whatever they held before."""
 
     def lazy(backend, played):
         return lambda: played.returns[:n_filled].copy_(kernels.returns_in_float64(played)[:n_filled])

@@ -57,7 +57,7 @@ ENVIRONMENTS = {
     "numbers": (lambda: Pendulum(reset_pool_size=1, episode_length=5), 12),
     "a Dict": (lambda: Lookout(1), 7),
 }
-"""Makers of environments whose starts are alike, and steps."""
+"""Factories of environments with equal starts, and steps."""
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
@@ -283,7 +283,7 @@ def test_dict_observations_are_dicts_of_batches(backend):
 
 
 def test_plain_env_with_dict_observations_passes_gymnasiums_checker():
-    """check_env is content, and flattening lays the parts side by side."""
+    """check_env passes; flattening joins the parts."""
     check_env(GymnasiumEnv(Lookout(1)), skip_render_check=True)
     flat = gymnasium.wrappers.FlattenObservation(GymnasiumEnv(Lookout(1)))
     assert flat.reset()[0].shape == flat.observation_space.shape == (12,)
@@ -461,7 +461,7 @@ def test_constructor_takes_a_wrapper_or_options():
 
 
 def test_actions_must_fit_their_space():
-    """Another shape, or real numbers for discrete actions, are not guessed at."""
+    """Another shape, or real numbers for discrete actions, are errors."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3)
     with pytest.raises(ActionError, match=r"actions must have shape .3,. .got .3, 1."):
         envs.step(torch.zeros((3, 1), dtype=torch.int64))

@@ -292,7 +292,7 @@ def test_roles_are_named():
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_on_a_gpu_are_checked_where_the_bridge_waits(kind):
-    """NumPy arrays always are, tensors on the GPU are not without ``debug``."""
+    """NumPy arrays always are; tensors on the GPU only with ``debug``."""
     case = Case(kind, CartPole(), env_backend="pycuda")
     case.env.reset()
     if kind in ("tensors", "torchrl"):

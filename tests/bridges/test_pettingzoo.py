@@ -41,7 +41,7 @@ ONE_EACH = {
 
 @pytest.mark.parametrize("mode", TAG_CONFIGS)
 def test_env_passes_pettingzoos_tests(mode):
-    """Interface and seeding, episodes of 40 steps with tags; tagged ones leave or stay."""
+    """Interface and seeding: 40-step episodes with tags; tagged ones leave or stay."""
     config = {**TAG_CONFIGS[mode], "tagging_distance": 0.3}
     env = PettingZooParallelEnv(TagContinuous(**config))
     parallel_api_test(env, num_cycles=100)

@@ -226,7 +226,7 @@ def test_seed_gives_the_starts():
 
 
 def test_torchrl_restarts_itself():
-    """A wrapper whose step restarts is an error; one that does not is taken."""
+    """A wrapper whose step restarts is an error; one without is accepted."""
     with pytest.raises(ConfigError, match=r"TorchRLEnv.auto_reset: must be False .got True"):
         TorchRLEnv(EnvWrapper(CartPole(), num_envs=2, auto_reset=True))
     wrapper = EnvWrapper(CartPole(), num_envs=2)

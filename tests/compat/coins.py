@@ -1,4 +1,4 @@
-"""Coins, an environment that cannot be copied, and WarpDrive users' wrappers for it."""
+"""Coins, an environment that cannot be copied, and users' wrappers for it."""
 
 import math
 import threading
@@ -34,7 +34,7 @@ class World:
         raise TypeError("a world cannot be copied")
 
     def step(self, backend):
-        """Launch the step with the managers that were given last."""
+        """Launch the step with the latest managers."""
         arguments = self.feed(ARGUMENTS)
         block, grid = self.cuda_function_manager.block, self.cuda_function_manager.grid
         if backend == "numba":
@@ -122,7 +122,7 @@ def registrar():
 
 
 class WrapperByHand:
-    """Class with the methods and attributes of WarpDrive's wrapper, without inheritance."""
+    """Class with the methods and attributes of WarpDrive's wrapper, but no subclass."""
 
     def __init__(self, env_obj=None, num_envs=1, env_backend="cpu", **others):
         self.env, self.n_envs, self.env_backend = env_obj, num_envs, env_backend
@@ -209,7 +209,7 @@ class NamingWrapper(WrapperByHand):
 
 
 class WrapperWithOtherArguments(EnvWrapper):
-    """A subclass of WarpDrive's wrapper that is made in another way."""
+    """WarpDrive wrapper's subclass with another constructor."""
 
     def __init__(self, env_obj=None, num_envs=1, env_backend="cpu", **others):
         self.others = others

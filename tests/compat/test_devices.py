@@ -24,7 +24,7 @@ from warpdrive_min.processes import STARTED_BY
 
 
 def test_process_hands_its_error_to_its_parent():
-    """A process that starts afresh sends what ended it."""
+    """A spawned process sends its exception."""
     process = ProcessWrapper(target=operator.truediv, args=(1, 0))
     process.start()
     process.join()
@@ -32,7 +32,7 @@ def test_process_hands_its_error_to_its_parent():
 
 
 def test_error_that_cannot_be_sent_is_told():
-    """A text takes the place of an exception that holds what cannot be pickled."""
+    """A text replaces an exception that cannot be pickled."""
 
     def fail():
         raise ValueError(lambda: 1)
@@ -89,7 +89,7 @@ def test_context_must_be_made_first(cls):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("cls", [NumbaSingleDeviceContext, PyCUDASingleDeviceContext])
 def test_context_needs_a_gpu(cls):
-    """Without a GPU the error says so."""
+    """The error names the missing GPU."""
     with pytest.raises(BackendUnavailable):
         cls().init_context(0)
 

@@ -104,7 +104,7 @@ def towns_checker(config: dict[str, Any], backend: str, registrar: Any, **argume
 def treaties_checker(
     configs: dict[str, dict[str, Any]], backend: str, registrar: Any, **arguments: Any
 ) -> EnvironmentCPUvsGPU:
-    """Return the checker of the two classes."""
+    """Return the checker of both classes."""
     return EnvironmentCPUvsGPU(
         cpu_env_class=Treaties,
         cuda_env_class=CUDATreaties,

@@ -29,7 +29,7 @@ CLASSIC = {
 
 
 def classic(folder):
-    """Return WarpDrive's two classes of an environment of one agent, and their name."""
+    """Return WarpDrive's two classes of a one-agent environment, and their name."""
     module = importlib.import_module(f"example_envs.single_agent.classic_control.{folder}.{folder}")
     name = f"ClassicControl{CLASSIC[folder]}Env"
     return getattr(module, name), getattr(module, f"CUDA{name}"), name
@@ -107,7 +107,7 @@ def test_tag_on_a_grid_has_its_moves():
 
 @pytest.mark.parametrize(("given", "named"), [((3,), {"num_taggers": 3}), (range(13), {})])
 def test_argument_is_given_once(given, named):
-    """Once more by name, or one too many, is an error with WarpDrive's order."""
+    """A repeated or extra argument is an error with WarpDrive's order."""
     with pytest.raises(ConfigError, match=r"takes each argument once.*in order they are num_taggers, grid_length"):
         TagGridWorld(*given, **named)
 

@@ -58,7 +58,7 @@ def test_blocks_give_each_agent_a_thread():
     ],
 )
 def test_device_setup_depends_on_clusters(arch, threads, blocks, want):
-    """Several blocks need sm_90, and are at most eight, for any number of environments."""
+    """Several blocks need sm_90, eight at most; the number of environments is free."""
     assert validate_device_setup(arch, 10**7, threads, blocks) is want
 
 

@@ -91,7 +91,7 @@ def test_module_learns_what_the_trainer_learns(make):
 
 
 def test_module_offers_what_scripts_ask_for(make):
-    """The attributes are those of the run, and what neither has is an AttributeError."""
+    """Attributes are the run's; a missing one is an AttributeError."""
     module = make(WarpDriveModule)
     assert (module.training_batch_size, module.num_envs, module.policies_to_train) == (BATCH, N_ENVS, ["shared"])
     assert module.cuda_envs is module.run.wrapper
@@ -144,7 +144,7 @@ def test_perf_stats_callback_needs_its_numbers(given):
 
 
 def test_dataset_makes_its_items():
-    """Items come by index, as many as the batch has."""
+    """Items come by index, and their number is the batch's."""
     data = WarpDriveDataset(lambda batch_index: 10 * batch_index, batch_size=3)
     assert len(data) == 3
     assert list(data) == [0, 10, 20]

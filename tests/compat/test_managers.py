@@ -270,7 +270,7 @@ def test_explicit_signature_declares_the_parameters():
 
 
 def test_scalars_are_32_bits_wide():
-    """Numba would make a Python number 64 bits wide, and arithmetic with it too."""
+    """Numba would use 64 bits for a Python number and its arithmetic."""
     for value, dtype, want in ((1, None, "int32"), (True, None, "int32"), (0.5, None, "float32"), (1, "bool", "bool")):
         assert scalar(value, dtype).dtype == want
     assert scalar(2, "float32").dtype == "float32"
@@ -316,7 +316,7 @@ def test_source_is_compiled_into_a_file(tmp_path):
 
 
 def test_registrar_takes_old_names_of_arguments(registrar):
-    """``device`` and ``use_cuda`` of WarpDrive 1 say the backend, with a warning."""
+    """WarpDrive 1's ``device`` and ``use_cuda`` set the backend, with a warning."""
     with pytest.warns(DeprecationWarning, match="device is the old name of env_backend"):
         registrar.add(device="cuda")(Walkers)
     with pytest.warns(DeprecationWarning, match="use_cuda is the old name of env_backend"):

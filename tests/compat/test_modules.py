@@ -44,14 +44,14 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 @pytest.mark.parametrize(("module", "name"), OFFERED)
 def test_name_resolves(module, name):
-    """The name is something that can be called or used, and the same each time."""
+    """The name can be called or used, and is the same each time."""
     value = getattr(importlib.import_module(module), name)
     assert value is not None
     assert getattr(importlib.import_module(module), name) is value
 
 
 def test_module_that_was_moved_is_the_one_of_now():
-    """It has all names of the module whose place it had, and they are the same."""
+    """It has all names of its former module, and they are the same."""
     moved = {module: names["*"] for module, names in EARLIER.items() if "*" in names}
     assert "warp_drive.cuda_managers.pycuda_data_manager" in moved
     for before, now in moved.items():
@@ -105,7 +105,7 @@ def test_attributes_of_objects_are_there():
 
 
 def test_names_are_those_of_a_checkout():
-    """The names that are kept are all that a checkout has."""
+    """The stored names are all names of a checkout."""
     checkout = os.environ.get(warp_drive_names.CHECKOUT)
     if checkout is None:
         pytest.skip(f"there is no checkout of WarpDrive 2.7.1; name one by {warp_drive_names.CHECKOUT}")
@@ -113,7 +113,7 @@ def test_names_are_those_of_a_checkout():
 
 
 def test_left_out_name_says_why():
-    """The error of a name that is left out has the reason."""
+    """The error of an omitted name has the reason."""
     random = importlib.import_module("warp_drive.numba_includes.core.random")
     with pytest.raises(AttributeError, match="has no 'sample_actions'; sampler, resetter and logger bring kernels"):
         _ = random.sample_actions
@@ -164,7 +164,7 @@ def test_installed_warp_drive_is_not_hidden(tmp_path):
 
 
 def test_warp_drive_that_was_imported_before_is_an_error(monkeypatch):
-    """Half of a program on one warp_drive and half on another would be wrong."""
+    """A program must not mix two versions of warp_drive."""
     monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if type(finder).__name__ != "_Finder"])
     with pytest.raises(Exception, match="must be imported before warp_drive"):
         install()
@@ -193,7 +193,7 @@ def test_script_runs_unchanged(tmp_path):
 
 
 def test_missing_script_is_an_error(tmp_path, monkeypatch, capsys):
-    """One line says how the command is used."""
+    """One line shows the command's usage."""
     monkeypatch.setattr(sys, "argv", ["compat", str(tmp_path / "nothing.py")])
     with pytest.raises(SystemExit) as caught:
         run_script()

@@ -109,7 +109,7 @@ print(torch.zeros(2).cuda().device)
 
 @pytest.fixture
 def cast(monkeypatch):
-    """Let a test cast the part of `pycuda`; afterwards it plays itself."""
+    """Let a test act as `pycuda`; restore it afterwards."""
     monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "pycuda")
     for name in (modules.CHOICE, modules.PLAYER):
         monkeypatch.setenv(name, "")
@@ -161,7 +161,7 @@ def test_cuda_is_the_cpu_where_host_plays(monkeypatch, cast):
 
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch):
-    """Go where no checkout is around, with a cache of one's own."""
+    """Enter a folder without a checkout, with a new cache."""
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
@@ -220,7 +220,7 @@ def test_project_is_that_around_the_working_folder(tmp_path, monkeypatch):
 
 
 def test_project_is_that_of_the_hidden_package(tmp_path, monkeypatch):
-    """A `warp_drive` further back on the path tells where its data are."""
+    """A `warp_drive` later on the path locates its data."""
     write(tmp_path, warp_drive__training__x_yaml="")
     monkeypatch.syspath_prepend(tmp_path)
     assert get_project_root() == tmp_path.resolve()

@@ -106,7 +106,7 @@ ON_A_GPU = [
 
 
 def script_of(notebook: Path, folder: Path) -> Path:
-    """Write the code cells of a notebook as a script; lines for IPython do nothing."""
+    """Write a notebook's code cells as a script without IPython lines."""
     cells = [cell["source"] for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     lines = [line for cell in cells for line in "".join(cell).splitlines()]
     script = folder / "script.py"
@@ -115,10 +115,12 @@ def script_of(notebook: Path, folder: Path) -> Path:
 
 
 def run(checkout: Path, *words: str, host: bool = True) -> str:
-    """Run a command line in a checkout; return its output, ending in the exit code.
+    """Run a command line in a checkout; return its output, then its exit code.
 
-    Args: checkout: Folder, the working folder of the run. words: Script or ``-m module``, and its arguments. host: By
-    ``--host``, and scripts without assertions, which mostly require a GPU.
+    Args:
+        checkout: Folder, the working folder of the run.
+        words: Script or ``-m module``, and its arguments.
+        host: Run by ``--host``, and scripts without assertions, most of which require a GPU.
     """
     python = [sys.executable, *(["-O"] if host and words[0] != "-m" else []), "-W", "ignore"]
     path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep), str(checkout)])

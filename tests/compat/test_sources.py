@@ -85,7 +85,7 @@ def test_source_of_several_files_compiles_for_the_gpu():
 
 @needs_cuda_compiler
 def test_error_names_file_and_line_of_what_is_included(tmp_path):
-    """The message is the compiler's, of the file where the mistake stands."""
+    """The message is the compiler's, for the file with the mistake."""
     source = write(
         tmp_path, build='#include "a/part.cu"\n', a__part='#include "b/deep.cu"\n', a__b__deep="\n\nwrong f;\n"
     )
@@ -121,7 +121,7 @@ def test_files_of_the_users_may_be_named_as_the_cores(tmp_path):
 @needs_cuda_compiler
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_source_may_bring_words_of_warp_drives_itself(tmp_path, blocks):
-    """Its own constants and functions go before ours, which it may mix with them."""
+    """Its own constants and functions precede ours, and may mix with them."""
     own = f"const int wkNumberAgents = 3;\n#define wkBlocksPerEnv {blocks}\nconst int N_AGENTS = wkNumberAgents;\n"
     own += "__device__ int getEnvID(const int block) { return block / wkBlocksPerEnv; }\n"
     body = "x[getEnvID(blockIdx.x) + getAgentID(threadIdx.x, blockIdx.x, blockDim.x)] = N_AGENTS; __sync_env_threads();"
@@ -268,7 +268,7 @@ def test_agent_kernel_takes_data_of_other_types_with_a_warning():
 
 
 def test_numbers_of_numpy_are_launch_arguments():
-    """They are what WarpDrive's data managers give; an int is good for a float."""
+    """WarpDrive's data managers return them; an int is accepted as a float."""
     kernel = Taken(False, Parameter("n", "int32", 0), Parameter("rate", "float32", 0), Parameter("flag", "bool", 0))
     assert launch(kernel, np.int64(3), np.int32(2), np.bool_(True)) == []
     assert kernel.arguments == [3, 2, True]
@@ -286,7 +286,7 @@ def test_other_mismatches_stay_errors():
 
 
 def test_kernels_that_a_module_lacks_are_left_out(monkeypatch, tmp_path):
-    """The preprocessor may have taken them; one that owns environments must be there."""
+    """The preprocessor may remove them; one that owns environments must exist."""
 
     class Driver:
         LogicError = KeyError

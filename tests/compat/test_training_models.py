@@ -90,7 +90,7 @@ def test_fully_connected_sees_the_policys_agents(tag):
 
 
 def test_mask_of_the_last_step_counts(tag):
-    """A mask that leaves one choice of each type gives it probability 1."""
+    """A mask with one choice of each type gives it probability 1."""
     wrapper, policies = tag
     model = FullyConnected(wrapper, CONFIG, "runner", policies)
     mask = torch.zeros(sum(model.output_dims), dtype=torch.int32)

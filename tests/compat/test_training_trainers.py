@@ -347,7 +347,7 @@ def test_batch_is_rounded_down_with_a_warning(tmp_path):
     ],
 )
 def test_key_that_nothing_reads_is_left_out_with_a_warning(tmp_path, place, key, says):
-    """WarpDrive ignores it; all else is taken, and the user's mapping stays as it is."""
+    """WarpDrive ignores it; all else is used, and the user's mapping is unchanged."""
     config = settings(tmp_path, {"shared": policy()})
     want = run_config(config)
     section = config
@@ -389,7 +389,7 @@ def test_what_warpdrive_has_not_is_refused(key, more, tmp_path):
 
 
 def test_recurrent_model_is_refused(tmp_path):
-    """WarpDrive's trainers show models that know no states, and say who trains others."""
+    """WarpDrive's trainers have models without states; the error names ours."""
     policies = {"shared": policy(model={"type": "gru", "fc_dims": [8]})}
     with pytest.raises(ConfigError, match=r"policy\.shared\.model\.type: .* no recurrent .*gru.* use warpdrive_min"):
         cartpole(tmp_path, policies=policies)

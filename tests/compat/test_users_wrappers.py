@@ -43,7 +43,7 @@ WRAPPERS = {
 
 @pytest.fixture(autouse=True)
 def _lent_registrar(registrar):
-    """Forget the sources of the coins after each test."""
+    """Remove the sources of the coins after each test."""
 
 
 @pytest.fixture(params=THREADED)
@@ -102,7 +102,7 @@ def test_environment_that_cannot_be_copied_trains_and_is_looked_at(kind, backend
 
 
 def test_looking_on_leaves_training_as_it_is(backend, tmp_path):
-    """A run that is looked at learns the same weights as one that is not."""
+    """An observed run learns the same weights as another."""
     weights = []
     for n_looks in (0, 1):
         trainer = trainer_of(wrapped("warpdrive's", backend), tmp_path / str(n_looks))
@@ -189,7 +189,7 @@ def test_checker_says_whose_value_is_missing(backend):
 
 
 def test_users_wrapper_is_scaled_by_its_script(backend, tmp_path, monkeypatch):
-    """The script makes the environments of each trial, which nothing copies."""
+    """The script makes each trial's environments; nothing copies them."""
     sizes = []
 
     def auto_scale(config, make_wrapper, policies, n_iterations):

@@ -169,7 +169,7 @@ def test_device_functions_are_no_kernels():
 
 @needs_numba
 def test_config_is_there_while_a_module_loads_only():
-    """Afterwards neither the config nor what depends on it can be imported by chance."""
+    """Afterwards neither the config nor its dependents can be imported."""
     _sizes(3, 2)
     helper = "tests.compat.walkers_moves_numba"
     assert not {CONFIG, NUMBA_SOURCE, helper} & set(sys.modules)

@@ -22,7 +22,7 @@ def kept() -> dict[str, list[str]]:
 
 
 def found(checkout: Path) -> dict[str, list[str]]:
-    """Return the same of a checkout."""
+    """Return the public names of a checkout, by module."""
     files = sorted(path for top in ("warp_drive", "example_envs") for path in (checkout / top).rglob("*.py"))
     return {module_of(path.relative_to(checkout)): sorted(set(names(path))) for path in files}
 

@@ -1,4 +1,4 @@
-"""Words of CUDA C with an expression of each and its value: what `docs/cuda-words.md` lists."""
+"""Words of CUDA C with an expression and its value, for `docs/cuda-words.md`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Use(NamedTuple):
-    """A use of a word: statements, the expression of its result, and the value."""
+    """Use of a word: statements, the expression of its result, and the value."""
 
     word: str
     expression: str

@@ -169,7 +169,7 @@ class State(NamedTuple):
 
 
 def test_named_tuple_stands_for_a_parameter_a_field():
-    """Its fields are bound by name like parameters, and handed over as one argument."""
+    """Its fields bind by name like parameters, and pass as one argument."""
 
     def kernel(force: int32, state: State, n_envs):  # noqa: F821
         pass
@@ -192,7 +192,7 @@ class Scene(NamedTuple):
 
 
 def test_named_tuple_may_hold_others():
-    """Each array in them is a parameter, and they are handed over as one argument."""
+    """Each array in them is a parameter; they pass as one argument."""
 
     def kernel(scene: Scene, force: int32):  # noqa: F821
         pass
@@ -258,7 +258,7 @@ def test_launch_keeps_its_number_of_blocks(backend):
     ],
 )
 def test_host_passes_scalars_of_every_width(tmp_path, c_type, value):
-    """A scalar by value arrives whole, whatever its number of bytes."""
+    """A scalar by value arrives complete, for any number of bytes."""
     source = tmp_path / "scalar.cu"
     source.write_text(f"WD_KERNEL(scalar)(double* out, {c_type} value) {{ out[0] = static_cast<double>(value); }}\n")
     data, functions = managers("host")
@@ -291,7 +291,7 @@ def test_module_is_unloaded_where_another_one_is_loaded():
     """The next load, not the last kernel's deletion, unloads a module, in any thread."""
 
     class Module:
-        """Stands in for PyCUDA's."""
+        """Fake of PyCUDA's module."""
 
     module = Module()
     there = weakref.ref(module)
@@ -304,7 +304,7 @@ def test_module_is_unloaded_where_another_one_is_loaded():
 
 
 def test_lazy_module_is_replaced_by_the_module():
-    """A kernel's launch pays for no detour."""
+    """A kernel's launch has no indirection."""
     namespace = {}
     namespace["m"] = LazyModule("math", namespace, "m")
     assert namespace["m"].sqrt(4.0) == 2.0

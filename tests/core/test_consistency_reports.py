@@ -16,7 +16,7 @@ from warpdrive_min.errors import ConfigError
 
 
 class Heavier(Counter):
-    """Rewards that are too large, by a factor."""
+    """Counter with rewards too large by a factor."""
 
     factor = 1.1
 
@@ -26,14 +26,14 @@ class Heavier(Counter):
 
 
 class Later(Counter):
-    """Kernels whose limit is one higher."""
+    """Counter whose kernels have a limit of one more."""
 
     def get_constants(self):
         return {"LIMIT": self.limit + 1}
 
 
 class Elsewhere(Counter):
-    """Another start."""
+    """Counter with another start."""
 
     def reset(self):
         super().reset()
@@ -73,7 +73,7 @@ def test_report_says_everything():
 
 
 def test_report_names_a_seed_that_repeats_it():
-    """Without a seed one is drawn, another one each time, and told."""
+    """Without a seed a new one is drawn each time, and reported."""
     check = against_counter(Heavier)
     report = report_of(check)
     seed = int(re.search(r"run it again with seed=(\d+)", report)[1])
@@ -93,7 +93,7 @@ def test_flag_that_outlives_the_reset_is_found():
 
 
 def test_shape_that_differs_is_told():
-    """An observation that the kernels cut short is no matter of values."""
+    """A truncated observation is an error of shape, not of values."""
 
     class Narrow(PlainCounter):
         def observe(self):
@@ -149,7 +149,7 @@ def test_drawn_config_that_fails_can_be_repeated():
 
 
 def test_environment_that_raises_is_told_with_its_config():
-    """Whatever it raises comes through, with the scenario and how to repeat it."""
+    """Any exception passes, with the scenario and how to repeat it."""
 
     class Picky(Counter):
         def step(self, actions=None):
@@ -166,7 +166,7 @@ def test_environment_that_raises_is_told_with_its_config():
 
 
 def test_array_of_a_config_is_told_by_its_type_and_shape():
-    """The numbers of a large one would hide what went wrong."""
+    """The numbers of a large array would hide the fault."""
 
     class Fails(Counter):
         def __init__(self, table=None):

@@ -15,7 +15,7 @@ from warpdrive_min import BACKENDS, capture, rng
 from warpdrive_min.kernels import noise_numpy
 
 NORMAL = {"damping": 1.0, "stddev": 1.0}
-"""Plain standard normals."""
+"""Standard normals."""
 
 
 # ------------------------------------------------------------------ normals

@@ -340,7 +340,7 @@ def test_error_of_any_length_is_short(tmp_path, cache_folder):
 # ------------------------------------------------------------------ paths
 
 NAMES = ['a"b', "a\\nb", "a b", "$HOME `x`", "ü 😀", "a\nb", "'", "??/", "%s #", os.fsdecode(b"\xff")]
-"""Names of folders that a shell, or C++, would read in another way."""
+"""Folder names that a shell, or C++, would read differently."""
 
 
 @needs_compiler
@@ -471,7 +471,7 @@ print(cache.cached({"what": "text"}, ".txt", make).read_text())
 
 
 def start_builder(mode: str) -> subprocess.Popen[str]:
-    """Start a process that builds the file, or dies while it does."""
+    """Start a process that builds the file, or dies during it."""
     command = [sys.executable, "-c", BUILDER, str(ROOT), mode]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -488,7 +488,7 @@ def test_killed_build_leaves_no_file_to_be_found(cache_folder):
 
 
 def test_processes_that_build_at_once_both_see_the_whole(cache_folder):
-    """Neither sees half a file nor fails over the other's, and one file remains."""
+    """Neither reads half a file nor fails over the other's, and one file remains."""
     builders = [start_builder("lives") for _ in range(4)]
     outputs = [builder.communicate(timeout=60)[0] for builder in builders]
     assert [output.splitlines()[-1] for output in outputs] == ["whole"] * 4
@@ -499,7 +499,7 @@ def test_processes_that_build_at_once_both_see_the_whole(cache_folder):
 @pytest.mark.as_shipped
 @pytest.mark.parametrize("exact", [False, True])
 def test_nothing_less_nothing_is_no_negative_zero(tmp_path, exact):
-    """Flags that keep loops branchless leave the sign of a zero as arithmetic has it."""
+    """Branchless loops keep the sign of a zero as in arithmetic."""
     text = "WD_KERNEL(gain)(const int* taken, float* gains, int n_envs) {\n"
     text += "  WD_EACH_ENV(local, env) gains[env] = 0.f - 0.01f * static_cast<float>(taken[env] != 0);\n}\n"
     backend, taken, gains = BACKENDS["host"], torch.arange(8, dtype=torch.int32) % 2, torch.ones(8)

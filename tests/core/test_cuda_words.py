@@ -89,14 +89,14 @@ def test_words_compile_for_a_gpu(tmp_path, style):
 @pytest.mark.nightly
 @pytest.mark.parametrize("style", STYLES)
 def test_words_have_the_same_values_on_a_gpu(tmp_path, style):
-    """The table is right where the words come from."""
+    """The table is right on a GPU."""
     given = [each.cuda() for each in arrays(style)]
     BACKENDS["pycuda"].compile(source_of(tmp_path, style), SIZES)["words"].prepare(given, 1, 32)()
     assert wrong_of(*(each.cpu() for each in given[-2:])) == []
 
 
 def expanded(text: str) -> list[str]:
-    """Return the words that a pattern of the page stands for: ``a{b,c}`` is ab and ac."""
+    """Return the words of a page's pattern: ``a{b,c}`` is ab and ac."""
     parts = re.split(r"\{([^}]*)\}", text)
     return ["".join(each) for each in itertools.product(*(part.split(",") for part in parts))]
 

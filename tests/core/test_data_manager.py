@@ -135,7 +135,7 @@ def test_tensor_is_the_live_memory(data):
 
 
 def test_find_prefers_data_to_meta_information_to_shared_constants(data):
-    """One name may stand in all three; the most particular one is bound."""
+    """One name may be in all three; the most specific one is bound."""
     data.add_shared_constants({"shared": 1, "n_envs": 2})
     assert data.find("n_envs") == 2
     push(data, "shared", np.float32(3))
@@ -167,7 +167,7 @@ def test_logged_array_gets_a_buffer_for_one_environment(data):
 
 
 def test_pool_is_found_by_its_target(data):
-    """A pool's flags count for nothing, and its target knows it."""
+    """A pool's flags are ignored, and its target refers to it."""
     feed = DataFeed()
     feed.add_data("x", np.zeros((2, 3)))
     feed.add_pool_for_reset("x_reset_pool", np.zeros((7, 3)), "x")

@@ -33,7 +33,7 @@ from warpdrive_min.spaces import Discrete
 
 
 def started(backend: str, num_envs: int = 4, **options: object) -> EnvWrapper:
-    """Return a wrapper of Counter that was reset."""
+    """Return a wrapper of Counter after a reset."""
     wrapper_options = {name: options.pop(name) for name in ("auto_reset", "debug", "seed") if name in options}
     wrapper = EnvWrapper(Counter(**options), num_envs=num_envs, env_backend=backend, **wrapper_options)
     wrapper.reset()
@@ -194,13 +194,13 @@ def test_arrays_of_other_agents_are_refused(n_agents):
 
 @pytest.mark.parametrize("module", ["no_such_module", "envs"])
 def test_module_without_kernels_is_refused(module):
-    """It must be there, and have what builds the kernels."""
+    """It must exist, and build the kernels."""
     with pytest.raises(CompileError, match=f"kernels {module}: "):
         EnvWrapper(counter(kernel_sources={"numpy": module}))
 
 
 def test_flags_may_be_numpys():
-    """As they come out of arrays of settings."""
+    """They may come from arrays of settings."""
     assert EnvWrapper(Counter(), auto_reset=np.bool_(True)).auto_reset is True
 
 
@@ -335,7 +335,7 @@ def test_step_before_reset_raises(backend):
 
 @on_every_other_backend
 def test_actions_as_an_argument_are_for_cpu(backend):
-    """Elsewhere they are read from the array, and the error says how to write them."""
+    """Other backends read the array; the error says how to write actions."""
     wrapper = started(backend)
     with pytest.raises(
         ConfigError, match=r"takes no actions: it reads the array 'sampled_actions'; write them with CUDASampler.assign"
@@ -365,7 +365,7 @@ def test_without_debug_mode_actions_are_not_checked():
 
 
 def test_environments_that_do_not_fit_raise_at_reset(monkeypatch):
-    """The error says how many do, before anything is pushed."""
+    """The error has the number that fits, before any push."""
     wrapper = EnvWrapper(CartPole(), num_envs=1000)
     monkeypatch.setattr(wrapper.cuda_data_manager, "free_bytes", lambda: 10_000)
     with pytest.raises(
@@ -394,13 +394,13 @@ COUNTS = {
     "data manager's num_envs": lambda value: CUDADataManager(1, value, 1, 5),
     "n_steps": lambda value: rolling().rollout(value),
 }
-"""Constructors and methods by the argument that they are given."""
+"""Constructors and methods by the argument that they receive."""
 
 
 @pytest.mark.parametrize("argument", COUNTS)
 @pytest.mark.parametrize("value", BAD_COUNTS, ids=repr)
 def test_argument_that_is_no_count_is_refused(argument, value):
-    """Everywhere by its name; before anything is compiled or allocated."""
+    """The error has its name, before any compilation or allocation."""
     may_be = {"blocks_per_env": (None,), "seed": (0, 2**31)}
     if value in may_be.get(argument, ()) and value is not True:
         return

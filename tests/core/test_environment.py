@@ -74,7 +74,7 @@ def test_single_environment_returns_copies():
 
 
 def test_single_environment_says_what_it_needs():
-    """A reset before a step, actions without a wrapper, and one for each agent."""
+    """It needs a reset before a step, actions without a wrapper, one per agent."""
     env = CartPole()
     with pytest.raises(ConfigError, match=r"CartPole.step: no episode has started; call reset\(\) first"):
         env.step({0: 1})

@@ -91,7 +91,7 @@ def test_threads_that_left_do_not_count(functions):
 
 
 def test_barrier_is_one_wherever_it_stands(functions):
-    """Two branches meet at it, and a loop turns as often as shared memory says."""
+    """Two branches meet at it; a loop repeats as shared memory says."""
     x = torch.zeros(N_ENVS, N_AGENTS, dtype=torch.int32)
     launch(functions, "branches", x)
     assert (x == 3).all()
@@ -153,7 +153,7 @@ def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch,
 
 
 def test_barrier_of_an_environment_is_ours_where_the_source_has_one(tmp_path):
-    """A source's own waits in memory for blocks that would get no turn."""
+    """A source's own barrier waits in memory for blocks that cannot run."""
     own = "__device__ void __sync_env_threads();\n__device__ void __sync_env_threads() { for (;;) __threadfence(); }\n"
     body = "x[blockIdx.x] = 1; __sync_env_threads(); y[blockIdx.x] = x[blockIdx.x ^ 1];"
     source = tmp_path / "kernel.cu"
@@ -167,7 +167,7 @@ def test_barrier_of_an_environment_is_ours_where_the_source_has_one(tmp_path):
 
 
 def test_atomics_lose_nothing(functions):
-    """Each has its meaning, of ints, floats and words of 64 bits."""
+    """Each has its meaning, for ints, floats and 64-bit words."""
     n = N_AGENTS * N_ENVS
     x = torch.tensor([0, 0, 0, 0, 255, 0, 0, 0, 0], dtype=torch.int32)
     y, z = torch.zeros(2), torch.zeros(1, dtype=torch.uint64)
@@ -179,7 +179,7 @@ def test_atomics_lose_nothing(functions):
 
 
 def test_lock_is_taken_in_turns(functions):
-    """Threads of a block and of others try for it until they have it."""
+    """Threads of several blocks try until they hold it."""
     x = torch.zeros(1, dtype=torch.int32)
     launch(functions, "locked", x)
     assert x.item() == N_AGENTS * N_ENVS
@@ -197,7 +197,7 @@ def test_variables_of_the_device_are_each_managers_own(functions):
 
 
 def test_constants_are_checked(functions):
-    """One that no source has raises, and one of another size."""
+    """A missing source or another size raises."""
     with pytest.raises(DataError, match="'chart': no loaded CUDA C source has a __constant__ of this name"):
         put(functions, chart=[1])
     with pytest.raises(DataError, match=r"'offsets': the symbol has 8 bytes \(got 12\)"):
@@ -253,7 +253,7 @@ def test_launch_has_limits(functions):
 
 
 def test_kernel_that_the_preprocessor_takes_is_left_out(functions):
-    """The source has one more under a condition that does not hold."""
+    """The source has another one under a false condition."""
     assert functions.has_function("numbers")
     assert not functions.has_function("absent")
 

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Files are written completely or not at all."""
 
 import importlib
 import os
@@ -41,7 +41,7 @@ def test_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_written_file_has_the_suffix_and_usual_mode(tmp_path: Path) -> None:
-    """Writers that look at the suffix see it; the mode is that of any new file."""
+    """Writers see the suffix; the mode is a new file's."""
     usual = tmp_path / "usual"
     usual.touch()
     with replacing(tmp_path / "picture.png") as unfinished:
@@ -52,7 +52,7 @@ def test_written_file_has_the_suffix_and_usual_mode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write", [write_atomically, files.append])
 def test_link_and_mode_stay(write, tmp_path: Path) -> None:
-    """The file that a link names is written, wherever it is."""
+    """The target of a link is written, wherever it is."""
     target, link = tmp_path / "there" / "file.txt", tmp_path / "link.txt"
     write_atomically(target, "before\n")
     target.chmod(0o640)
@@ -117,7 +117,7 @@ def test_own_folder_takes_away_what_killed_processes_left(tmp_path: Path) -> Non
 
 
 def test_own_folder_comes_back_that_another_process_took_away_as_it_was_made(tmp_path: Path, monkeypatch) -> None:
-    """Between its making and its lock another one may take it for one that was left."""
+    """Before its lock another process may remove it as abandoned."""
     locks = iter([shutil.rmtree])
 
     def lock_of(path: Path, *, wait: bool = False) -> int | None:

@@ -60,7 +60,7 @@ def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
     ("n_agents", "n_envs", "threads"), [(1, 10_000, 32), (1, 100_000, 224), (1, 1_000_000, 512), (5, 9_999, 128)]
 )
 def test_environments_of_one_agent_may_have_large_blocks(n_agents, n_envs, threads):
-    """Few of them still fill a GPU, and those of several agents are as ever."""
+    """Few of them fill a GPU; environments of several agents are unchanged."""
     assert LaunchShape.of(n_agents, n_envs=n_envs, packed_threads=512).threads == threads
 
 
@@ -238,7 +238,7 @@ def test_function_counts_its_arguments(backend):
 
 @on_every_other_backend
 def test_function_checks_explicit_arguments(backend):
-    """Explicit arguments are held against the declaration as those found by name."""
+    """Explicit arguments are checked like those found by name."""
     data, functions = filled(backend)
     with pytest.raises(BindingError, match=r"parameter 'target': is declared float32 .got int32"):
         functions.get_function("fill")(data.tensor("offset"), data.tensor("offset"), 0.5, 2)
@@ -259,7 +259,7 @@ def test_feed_reads_the_named_source(source, want):
 
 @on_every_backend
 def test_feed_gives_arrays_as_live_tensors(backend):
-    """Data and shared arrays are on the device; each call answers for its own list."""
+    """Data and shared arrays are on the device; each call has its own list."""
     data, _ = managers(backend)
     push(data, "x", [1, 2])
     data.add_shared_constants({"table": [3, 4]})

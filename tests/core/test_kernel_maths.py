@@ -1,4 +1,4 @@
-"""The functions that CUDA C, Numba and NumPy compute alike."""
+"""Functions that CUDA C, Numba and NumPy compute alike."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def logged(backend: str) -> tuple[CUDADataManager, CUDALogController]:
 
 
 def put(data: CUDADataManager, step: int) -> None:
-    """Let every element tell step and environment."""
+    """Make every element identify step and environment."""
     for name in ("x", "y"):
         for env in range(2):
             data.tensor(name)[env] = 10 * env + step

@@ -99,7 +99,7 @@ def test_name_must_be_free_and_an_identifier(name, tmp_path):
 
 @pytest.mark.parametrize(("name", "folder"), [("n" * 300, "."), ("n" * 251, "."), ("ring", "f" * 300)])
 def test_too_long_name_is_told_in_a_line(name, folder, tmp_path):
-    """The package's, that of one of its files, or the folder's."""
+    """The name of the package, of a file of it, or of the folder."""
     with pytest.raises(WriteError, match=r"/n*(ring)?: cannot be written \(File name too long\); choose another place"):
         write_starter(name, tmp_path / folder)
     assert files(tmp_path) == set()

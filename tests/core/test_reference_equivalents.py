@@ -64,7 +64,7 @@ def p_value_of_neighbours(values: np.ndarray, axis: int, n: int) -> float:
 
 
 class Actions:
-    """Arrays of actions ``(n_envs, n, 1)`` of one sampler, and their draws."""
+    """Action arrays ``(n_envs, n, 1)`` of one sampler, and their draws."""
 
     def __init__(self, backend: str, n_agents: int, n_envs: int, blocks: int = 1, **arrays: tuple[int, int]) -> None:
         self.data, functions = managers(backend, n_agents, n_envs, blocks)

@@ -20,11 +20,11 @@ from warpdrive_min.rollouts import Steps
 SEED = 5
 FORMS = [form for form, (name, _) in SCENARIOS.items() if name != "covid19_economy"]
 FEW = ("cartpole, pool", "pendulum", "tag_gridworld, partial, pool", "tag_continuous", "rice, negotiation")
-"""Forms that are stepped where there is no GPU: one of each kind of source."""
+"""Forms that run without a GPU: one of each kind of source."""
 
 
 def made(form: str, backend: str, n_envs: int, **options: Any) -> EnvWrapper:
-    """Return a started wrapper of a scenario whose episodes end soon."""
+    """Return a started wrapper of a scenario with short episodes."""
     name, config = SCENARIOS[form]
     options = {"auto_reset": True, "exact": True, "seed": SEED, **options}
     env = ENVS[name](**{**config, "episode_length": 3})
@@ -46,7 +46,7 @@ def assert_same(got: EnvWrapper, want: EnvWrapper, keep: str = "last") -> None:
 
 
 def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
-    """Assert that a kept step is the one that ``want`` has just taken."""
+    """Assert that a stored step is ``want``'s latest."""
     for name, kept in steps._asdict().items():
         array = want.cuda_data_manager.tensor("_done_" if name == "done" else name).to(kept.dtype)
         assert (kept.dtype == torch.bool) == (name in ("done", "terminated", "truncated"))

@@ -92,7 +92,7 @@ def test_seed_from_the_clock_differs_each_time():
 
 
 def test_sample_reads_the_tensor_it_is_given_each_time():
-    """Another tensor, or new values in the same one, is what is drawn from."""
+    """Another tensor, or new values in the same one, determine the draws."""
     data, sampler = sampler_of("cpu")
     first, second = rows(data, [1.0, 0, 0]), rows(data, [0, 0, 1.0])
     for distribution, want in ((first, 0), (second, 2), (first, 0)):
@@ -105,7 +105,7 @@ def test_sample_reads_the_tensor_it_is_given_each_time():
 
 
 def test_assign_writes_actions():
-    """Arrays of NumPy or torch take the place of a draw."""
+    """Arrays of NumPy or torch replace a draw."""
     data, sampler = sampler_of("cpu")
     want = np.arange(10, dtype=np.int32).reshape(2, 5, 1)
     sampler.assign(data, want, "sampled_actions")
@@ -117,7 +117,10 @@ def test_assign_writes_actions():
 @on_every_backend
 @pytest.mark.parametrize("is_continuous", [False, True])
 def test_array_of_one_type_may_lack_the_axis_of_types(backend, is_continuous):
-    """The same actions come to (n_envs, n_agents) as to (n_envs, n_agents, 1), by draws, argmax and assignment."""
+    """(n_envs, n_agents) gets the same actions as (n_envs, n_agents, 1).
+
+    By draws, argmax and assignment.
+    """
     got = []
     for shape in ((2, 5, 1), (2, 5)):
         data, functions = managers(backend, n_agents=5, n_envs=2)

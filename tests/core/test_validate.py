@@ -110,7 +110,7 @@ def test_kernel_with_a_thread_for_each_agent_passes():
 
 
 def test_check_of_bounds_finds_the_thread_without_an_agent(tmp_path):
-    """A thread that writes for an agent that is not there is caught."""
+    """A thread that writes for an absent agent is caught."""
     cls = load_class("tests.environments.counter:ThreadsCounter")
     source = tmp_path / "kernel.cu"
     text = cls.kernel_sources["cuda_c"].read_text()
@@ -346,7 +346,7 @@ def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(wr
 
 
 def test_command_fails_with_a_check(write):
-    """A failed check gives status 1 and its detail."""
+    """A failed check gives exit code 1 and its detail."""
     source = write() / "reference.py"
     source.write_text(
         source.read_text().replace("clock.done[:] = results.terminated", "clock.done[:] = 3 * results.terminated")
@@ -358,7 +358,7 @@ def test_command_fails_with_a_check(write):
 
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 def test_command_names_the_first_error_of_a_build_and_skips_the_rest_in_a_row(write):
-    """The author sees the line to fix, not a row for each check that could not run."""
+    """The author sees the line to fix, not each skipped check."""
     source = write() / "kernel.cu"
     source.write_text(source.read_text().replace(REWARD, "    nowhere += 1;\n" + REWARD))
     result = run(source.parent, "--backend", "host", "--no-card", "--config", "n_agents=3")

@@ -36,10 +36,14 @@ class LastParts(NamedTuple):
 
 
 class Lookout(Environment):
-    """Agents sum their actions, which they are paid; a forbidden one pays -100.
+    """Environment in which agents are paid the sum of their actions.
 
-    Time alone ends episodes. Args: num_agents: Agents, with the ids 0, 1 and so on. episode_length: Steps after which
-    an episode is cut off. without_map: Agents that do not see the map.
+    A forbidden action pays -100. Time alone ends episodes.
+
+    Args:
+        num_agents: Number of agents, with the ids 0, 1 and so on.
+        episode_length: Steps after which an episode is cut off.
+        without_map: Agents that do not see the map.
     """
 
     name = "Lookout"

@@ -18,7 +18,7 @@ from warpdrive_min import EnvWrapper
 SINGLE = {name: env for name, env in ENVS.items() if issubclass(env, SingleAgent)}
 """The environments of one agent."""
 BOTTOM = -math.pi / 6
-"""Place in the valley where nothing but the motor pushes, m: there cos(3 x) is 0."""
+"""Place in the valley without slope, m: there cos(3 x) is 0."""
 
 
 def started(name, n_envs=1, *, backend="cpu", states=None, auto_reset=True, exact=False, blocks=None, **config):
@@ -86,7 +86,7 @@ def step(wrapper: EnvWrapper, actions: Any) -> None:
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """Return the bits of an array of 32 bits, so that a NaN equals itself."""
+    """Return the bits of a 32-bit array, so that a NaN equals itself."""
     return array.view(np.int32)
 
 
@@ -120,9 +120,9 @@ class Subject:
     quiet: float = 0.0
     """Action that continues an episode from a start."""
     draw: Callable[[np.random.Generator, int], np.ndarray]
-    """Draws actions, of a box also beyond its bounds."""
+    """Function that draws actions, of a box also beyond its bounds."""
     observe: Callable[[np.ndarray], np.ndarray] = field(default=lambda state: state)
-    """Makes observations of states."""
+    """Function from states to observations."""
 
 
 def choices(n: int) -> Callable[[np.random.Generator, int], np.ndarray]:

@@ -45,7 +45,7 @@ def size(backend: str, n_envs: int, n_steps: int, name: str = "") -> dict[str, i
 
 
 def check(result: Agreement, tolerance: float) -> None:
-    """Every array agrees, and little was left out as a matter of rounding."""
+    """Check that every array agrees, with few rows in doubt."""
     assert result.max_error <= tolerance, str(result)
     assert result.n_in_doubt <= 0.1 * result.n_rows  # agents that slide along an edge are all in doubt
 
@@ -138,7 +138,7 @@ def test_environment_does_not_depend_on_how_many_there_are(case, backend):
 LIBRARY_DECIDES = ("unemployment", "productivity", "national")
 """Start arrays from library functions, which round alike in exact builds only."""
 SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spread")
-"""Scenarios whose environments several blocks can share."""
+"""Scenarios whose environments can be shared by several blocks."""
 
 
 @on_backends(

@@ -248,7 +248,7 @@ def test_both_roles_learn_and_keep_to_their_masks(tmp_path):
 
 
 def random_config(seed: int) -> dict[str, Any]:
-    """Draw a config whose episodes, waits and vaccinations come soon."""
+    """Draw a config with short episodes, waits and vaccinations."""
     generator = np.random.default_rng(seed)
     return {
         "episode_length": int(generator.integers(3, 40)),

@@ -24,7 +24,7 @@ CLIMATE_OF_DICE = {"forcing_steps": 17.0, "land_decline": 0.115}
 
 
 def started(n_envs: int = 1, **config):
-    """Return a wrapper on NumPy, and what gives an array of it."""
+    """Return a wrapper on NumPy, and a function that reads its arrays."""
     wrapper = start("rice", config, "cpu", n_envs)
     return wrapper, lambda name: wrapper.cuda_data_manager.tensor(name).numpy()
 
@@ -76,7 +76,7 @@ def test_climate_has_the_published_temperatures():
 
 
 def test_page_states_the_difference_to_the_published_baseline(tmp_path):
-    """Its table has the years' numbers of both; the figure is painted from the same."""
+    """Its table has both years' numbers; the figure uses the same."""
     page, own, years = PAGE.read_text(), without_policy(), (2015, 2050, 2100, 2115)
     for name, digits in (("temperature", 2), ("consumption", 1), ("emissions", 1)):
         for series in (DICE_2016R[name], own[name]):
@@ -350,7 +350,7 @@ def test_random_configs_agree(first, backend):
 
 @on_every_other_backend
 def test_all_regions_have_the_same_bits(backend):
-    """The whole world, which trades, goes through the oracle's bits."""
+    """The whole trading world has the reference's bits."""
     if is_simulated(backend):
         pytest.skip("27 regions take a minute in the simulator")
     run = {"n_envs": 3, "n_steps": 21, "exact": True}

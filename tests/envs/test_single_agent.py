@@ -160,7 +160,7 @@ def test_finished_episode_keeps_its_last_observation_and_starts_again(name, back
 
 @every_environment
 def test_without_auto_reset_only_finished_environments_restart(name):
-    """The resetter restarts whose time is up, and leaves the others where they are."""
+    """The resetter restarts finished ones and leaves the others."""
     wrapper = started(name, 2, episode_length=2, auto_reset=False)
     write(wrapper, "_timestep_", np.array([1, 0]))
     step(wrapper, SUBJECTS[name].quiet)
@@ -173,7 +173,7 @@ def test_without_auto_reset_only_finished_environments_restart(name):
 
 @every_environment
 def test_starts_differ_by_environment_and_episode(name):
-    """Random starts fill their range evenly, and hardly any two of them are alike."""
+    """Random starts fill their range evenly; hardly any two are equal."""
     low, high = SUBJECTS[name].starts
     wrapper = started(name, 2000)
     first = read(wrapper, "state")

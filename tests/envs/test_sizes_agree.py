@@ -113,7 +113,7 @@ LOTS = {
 The simulator uses the first ones; without a GPU every other lot runs.
 """
 OF_EACH = ("random_tag 0", "random_tag 8", "random_crowd 1000", "random_grid 0", "random_grid 80")
-"""Lots of every draw, exact builds and others, one block and several."""
+"""Lots of every draw: exact or not, one block or several."""
 
 
 @on_backends("lot", LOTS, numba=OF_EACH, host=[*LOTS][::2])
@@ -198,7 +198,7 @@ BLOCKS = [
     *(("tag_continuous", False, 100, blocks) for blocks in (1, 3)),
     ("tag_continuous", True, 70, 2),
 ]
-"""Environment, whether it is observed in full, agents and blocks."""
+"""Environment, full observation, agents and blocks."""
 BY_DAY = [run for run in BLOCKS if run[3] > 1 or run[2] in (5, 11)]
 
 

@@ -102,7 +102,7 @@ POINTS = {
 
 
 def chase(taggers: list[tuple[float, float]], runners: list[tuple[float, float]], **config: object) -> EnvWrapper:
-    """Stand taggers and runners, each in the order of the ids, at points."""
+    """Place taggers and runners, each by ascending id, at points."""
     counts = {"num_taggers": len(taggers), "num_runners": len(runners), "num_other_agents_observed": 1}
     wrapper = tag(**{**POINTS, **counts, **config})
     points = np.zeros((len(taggers) + len(runners), 2), np.float32)
@@ -312,7 +312,7 @@ def test_who_is_out_of_the_game_still_sees_types_and_flags_of_all():
 
 
 def test_random_starts_differ_by_environment_and_episode():
-    """Starts fill the square evenly, in four directions, and no two of them are alike."""
+    """Starts fill the square evenly, in four directions, without repeats."""
     wrapper = tag(n_envs=500, num_taggers=2, num_runners=3, grid_length=4.0)
     data = wrapper.cuda_data_manager
     starts = []

@@ -273,7 +273,7 @@ def test_one_row_is_what_all_agents_see(backend):
 
 
 def test_one_row_that_marks_somebody_is_caught(tmp_path):
-    """A kernel that takes the one row for that of the first agent fails the check."""
+    """A kernel that uses the first agent's row for all fails the check."""
     folder = Path(TagGridWorld.kernel_sources["cuda_c"]).parent
     for name in ("kernel.cu", "agent.cuh"):
         (tmp_path / name).write_text((folder / name).read_text().replace("N_ROWS == 1 ? N_AGENTS : row", "row"))

@@ -23,14 +23,14 @@ Args: cells ``(agent, coordinate)`` of an environment, its last cell, the step, 
 
 
 def toward(start: np.ndarray, target: np.ndarray) -> int:
-    """Return the action that goes the longer way first."""
+    """Return the action along the longer axis."""
     way = target - start
     axis = int(abs(way[1]) > abs(way[0]))
     return 0 if not way.any() else 1 + 2 * axis + int(way[axis] < 0)
 
 
 def chase(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> np.ndarray:
-    """Each tagger goes straight to the runner."""
+    """Move each tagger straight to the runner."""
     return np.array([toward(cell, cells[-1]) for cell in cells[:-1]])
 
 

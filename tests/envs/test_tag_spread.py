@@ -75,13 +75,13 @@ def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, mo
 
 
 ONE_PLACE = {"starting_directions": 0.0, "starting_location_x": 0.0, "starting_location_y": 10.0}
-"""Start of each agent: one corner."""
+"""Start of all agents: one corner."""
 
 
 @others
 @pytest.mark.parametrize(("n_agents", "n_observed"), [(12, 3), (3, 2)], ids=["ties", "too few"])
 def test_agents_in_one_place_see_what_the_reference_sees(n_agents, n_observed, backend):
-    """All distances are 0; one tagger catches all, and then nobody is left to be seen."""
+    """All distances are 0; one tagger catches all, and nobody remains visible."""
     starts = {key: [value] * n_agents for key, value in ONE_PLACE.items()}
     settings = crowd(n_agents, num_other_agents_observed=n_observed, num_acceleration_levels=0, **starts)
     pair = [start("tag_continuous", settings, each, 1, exact=True) for each in (backend, "cpu")]
@@ -132,7 +132,7 @@ def test_workspace_grows_with_the_agents_not_with_their_square():
 
 
 def test_an_environment_of_one_block_refuses_more():
-    """CartPole has no kernels that blocks could share."""
+    """CartPole has no kernels for shared environments."""
     with pytest.raises(ConfigError, match=r"one block steps an environment 'CartPole' .got 2"):
         CartPole().settle_blocks(2, "cuda_c")
     assert CartPole().settle_blocks(None, "cuda_c") == 1

@@ -96,7 +96,7 @@ def test_mp4_has_every_frame_and_the_speed(film, tmp_path):
 
 
 def test_png_is_the_last_frame(film, tmp_path):
-    """The picture is the last one of the film."""
+    """The picture is the film's last one."""
     write(film[1], tmp_path / "tag.png")
     with Image.open(tmp_path / "tag.png") as png:
         np.testing.assert_array_equal(np.asarray(png), next(frames(film[1], [8])))

@@ -320,7 +320,7 @@ def test_rectangle_turns_about_its_middle():
 
 
 def test_numbers_are_read_with_as_many_decimals_as_they_need():
-    """Whole numbers have none, others two, and zero no minus."""
+    """Integers have none, others two, and zero has no minus."""
     assert numbers(np.array([0.0, -3.0])) == ["0", "-3"]
     assert numbers(np.array([-0.001, 2.5])) == ["0.00", "2.50"]
 

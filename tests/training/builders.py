@@ -106,7 +106,7 @@ def runs_here(*names, backends=BACKENDS_HERE, on_numba=None, nightly=()):
 
 
 def run_config(policies, n_envs=4, n_steps=6, backend="cpu", *, basedir="unused", trainer=None, **saving) -> dict:
-    """Return a run config as a mapping; it lasts for as long as anybody wants."""
+    """Return a run config as a mapping, with an endless run."""
     return {
         "trainer": {
             "num_envs": n_envs,
@@ -187,7 +187,7 @@ def make_buffer(n_steps, n_envs, n_agents, n_truncated=1, n_features=1, n_types=
 
 
 def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
-    """Return a policy "p" that learns from a buffer, at no wrapper."""
+    """Return a policy "p" that learns from a buffer, without a wrapper."""
     n_envs, n_agents = buffer.rewards.shape[1:]
     timestep = torch.zeros(n_envs, dtype=torch.int32, device=buffer.rewards.device)
     arrays = SimpleNamespace(space=space, rewards=buffer.rewards[0], timestep=timestep, n_agents=n_agents)
@@ -196,7 +196,7 @@ def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
 
 
 def make_algorithm(kind, settings, models, space, buffer, *, rate=0.0, **trainer):
-    """Return an algorithm whose scheduled numbers are written, DDPG's as `rate`.
+    """Return an algorithm with scheduled values, DDPG's as `rate`.
 
     Its ``iterate()`` learns from the buffer.
     """
@@ -274,7 +274,7 @@ def rows_of(trainer) -> list[dict[str, Any]]:
 
 
 def rows_in(folder) -> list[dict[str, Any]]:
-    """Return those of a folder."""
+    """Return the metric rows of a folder."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
 
@@ -289,6 +289,6 @@ def fingerprint(trainer) -> str:
 
 
 def differences(first, second) -> list[str]:
-    """Return the names of tensors that differ in any bit, or are only in one."""
+    """Return the names of tensors that differ in a bit, or exist only once."""
     arrays = ({name: tensor.cpu() for name, tensor in each.items()} for each in (first, second))
     return sorted((first.keys() ^ second.keys()) | set(differing(*arrays)))

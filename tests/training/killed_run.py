@@ -34,7 +34,7 @@ from warpdrive_min.training.scale.distributed import joined, launch
 
 PROGRAM = "tests.training.killed_run"
 ENDING_S = 10.0
-"""Longest life of any process after the one that started it was killed, s."""
+"""Longest life of any process after its parent was killed, s."""
 AS_ONE_PROCESS = "go-on"
 """First argument of a process that resumes a run, and is killed."""
 
@@ -63,7 +63,7 @@ def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> No
 
 
 def forked(folder: Path, name: str, n_ranks: int, n_iterations: int, waits: bool) -> int:
-    """Go on in a copy of this process, or in several that this copy starts."""
+    """Continue in a forked copy, or in several that it starts."""
     child = os.fork()
     if child == 0:
         if n_ranks > 1:
@@ -93,13 +93,13 @@ def fork_ranks(n: int, work: Callable[[], None]) -> None:
 
 
 def fresh(folder: Path, name: str, n_ranks: int, n_iterations: int, waits: bool) -> int:
-    """Go on in a new process."""
+    """Continue in a new process."""
     words = [AS_ONE_PROCESS, str(folder), name, str(n_iterations), str(int(waits)), str(n_ranks)]
     return subprocess.Popen([sys.executable, "-m", PROGRAM, *words]).pid
 
 
 def as_one_process(folder: str, name: str, n_iterations: str, waits: str, n_ranks: str = "1") -> None:
-    """Be a process that `fresh` has started, or one of its ranks."""
+    """Run as a process from `fresh`, or one of its ranks."""
     if int(n_ranks) > 1:
         launch(int(n_ranks), [AS_ONE_PROCESS, folder, name, n_iterations, waits], "cpu", PROGRAM)
     else:
@@ -156,7 +156,7 @@ def n_saved(folder: Path) -> int:
 
 
 def wait_for_more_than(n_before: int, folder: Path, limit_s: float = 60.0) -> None:
-    """Wait until there is a later checkpoint, or for as long as one could ever take."""
+    """Wait for a later checkpoint, up to the longest possible time."""
     end_s = time.monotonic() + limit_s
     while n_saved(folder) <= n_before and time.monotonic() < end_s:
         time.sleep(0.005)

@@ -103,7 +103,7 @@ def test_agents_of_a_policy_have_the_same_actions():
 
 
 def test_policies_at_one_array_explore_in_one_way():
-    """DDPG's noise and drawn actions cannot meet in one array."""
+    """DDPG's noise and drawn actions cannot share an array."""
     with refused(SHARING, "DDPG for even"):
         samplers(start(), "actor")
 
@@ -116,7 +116,7 @@ def test_missing_observations_are_named():
 
 @pytest.mark.parametrize("saved", [[False, "first"], [False, "last"], [True, "first"], [True, "last"]])
 def test_layouts_are_those_that_checkpoints_name(saved):
-    """Each is found again by its entry of a header; only the core's is the core's own."""
+    """Each is found by its entry in a header; only the core's is its own."""
     layout = saved_layout(saved)
     assert list(layout.saved) == saved
     assert (type(layout) is SharedLayout) == (saved == [False, "first"])

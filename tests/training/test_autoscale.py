@@ -33,7 +33,7 @@ SLACK = 1.5
 
 @dataclass
 class Case:
-    """A run config and its environment."""
+    """Run config and its environment."""
 
     env: Callable[[], Any]
     policy: dict[str, Any]
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def config(self) -> RunConfig:
-        """The run config."""
+        """Run config."""
         size = {"num_envs": self.n_envs, "train_batch_size": self.n_envs * self.n_steps, "env_backend": "cpu"}
         policy = {"to_train": True, **self.policy}
         return RunConfig.from_dict({"trainer": {**size, **self.trainer}, "policy": dict.fromkeys(self.names, policy)})
@@ -119,7 +119,7 @@ def test_memory_model_finds_the_largest_number():
 
 
 def scaled(monkeypatch: pytest.MonkeyPatch, rates: list[float | Exception], **options: Any) -> autoscale.Scaling:
-    """Search where points have given rates, or fail."""
+    """Search over points with given rates, or failures."""
     left = iter(rates)
 
     def measure(config: RunConfig, *_: Any) -> ScalingTrial:

@@ -228,7 +228,7 @@ def test_weights_of_a_critic_come_from_a_checkpoint(tmp_path):
 
 
 class Total(CentralisedCritic):
-    """Values every agent at a learned multiple of the sum of the state."""
+    """Critic: every agent's value is a learned multiple of the state's sum."""
 
     def __init__(self, n_features, n_agents, config):
         super().__init__()
@@ -239,7 +239,7 @@ class Total(CentralisedCritic):
 
 
 class OnlyOne(Total):
-    """Gives one value, however many agents there are."""
+    """Critic with one value for any number of agents."""
 
     def forward(self, states):
         return super().forward(states)[..., :1]

@@ -389,7 +389,7 @@ def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
 
 @pytest.fixture(scope="module")
 def stopped_once(tmp_path_factory, certified):
-    """The folder of the same run, stopped after six iterations."""
+    """Folder of the same run, stopped after six iterations."""
     basedir = tmp_path_factory.mktemp("stopped")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -402,7 +402,7 @@ def stopped_once(tmp_path_factory, certified):
 
 @pytest.fixture
 def stopped(stopped_once, tmp_path):
-    """A copy of that folder."""
+    """Copy of that folder."""
     return Path(shutil.copytree(stopped_once, tmp_path / "stopped"))
 
 
@@ -422,7 +422,7 @@ def test_certificate_goes_on_with_its_run(stopped, certified, tmp_path):
 
 
 def test_certificate_goes_back_with_its_run(stopped, certified):
-    """From an earlier checkpoint on, what came after it is written again."""
+    """Files after an earlier checkpoint are written again."""
     result = run("train", "--resume", stopped / "checkpoints" / "checkpoint_000000003", "--certify")
     assert result.exit_code == 0, result.output
     found = Certificate.read(stopped)

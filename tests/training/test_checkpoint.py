@@ -55,12 +55,12 @@ def header(iteration: int, **changes) -> Header:
 
 
 def state(iteration: int, size: int = 3) -> dict[str, Tensor]:
-    """Two tensors that hold the iteration and nothing else."""
+    """Two tensors that hold only the iteration."""
     return {"model/weights": torch.full((size,), float(iteration)), "counters/steps": torch.tensor(iteration)}
 
 
 def iteration_of(path: Path) -> int:
-    """Return the iteration that header and all tensors of a checkpoint agree on."""
+    """Return the iteration in the header and all tensors of a checkpoint."""
     tensors, head = load(path)
     assert tensors.keys() == state(0).keys()
     values = {float(value) for tensor in tensors.values() for value in tensor.unique()}
@@ -69,7 +69,7 @@ def iteration_of(path: Path) -> int:
 
 
 def saved(folder: Path) -> list[int]:
-    """Return the iterations whose checkpoints a folder shows."""
+    """Return the iterations of a folder's visible checkpoints."""
     return sorted(int(path.name.removeprefix("checkpoint_")) for path in folder.glob("checkpoint_*"))
 
 
@@ -192,7 +192,7 @@ def test_find_takes_a_checkpoint_or_a_folder(tmp_path):
 
 @pytest.mark.parametrize(("name", "got"), [("", "a folder without"), ("missing", "nothing there")])
 def test_find_says_that_there_is_none(tmp_path, name, got):
-    """A folder without checkpoints, and no folder, are errors that say which."""
+    """The error says if checkpoints or the folder are missing."""
     with pytest.raises(CheckpointError, match=rf"must be a folder with state.json .*\(got '{got}'\)"):
         find(tmp_path / name)
 
@@ -212,7 +212,7 @@ def alter(file: Path) -> None:
 
 
 def edit(file: Path, **changes) -> None:
-    """Set fields of a header; None takes them out."""
+    """Set fields of a header; None removes them."""
     fields = {**json.loads(file.read_text()), **changes}
     file.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}))
 
@@ -281,7 +281,7 @@ BROKEN = {
         for value in values
     },
 }
-"""Fields of a header that break a rule, and the word that the error has."""
+"""Header fields that break a rule, and a word of the error."""
 
 
 def rewrite(file: Path, change, keeps_hash: bool = False) -> None:
@@ -320,7 +320,7 @@ def write(name: str, content: bytes):
 
 
 def with_header(n_bytes: int, header: bytes = b"{}"):
-    """Replace the tensors by a file whose header names a length, and let the hash fit."""
+    """Replace the tensors by a file with a header length, and update the hash."""
 
     def change(path: Path) -> None:
         (path / "state.safetensors").write_bytes(n_bytes.to_bytes(8, "little") + header)
@@ -429,7 +429,7 @@ def test_checkpoint_that_finds_no_room_leaves_the_last_one(full, tmp_path, monke
 
 
 class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+    """Simulated SIGKILL, which nothing catches."""
 
 
 class Killer:

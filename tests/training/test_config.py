@@ -94,7 +94,7 @@ def test_config_of_a_new_environment_is_one(tmp_path):
 
 
 def test_pendulum_has_two_networks_and_two_rates():
-    """DDPG's sections become objects of their own; one file of weights is none."""
+    """DDPG's sections become separate objects; one file of weights is none."""
     policy = RunConfig.load(ROOT / "envs/classic_control/pendulum/run_config.yaml").policy["shared"]
     assert policy.lr == LearningRates(
         actor=[[2500000000, 0.001], [3750000000, 0.0005]], critic=[[2500000000, 0.0001], [3750000000, 0.00005]]
@@ -118,7 +118,7 @@ def test_sections_left_out_have_their_defaults():
 
 
 def test_integer_stays_one_where_a_float_belongs():
-    """A run config is saved as it was given."""
+    """A run config is saved unchanged."""
     assert RunConfig.from_dict(run({"max_grad_norm": 3})).to_dict()["policy"]["p"]["max_grad_norm"].__class__ is int
 
 
@@ -130,7 +130,7 @@ def test_ddpg_has_two_networks_by_default():
 
 
 def test_reading_leaves_the_mapping_alone():
-    """Nothing is added to it, and nothing of it is shared with the config."""
+    """Reading adds nothing to it and shares nothing with it."""
     mapping = run({"entropy_coeff": [[0, 0.5], [100, 0.05]]}, env={"starts": [1, 2]})
     before = copy.deepcopy(mapping)
     config = RunConfig.from_dict(mapping)
@@ -503,7 +503,7 @@ def recursive_list() -> list:
 
 @pytest.mark.parametrize("key", ["env", "trainer", "policy"])
 def test_mapping_that_contains_itself_is_refused(key):
-    """Python can make what no file says."""
+    """Python can create recursion that no file can."""
     with pytest.raises(ConfigError, match="nested"):
         RunConfig.from_dict(run() | {key: {"x": recursive_list()}})
 
@@ -538,7 +538,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_unreadable_file_is_told_in_a_line(name, tmp_path):
-    """Whatever a file says, it is a config or there is one line of error."""
+    """Any file gives a config or one line of error."""
     path, content = tmp_path / "run.yaml", UNREADABLE[name]
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(ConfigError) as caught:

@@ -30,7 +30,7 @@ TAU, GAMMA, LR = 0.25, 0.5, 0.1
 
 
 class LinearActor(torch.nn.Module):
-    """Acts ``weight * observation``."""
+    """Actor with output ``weight * observation``."""
 
     def __init__(self, weight):
         super().__init__()
@@ -41,7 +41,7 @@ class LinearActor(torch.nn.Module):
 
 
 class LinearCritic(torch.nn.Module):
-    """Says ``weights[0] * observation + weights[1] * action``."""
+    """Critic with value ``weights[0] * observation + weights[1] * action``."""
 
     def __init__(self, *weights):
         super().__init__()
@@ -200,7 +200,7 @@ def test_nothing_is_learnt_before_learning_starts():
 
 
 def test_learning_must_start_before_the_buffer_is_full():
-    """More than the buffer holds would be waited for forever."""
+    """More than the buffer's size would never be reached."""
     with refused("policy.p.learning_starts", 101):
         linear(one_transition(), learning_starts=101)
 

@@ -105,7 +105,7 @@ def expected(tmp_path_factory):
 
 
 def cases():
-    """Return each run with each change; most pairs are for the night."""
+    """Return each run with each change; most pairs are nightly."""
     for name in RUNS:
         for changed in DEFAULTS:
             is_quick = changed == "dtype" or name == "recurrent" or (name, changed) == ("DDPG", "device")
@@ -127,7 +127,7 @@ def test_callers_defaults_change_nothing(name, changed, expected, tmp_path):
 
 @pytest.mark.parametrize("changed", ["dtype", "device", "errors"])
 def test_callers_defaults_change_no_population(changed, tmp_path):
-    """Nor do the networks of members depend on them."""
+    """Members' networks do not depend on them either."""
     config = {
         "trainer": {"num_envs": 4, "num_episodes": 1000, "train_batch_size": 24, "env_backend": "cpu", "seed": 1},
         "population": {"size": 4, "clip_param": [0.1, 0.2]},

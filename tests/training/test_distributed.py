@@ -71,7 +71,7 @@ def training(folder: Path, name: str, policy: dict, backend: str = "host", **tra
 
 
 def main(task: str, folder: Path, backend: str = "host") -> None:
-    """Do one of the tasks as a rank, and leave in ``folder`` what came of it."""
+    """Do one of the tasks as a rank, and write its result to ``folder``."""
     n_threads = torch.get_num_threads()
     with joined(backend) as world:
         found = TASKS[task](world, folder, backend) | {"threads": (n_threads, torch.get_num_threads())}
@@ -225,14 +225,14 @@ def weights(trainer: Trainer) -> torch.Tensor:
 
 
 def run(task: str, folder: Path, backend: str = "host") -> list[dict]:
-    """Do a task on two ranks and return what each has left."""
+    """Run a task on two ranks and return each one's result."""
     launch(2, [task, str(folder), backend], env_backend=backend, module=PROGRAM)
     return [torch.load(folder / f"{task}_{rank}.pt", weights_only=False) for rank in range(2)]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _surroundings():
-    """Ranks find this program, and are not told how many threads to take."""
+    """Let ranks find this program, without a setting for threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("OMP_NUM_THREADS", raising=False)
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
@@ -277,7 +277,7 @@ def test_closed_group_leaves_no_thread_that_could_crash_the_end(worked):
 
 
 def test_training_on_a_cpu_does_not_import_the_compiler_of_torch(worked):
-    """It would take a second of each start, and nothing there asks for it."""
+    """It would cost a second of each start, and nothing there needs it."""
     assert not any(found["has_compiler"] for found in worked)
 
 
@@ -478,7 +478,7 @@ def test_joined_takes_the_gpu_of_its_local_rank_first(two_gpus, monkeypatch):
 
 
 def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
-    """Before any process is started, and by the rank that would have none."""
+    """No process is started, and the rank without a GPU refuses, too."""
     with pytest.raises(ConfigError, match=r"each of the 3 processes needs a GPU of its own \(got 2\)"):
         launch(3, [], env_backend="pycuda")
     monkeypatch.setenv("LOCAL_RANK", "2")

@@ -57,7 +57,7 @@ def fma(a, b, c):
 
 
 def chain(x):
-    """Return the sums over the first axis, added one after the other."""
+    """Return the sums over the first axis, added in order."""
     total = np.zeros(x.shape[1:], F)
     for row in x:
         total = total + row
@@ -120,7 +120,7 @@ def gradients_in_this_thread():
 
 
 def same(got, want):
-    """Hold the bits; a NaN's are the device's own."""
+    """Compare bits; a NaN's are the device's own."""
     got, want = got.detach().cpu().numpy(), np.asarray(want, F)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     np.testing.assert_array_equal(*(np.where(np.isnan(each), 0, each.view(np.int32)) for each in (got, want)))
@@ -319,14 +319,14 @@ RUNS = {
 
 
 def made(env, policy, folder, backend="host", *, exact=True, **trainer):
-    """Return a trainer of an exact run, or of one that is not."""
+    """Return a trainer of an exact run, or of another."""
     few = {"num_taggers": 1, "num_runners": 2} if env == "tag_continuous" else {}
     run, trainer = (env, {"episode_length": 9, **few}, {"shared": policy}), {"exact": exact, **trainer}
     return make_run(run, backend, trainer=trainer, wrapper={"exact": exact}, basedir=folder)
 
 
 def trained(name, backend, folder, n_iterations=3, **given):
-    """Return the hash of all bits of an exact run after some iterations."""
+    """Return the hash of an exact run's bits after some iterations."""
     run = made(*RUNS[name], folder, backend, **{"max_rows": 16, "n_step": 3, **given})
     run.train(n_iterations)
     group = run.groups["shared"]
@@ -366,7 +366,7 @@ def taught(env, policy, folder, **trainer):
 
 @pytest.fixture
 def in_blocks(monkeypatch):
-    """Let small networks be those of a GPU: fibres stand for its threads."""
+    """Make small networks a GPU's: fibres simulate its threads."""
     load = Exact._load
 
     def loaded(self, name, constants):
@@ -512,7 +512,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_has_no_exact_kernels_is_refused(what):
-    """By the key that asks for it."""
+    """The error names the requesting key."""
     change, key, got = REFUSED[what]
     config = builders.run_config({"shared": A2C}, trainer={"exact": True, **change.get("trainer", {})})
     config["policy"] = change.get("policy", config["policy"])

@@ -132,7 +132,7 @@ def in_one(space, given, *, is_clipped, value_clip, clip_param=CLIP, is_root=Fal
 
 
 def in_order(space, given, *, is_clipped, value_clip):
-    """Return loss and terms of the exact kernels of the device."""
+    """Return loss and terms of the device's exact kernels."""
     exact = Exact(BACKENDS["pycuda" if given["head"].is_cuda else "host"])
     rows = Minibatch(**{name: given[name] for name in Minibatch._fields if name in given})
     rule = LossRule(given["vf_loss_coeff"], given["entropy_coeff"], CLIP, is_clipped, value_clip)

@@ -38,7 +38,7 @@ ROLLOUTS = {
 
 
 def trainers(run, backend, **given):
-    """Return a trainer that plays in one launch, and one that plays step by step."""
+    """Return a one-launch trainer and a step-by-step one."""
     options = {"n_envs": 70, "n_steps": 13, "wrapper": {"exact": True}, **given}
     return [make_run(run, backend, trainer={"fused_rollout": fused}, **options) for fused in (True, False)]
 
@@ -110,7 +110,10 @@ def test_training_in_tf32_acts_in_it(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
-    """A resumed run, or single launches, equal an uninterrupted run (a graph on a GPU)."""
+    """A resumed run and single launches equal an uninterrupted run.
+
+    On a GPU that run is a graph.
+    """
     made = {"backend": backend, "n_envs": 4, "n_steps": 6}
     whole, first, second = (
         make_run("PPO", **made, trainer={"fused_rollout": True, "mode": mode}, basedir=tmp_path / folder, **settings)
@@ -139,6 +142,6 @@ def test_what_cannot_be_one_launch_says_why(run, backend, given, why):
 
 
 def test_runs_on_a_cpu_are_played_step_by_step_unless_told():
-    """So they come to the same on each of its backends."""
+    """So they give the same on each CPU backend."""
     assert "is none of a GPU" in make_run("PPO", "host").rollout_at_once
     assert make_run("PPO", "host", trainer={"fused_rollout": False}).rollout_at_once == "trainer.fused_rollout is false"

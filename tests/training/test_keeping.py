@@ -56,7 +56,7 @@ def interpreted(monkeypatch):
 
 
 def trainer_of(run, backend, *, keeps=None, **given):
-    """Return a trainer that keeps the passes of its rollouts or not."""
+    """Return a trainer that keeps its rollouts' passes or not."""
     trainer = {"kept_passes": keeps, "fused_rollout": False, "precision": "tf32"}
     return make_run(run, backend, trainer={**trainer, **given.pop("trainer", {})}, **given)
 
@@ -107,7 +107,7 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
-    """From a checkpoint it ends as one that nothing interrupts."""
+    """A resumed run equals an uninterrupted one."""
     whole, first, second = (
         trainer_of(RULES["A2C"], backend, keeps=True, basedir=tmp_path / folder, **settings)
         for folder, settings in (("whole", {}), ("parts", {}), ("parts", {"seed": 99}))

@@ -117,7 +117,7 @@ def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
     monkeypatch.setattr(metrics_module, "fetch", lambda metrics: fetched.append(metrics) or fetch(metrics))
 
     class Seen(EarlyStopping):
-        """Looks where callbacks that monitor a metric do."""
+        """Callback that reads where metric monitors do."""
 
         def on_train_epoch_end(self, trainer, pl_module):
             seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
@@ -212,7 +212,7 @@ def test_page_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_other_precision_is_refused(start):
-    """Lightning would change the numbers behind the run config's back."""
+    """Lightning would override the run config's precision."""
     with pytest.raises(ConfigError, match=r"must be '32-true' \(got 'bf16-mixed'\); leave it out"):
         fit(lightning.WarpDriveModule(start()), precision="bf16-mixed")
 

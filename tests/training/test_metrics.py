@@ -350,7 +350,7 @@ def test_recent_returns_take_rows_until_every_environment_had_an_episode():
 
 @pytest.mark.parametrize("kind", [JsonLines, Csv])
 def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
-    """The error names the file; where the disk took a part of the row, that part goes."""
+    """The error names the file; a partial row is removed."""
     path = tmp_path / "metrics"
     sink = kind(path)
     row = {"iteration": 1, "loss": 0.5}

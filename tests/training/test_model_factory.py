@@ -25,7 +25,7 @@ from warpdrive_min.training.models.parts import ModelFactory
 
 
 class Own(Bare):
-    """A user's model that knows a shorter way to act."""
+    """User's model with a shorter ``act``."""
 
     def act(self, observations):
         return self.layer(observations)[..., :-1] + 1

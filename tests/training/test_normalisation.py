@@ -104,7 +104,7 @@ def test_first_ratio_is_one(tmp_path):
 
 
 def test_evaluation_and_policies_that_do_not_learn_leave_moments(tmp_path):
-    """Scores and loaded policies see by the moments of training."""
+    """Scores and loaded policies use the moments of training."""
     policies = {"runner": {**PPO, "model": NORMALISED}, "tagger": {"model": NORMALISED}}
     trainer = make_run(("tag_continuous", TAG, policies), basedir=tmp_path)
     trainer.train(2)

@@ -142,7 +142,7 @@ NEEDS["forward passes", 1] = KEPT_BY_TORCH
 
 @pytest.fixture(autouse=True)
 def _all_installed(monkeypatch):
-    """Let nothing be missing but the device."""
+    """Make everything available but the device."""
     reasons = {"cuda": None, "cpu": "needs a GPU"}
     monkeypatch.setattr(available, "why_no_triton", reasons.__getitem__)
     monkeypatch.setattr(available, "why_no_cpp", lambda: None)
@@ -199,7 +199,7 @@ def test_run_remembers_what_each_part_takes(name):
 
 
 def test_run_takes_what_it_remembers():
-    """Its learning and its acting are those that the table builds."""
+    """Learning and acting are those of the table."""
     model = {"fc_dims": [8, 8]}
     one, other = (
         make_run(("cartpole", CLASSIC, {"shared": {**A2C, "model": {**model, "fused": fused}}}), "cpu")
@@ -213,7 +213,7 @@ def test_run_takes_what_it_remembers():
 
 
 def test_page_has_the_current_tables():
-    """`python -m warpdrive_min.training.paths.page docs/training-speed.md` writes them."""
+    """`python -m warpdrive_min.training.paths.page docs/training-speed.md` updates it."""
     text = (ROOT / "docs" / "training-speed.md").read_text()
     assert page.with_tables(text) == text
     named = {part for found in page.PLACE.finditer(text) for part in found[2].split(", ")}

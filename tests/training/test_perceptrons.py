@@ -177,7 +177,7 @@ def test_kernels_compile_for_a_gpu(tmp_path):
 
 
 def check_narrow(n_rows, sizes, bound):
-    """Hold outputs and gradients of the narrow kernels in fp32 against float64."""
+    """Compare the narrow kernels in fp32 with float64."""
     x, d_out = rows(n_rows, sizes[0]), rows(n_rows, sizes[-1], seed=3)
     assert max(errors(by("narrow", "tanh", "fp32"), x, network(*sizes), "tanh", d_out)) <= bound
 
@@ -289,7 +289,7 @@ def test_narrow_tanh_is_accurate_near_zero():
     ],
 )
 def test_what_cannot_be_fused_is_said(monkeypatch, changed, message):
-    """Torch goes through the layers that no kernel takes, for a reason."""
+    """Torch computes layers without a kernel, with a reason."""
     monkeypatch.setattr(available, "why_no_triton", lambda device: None)
     sizes = {"n_features": 4, "fc_dims": (8, 8), "activation": "relu", **changed}
     trunk = Trunk(sizes.pop("n_features"), ModelConfig(**sizes))

@@ -257,7 +257,7 @@ def test_graph_trains_as_single_launches_do(backend, run, tmp_path):
 
 
 def test_every_setting_has_every_seed():
-    """Members of a setting lie side by side; schedules are entries like numbers."""
+    """Members of a setting are adjacent; schedules are entries like numbers."""
     config = PopulationConfig(size=6, lr=[0.1, [[0, 0.1], [10, 0.0]]], entropy_coeff=[0.0, 0.5])
     members = config.members(first_seed=40)
     assert [member.seed for member in members] == [40, 41, 42] * 2
@@ -353,7 +353,7 @@ def test_members_that_reach_the_return_stop_one_by_one(tmp_path):
 
 
 def test_member_that_diverges_leaves_the_others(tmp_path, caplog):
-    """It is named in a warning and learns no more; if all do, the run fails."""
+    """A warning names it, and it stops learning; if all diverge, the run fails."""
     population = make_population(2, "PPO", population={"lr": [0.01, 1e38], "seeds": [1]}, basedir=tmp_path)
     with caplog.at_level(logging.WARNING):
         population.train(4)

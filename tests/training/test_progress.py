@@ -18,7 +18,7 @@ def row(iteration: int, **returns: float) -> dict[str, float | int]:
 
 
 def shown(rows, *, is_terminal: bool, seconds=(0, 60, 120), **options) -> str:
-    """Return the display of 30 iterations; the clock has ``seconds`` at start and rows."""
+    """Return the display of 30 iterations; the clock gives ``seconds`` at each row."""
     output, ticks = io.StringIO(), iter(seconds)
     console = Console(file=output, force_terminal=is_terminal, width=160, color_system=None)
     with ProgressLine(30, console=console, clock=lambda: next(ticks), **options) as progress:
@@ -42,7 +42,7 @@ def test_progress_of_a_resumed_run_counts_its_own_iterations():
 
 
 def test_progress_before_the_first_iteration_knows_no_time():
-    """At iteration 0 nothing tells how long one takes."""
+    """At iteration 0 the time per iteration is unknown."""
     assert "unknown time left" in shown([row(0)], is_terminal=False)
 
 

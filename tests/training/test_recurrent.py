@@ -97,7 +97,7 @@ def test_each_gate_is_initialised_by_itself(method):
 
 
 def test_a_sequence_that_begins_an_episode_forgets():
-    """Whatever the state before it was, it starts from zero."""
+    """Its state starts from zero, whatever it was before."""
     model, seen, begins = gru(), observations(N, L, AGENTS), (torch.arange(L) == 0).expand(N, L)
     zero = torch.zeros(N, AGENTS, SIZE)
     assert torch.equal(model.unroll(seen, torch.ones_like(zero), begins), model.unroll(seen, zero))
@@ -242,12 +242,12 @@ def test_replay_says_what_was_said(backend, name, tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_replay_says_what_was_said_where_the_trainer_resets(name, tmp_path):
-    """It makes no difference who restarts the environments."""
+    """The results do not depend on the component that restarts environments."""
     said_again(make_run(RUNS[name], wrapper={"auto_reset": False}, n_steps=12, basedir=tmp_path))
 
 
 def said_again(trainer):
-    """Hold a second rollout of a trainer against its replay."""
+    """Compare a trainer's second rollout with its replay."""
     trainer.train(1)
     trainer.collect()
     for group in trainer.groups.values():
@@ -266,7 +266,7 @@ def test_replay_says_what_was_said_with_masks(tmp_path):
 
 
 def replay_agrees(group):
-    """Hold the log-probabilities of a rollout played again against the stored ones."""
+    """Compare log-probabilities of a replayed rollout with the stored ones."""
     algorithm, buffer = group.algorithm, group.buffer
     algorithm.compute_returns(buffer)
     rows = algorithm._rows.flatten()
@@ -335,7 +335,7 @@ def test_saved_policies_remember(tmp_path):
 
 
 def test_frozen_policy_remembers(tmp_path):
-    """A policy that does not learn carries its state too, and keeps it in checkpoints."""
+    """A frozen policy updates its state too, and checkpoints it."""
     frozen = {**REMEMBERS, "to_train": False}
     policies = {"frozen": frozen, "learns": A2C}
     trainer = make_trainer(Recall(), policies, agents={"frozen": [0], "learns": [1]}, basedir=tmp_path)
@@ -355,7 +355,7 @@ class Forgetful(GRU):
 
 
 def test_a_model_of_another_shape_is_refused(factory):
-    """A recurrent model of a user's is tried when it is built."""
+    """A user's recurrent model is checked at construction."""
     factory.add("forgetful", Forgetful)
     with refused("model 'forgetful'", (2, 3, N_FEATURES)):
         create_recurrent(N_FEATURES, DISCRETE, config(type="forgetful"))

@@ -253,7 +253,7 @@ def test_policy_that_is_not_trained_acts_and_stays(tmp_path):
 
 
 class Watch(torch.nn.Module):
-    """Values an observation of Clock at ten times its time."""
+    """Model with Clock's value: ten times its time."""
 
     def value(self, observations):
         return 10 * observations[..., 0]
@@ -264,9 +264,10 @@ class Watch(torch.nn.Module):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ["shared", "interleaved", "separate", "last"])
 def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tmp_path):
-    """Gamma 1/2: reward + 30/2 before a time limit, and the reward alone before an end.
+    """With gamma 1/2 a step before a time limit returns reward + 30/2.
 
-    The last observation of the rollout is one step into the next episode and worth 10.
+    Before an end it returns its reward alone. The last observation of the rollout is one step into the next episode and
+    worth 10.
     """
     config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset, "ends_at": ends_at}
     agents = config.pop("agents", config.get("policies"))

@@ -184,7 +184,7 @@ def test_debug_refuses_actions_that_are_no_numbers():
 
 
 def test_member_of_a_population_that_is_broken_is_named(tmp_path, caplog):
-    """The others learn on, and its environment is named by its number among all."""
+    """The others continue, and the error has its environment's overall number."""
     config = {
         "trainer": {"num_envs": 4, "num_episodes": 1000, "train_batch_size": 24, "env_backend": "cpu", "seed": 1},
         "population": {"size": 2},

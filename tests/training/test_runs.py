@@ -89,7 +89,7 @@ def evaluated(make, monkeypatch):
 
 
 def copied(make, monkeypatch):
-    """Copy observations into the buffer, in place of steps that write them there."""
+    """Copy observations into the buffer, instead of steps that write there."""
     monkeypatch.setattr(EnvWrapper, "bound_step", lambda self, **arrays: None)
     trainer = make()
     assert not any(group.is_direct for group in trainer.groups.values())
@@ -129,7 +129,7 @@ def plain(tmp_path_factory):
 
 
 HOST = [backend for backend in FAST if backend.values == ("host",)]
-"""Its other ways take the steps of `cpu`."""
+"""Its other paths have `cpu`'s steps."""
 RESUMED = [("resumed", name) for name in ALL_RUNS]
 BY_EVERY_WAY = list(itertools.product(WAYS, ALL_RUNS))
 ON_NUMBA = [*(("resumed", name) for name in RUNS), *((way, "PPO, normalised") for way in WAYS)]

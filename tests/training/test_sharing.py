@@ -29,7 +29,7 @@ RULES = {
 
 
 def trainer_of(rule, backend, *, shares=True, precision="fp32", **given):
-    """Return a trainer that keeps one row an environment, or the row of each agent."""
+    """Return a trainer with one row per environment, or one per agent."""
     run, made = ("tag_gridworld", TAG, {"shared": RULES[rule]}), {"n_envs": 6, "n_steps": 13, **given}
     settings = {"shared_observations": shares, "fused_rollout": False, "precision": precision}
     return make_run(run, backend, wrapper={"exact": True}, trainer=settings, **made)
@@ -111,7 +111,7 @@ def test_runs_on_a_cpu_come_to_the_same(tmp_path):
 
 
 def test_first_layers_that_are_small_see_the_row_of_each_agent():
-    """By itself a run shares what 70 agents see, and not what four see."""
+    """By default a run shares the observations of 70 agents, not of four."""
     few = make_run(("tag_gridworld", {**TAG, "num_taggers": 3}, {"shared": RULES["A2C"]}), "host")
     many = make_run(("tag_gridworld", TAG, {"shared": RULES["A2C"]}), "host")
     assert many.sharing == ""
@@ -120,7 +120,7 @@ def test_first_layers_that_are_small_see_the_row_of_each_agent():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
-    """From a checkpoint it ends as one that nothing interrupts."""
+    """A resumed run equals an uninterrupted one."""
     whole, first, second = (
         trainer_of("A2C", backend, basedir=tmp_path / folder, **settings)
         for folder, settings in (("whole", {}), ("parts", {}), ("parts", {"seed": 99}))

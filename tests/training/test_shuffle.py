@@ -13,7 +13,7 @@ from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
 
 SIZES = [1, 2, 3, 7, 1000, 4096, 100_003]
 SMALL = 16
-"""As much as the simulator does in time."""
+"""Size that the simulator manages in time."""
 
 
 def _permutation(shuffle: Shuffle) -> np.ndarray:

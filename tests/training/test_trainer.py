@@ -327,7 +327,7 @@ def test_warpdrives_keywords_are_deprecated(tmp_path):
 
 
 def test_trainer_refuses_an_environment_without_kernels(tmp_path):
-    """An environment that knows only Python cannot be trained on."""
+    """An environment with only Python cannot be trained on."""
     wrapper = EnvWrapper(PythonCounter(), num_envs=4)
     with refused("trainer"):
         Trainer(wrapper, run_config({"shared": A2C}, basedir=tmp_path), verbose=False)
@@ -346,7 +346,7 @@ def test_returns_beyond_float32_are_an_error(bonus, tmp_path):
 
 
 def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
-    """Metrics of a run that is there are not added to."""
+    """Existing metrics are not extended."""
     make_run("A2C", basedir=tmp_path).train(1)
     other = make_run("A2C", basedir=tmp_path, trainer={"seed": 8})
     before = {path: path.read_bytes() for path in other.folder.iterdir()}
@@ -422,7 +422,7 @@ def test_trainer_refuses_a_checkpoint_of_another_run(env, policies, more, messag
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 @pytest.mark.parametrize("mode", ["graph", "eager"])
 def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
-    """Between rows of metrics, once captured, nothing waits for the device."""
+    """Between metric rows, captured iterations do not synchronise."""
     trainer = make_run(
         name, backend, trainer={"mode": mode}, basedir=tmp_path, metrics_log_freq=100, model_params_save_freq=100
     )

@@ -1,7 +1,7 @@
 """Every Triton kernel, launched as in training; as a script, only compiled.
 
-`python -m tests.training.triton_kernels 90` compiles for an absent GPU and prints the kernels' names. The interpreter,
-in which tests run without a GPU, accepts more of Python than the compiler does.
+`python -m tests.training.triton_kernels 90` compiles for an absent GPU and prints the kernels' names. The interpreter
+runs the tests without a GPU, and accepts more of Python than the compiler does.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AbsentGpu(DriverBase):
         return torch.device("cpu")
 
     def get_benchmarker(self) -> Callable[..., float]:
-        """Refuse to time."""
+        """Refuse timing."""
         raise NotImplementedError
 
     def map_python_to_cpp_type(self, ty: str) -> str:
@@ -68,7 +68,7 @@ class AbsentGpu(DriverBase):
 
     @staticmethod
     def is_active() -> bool:
-        """Return that there is one."""
+        """Return true: a driver is active."""
         return True
 
 
@@ -82,7 +82,7 @@ PASSES: list[tuple[Any, tuple[int, ...], tuple[Precision, ...]]] = [
 
 
 def launch_all(*, more: bool) -> None:
-    """Launch all kernels on torch's device; perceptrons once, or with `more` in all forms."""
+    """Launch all kernels on torch's device; perceptrons once, or all forms (`more`)."""
     for evaluate, sizes, precisions in PASSES if more else PASSES[:3]:
         forms = itertools.product(precisions, ("tanh", "relu")) if more else [(precisions[0], "tanh")]
         for precision, activation in forms:

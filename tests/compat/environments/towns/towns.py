@@ -117,7 +117,7 @@ class Towns(CUDAEnvironmentContext):
         return feed
 
     def get_tensor_dictionary(self):
-        """Return nothing: the arrays that torch reads are the trainer's."""
+        """Return nothing: torch reads the trainer's arrays."""
         return DataFeed()
 
     def initialize_step_function_context(

@@ -17,12 +17,12 @@ SAVINGS, MITIGATION, PROPOSAL, ACCEPTANCE = range(4)
 Two shares in levels, an offered mitigation level, and a flag to join.
 """
 HEAT_TRANSITION = np.array([[0.872, 0.009], [0.025, 0.975]], np.float32)
-"""Row: of the air and the ocean after a step, column: of both before it."""
+"""Rows: air and ocean after a step; columns: both before it."""
 LEVELS, TOLERANCE = 10, 2
 
 
 class Treaties:
-    """Regions with capital share one temperature of air and ocean."""
+    """Regions with capital and one temperature of air and ocean."""
 
     name = "Treaties"
 
