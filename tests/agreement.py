@@ -66,10 +66,7 @@ def step_from_same_state(
 
 
 def n_tags(wrapper: EnvWrapper) -> int:
-    """Return the last step's number of tags.
-
-    Taggers of Tag Continuous earn a reward; episodes of Tag GridWorld end by a tag.
-    """
+    """Return the last step's number of tags, from rewards or episode ends."""
     data = wrapper.cuda_data_manager
     if isinstance(wrapper.env, TagContinuous):
         return int((data.tensor("rewards").numpy()[:, wrapper.env.agent_types == 1] > 0).sum())

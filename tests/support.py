@@ -189,10 +189,7 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_regions": 3, "episode_length": 20, "trade": True, "negotiation": True, "reset_pool_size": 4},
     ),
 }
-"""Every environment in each of its kernels' forms: name in `ENVS`, and config.
-
-Episodes are short.
-"""
+"""Every environment in each of its kernels' forms: name in `ENVS`, and config."""
 KINDS = (
     "cartpole, pool",
     "pendulum",

@@ -59,10 +59,7 @@ def count(section: str, copy: str) -> int:
 
 
 def test_page_has_every_method_of_the_reference():
-    """Core 8, 11, 6 methods (PyCUDA, Numba, several blocks); 5, 12; 3: 45.
-
-    One of the core's is an environment's.
-    """
+    """Core 8, 11, 6 methods (PyCUDA, Numba, several blocks); 5, 12; 3: 45 in all."""
     rows = read_rows()
     assert len({row.method for row in rows}) == len(rows) == 29
     assert [count("Core", copy) for copy in "PNM"] == [8, 11, 5]

@@ -95,10 +95,7 @@ def point(backend: str, n_envs: int, n_agents: int = 1, env: str = "cartpole", *
 def seed_record(
     seed: int, seconds: float | None, after: float = 500.0, *, point: Point | None = None, **changes: Any
 ) -> Record:
-    """Return a CartPole seed with its time to the threshold, if any.
-
-    A second is 100 steps.
-    """
+    """Return a CartPole seed with its time to the threshold; 100 steps a second."""
     task = {"env": "cartpole", "backend": "host", "n_envs": 64, "algorithm": "PPO", "learner": "shared"}
     reached = {} if seconds is None else {"seconds_to_threshold": seconds, "env_steps_to_threshold": 100 * seconds}
     values = {**reached, "return_before": 20.0, "return_after": after, "final_return": after}

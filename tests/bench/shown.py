@@ -1,7 +1,4 @@
-"""Charts, tables and verdicts of published records as text, for a review.
-
-`python -m tests.bench.shown` writes it.
-"""
+"""Published charts, tables and verdicts as text; writes it as a script."""
 
 from __future__ import annotations
 

@@ -84,10 +84,7 @@ def test_points_are_set_up_at_once_and_timed_in_quiet(todo, context, tmp_path):
 
 
 def test_points_that_need_a_machine_to_themselves_come_last(todo, context, tmp_path):
-    """Points without timed blocks have no siblings, nor does their record.
-
-    An exiting point counts as one, too.
-    """
+    """Points without timed blocks run alone, and their record has no siblings."""
     records = measured([*todo("fine", kind="Once"), *todo("fine", "skips", "fine")], context)
     assert [record.case for record in records] == ["Timed"] * 3 + ["Once"]
     assert sorted(record.status for record in records) == ["ok", "ok", "ok", "skipped"]

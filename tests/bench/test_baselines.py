@@ -1,7 +1,4 @@
-"""Speed-up baselines: the best CPU code at equal size and run, by name.
-
-Never the reference alone.
-"""
+"""Speed-up baselines: the best CPU code at equal size and run, by name."""
 
 from __future__ import annotations
 
@@ -133,10 +130,7 @@ def test_chart_of_speed_ups_is_over_the_best():
 
 @pytest.mark.parametrize("preset", ["smoke", "default", "full"])
 def test_every_size_of_a_gpu_has_a_best_code(preset, monkeypatch):
-    """C++ is measured wherever a GPU is; plain NumPy too, with exceptions.
-
-    They are the largest Tag Continuous and the economies.
-    """
+    """C++ is measured wherever a GPU is; plain NumPy is too, with exceptions."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     points = [each for each in CASES["env_step"].points(preset) if not each["exact"]]
     of_code = {name: {work(each) for each in points if each["backend"] == name} for name in ("host", "pycuda", PLAIN)}

@@ -75,10 +75,7 @@ def test_noise_of_many_rounds_is_that_of_the_machine():
 
 
 def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path):
-    """At 1 % over 4 rounds 1.5 % needs 46, limited to 24; at 0.4 % 8.
-
-    At 0.1 % the preset's rounds suffice.
-    """
+    """At 1 % over 4 rounds 1.5 % needs 46 (limit 24), at 0.4 % 8, at 0.1 % no more."""
     (floor,) = noise([steady(1.0, 1.0)] * 4)
     noisy, some, quiet = (floor.model_copy(update={"pair": pair}) for pair in (0.01, 0.004, 0.001))
     assert [each.rounds_for(0.015) for each in (noisy, some, quiet)] == [24, 8, 4]

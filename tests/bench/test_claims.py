@@ -167,10 +167,7 @@ def test_newest_evidence_decides():
 
 
 def test_ratio_is_of_one_run_and_names_its_baseline():
-    """10 M over 1 M in one run is 10 (9/1.1 to 11/0.9).
-
-    A newer run with one side only is ignored.
-    """
+    """10 M over 1 M in one run is 10 (9/1.1 to 11/0.9), not over a newer run."""
     records = [
         on_gpu(1e7, run_id="both", started_at="2026-01-01T00:00:00"),
         record(1e6, point=point("cpu", 100), run_id="both", started_at="2026-01-01T00:00:00"),
@@ -218,10 +215,7 @@ def test_table_has_no_ratio_of_two_cards():
 
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
-    """An interleaved comparison at 8x CPU time precedes two newer records.
-
-    The text names it.
-    """
+    """An interleaved comparison at 8x CPU time precedes newer records, and is named."""
     work = {"env_steps": 1_000}
     fast = on_gpu(1e7, run_id="turns-a", work_per_run=work)
     slow = record(1e6, point=point("cpu", 100), run_id="turns-b", work_per_run=work)
@@ -240,10 +234,7 @@ def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
 
 
 def beside(times: float, peer: str, day: int = 2, card: str = "first"):
-    """Return our record (8 M), a peer's at a time factor, and their interleaved pairs.
-
-    The ratios of the pairs differ by a hundredth.
-    """
+    """Return our record (8 M), a peer's, and their interleaved pairs, 1 % apart."""
     ours = on_card("first", 8e6, "pycuda", day).model_copy(update={"id": f"ours {peer} {times}"})
     axes = {"peer": peer, "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
     theirs = on_card(card, 8e6 / times, "", day, case="peer").model_copy(
@@ -292,10 +283,7 @@ def test_peer_that_was_faster_elsewhere_widens_the_interval():
 
 
 def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval():
-    """A loop in Python is as fast as its core, so a quiet core's figure counts.
-
-    Interleaved runs next to a busy core do not hide it.
-    """
+    """Interleaved runs next to a busy core do not hide a quiet core's figure."""
     goal = claim(Query(quantity="Ratio", of=FAST, peer="theirs", theirs=1e6), low=10, unit="times")
     records, turns = beside(12, "theirs")
     machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
@@ -355,10 +343,7 @@ def test_time_to_learn_is_the_median_over_all_seeds():
 
 
 def test_time_to_learn_needs_enough_seeds():
-    """An older run with five seeds precedes a newer one with two, if five are needed.
-
-    A seed counts once.
-    """
+    """A run with five seeds precedes a newer one with two; a seed counts once."""
     five = query("Learned", n_seeds=5)
     two = [each.model_copy(update={"run_id": "newer", "started_at": "2030-01-01"}) for each in learned(10, [1.0, 1.0])]
     assert five.estimate([*learned(10, [3.0] * 5), *two]).value == 3.0
@@ -386,10 +371,7 @@ def test_select_tells_an_absent_axis():
 
 @pytest.mark.parametrize("how", ["counted", "told"])
 def test_time_to_learn_on_a_shared_gpu_is_no_evidence(how):
-    """The host counted other processes, or the run's note reports them.
-
-    Which seeds reached the threshold still counts.
-    """
+    """Other processes make the time invalid, but the reached threshold counts."""
     alone = learned(10, [2.0] * 5)
     shared = {"host": Host(load_before=0.0, pinned_cores=None, gpu_users=1)}
     if how == "told":
@@ -432,10 +414,7 @@ def test_every_seed_must_learn(seconds, verdict, note):
 
 
 def test_seeds_that_play_worse_afterwards_are_told():
-    """The threshold applies to the exploring policy.
-
-    An evaluation below the threshold is reported, not judged.
-    """
+    """The threshold is the exploring policy's; a low evaluation is only reported."""
     judged = judge(claim(query("Reached", n_seeds=2), low=2, hardware="host"), learned(10, [1.0, 1.0], after=300.0))
     assert judged.verdict == "holds"
     assert "evaluated afterwards, 2 of 2 play below it" in judged.why
@@ -498,10 +477,7 @@ def test_own_claim_is_what_another_run_has_on_the_same_hardware():
 
 
 def test_own_claim_of_learning_needs_every_seed():
-    """Five seeds make a claim, though slower than two lucky ones.
-
-    Precisions stay apart.
-    """
+    """Five seeds make a claim, not two lucky ones; precisions stay apart."""
     five = learned(10, [3.0] * len(SEEDS))
     records = five + learned(20, [1.0, 1.0]) + learned(10, [2.0], precision="tf32")
     (own,) = own_claims(records)
@@ -539,10 +515,7 @@ OF_OTHERS = [each for each in CLAIMS if each.source != "goals of this project"]
 
 @pytest.mark.parametrize("bound", ["low", "high"])
 def test_ledger_keeps_to_the_words_that_it_quotes(bound):
-    """A figure is in its quotation or marked as read from words or a chart.
-
-    A quotation has no other figure.
-    """
+    """A figure is in its quotation, or marked as read from words or a chart."""
     for each in OF_OTHERS:
         figure = getattr(each, bound)
         assert each.quote or each.reading or each.cannot, each.name
@@ -654,10 +627,7 @@ def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
-    """--run sweeps a claim's points if all can run here, else names the missing parts.
-
-    The new records are then used.
-    """
+    """--run sweeps a claim's points and uses the records, or names missing parts."""
     there, absent = availability()["cpu"], Availability(False, "no GPU")
     monkeypatch.setattr(
         "bench.claims.availability",

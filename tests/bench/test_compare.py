@@ -71,10 +71,7 @@ def test_records_that_differ_in_what_matters_do_not_pair(field):
 
 
 def test_pair_of_two_cards_says_so():
-    """Two cards of a kind differ as much as the differences to be found.
-
-    The remark joins the other permitted differences.
-    """
+    """Two cards of a kind differ as much as the differences to be found."""
     cards = [{"gpu": "NVIDIA H200", "cores": 16, "gpu_uuid_hash": card} for card in ("one", "two")]
     first, second = (record(machine=each, threads=None) for each in cards)
     sides = [Evidence.of([each]).kept for each in (first, second)]

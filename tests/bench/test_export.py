@@ -51,7 +51,7 @@ NAME = "env_step[env=cartpole,backend=host,n_envs=100,n_agents=1,exact=False]"
 
 
 def test_github_action_benchmark_gets_times():
-    """customSmallerIsBetter takes name, unit and value directly, the rest as text."""
+    """Its customSmallerIsBetter takes name, unit and value; the rest is text."""
     (entry,) = github_action_benchmark(shown(timing(5.0)))
     assert (entry["name"], entry["unit"], entry["value"]) == (NAME, "ns", 5.0)
     assert entry["range"] == "4.5 to 5.5"
@@ -145,10 +145,7 @@ def test_asv_needs_a_commit(tmp_path):
 
 
 def test_asv_publishes_and_finds_a_step(tmp_path):
-    """`asv publish` shows eight commits and finds the one with a 12 % slow-down.
-
-    In a new repository.
-    """
+    """In a new repository `asv publish` finds the one of eight commits 12 % slower."""
     pytest.importorskip("asv")
 
     git(tmp_path, "init", "--quiet")

@@ -24,10 +24,7 @@ def chart(records: list[Record], name: str) -> Chart:
 
 @pytest.mark.parametrize("file", shown.TEXTS)
 def test_published_records_show_what_was_reviewed(file: str) -> None:
-    """Captions, cells, panels, values, looks, verdicts.
-
-    After an intended change, write the file again.
-    """
+    """Captions, cells, panels, values, looks and verdicts equal the reviewed text."""
     assert "\n".join(shown.TEXTS[file]()).splitlines() == (shown.GOLDEN / file).read_text().splitlines()
 
 
@@ -55,10 +52,7 @@ def test_ours_of_a_peers_turns_is_no_point_of_another_figure() -> None:
 
 
 def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
-    """The table has all, marks the fastest, and lists our stepping and disturbances.
-
-    The figure has the fastest alone.
-    """
+    """The table has all and marks the fastest, which the figure has alone."""
     found = []
     loud = ["theirs: it was loud"]
     for variant, rate, times, remarks in (("sync", 1e6, 2.0, []), ("scan", 4e6, 9.0, loud), ("other", 2e6, 3.0, [])):

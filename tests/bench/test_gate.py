@@ -290,10 +290,7 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
 
 
 def test_gate_measures_the_baseline_again(tmp_path):
-    """Without records the baseline's points are measured and saved.
-
-    On two cores the verdict may be inconclusive.
-    """
+    """Without records the baseline is measured now; two cores may be too noisy."""
     todo = jobs("smoke", ["case=env_step", "backend=host", "env=cartpole"])
     for _ in run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", run_points):
         pass

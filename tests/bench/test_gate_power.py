@@ -43,10 +43,7 @@ def floor(each: Record, pair: float = BETWEEN) -> NoiseFloor:
 
 
 def simulated_pair(each: Record, pair: float, slow_down: float, random: np.random.Generator) -> Pair:
-    """Compare a point with itself in simulated rounds with process noise.
-
-    Processes share the noise that blocks do not explain.
-    """
+    """Compare a point with itself in simulated rounds with shared process noise."""
     n_rounds = max(2, ROUNDS[each.preset])
     lags = np.abs(np.subtract.outer(np.arange(2 * TURNS), np.arange(2 * TURNS)))
     of_blocks = WITHIN**2 * float((CORRELATION**lags).mean())
@@ -81,10 +78,7 @@ def test_gate_finds_three_percent_and_passes_the_same_code(tmp_path):
 
 
 def test_interval_over_rounds_covers_what_turns_do_not():
-    """95 % intervals over rounds cover 1 in 95 % of 300 comparisons.
-
-    Those over all interleaved runs cover it far less often.
-    """
+    """95 % intervals over rounds cover a ratio of 1, those over all pairs rarely do."""
     (each,), random = points(1), np.random.default_rng(2)
     covered = {"rounds": 0, "turns": 0}
     for _ in range(300):

@@ -81,10 +81,7 @@ def test_policy_that_plays_otherwise_elsewhere_is_refused(once, monkeypatch):
 
 
 def test_seed_that_does_not_get_there_is_recorded(monkeypatch):
-    """After its last episode a run has a curve, a last return and a reason.
-
-    The reason explains the missing time.
-    """
+    """After its last episode a run has a curve, a last return, and no time."""
     config = shipped("cartpole", "_a2c")
     short = config.replace(trainer=config.trainer.replace(num_episodes=100))
     monkeypatch.setattr(learning, "shipped", lambda *_: short)
@@ -112,10 +109,7 @@ def test_whole_run_goes_on_and_is_judged_by_its_best_weights_too(monkeypatch):
 
 
 def test_whole_run_of_several_policies_teaches_all_of_them():
-    """Both kinds of Tag's agents learn by the run config.
-
-    To a threshold only the judged kind does.
-    """
+    """Both kinds of Tag's agents learn; to a threshold only the judged one does."""
     task = next(task for task in WHOLE_TASKS if (task.env, task.algorithm) == ("tag_gridworld", "PPO"))
     for more, learners in ((UNTIL_END, ["tagger", "runner"]), ({}, ["tagger"])):
         own = RunConfig.from_dict(settings(task_point(task, "host", 0) | more))
@@ -165,10 +159,7 @@ def test_members_that_miss_the_threshold_count():
 
 
 def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
-    """Preset paper trains each shipped run config to its end, on a GPU.
-
-    WarpDrive's own config is the exception.
-    """
+    """Preset paper trains each shipped run config but WarpDrive's, on a GPU."""
     whole = [point for point in learn.learn_points("paper") if is_to_the_end(point)]
     ran = [(point["env"], point["algorithm"].lower(), point["seed"]) for point in whole]
     files = (file for env in ENVS.values() for file in Path(inspect.getfile(env)).parent.glob("run_config_*.yaml"))
@@ -179,10 +170,7 @@ def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
 
 
 def test_table_and_curves_of_whole_runs_tell_the_end():
-    """Two of three seeds end above the threshold.
-
-    Each policy has a panel, the judged one with its level.
-    """
+    """Two of three seeds end above the threshold; each policy has a panel."""
     task = next(task for task in WHOLE_TASKS if (task.env, task.algorithm) == ("tag_gridworld", "PPO"))
     curve = Curve(env_steps=[100, 200], seconds=[1.0, 2.0], mean_return={"tagger": [1.0, 37], "runner": [0.5, -4]})
     records = [
@@ -201,10 +189,7 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
 
 
 def test_precisions_that_training_is_timed_in_have_curves():
-    """Each precision timed on a GPU has learning runs from all seeds, with Tag.
-
-    A2C of Acrobot is the exception.
-    """
+    """Each precision timed on a GPU has learning runs, except A2C of Acrobot."""
     for preset in ("paper", "full"):
         points = [point for point in learn.learn_points(preset) if point["backend"] == "pycuda"]
         seeds = Counter((point["env"], point["algorithm"], point.get("precision", "fp32")) for point in points)
@@ -318,10 +303,7 @@ def test_shipped_schedules_end_with_their_run(task):
 
 
 def test_every_task_is_learned_from_five_seeds_on_every_compiled_backend():
-    """Presets paper and full have all tasks, and CartPole on NumPy.
-
-    Runs with many environments are in claims.
-    """
+    """Presets paper and full have all tasks; claims have many environments."""
     points = learn.learn_points("paper")
     for task in TASKS:
         for backend in ("host", "numba", "pycuda"):

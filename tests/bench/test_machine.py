@@ -70,10 +70,7 @@ def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
 
 
 def test_git_state_takes_no_lock(tmp_path):
-    """For an unchanged touched file git would rewrite its index.
-
-    Killed then, it leaves a lock.
-    """
+    """Git would rewrite its index for a touched file, and leave a lock if killed."""
     (tmp_path / "bench").mkdir()
     (file := tmp_path / "bench" / "a.py").write_text("1\n")
     git(tmp_path, "init")
@@ -132,10 +129,7 @@ def ticks(proc, idle, **processes):
 
 
 def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch):
-    """90 ticks are used: 30 by us, 10 by our grandchild.
-
-    It started in between, and another one ended.
-    """
+    """90 ticks are used: 30 by us, 10 by our grandchild, which is new."""
     proc = tmp_path / "proc"
     ticks(proc, 100, p1=(0, 0), p7=(1, 0), p8=(1, 0))
     (proc / "stat").write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")
@@ -147,10 +141,7 @@ def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch)
 
 
 def test_bystanders_on_other_cores_do_not_count(tmp_path):
-    """Others use cores 2 and 3; on cores 0 and 1, 10 of 20 used ticks are ours.
-
-    There are 40 ticks.
-    """
+    """Others use cores 2 and 3; on our cores 10 of 20 used ticks are ours."""
     proc = tmp_path / "proc"
     ticks(proc, 0, p7=(1, 0))
     row = "cpu{} {} 0 0 {} 0 0 0 0 0 0\n"

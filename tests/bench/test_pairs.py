@@ -371,10 +371,7 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
 
 
 def sides_that_break(errors, n, tried):
-    """Return the sides of ``n`` pairs, some of them failing in set-up.
-
-    ``tried`` receives the number of each pair that is set up.
-    """
+    """Return the sides of ``n`` pairs, some failing; ``tried`` records attempts."""
 
     def setup(point):
         tried.append(point["index"])
@@ -462,10 +459,7 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
 
 
 def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
-    """Resume with the first code only: a table must not mix two states.
-
-    For this checkout the check comes first.
-    """
+    """Pairs of two states of the code must not share a table."""
     fake, said = Machine().case(), list[str]()
     points = [POINT | {"index": index} for index in range(2)]
     todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in points]

@@ -50,10 +50,7 @@ def names(table: Table) -> list[str]:
 
 
 def test_manifest_holds_every_file_with_its_hash(records: Path, written: Path) -> None:
-    """Each file in the folder, record copies too, is a line with its SHA-256.
-
-    The manifest itself is not.
-    """
+    """Each file but the manifest is a line with its SHA-256, record copies too."""
     lines = dict(reversed(line.split("  ")) for line in (written / paper.MANIFEST).read_text().splitlines())
     files = {path.relative_to(written).as_posix(): path for path in written.rglob("*") if path.is_file()}
     assert lines.keys() == files.keys() - {paper.MANIFEST}

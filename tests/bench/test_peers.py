@@ -299,10 +299,7 @@ RUN_CONFIG_FAKE = "{env: {}, trainer: {}, policy: {shared: {algorithm: A2C}}, sa
 
 
 def warp_drive_files(step: int) -> dict[str, str]:
-    """Return fakes of WarpDrive and of a torch with a GPU.
-
-    A step advances the clocks by ``step``.
-    """
+    """Return fakes of WarpDrive and of a GPU's torch; a step takes ``step``."""
     return {
         "torch/__init__.py": TORCH_ON_GPU_FAKE,
         "warp_drive/__init__.py": "",
@@ -525,10 +522,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
 
 @pytest.mark.parametrize(("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager")])
 def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes, variant, mode):
-    """A run is 50 steps of all environments, in one program or one each.
-
-    Versions are those of the peer's process.
-    """
+    """A run is 50 steps of all environments, in one program or one each."""
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
     theirs, _ = records_of(smoke("gymnax", variant))
     assert theirs.is_evidence
@@ -577,10 +571,7 @@ def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
 
 
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
-    """Its files import each other by folder.
-
-    Its pair is our training; its sources name it.
-    """
+    """It is paired with our training, and identified by its sources."""
     fakes(
         "gymnax",
         {
@@ -625,10 +616,7 @@ class Learned:
     [((30.0, 50.0), 2.0, True), ((20.0, 30.0), 2.0, False), ((30.0, 50.0), None, True)],
 )
 def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypatch, returns, ours_s, reached):
-    """Its rows have our number of steps; if a side misses the threshold, no ratio.
-
-    The reason is reported.
-    """
+    """Its rows have our number of steps; a missed threshold gives no ratio."""
     early, late = returns
     ppo = LEARNING_PPO_FAKE.replace("EARLY", str(early)).replace("LATE", str(late))
     files = {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE, "purejaxrl/ppo.py": ppo}
@@ -764,10 +752,7 @@ def test_peer_on_another_card_is_refused(fakes, monkeypatch):
 
 
 def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
-    """Its sampler gets even probabilities, its trainer the point's sizes.
-
-    Both have a pair with ours.
-    """
+    """Its sampler gets even probabilities, its trainer the point's sizes."""
     fakes("rl-warp-drive", warp_drive_files(step=1), version="2.7.1")
     jobs = chosen("smoke", ["rl-warp-drive"], ["variant=pycuda"])
     (stepped, _), (trained, _) = (records_of(job) for job in jobs)
@@ -834,10 +819,7 @@ def test_states_are_read_from_observations():
     ],
 )
 def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backend, is_in_one_launch):
-    """Both keep the last step; one step a launch if observations would be missing.
-
-    The reference takes one step at a time too.
-    """
+    """Both keep the last step; without observations we take one step at a time."""
     case, point = smoke(peer, variant).ours(backend)
     assert case == ("many_steps" if is_in_one_launch else "env_step")
     assert point.get("mode") == ("fused" if is_in_one_launch else None)
@@ -847,10 +829,7 @@ def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backe
 
 @pytest.mark.parametrize("name", PEERS)
 def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
-    """Ours has the same environment, sizes and run config.
-
-    Training has sizes that others were measured on.
-    """
+    """Ours has the same environment, run config and sizes."""
     for preset in PLANS:
         jobs = chosen(preset, [name], [])
         assert jobs

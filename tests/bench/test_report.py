@@ -55,10 +55,7 @@ def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
 
 
 def test_energy_is_that_of_a_million_steps() -> None:
-    """50 J in 5 s are 10 W, so 5 J per million at 2 M steps/s.
-
-    A record without energy is skipped.
-    """
+    """50 J in 5 s are 10 W, so 5 J per million at 2 M steps/s."""
     telemetry = {"energy_j": 50.0, "duration_s": 5.0}
     found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00")]
     (chart,) = (each for each in charts(found) if each.name == "energy")
@@ -66,10 +63,7 @@ def test_energy_is_that_of_a_million_steps() -> None:
 
 
 def test_history_has_what_several_runs_measured() -> None:
-    """A point of two runs is drawn by start, with commits; others are not.
-
-    Others: points of one run, or smaller ones.
-    """
+    """A point of several runs is drawn by their start, with their commits."""
     old, new = record(1e6), record(2e6, run_id="later", started_at="2026-02-01T00:00:00", git={"sha": "fedcba9876"})
     small = [record(point=point("host", 7)), *(record(point=point("host", 5), run_id=run) for run in ("one", "two"))]
     (chart,) = (each for each in charts([new, old, *small]) if each.name == "history")
@@ -84,10 +78,7 @@ def test_history_has_what_several_runs_measured() -> None:
 
 
 def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() -> None:
-    """Each panel has a unit and a title; bytes of an environment have no history.
-
-    Bytes have no samples.
-    """
+    """Each panel has a unit and a title; bytes have no samples, so no history."""
     axes = {"env": "cartpole", "backend": "numba", "n_envs": 7, "until": "first step", "fused": False}
     seconds = {"total_s": metric(2.0, unit="s")}
     found = [
@@ -113,10 +104,7 @@ def shipped(records: list[Record]) -> str:
 
 
 def test_report_of_shipped_records_is_complete_and_small(records: list[Record], shipped: str) -> None:
-    """Each record is a row, each figure has a table, links work, nothing is loaded.
-
-    2.2 kB a record.
-    """
+    """Each record is a row, each figure has a table; 2.2 kB a record."""
     page = Page(shipped)
     counts = Counter(tag for tag, _ in page.elements)
     ids = [each["id"] for _, each in page.elements if "id" in each]
@@ -209,10 +197,7 @@ def test_report_shows_claims_with_their_counts_and_sources() -> None:
 
 
 def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None:
-    """Tag at 3 M on an H200 appears next to the README's million on an A100.
-
-    Without that point there are no claims.
-    """
+    """Tag at 3 M on an H200 is listed with the README's million on an A100."""
     records, out = tmp_path / "records.jsonl", tmp_path / "report.html"
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     records.write_text(record(3e6, point=tag, threads=None, run_id="the-tag-run").to_line())
@@ -240,10 +225,7 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
 def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
-    """No error, request or overflow; tables sort and filter, series can be hidden.
-
-    Figures are drawn completely.
-    """
+    """No error, request or overflow; tables sort and filter, series can be hidden."""
     watch = (
         "<head><script>window.errors = []; onerror = (...all) => { errors.push(String(all[0])); };"
         "addEventListener('securitypolicyviolation', event => { errors.push(event.violatedDirective); });</script>"

@@ -227,10 +227,7 @@ def test_what_cannot_be_measured_is_broken(fake, setup, old, new, says):
 
 
 def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_another(fake):
-    """A skipped point of this machine is broken; a GPU machine's is other hardware.
-
-    Other hardware has no ratio.
-    """
+    """A skipped point is broken on this machine, other hardware on a GPU's."""
     file, how = fake
 
     def missing(point):

@@ -27,10 +27,7 @@ def paired_ratio(a, b) -> Ratio:
 
 
 def closed_form_cdf(t: float, dof: int) -> float:
-    """Return Student's distribution for integer degrees of freedom.
-
-    Abramowitz and Stegun 1964, equations 26.7.3 and 26.7.4.
-    """
+    """Return Student's distribution by Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     angle = math.atan(t / math.sqrt(dof))
     odd, square = dof % 2, math.cos(angle) ** 2
     term = total = math.cos(angle) if odd else 1.0
@@ -96,10 +93,7 @@ def test_unpaired_ratio_by_hand():
 
 
 def test_ratio_says_whether_it_holds_what_differs_between_processes():
-    """The interval is the same; only the mark separates rounds from interleaved runs.
-
-    The mark stays when noise is added.
-    """
+    """Only a mark separates rounds from interleaved runs; the interval is equal."""
     rounds = Ratio.of_logs([0.1, 0.2, 0.3], between_processes=True)
     assert rounds.dof == 2
     assert rounds.widened(0.01, 5).between_processes
@@ -109,10 +103,7 @@ def test_ratio_says_whether_it_holds_what_differs_between_processes():
 
 
 def test_unpaired_p_by_hand():
-    """Two disjoint samples of 3: U = 9, (9 - 4.5 - 0.5) / sqrt(9 * 7 / 12) = 1.746.
-
-    p = 0.0404.
-    """
+    """Two disjoint samples of 3: U = 9, 4 / sqrt(9 * 7 / 12) = 1.746, p = 0.0404."""
     assert unpaired_p([1, 2, 3], [4, 5, 6]) == pytest.approx(0.0404, abs=1e-4)
     assert unpaired_p([4, 5, 6], [1, 2, 3]) > 0.95
     assert unpaired_p([1, 2, 3], [4, 5, 6], over=10) > 0.95

@@ -1,7 +1,4 @@
-"""Rollouts and training: shipped runs in other sizes, against a reference.
-
-They are bit-identical.
-"""
+"""Rollouts and training: shipped runs in other sizes, bit by bit."""
 
 from __future__ import annotations
 
@@ -123,10 +120,7 @@ def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_exact_training_is_held_against_that_of_a_cpu(backend):
-    """The reference of exact training is `host`; each exact point has an inexact one.
-
-    On a GPU as on a CPU.
-    """
+    """The reference is `host`; each exact point has an inexact counterpart."""
     exact = {**point(backend, mode="eager"), "algorithm": "PPO", "exact": True}
     workload = train.train(exact)
     after = workload.check_after()
@@ -146,10 +140,7 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
     [("pendulum", 1, "DDPG"), ("tag_continuous", 22, "PPO")],
 )
 def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, backend):
-    """Equal weights, moments, memories, environments and counters give equal learning.
-
-    Memories are replay buffers and states; counters are the random numbers'.
-    """
+    """The same weights, environments and random counters give the same learning."""
     of_env = point(backend, env, n_agents) | {"algorithm": algorithm}
     trainer = WatchedTrainer(env, trainers.settings(of_env), exact=True)
     trainer.iterate_times(2)  # captured, where there are graphs
@@ -224,10 +215,7 @@ def test_least_operations_are_those_of_the_weights(trainer):
 
 
 def test_what_all_agents_see_counts_once():
-    """First-layer bytes and products are one row's of Tag GridWorld's five.
-
-    The rows differ by a mark.
-    """
+    """Bytes and products of layer one are one row's; the five differ by a mark."""
     shared = WatchedTrainer("tag_gridworld", trainers.settings(point(env="tag_gridworld", n_agents=5)))
     n_first, n_others = 32 * 21, 32 * 32 + 32 * 5 + 32
     assert iterations.least_ops(shared, learns=False) == 32 * (n_first + 5 * n_others)

@@ -87,10 +87,7 @@ def test_record_of_cold_starts_has_every_part(recorded):
 
 
 def test_record_has_what_ranks_measured(recorded):
-    """A median of 2 ms for 1,000 steps is half a million a second.
-
-    Samples, warm-up and notes are the ranks' own.
-    """
+    """A median of 2 ms for 1,000 steps is half a million a second."""
     record = recorded(ranks())
     assert record.is_evidence, record.reason
     assert record.metrics["env_steps_per_s"].value == 5e5

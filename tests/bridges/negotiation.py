@@ -16,10 +16,7 @@ def negotiating() -> Rice:
 
 
 class Oracle:
-    """NumPy reference of a bridge, with allowed actions.
-
-    ``n_bound`` counts rates that pledges limit.
-    """
+    """NumPy reference of a bridge; ``n_bound`` counts rates limited by pledges."""
 
     def __init__(self, n_envs: int, auto_reset: bool = False) -> None:
         self.wrapper = EnvWrapper(negotiating(), num_envs=n_envs, auto_reset=auto_reset)

@@ -143,10 +143,7 @@ def test_tensors_hold_what_the_numpy_arrays_hold():
 )
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_step_and_reset_do_not_synchronise(backend, env):
-    """On a GPU torch sees no synchronising call with tensors.
-
-    Observations are an array or a Dict; infos may have masks.
-    """
+    """Torch sees no synchronising call with arrays, a Dict, or masks in infos."""
     envs = GymnasiumVectorEnv(env(), num_envs=64, env_backend=backend, agents_as_envs=True)
     envs.reset()
     actions = torch.ones(envs.action_space.shape, dtype=torch.int64, device=envs.wrapper.cuda_data_manager.device)
@@ -255,10 +252,7 @@ def test_environment_without_reasons_terminates_before_its_time():
 
 @on_every_backend
 def test_dict_observations_are_dicts_of_batches(backend):
-    """Each part by hand over an end, on every backend.
-
-    Shapes and dtypes stay; later steps write to other memory.
-    """
+    """Each part by hand over an end; later steps write to other memory."""
     envs = GymnasiumVectorEnv(Lookout(episode_length=2), num_envs=2, env_backend=backend, agents_as_envs=True)
     actions, totals = torch.tensor([0, 1, 2, 0]), np.array([0, 0, 0, 0])
     got, want = [envs.reset()[0]], [(0, totals)]
@@ -405,10 +399,7 @@ def test_mask_must_be_there_with_an_entry_for_each_choice():
 
 @pytest.mark.parametrize("bridge", [GymnasiumEnv, GymnasiumVectorEnv])
 def test_roles_need_another_bridge(bridge):
-    """Gymnasium has one space for all agents, so roles raise and name other bridges.
-
-    This includes roles with spaces of equal form.
-    """
+    """Gymnasium has one space for all, so the error names other bridges."""
     rule = rf"^{bridge.__name__}: shows agents alike, and environment 'Covid19Economy' has roles .*"
     with pytest.raises(ConfigError, match=rule + r"got 'governor, government'.; use PettingZooParallelEnv or TorchRL"):
         bridge(Covid19Economy(), **({"agents_as_envs": True} if bridge is GymnasiumVectorEnv else {}))

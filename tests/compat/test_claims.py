@@ -77,10 +77,7 @@ def test_seed_none_is_seed_0():
 
 
 def test_actions_of_a_seed_are_numpys_and_the_same_again():
-    """Each copy draws agent by agent after the seed.
-
-    Without a seed NumPy's generator continues.
-    """
+    """Each copy draws agent by agent after the seed; unseeded, NumPy continues."""
     spaces = {"a": Discrete(9), "b": MultiDiscrete([9, 4]), "c": Box(-2.0, 3.0, (2,))}
     env = types.SimpleNamespace(action_space=spaces)
     actions = generate_random_actions(env, 2, seed=7)

@@ -117,10 +117,7 @@ def treaties_checker(
 
 
 def follow(wrapper: EnvWrapper, n_steps: int) -> None:
-    """Step towns and a Python object with equal random actions; compare the results.
-
-    Results are states and rewards.
-    """
+    """Step towns and a Python object alike; compare states and rewards."""
     reference = Towns(**SMALL)
     reference.reset()
     np.random.seed(3)  # noqa: NPY002  (WarpDrive's draws)
@@ -266,10 +263,7 @@ def test_treaties_are_stepped_by_torchrl(backend):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_treaties_run_with_masks_and_their_own_reset(backend):
-    """Actions under the mask respect the treaties; only finished copies restart.
-
-    A kernel resets all.
-    """
+    """Actions under the mask respect the treaties; only finished copies restart."""
     wrapper = EnvWrapper(env_obj=CUDATreaties(**FOUR), num_envs=2, env_backend=backend)
     first = wrapper.reset_all_envs()
     assert set(first[0]) == {"features", "action_mask"}

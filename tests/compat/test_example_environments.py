@@ -1,7 +1,4 @@
-"""WarpDrive's example environments: names, arguments, defaults, starts.
-
-On every backend.
-"""
+"""WarpDrive's example environments: names, arguments, defaults, starts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""WarpDrive's names for Lightning: a script's calls, epochs, two callbacks.
-
-An epoch is one iteration.
-"""
+"""WarpDrive's names for Lightning: calls, an epoch per iteration, callbacks."""
 
 from __future__ import annotations
 

@@ -51,10 +51,7 @@ def feed(**entries):
 
 
 def doubling(backend, blocks):
-    """Return managers of 2 copies of 5 agents, and a launcher.
-
-    The kernel halves x and doubles y.
-    """
+    """Return 2 copies' managers, and a launcher that halves x and doubles y."""
     data_manager, function_manager = MANAGERS[backend]
     data = data_manager(num_agents=5, num_envs=2, blocks_per_env=blocks, episode_length=2)
     functions = function_manager(int(data.meta_info("n_agents")), int(data.meta_info("n_envs")), blocks)

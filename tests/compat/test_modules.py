@@ -171,10 +171,7 @@ def test_warp_drive_that_was_imported_before_is_an_error(monkeypatch):
 
 
 def test_script_runs_unchanged(tmp_path):
-    """The script gets arguments, its folder first on the path, __main__, own packages.
-
-    Its packages may have our names.
-    """
+    """The script gets arguments, its folder first on the path, and __main__."""
     scripts = tmp_path / "scripts"
     for package in ("envs", "example_envs"):
         (scripts / package).mkdir(parents=True)

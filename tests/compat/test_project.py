@@ -77,10 +77,7 @@ def write(folder: Path, **files: str) -> None:
 
 @needs_numba
 def test_script_of_a_checkout_runs(tmp_path):
-    """It finds the checkout's run config and environment, and our package.
-
-    The table of names has the kernels.
-    """
+    """It finds the checkout's run config and environment, and our package."""
     write(
         tmp_path,
         warp_drive__wrong_py="raise ImportError('the other one')",
@@ -189,10 +186,7 @@ def test_compiled_file_of_the_tutorials_has_a_source(nowhere):
 
 @pytest.mark.parametrize("backend", IN_CUDA_C)
 def test_kernel_of_the_tutorials_steps(backend, monkeypatch, nowhere):
-    """X is divided, y multiplied; an element at its target ends it.
-
-    `compile` may come first.
-    """
+    """X is divided, y multiplied; an element at its target ends the episode."""
     name_of(backend, monkeypatch)
     root = get_project_root() / "warp_drive"
     binary = root / "cuda_bin" / "test_build.fatbin"

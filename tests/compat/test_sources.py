@@ -164,7 +164,7 @@ def test_random_numbers_of_curand_compile(tmp_path, text):
 
 @needs_cuda_compiler
 def test_header_of_curand_may_include_cccl(tmp_path, monkeypatch):
-    """cuRAND takes types and limits from there, defined once and seen by the source."""
+    """Types and limits that cuRAND takes from it are defined once, for the source too."""
     folders = [Path(site) / "nvidia/cu13/include/cccl" for site in sys.path]
     cccl = next((folder for folder in folders if folder.is_dir()), None)
     if cccl is None:

@@ -53,10 +53,7 @@ def test_logit_mask_forbids_what_is_0():
 
 
 def test_fully_connected_sees_the_policys_agents(tag):
-    """Observations are the policy's rows; each type's probabilities sum to 1.
-
-    Batches work too.
-    """
+    """Observations are the policy's rows; each type's probabilities sum to 1."""
     wrapper, policies = tag
     model = FullyConnected(wrapper, CONFIG, "tagger", policies)
     assert FullyConnected(wrapper, [6, 4], "tagger", policies).fc_dims == [6, 4]  # of WarpDrive 1.x

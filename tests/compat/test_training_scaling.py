@@ -1,7 +1,4 @@
-"""WarpDrive's searches and processes.
-
-The largest working number, the best number of environments, several ranks.
-"""
+"""WarpDrive's searches (largest number, environments) and several ranks."""
 
 from __future__ import annotations
 

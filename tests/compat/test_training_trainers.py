@@ -324,10 +324,7 @@ def test_evaluated_episodes_count_every_step(tmp_path):
 
 
 def test_batch_is_rounded_down_with_a_warning(tmp_path):
-    """The remainder is dropped as in WarpDrive, with a warning.
-
-    The user's mapping is unchanged.
-    """
+    """WarpDrive drops the remainder, as here; the user's mapping is unchanged."""
     config = settings(tmp_path, {"shared": policy()}, train_batch_size=23)
     given = copy.deepcopy(config)
     with pytest.warns(UserWarning, match=r"must be a multiple of num_envs = 4 \(got 23\); 20 is taken"):

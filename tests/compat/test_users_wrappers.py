@@ -142,10 +142,7 @@ def test_checker_takes_a_users_wrapper(wrapper, backend):
 @needs_host
 @pytest.mark.parametrize("ids", [str, int, np.int64])
 def test_checker_asks_users_wrappers_for_agents_by_their_ids(ids, monkeypatch):
-    """The wrapper uses "0" and "1", the environment 0 and 1, policies either.
-
-    A difference is found.
-    """
+    """The wrapper uses "0" and "1", the environment 0 and 1, policies either."""
     name_of("host", monkeypatch)
 
     class Generous(NumberedCoins):

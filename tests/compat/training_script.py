@@ -1,7 +1,4 @@
-"""WarpDrive user's script: trains three environments.
-
-Arguments: folder of results, backend.
-"""
+"""WarpDrive user's script. Arguments: folder of results, backend."""
 
 import json
 import sys

@@ -34,10 +34,7 @@ def made(form: str, backend: str, n_envs: int, **options: Any) -> EnvWrapper:
 
 
 def assert_same(got: EnvWrapper, want: EnvWrapper, keep: str = "last") -> None:
-    """Assert that all arrays are equal.
-
-    Last observations are compared at episode ends, unless each step has them.
-    """
+    """Assert equal arrays; last observations at episode ends, or at each step."""
     for name in want.cuda_data_manager.array_names():
         if name == "final_observations" and keep == "all":
             continue

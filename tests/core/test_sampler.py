@@ -117,10 +117,7 @@ def test_assign_writes_actions():
 @on_every_backend
 @pytest.mark.parametrize("is_continuous", [False, True])
 def test_array_of_one_type_may_lack_the_axis_of_types(backend, is_continuous):
-    """(n_envs, n_agents) gets the same actions as (n_envs, n_agents, 1).
-
-    By draws, argmax and assignment.
-    """
+    """(n_envs, n_agents) gets the actions of (n_envs, n_agents, 1)."""
     got = []
     for shape in ((2, 5, 1), (2, 5)):
         data, functions = managers(backend, n_agents=5, n_envs=2)

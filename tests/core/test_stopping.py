@@ -65,10 +65,7 @@ def _started(stage: str, folder: Path, **options: object) -> subprocess.Popen:
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("stage", STAGES)
 def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
-    """Exit as in a shell, with clean-up; a rank leaves the line to its launcher.
-
-    SIGTERM kills a rank.
-    """
+    """Exit as in a shell, with clean-up; a rank leaves the line to its launcher."""
     rank = dict.fromkeys(["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"], "1")
     with _started(stage, tmp_path, env={**os.environ, **(rank if stage == "rank" else {})}) as command:
         command.send_signal(number)

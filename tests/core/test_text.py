@@ -24,10 +24,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
 def test_text_is_escaped_wherever_it_is_printed(text, shown, capsys):
-    """By `echo`, by a console alone and in a table, and in errors and warnings.
-
-    Logs and warnings print the errors.
-    """
+    """By `echo`, by a console alone and in a table, and in errors."""
     echo(text)
     echo(text, err=True)
     assert capsys.readouterr() == (f"{shown}\n", f"{shown}\n")

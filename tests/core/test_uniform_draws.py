@@ -33,10 +33,7 @@ def policy_of(backend: str, spaces: list[object], n_types: int, n_envs: int = N_
 
 @on_every_backend
 def test_random_policy_is_a_weighted_mean_of_the_bounds_by_the_documented_words(backend):
-    """Draw d of type j of J uses word dJ + j, as discrete draws do.
-
-    Each agent and type has its own bounds.
-    """
+    """Draw d of type j of J uses word dJ + j; agents and types have own bounds."""
     bounds = np.array([[[-1, 3], [0, 1], [5, 6]], [[-1, 0], [-10, 10], [3, 3]], [[-2, 2]] * 3], np.float32)
     # Gymnasium's Box holds arrays.
     spaces = [SimpleNamespace(low=each[:, 0], high=each[:, 1], shape=(N_TYPES,)) for each in bounds]

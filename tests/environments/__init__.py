@@ -11,7 +11,4 @@ FILL = {
     "cuda_c": FOLDER / "fill.cu",
     "numba": "tests.environments.fill_numba",
 }
-"""Kernel that adds ``scale * (agents before this one) + offset`` to ``target``.
-
-Shape: ``(n_envs, n_agents)``.
-"""
+"""Kernel that adds ``scale * (agents before) + offset``, ``(n_envs, n_agents)``."""

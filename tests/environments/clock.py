@@ -18,7 +18,8 @@ FORBIDDEN = -100.0
 class Clock(Environment):
     """Environment in which agents are paid ``10 * agent + action``.
 
-    They observe the step counter and their own number. Episodes are cut off after ``episode_length`` steps, or end after ``ends_at``.
+    They observe the step counter and their own number. Episodes are cut off after ``episode_length`` steps, or end
+    after ``ends_at``.
 
     Args:
         num_agents: Agents, with the ids 0, 1 and so on.

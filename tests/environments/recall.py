@@ -15,7 +15,8 @@ N_CUES = 2
 class Recall(Environment):
     """Environment that shows each agent a cue at the first step of an episode.
 
-    The cue is a 1 in one of two entries; later observations are zeros. A step pays 1 for the action of the cue, and 0 for the other; the first step pays nothing.
+    The cue is a 1 in one of two entries; later observations are zeros. A step pays 1 for the
+    action of the cue, and 0 for the other; the first step pays nothing.
 
     Args:
         num_agents: Agents, whose cues differ.

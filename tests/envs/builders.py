@@ -109,10 +109,7 @@ class Subject:
     tolerance: float
     """Largest float32 error of one step from the same state; times ten for rewards."""
     spread: np.ndarray
-    """Smallest and largest start state, ``(2, n_state)``.
-
-    From these, episodes soon end, wrap, or hit a wall.
-    """
+    """Smallest and largest state for early ends, ``(2, n_state)``."""
     starts: np.ndarray
     """Least and largest start, ``(2, n_state)``."""
     last: tuple[float, ...] | None

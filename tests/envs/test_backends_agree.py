@@ -33,10 +33,7 @@ QUICKLY_BUILT = ("pendulum", "tag_gridworld")
 
 
 def size(backend: str, n_envs: int, n_steps: int, name: str = "") -> dict[str, int]:
-    """Return the run size: full on a GPU, small in the simulator.
-
-    The simulator does some thousand threads a second.
-    """
+    """Return the run size: full on a GPU, small in the slow simulator."""
     if torch.cuda.is_available():
         return {"n_envs": n_envs, "n_steps": n_steps}
     if is_simulated(backend):
@@ -69,10 +66,7 @@ def test_step_agrees_from_the_same_state(case, backend):
 
 @functools.cache
 def oracles_run(case, n_envs, n_steps):
-    """Run a scenario exactly on the reference, cached for all backends.
-
-    Its neighbours do not depend on the search.
-    """
+    """Run a scenario exactly on the reference, cached for all backends."""
     name, config = SCENARIOS[case.removesuffix(", cells")]
     return free_run(name, config, "cpu", exact=True, n_envs=n_envs, n_steps=n_steps)
 
@@ -148,10 +142,7 @@ SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spre
     numba=[*((case, None) for case in KINDS), (SHARED[-1], 3)],
 )
 def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(shared, backend):
-    """A step with auto-reset equals a reference step, then a reset of finished copies.
-
-    The last observation is the exception.
-    """
+    """A step with auto-reset is a reference step, then a reset of finished copies."""
     case, blocks = shared
     name, config = SCENARIOS[case]
     n_envs = 1 if is_simulated(backend) else 4
@@ -194,10 +185,7 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(sha
 
 @on_backends("case", SCENARIOS, numba=KINDS)
 def test_same_seed_draws_the_same_actions_and_starts(case, backend):
-    """A seed's actions and starts are bit-identical to the reference in any build.
-
-    Another seed's differ.
-    """
+    """A seed's actions and starts are the reference's; another seed's are not."""
     name, config = SCENARIOS[case]
     drawn = {}
     n_envs, n_draws = (1, 2) if is_simulated(backend) and name in LARGE else (4, 6)

@@ -103,10 +103,7 @@ def energy(state: np.ndarray) -> np.ndarray:
 
 @on_every_backend
 def test_angles_wrap_and_velocities_are_bounded(backend):
-    """An angle over the top returns from the other side, for any turns.
-
-    Speeds stop growing.
-    """
+    """An angle over the top returns from the other side; speeds stop growing."""
     # Without gravity and with the links in line nothing accelerates the joints.
     states = [[3.0, 0, 2, 0], [-3.0, 0, -2, 0], [40.0, 0, 0, 0], [0, 0, 20, 0]]
     wrapper = started("acrobot", backend=backend, states=states, auto_reset=False, gravity=0.0, torque=0.0)

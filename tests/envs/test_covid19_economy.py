@@ -146,10 +146,7 @@ def test_each_role_sees_arrays_of_its_own():
 
 
 def test_nobody_is_lost_in_a_year_and_a_half():
-    """State populations are constant, no group is negative, vaccination has an end.
-
-    It stops when everybody is vaccinated.
-    """
+    """State populations are constant, no group is negative, vaccination ends."""
     wrapper = started("covid19_economy", 2, vaccination_start=100, daily_vaccinations_per_million=30_000.0)
     draw = random_actions(wrapper, 1)
     for _ in range(500):
@@ -287,10 +284,7 @@ FIRSTS = range(0, 200, 4) if torch.cuda.is_available() else (0, 101)
 
 @on_backends("first", FIRSTS, numba=(0, 101), pycuda=FIRSTS[::2])
 def test_random_configs_agree_from_random_states(first, backend):
-    """Backends are bit-identical to the reference, or equal in values if inexact.
-
-    Four configs on a GPU.
-    """
+    """Backends equal the reference bit by bit, or in values if inexact."""
     few = is_simulated(backend)
     n_configs, n_envs, n_steps = (4, 8, 6) if torch.cuda.is_available() else (1, 1, 1) if few else (1, 4, 6)
     for seed in range(first, first + n_configs):

@@ -1,7 +1,4 @@
-"""Backend `host` with environments in SIMD lanes, as shipped.
-
-With full vectors and a remainder.
-"""
+"""Backend `host` with environments in SIMD lanes, full vectors and a rest."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ COUNTERS = ["_done_", "_timestep_", "_episode_"]
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 @pytest.mark.parametrize("name", CLASSIC)
 def test_lanes_are_to_the_bit_the_reference(name: str) -> None:
-    """Draws, steps and restarts of two blocks and a part equal NumPy's bits.
-
-    Signs of zeros are included.
-    """
+    """Draws, steps, restarts of two blocks and a part equal NumPy bit by bit."""
     sides = both_sides(name)
     for step in range(20):
         take_step(sides, step)

@@ -30,10 +30,7 @@ def started(n_envs: int = 1, **config):
 
 
 def play(array, wrapper, *levels: int, n_steps: int = 1) -> None:
-    """Step all regions with equal levels of mitigation, savings and trade.
-
-    Trade: exports, imports and tariffs.
-    """
+    """Step all regions with equal mitigation, savings, exports, imports, tariffs."""
     actions, n = array("sampled_actions"), wrapper.n_agents
     for _ in range(n_steps):
         actions[:] = np.repeat(levels, [1, 1, 1, n, n][: len(levels)])
@@ -90,10 +87,7 @@ def test_page_states_the_difference_to_the_published_baseline(tmp_path):
 
 @pytest.mark.parametrize(("mitigation", "stated"), [(2, "mitigate a fifth"), (9, "mitigate all")])
 def test_page_states_what_constant_rates_give(mitigation, stated):
-    """Utility of all regions over 100 years at savings of 30 %, without trade.
-
-    Also with permitted trade that nobody uses.
-    """
+    """Utility over 100 years at savings of 30 %, without trade or with unused trade."""
     sums = []
     for config, levels in (({}, (mitigation, 3)), ({"trade": True}, (mitigation, 3, 0, 0, 0))):
         wrapper, array = started(**config)
@@ -107,10 +101,7 @@ def test_page_states_what_constant_rates_give(mitigation, stated):
 
 
 def test_saving_everything_warms_as_the_paper_says():
-    """Without mitigation, at savings of 100 %: about 7 degrees in 2100.
-
-    Zhang et al., appendix D.
-    """
+    """Zhang et al., appendix D: full savings, no mitigation: 7 degrees in 2100."""
     wrapper, array = started(num_levels=100)
     play(array, wrapper, 0, 99, n_steps=17)
     assert array("temperature")[0, 0] == pytest.approx(7, abs=0.25)
@@ -204,10 +195,7 @@ def bargained():
 
 
 def test_accepted_proposal_binds_both_regions_for_a_period():
-    """Region 0 promises 4 for 7 to region 1, which accepts; region 2 refuses the same.
-
-    Nothing else is owed.
-    """
+    """Region 0 promises 4 for 7 to region 1, which accepts; region 2 refuses."""
     _, array, step = bargained()
     proposal = {2 + 1: 4, 2 + 2: 9, 5 + 1: 7, 5 + 2: 9}  # two acts, then promises to each region, then demands
     step(region_0=proposal)
@@ -281,10 +269,7 @@ def test_training_acts_and_learns_within_the_mask(tmp_path):
 
 
 def test_paths_go_where_their_equations_say():
-    """Two periods of population by hand; carbon, its avoidance, land use decline.
-
-    Other forcing ends at 1.
-    """
+    """Two periods of population by hand; the other paths decline or end at 1."""
     paths, own = data.paths(data.world(), N, 60), data.regions(N)
     people = own["labour"][0]
     for period in range(3):

@@ -1,7 +1,4 @@
-"""One-agent environments: Gymnasium's steps, ends, starts; pools, configs, bits.
-
-Bits are compared with the reference.
-"""
+"""One-agent environments against Gymnasium, and bit by bit against NumPy."""
 
 from __future__ import annotations
 

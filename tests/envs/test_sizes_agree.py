@@ -44,18 +44,12 @@ def agree(run: Run, backend: str, seed: int = 0) -> tuple[int, int]:
 
 
 def random_tag(seed: int, few: bool) -> Run:
-    """Draw a run of few agents; two in a row share one compilation.
-
-    They differ in starts, roles and actions alone.
-    """
+    """Draw a run of few agents; two in a row share one compilation."""
     return Run("tag_continuous", {**random_tag_config(seed // 2), "seed": seed}, *((2, 4) if few else (40, 20)))
 
 
 def random_crowd(seed: int, few: bool) -> Run:
-    """Draw a run of up to 400 agents in cells and up to 5 blocks.
-
-    Two in a row share one compilation.
-    """
+    """Draw a run of up to 400 agents; two in a row share one compilation."""
     generator = np.random.default_rng(seed // 2)
     n_agents = int(generator.integers(2, 30 if few else 400))
     n_taggers = int(generator.integers(1, n_agents))
@@ -108,20 +102,14 @@ LOTS = {
     )
     for first in firsts[:: 1 if torch.cuda.is_available() else 2]
 }
-"""Functions that draw runs, and seeds.
-
-The simulator uses the first ones; without a GPU every other lot runs.
-"""
+"""Draws of runs, and seeds of a lot; the simulator takes the first."""
 OF_EACH = ("random_tag 0", "random_tag 8", "random_crowd 1000", "random_grid 0", "random_grid 80")
 """Lots of every draw: exact or not, one block or several."""
 
 
 @on_backends("lot", LOTS, numba=OF_EACH, host=[*LOTS][::2])
 def test_random_configs_agree(lot, backend):
-    """Exact builds and grids give the reference's bits, others its values.
-
-    Each run has a tag.
-    """
+    """Exact builds and grids give the reference's bits, others its values."""
     (draw, seeds), few = LOTS[lot], is_simulated(backend)
     for seed in seeds[:1] if few else seeds:
         n_tags, _ = agree(draw(seed, few), backend, seed)

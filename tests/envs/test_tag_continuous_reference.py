@@ -54,10 +54,7 @@ STAYS_X = [5, 3.47885, 1.99536, 1.34219, 3.38271, 5, 5, 2.87795]
     ],
 )
 def test_episode_of_warpdrive_is_reproduced(full, exits, steps, sums, returns, x):
-    """WarpDrive's start for seed 7 gives its length, observations, returns, positions.
-
-    The actions are WarpDrive's; positions are the last ones.
-    """
+    """WarpDrive's start and actions give its length, observations and returns."""
     wrapper = tag(**GOLDEN, use_full_observation=full, runner_exits_game_after_tagged=exits)
     total, absolute = np.zeros(8), []
     while not got(wrapper, "_done_") and len(absolute) < 60:
@@ -118,10 +115,7 @@ def by_role(wrapper: EnvWrapper, name: str) -> tuple[list[float], list[float]]:
 
 
 def test_simultaneous_tags_all_pay_and_count():
-    """A tagger next to three runners is paid three times, each runner once.
-
-    Three runners fewer remain.
-    """
+    """A tagger next to three runners is paid three times, each runner once."""
     wrapper = chase([(5, 5), (1, 1)], [(5, 5.5), (5.5, 5), (4.5, 5), (9, 9)])
     wrapper.step()
     assert by_role(wrapper, "rewards") == ([30 - 0.25, -0.25], [-4.5, -4.5, -4.5, 0.5])

@@ -109,10 +109,7 @@ def test_kernel_case_of_warpdrive_is_reproduced(backend):
 @here
 @pytest.mark.parametrize(("full", "first_sum", "last_sum"), [(True, 30.0, 33.33333), (False, 6.0, 10.83333)])
 def test_episode_of_warpdrive_is_reproduced(full, first_sum, last_sum, backend):
-    """WarpDrive's actions give its returns, last cells, and first and last sums.
-
-    The sums are those of observations.
-    """
+    """WarpDrive's actions give its returns, last cells and observation sums."""
     config = {"num_taggers": 4, "grid_length": 6, "episode_length": 20, "use_full_observation": full}
     wrapper = grid_of(backend, **config)
     np.testing.assert_allclose(got(wrapper, "observations").sum(), first_sum, rtol=1e-6)
@@ -214,10 +211,7 @@ def test_start_is_warpdrives(backend):
 
 
 def test_pool_holds_taggers_off_the_rim_and_the_runner_at_the_corner():
-    """Pool rows are uniform over cells 1 to grid_length - 1, by seed.
-
-    The runner is at 0.
-    """
+    """Rows are uniform over cells 1 to grid_length - 1; the runner is at 0."""
     x, y = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).initial_states
     assert x.shape == y.shape == (200, 41)
     assert (x[:, -1] == 0).all()

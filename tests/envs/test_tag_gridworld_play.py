@@ -16,10 +16,7 @@ SIDES = MOVES[1:]
 N_TAGGERS = 4
 
 Player = Callable[[np.ndarray, int, int, np.random.Generator], np.ndarray]
-"""Function that returns actions.
-
-Args: cells ``(agent, coordinate)`` of an environment, its last cell, the step, a generator.
-"""
+"""Function from cells, last cell, step and generator to actions."""
 
 
 def toward(start: np.ndarray, target: np.ndarray) -> int:
@@ -101,20 +98,14 @@ STAY, RIGHT, LEFT = (always(np.full(N_TAGGERS, action)) for action in (0, 1, 2))
     ],
 )
 def test_returns_of_simple_players_are_those_of_the_page(settings, taggers, runner, want, n_steps):
-    """By hand: taggers get 10, a step costs 0.01, a wall 0.1.
-
-    There are four taggers. The runner gets 0.01 and pays 5.
-    """
+    """By hand: taggers get 10, a step costs 0.01, a wall 0.1, a tag 5."""
     returns, steps = play(dict(shipped("tag_gridworld", settings).env), taggers, runner)
     np.testing.assert_allclose(returns[0], want, atol=1e-4)
     assert steps[0] == n_steps
 
 
 def test_taggers_catch_a_runner_that_evades_only_together():
-    """Straight chases never catch it; four sides do in 9 of 10 episodes.
-
-    On average they take half the time.
-    """
+    """Straight chases never catch it; four sides do in nine of ten episodes."""
     config = dict(shipped("tag_gridworld", "_ppo").env)
     alone, _ = play(config, chase, evade, n_envs=8)
     np.testing.assert_allclose(alone, np.tile([-4.0, 1.0], (8, 1)), atol=1e-4)

@@ -59,10 +59,7 @@ def test_one_block_sees_what_several_see(case, backend):
 
 @on_backends("blocks", [1, 3], numba=[3])
 def test_cells_that_are_added_up_in_parts_give_the_same_bits(blocks, backend, monkeypatch):
-    """Parts, also more than blocks, change only the order of the count.
-
-    Leftover cells do not matter either.
-    """
+    """Parts, also more than blocks, change only the order of the count."""
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 2, 10)
     settings = crowd(n_agents, num_other_agents_observed=11)  # more than one block has room for, in CUDA C too
     want = run(backend, settings, n_envs, n_steps, blocks_per_env=blocks)

@@ -189,10 +189,7 @@ def test_episode_errors_name_the_file(tmp_path):
 
 
 def test_tag_scene_shows_who_is_where():
-    """Each agent is in one layer per frame, at its place and heading.
-
-    Layers: taggers, runners, and crosses for tagged ones.
-    """
+    """Each agent is in one layer per frame: tagger, runner, or cross once tagged."""
     env = TagContinuous(**TAG)
     episode = recorded(env)
     scene = env.scene(episode)

@@ -147,10 +147,7 @@ def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.T
 
 
 def require_that_it_goes_on(whole: Trainer, first: Trainer, second: Trainer) -> None:
-    """Check that a resumed run equals an uninterrupted one.
-
-    One trains four iterations; another two, and a third resumes its checkpoint.
-    """
+    """Check that a run resumed after two iterations equals one of four."""
     whole.train(4)
     first.train(2)
     first.save_checkpoint()
@@ -166,10 +163,7 @@ def make_recorder(wrapper, n_steps) -> RolloutRecorder:
 
 
 def make_buffer(n_steps, n_envs, n_agents, n_truncated=1, n_features=1, n_types=2, device="cpu") -> RolloutBuffer:
-    """Return a zero buffer of continuous actions.
-
-    Without last observations if ``n_truncated`` is 0.
-    """
+    """Return a zero buffer; without last observations if ``n_truncated`` is 0."""
     rows = (n_steps, n_envs, n_agents)
 
     def zeros(*shape, dtype=torch.float32):

@@ -39,10 +39,7 @@ AS_ONE_PROCESS = "go-on"
 """First argument of a process that resumes a run, and is killed."""
 
 Start = Callable[[int, bool], int]
-"""Function that starts a process up to an iteration; returns its process id.
-
-The process may then wait to be killed.
-"""
+"""Function that starts a process up to an iteration; returns its process id."""
 
 
 def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> None:

@@ -226,10 +226,7 @@ WAYS = {
     "in one pass": ({"fc_dims": (8, 20)}, None),
     "in one pass, separate": ({"fc_dims": (19, 8), "shared": False}, None),
 }
-"""Networks and rows per pass.
-
-With two hidden layers a CPU has a kernel, a GPU a pass.
-"""
+"""Networks, and rows per pass; two layers have a kernel on a CPU, a pass on a GPU."""
 
 
 @pytest.mark.parametrize("way", WAYS)

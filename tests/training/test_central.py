@@ -70,10 +70,7 @@ def make_algorithm(batch):
 
 
 def mappo_of(critic, share_params):
-    """Return TorchRL's centralised critic with our weights.
-
-    It has one head for all agents, or a network each.
-    """
+    """Return TorchRL's critic with our weights: a head for all, or a network each."""
     from torchrl.modules import MultiAgentMLP
 
     theirs = MultiAgentMLP(
@@ -90,10 +87,7 @@ def mappo_of(critic, share_params):
 
 
 def transitions(batch):
-    """Return a batch in TorchRL's form, (n_envs, n_steps).
-
-    A step is followed by the next observation, or the last one.
-    """
+    """Return a batch in TorchRL's form, (n_envs, n_steps), with next observations."""
     from tensordict import TensorDict
 
     following = batch.observations[1:].clone()

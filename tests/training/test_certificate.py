@@ -32,10 +32,7 @@ WEIGHT = "policy/shared/model/fc.0.0.weight"
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
-    """CartPole run that saves and plays greedy episodes, with its output.
-
-    The replay plays no such episodes.
-    """
+    """CartPole run that saves and evaluates, unlike its replay, and its output."""
     basedir = tmp_path_factory.mktemp("certified")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

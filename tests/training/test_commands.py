@@ -184,10 +184,7 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
 
 
 def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
-    """With several GPUs it starts a process for each, in a named folder.
-
-    It trains in none itself.
-    """
+    """It starts one process per GPU in a named folder, and does not train itself."""
     started = []
     monkeypatch.setattr(train_command, "launch", lambda *arguments: started.append(arguments))
     monkeypatch.setattr(time, "time", lambda: 12.5)
@@ -260,10 +257,7 @@ def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypat
 
 @pytest.mark.parametrize(("backend", "member"), [("cpu", ()), ("host", ()), ("cpu", ("--population", "2"))])
 def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
-    """Each part of each policy, and reasons against faster paths, without training.
-
-    Nothing is written.
-    """
+    """Each part of each policy, and reasons against faster paths, without files."""
     monkeypatch.setattr(Trainer, "iterate", lambda self: pytest.fail("it trains"))
     values = settings({**TINY, "saving.basedir": str(tmp_path)})
     result = run("train", "-e", "cartpole", "--backend", backend, *values, *member, "--explain")

@@ -83,10 +83,7 @@ def networks(batch, n_step=2, rate=1e-3, **changes):
 
 
 def one_transition():
-    """Return a batch with transition (2, 1, 2, 4).
-
-    Observation, action, reward and next observation.
-    """
+    """Return a batch with (observation, action, reward, next) = (2, 1, 2, 4)."""
     batch = make_buffer(1, 1, 1, n_types=1)
     batch.observations[:, 0, 0, 0] = torch.tensor([2.0, 4.0])
     batch.actions.fill_(1)
@@ -175,10 +172,7 @@ def test_updates_per_iteration_are_that_many_steps():
 
 
 def test_nothing_is_learnt_before_learning_starts():
-    """Until the buffer is full enough, all bits stay; then all change.
-
-    Weights, moments and targets.
-    """
+    """Weights, moments and targets stay until the buffer is full enough."""
     batch = make_buffer(4, 5, 1, n_truncated=4, n_features=2, n_types=1)
     algorithm = networks(batch, learning_starts=41)
     start = everything(algorithm)
@@ -264,10 +258,7 @@ def test_warpdrive_waits_for_its_rows_and_keeps_the_latest():
 
 
 def test_warpdrive_normalises_by_row():
-    """Returns and values are scaled per step over environments and agents.
-
-    As in `losses.normalise`.
-    """
+    """Returns and values are scaled per step, as by `losses.normalise`."""
     batch = make_buffer(3, 4, 1, n_truncated=3, n_features=1, n_types=1)
     play(batch, 0)
     algorithm = warpdrive(batch, normalize_return=True)

@@ -84,10 +84,7 @@ def test_masks_hold_in_evaluation():
 
 
 def test_draws_are_even_where_the_policy_is():
-    """Even chances earn 1 a step on average, 36 in all.
-
-    Sixty draws are within 4 standard errors.
-    """
+    """Even chances earn 36 in all, by sixty draws within 4 standard errors."""
     even = Always(0.0, 0.0, 0.0)
     score = scores(model=even, greedy=False, n_episodes=60)["shared"]
     spread = (6 * 2 / 3) ** 0.5  # of six actions, each of variance 2/3

@@ -145,10 +145,7 @@ def test_fma_of_the_definition_rounds_once():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_networks_are_their_definition(exact, activation):
-    """Outputs and gradients have the definition's bits, and torch's within rounding.
-
-    Sizes exceed 64 units and 64 rows.
-    """
+    """Bit-identical outputs and gradients, equal to torch's within rounding."""
     sizes = [5, 70, 33, 3]
     weights = []
     for n_in, n_out in itertools.pairwise(sizes):
@@ -286,10 +283,7 @@ def test_loss_of_a_gaussian_is_its_definition(exact):
 
 @pytest.mark.parametrize(("method", "spread"), [(None, 64**-0.5), ("xavier", (6 / 96) ** 0.5), ("orthogonal", None)])
 def test_initial_weights_follow_the_method(method, spread):
-    """Within their limits, and spread over them; orthonormal times the gain.
-
-    Either side may be longer.
-    """
+    """Within their limits, and spread over them; orthonormal times the gain."""
     layers = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 32), "policy_head": torch.nn.Linear(3, 8)})
     initialise(layers, method, [5])
     weight, head = layers["fc"].weight.detach().double(), layers["policy_head"].weight.detach().double()
@@ -398,10 +392,7 @@ NETWORKS = [(3, 12, 9, 2), (21, 20, 5), (70, 33, 128, 1)]
 
 
 def outputs_and_gradients(sizes, activation, n_rows, exact):
-    """Return a random network's outputs for some rows, and its gradients.
-
-    Gradients are those of the rows and of the weights.
-    """
+    """Return a random network's outputs, and gradients of inputs and weights."""
     torch.manual_seed(3)
     shapes = [shape for n_in, n_out in itertools.pairwise(sizes) for shape in ((n_out, n_in), (n_out,))]
     given = [torch.randn(n_rows, sizes[0]), *(torch.randn(shape) / 4 for shape in shapes)]

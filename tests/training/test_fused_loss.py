@@ -156,10 +156,7 @@ def double(given):
 
 
 def compare(space, given, *, evaluate=in_one, within=1e-6, rtol=5e-6, sums_within=None, **how):
-    """Compare the kernel with float64; return both.
-
-    Sums over rows have their own bound.
-    """
+    """Compare the kernel with float64, with another bound for sums; return both."""
     got, want = differentiate(evaluate, space, given, **how), differentiate(in_torch, space, double(given), **how)
     assert len(got) == len(want)
     for index, (mine, theirs) in enumerate(zip(got, want, strict=True)):
@@ -274,7 +271,7 @@ def test_ties_of_clipped_values_are_those_of_torch(value):
 
 
 def test_kl_keeps_its_digits_near_zero():
-    """r - 1 - log r near 1 is half the square; plain float32 would cancel it."""
+    """Near 1, r - 1 - log r is half the square; plain float32 would cancel it."""
     space = ActionSpace((4,), 1)
     given = arrays(space, 1, 1, 1) | {"weights": None, "total": torch.tensor(1.0)}
     given |= {"head": torch.zeros(1, 1, 4), "log_probs": torch.full((1, 1), math.log(0.25) - 2.0**-10)}

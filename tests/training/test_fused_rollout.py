@@ -54,10 +54,7 @@ def assert_acted(group, within):
 @pytest.mark.parametrize("run", ROLLOUTS.values(), ids=list(ROLLOUTS))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rollout_at_once_is_that_of_single_steps(backend, run):
-    """Actions, observations, rewards, ends and sums are equal.
-
-    Log-probabilities are equal within rounding.
-    """
+    """All arrays are equal; log-probabilities are within rounding."""
     one, other = trainers(run, backend)
     assert callable(one.rollout_at_once)
     before = weights(one)
@@ -110,10 +107,7 @@ def test_training_in_tf32_acts_in_it(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
-    """A resumed run and single launches equal an uninterrupted run.
-
-    On a GPU that run is a graph.
-    """
+    """A resumed run and single launches equal an uninterrupted run."""
     made = {"backend": backend, "n_envs": 4, "n_steps": 6}
     whole, first, second = (
         make_run("PPO", **made, trainer={"fused_rollout": True, "mode": mode}, basedir=tmp_path / folder, **settings)

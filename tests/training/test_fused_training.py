@@ -30,10 +30,7 @@ POPULATIONS = {
 
 
 def trained(name, backend, folder, mode="eager", **model):
-    """Return weights of one of `RUNS` or `POPULATIONS` after two iterations.
-
-    Networks have two hidden layers.
-    """
+    """Return weights of a two-layer run or population after two iterations."""
     run, table = POPULATIONS.get(name, ((RUNS | {"centralised critic": CENTRALISED}).get(name), None))
     env, config, policies = ("cartpole", CLASSIC, {"shared": run}) if isinstance(run, dict) else run
     layers = {"fc_dims": [8, 8], "activation": "tanh", **model}
@@ -69,10 +66,7 @@ GATHERED = {"PPO, normalised members", "PPO, continuous members"}
 
 
 def interpreted(monkeypatch):
-    """Make Triton's interpreter pass for a GPU; return growing lists of its calls.
-
-    One list grows with each pass, the other with each gathering.
-    """
+    """Make Triton's interpreter pass for a GPU; return lists of its calls."""
     passes, taken, find = [], [], learning.Learning.find
     monkeypatch.setattr(
         learning.Learning, "find", lambda self, *rows, **given: (passes.append(1), find(self, *rows, **given))
@@ -94,10 +88,7 @@ def interpreted(monkeypatch):
     ],
 )
 def test_training_by_kernels_is_that_of_torch(way, name, model, tmp_path, monkeypatch):
-    """Each algorithm, action kind, network and population has torch's weights.
-
-    Within rounding.
-    """
+    """Each algorithm, action, network and population has torch's weights."""
     backend, mode = ("pycuda", "graph") if way == "GPU" else ("host", "eager")
     want = trained(name, backend, tmp_path / "torch", mode, fused=False, **model)
     if way == "Triton":

@@ -79,10 +79,7 @@ ON_NUMBA = [("A2C", 16, "tf32"), ("two policies", None, "fp32")]
     runs_here(*FORMS, backends=BACKENDS, on_numba=ON_NUMBA, nightly=SLOW),
 )
 def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precision, monkeypatch):
-    """All heads and losses, at once or in parts that begin within steps.
-
-    They agree within rounding.
-    """
+    """Heads and losses of all kinds, at once or in parts, within rounding."""
     keeps = None if rule == "two policies" else True
     settings = {"max_rows": max_rows, "precision": precision}
     settings |= {"neg_pos_env_ratio": 1.0} if rule == "some environments" else {}

@@ -1,7 +1,4 @@
-"""Losses at their edges and without data.
-
-`test_actor_critic` compares updates with torch's distributions.
-"""
+"""Losses at their edges and without data; see also `test_actor_critic`."""
 
 from __future__ import annotations
 

@@ -73,10 +73,7 @@ def test_check_finite_names_policy_metric_and_step(value):
 
 @pytest.mark.parametrize("name", [GRADIENT_NORM, f"{GRADIENT_NORM}_actor"])
 def test_check_finite_stops_exploding_gradients(name):
-    """A gradient above the limit stops training; one at the limit does not.
-
-    Other numbers have no limit.
-    """
+    """Only a gradient above the limit stops training; other numbers have none."""
     check_finite("tagger", {name: MAX_GRADIENT_NORM, "loss": -1e30}, 1, 2)
     with pytest.raises(TrainingError, match=rf"policy 'tagger': {name} must be at most 1e\+08 \(got 2e\+08 at"):
         check_finite("tagger", {name: 2 * MAX_GRADIENT_NORM}, 1, 2)
@@ -325,10 +322,7 @@ def test_open_sinks_refuses_an_unknown_name(tmp_path):
 
 
 def test_recent_returns_take_rows_until_every_environment_had_an_episode():
-    """By hand, rows of 50 steps: for 100 the latest two, for 101 three.
-
-    Rows are weighted by their episodes.
-    """
+    """By hand, rows of 50 steps: for 100 the latest two, for 101 three, weighted."""
     rows = [
         {"env_steps": 50, "p/episodes": 1.0, "p/mean_episodic_return": 90.0},
         {"env_steps": 100, "p/episodes": 0.0, "p/mean_episodic_return": float("nan")},

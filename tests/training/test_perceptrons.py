@@ -76,10 +76,7 @@ CASES += [
 
 @pytest.fixture(autouse=True)
 def interpreted_bfloat16(monkeypatch):
-    """Make the interpreter multiply bfloat16 as float32, which is exact.
-
-    Triton 3.6 reads its bits as integers.
-    """
+    """Multiply bfloat16 as float32, which is exact; Triton 3.6 uses its bits."""
     if DEVICE.type == "cuda":
         return
     import triton.language as tl
@@ -102,10 +99,7 @@ def by(kernel, activation, precision):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
 def test_outputs_and_gradients_are_those_of_torch(case):
-    """Sizes fill no block; rows end within one.
-
-    On a GPU many rows give the same bits twice.
-    """
+    """Partial blocks and rows; on a GPU, many rows with the same bits twice."""
     evaluate, d_out = by(case.kernel, case.activation, case.precision), rows(case.n_rows, case.sizes[-1], seed=3)
     x, weights = rows(case.n_rows, case.sizes[0]), network(*case.sizes)
     bound = 1e-5 if (case.precision, case.n_rows) == ("fp32", MANY) else BOUNDS[case.precision]
@@ -214,10 +208,7 @@ def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors
 
 @pytest.mark.parametrize(("fc_dims", "n_kernels"), [((16, 8), 2), ((72, 8), 0), ((8,), 0)])
 def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels):
-    """Narrow networks take one launch per trunk, with torch's values.
-
-    Others are torch's products.
-    """
+    """Narrow networks take one launch per trunk; others are torch's products."""
     calls = []
     monkeypatch.setattr(available, "why_no_triton", lambda device: None if device == DEVICE.type else "needs a GPU")
     counted = replace(table.PATHS["network"][0], build=lambda *given: calls.append(given) or narrow(*given))

@@ -105,10 +105,7 @@ ALL_RUN = ("cartpole", CLASSIC, {"shared": ALL})
     ids=lambda each: each if isinstance(each, str) else "all",
 )
 def test_first_member_is_the_ordinary_run(run, backend, tmp_path):
-    """Environments, weights, draws, minibatches are equal, alone or with others.
-
-    Results agree within rounding.
-    """
+    """Alone or with others it equals the ordinary run within rounding."""
     alone = make_run(run, backend, basedir=tmp_path / "alone")
     alone.train(4)
     want = weights(alone)
@@ -332,10 +329,7 @@ def test_recurrent_models_and_other_trainers_are_refused():
 
 
 def test_members_that_reach_the_return_stop_one_by_one(tmp_path):
-    """A member that reached the return keeps weights and moments; its rows end.
-
-    The run ends with the last member.
-    """
+    """Its weights and moments stay, its rows end; the last one ends the run."""
     run = ("cartpole", {"episode_length": 30}, {"shared": {**ALL, "lr": 0.02}})
     population = make_population(4, run, n_steps=32, trainer={"stop_return": 25.0}, basedir=tmp_path)
     kept: dict[int, dict[str, torch.Tensor]] = {}
@@ -370,10 +364,7 @@ def test_member_that_diverges_leaves_the_others(tmp_path, caplog):
 
 
 def test_population_is_resumed_to_the_bit(tmp_path):
-    """A checkpoint has stopped and best members and the next draws.
-
-    Rows after it appear once.
-    """
+    """Stopped and best members and next draws are saved; rows appear once."""
     given = {"population": {"lr": [0.01, 1e38, 0.02], "seeds": [5]}, "model_params_save_freq": 2}
     whole = make_population(3, ALL_RUN, basedir=tmp_path / "whole", **given)
     whole.train(6)

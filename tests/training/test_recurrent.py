@@ -147,10 +147,7 @@ def make_algorithm(kind, model, buffer, space, *, trainer=None, sequence_length=
 
 
 def played(model, buffer, start, *, cut_gradients=0):
-    """Return heads, values, last observations' values, and states before each step.
-
-    The steps are played one after the other.
-    """
+    """Return heads, values and states, computed step by step."""
     heads, values, states = [], [], []
     last = torch.zeros(buffer.truncated_observations.shape[:3])
     state, n_cut = start, [0] * ENVS
@@ -313,10 +310,7 @@ def test_state_begins_at_zero(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("n_steps", "is_zero"), [(4, True), (6, False)])
 def test_what_follows_a_rollout_is_valued_from_its_own_state(n_steps, is_zero, tmp_path):
-    """The state after all steps is zero where the last one ended an episode.
-
-    Cases: all environments end, or none.
-    """
+    """The state after all steps is zero where the last one ended an episode."""
     trainer = make_trainer(Recall(), {"shared": REMEMBERS}, n_steps=n_steps, basedir=tmp_path)
     trainer.collect()
     state = trainer.groups["shared"].buffer.states[-1]

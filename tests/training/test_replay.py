@@ -92,10 +92,7 @@ def fill(batch, value):
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_sample_covers_what_is_filled_and_only_that(backend):
-    """All filled transitions are drawn, no others, with matching parts.
-
-    The same holds in a full ring.
-    """
+    """All filled transitions are drawn, no others, in a full ring too."""
     batch = make_buffer(2, 2, 1, device=BACKENDS[backend].device)
     n_drawn = 40 if is_simulated(backend) else 200
     buffer = make(batch, 5 * 2 + 1, n_drawn=n_drawn, backend=backend)

@@ -105,10 +105,7 @@ def in_float64(arrays: Arrays, gamma: float, lam: float) -> tuple[np.ndarray, np
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_warp_drives_rule_gives_its_golden_numbers(backend: str) -> None:
-    """The last return is its undiscounted value, or an end's reward.
-
-    Every end is by the dynamics.
-    """
+    """The last return is its undiscounted value, or an end's reward."""
     golden = {"rewards": [1, 2, 3], "values": [0.5, 0.6, 0.7], "last": 99}
     for flags in ({"terminated": [0, 1, 0]}, {"truncated": [0, 1, 0], "cuts": [99]}):
         advantages, returns = _scan(backend, _column(**golden, **flags), gamma=0.9, compat=True)

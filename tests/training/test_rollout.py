@@ -1,7 +1,4 @@
-"""Rollout: stored data equal the events, for every arrangement.
-
-Arrangements of policies, agents and arrays.
-"""
+"""Rollout: stored data equal the events, for every arrangement of agents."""
 
 from __future__ import annotations
 

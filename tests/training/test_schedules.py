@@ -14,10 +14,7 @@ from warpdrive_min.training.config import ParamScheduler, is_number, is_schedule
 
 
 def test_schedule_is_a_straight_line_between_its_points():
-    """2 until 100, 1 at 200, 0 from 400: 1.75 after 1/4 of part one, 0.25 after 3/4.
-
-    The second value is three quarters into the second part.
-    """
+    """2 until 100, 1 at 200, 0 from 400: 1.75 at 125, 0.25 at 350."""
     schedule = ParamScheduler([[100, 2.0], [200, 1], [400, 0.0]])
     got = [schedule.get_param_value(timestep) for timestep in (0, 100, 125, 200, 350, 400, 10**12)]
     assert got == [2.0, 2.0, 1.75, 1.0, 0.25, 0.0, 0.0]

@@ -85,10 +85,7 @@ def test_noise_follows_its_schedule(tmp_path):
 
 @pytest.mark.parametrize(("backend", "name"), runs_here("PPO", "PPO, continuous", "shared"))
 def test_every_backend_learns_the_same(backend, name, tmp_path):
-    """Its first iteration has `cpu`'s losses, in Numba's simulator too.
-
-    Elsewhere an episode ends.
-    """
+    """Its first iteration has `cpu`'s losses, in Numba's simulator too."""
     rows, n_steps = [], 2 if is_simulated(backend) else 12
     for where in ("cpu", backend):
         wrapper = {"exact": True, "auto_reset": True}
@@ -189,10 +186,7 @@ def test_best_return_is_what_its_weights_evaluate_to(name, tmp_path):
 
 @pytest.mark.parametrize("keeps_none", ["keep_best", "two learners"])
 def test_run_without_a_best_checkpoint_stands_for_its_latest(keeps_none, tmp_path, monkeypatch):
-    """With keep_best false or several learners nothing is evaluated; no best exists.
-
-    Returns of several learners may be opposed.
-    """
+    """With keep_best false or several learners nothing is evaluated."""
     monkeypatch.setattr(Trainer, "evaluate", lambda *_, **__: pytest.fail("nothing is to be judged"))
     if keeps_none == "keep_best":
         trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, keep_best=False)

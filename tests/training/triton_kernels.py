@@ -146,10 +146,7 @@ def rollout_of(shape: tuple[int, int, int], n_seen: int) -> dict[str, torch.Tens
 
 
 def learn(*, is_shared: bool, is_ppo: bool, precision: Precision, own_columns: int | None = None) -> None:
-    """Compute a small network's gradients in one pass, and a loss's, maybe shared.
-
-    Shared means common observations.
-    """
+    """Compute gradients of a small network in one pass, and of a loss."""
     shapes = [*shapes_of(6, 64, 32, SPACE.n_outputs), *shapes_of(6, 64, 32, 1)]
     vector = torch.randn(sum(map(math.prod, shapes)))
     views = views_of(vector, shapes)

@@ -98,10 +98,7 @@ class Towns(CUDAEnvironmentContext):
     # ------------------------------------------------------------ in kernels
 
     def get_data_dictionary(self):
-        """Return the state (restored by resets) and the shared parameters.
-
-        It adds them in each possible way.
-        """
+        """Return the state (restored by resets) and the shared parameters."""
         feed = DataFeed()
         for name in ("wealth", "paid"):
             feed.add_data(name, getattr(self, name), save_copy_and_apply_at_reset=True, log_data_across_episode=True)

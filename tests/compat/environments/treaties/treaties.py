@@ -12,10 +12,7 @@ from warp_drive.utils.data_feed import DataFeed
 from warp_drive.utils.gpu_environment_context import CUDAEnvironmentContext
 
 SAVINGS, MITIGATION, PROPOSAL, ACCEPTANCE = range(4)
-"""Columns of an action.
-
-Two shares in levels, an offered mitigation level, and a flag to join.
-"""
+"""Columns of an action: two levels, an offered level, and a flag to join."""
 HEAT_TRANSITION = np.array([[0.872, 0.009], [0.025, 0.975]], np.float32)
 """Rows: air and ocean after a step; columns: both before it."""
 LEVELS, TOLERANCE = 10, 2
