@@ -58,7 +58,7 @@ def examples(quick: int, thorough: int) -> Any:
 def fuzz(n: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
     """Check ``n`` examples of a strategy; large numbers get new examples each time."""
     suppressed = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    phases = [Phase.generate, Phase.shrink]  # explaining would run what fails a hundred times more
+    phases = [Phase.generate, Phase.shrink]  # an explanation would run the failing example a hundred times more
     profile = settings(max_examples=n, deadline=None, derandomize=n < 300, database=None, print_blob=True)
     profile = settings(profile, phases=phases, suppress_health_check=suppressed, report_multiple_bugs=n >= 300)
     profile(given(strategy)(check))()
@@ -350,7 +350,7 @@ def words_of_reading(command: str, file: Path, out: Path) -> list[str]:
 @pytest.mark.parametrize("command", READING)
 @examples(5, 1000)
 def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch):
-    """A file with a good and a changed record: the error is named, without traceback."""
+    """The error names the changed record, without a traceback."""
     monkeypatch.chdir(tmp_path)
     file, out = tmp_path / "records.jsonl", tmp_path / "out"
     n = 1 if n < 10 and command in ("paper", "plot") else n  # they draw for seconds

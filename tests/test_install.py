@@ -34,11 +34,11 @@ def installed(tmp_path_factory):
     (wheel,) = folder.glob("*.whl")
     (packages,) = (folder / "env").glob("lib/python*/site-packages")
     subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(packages), str(wheel)], check=True)
-    # What it depends on is found where we have it; the .pth file of a checkout there is not read from here.
+    # Dependencies come from our packages; .pth files there, as of a checkout, are not read from this path.
     others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (packages / "dependencies.pth").write_text("\n".join(others))
 
-    # What is measured is refused in Numba's simulator, which the tests have switched on.
+    # Measuring is refused in Numba's simulator, which the tests enable.
     own = {name: value for name, value in os.environ.items() if name not in ("NUMBA_ENABLE_CUDASIM", "PYTHONPATH")}
 
     def run(*words):

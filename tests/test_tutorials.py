@@ -19,7 +19,7 @@ PAGES = {str(page.relative_to(ROOT)): page for page in [ROOT / "README.md", *sor
 
 
 def pages_with_blocks(needs_gpu):
-    """Return names of pages with a runnable block that needs a GPU, or needs none."""
+    """Return names of pages with a runnable block, with or without GPU."""
     return [
         name
         for name, page in PAGES.items()

@@ -190,7 +190,7 @@ class Attack:
             assert self.unfinished() <= unfinished, f"{which}: left {self.unfinished() - unfinished}"
             assert self.told(errors) in (0, self.records()), f"{which}: {self.records()} records; {errors}"
         seen = {"signal": signal.Signals(number).name, "moment": moment, "resumed": bool(before), "ended": code != 0}
-        if code == 0:  # it was faster, and has come to its end
+        if code == 0:  # it finished before the signal
             self.check()
             shutil.rmtree(self.out)
             return seen | {"records": 0}
@@ -318,7 +318,7 @@ def announced(said: str) -> int:
     """Return the number of records that a command reports as kept."""
     points = re.findall(r"^(?:.*sweep: )?\d+/\d+ .*: ok", said, re.MULTILINE)
     pairs = re.findall(r"pairs: \d+/\d+ .*: \d", said)
-    begun = re.findall(r"^\d+/\d+ [^:]*$", said, re.MULTILINE)  # a pair is kept when the next one begins
+    begun = re.findall(r"^\d+/\d+ [^:]*$", said, re.MULTILINE)  # a pair is written when the next one begins
     return len(points) + 2 * len(pairs) + 2 * max(0, len(begun) - 1)
 
 
@@ -342,7 +342,7 @@ def run_forked(work: Callable[[], None]) -> None:
 
 def main(folder: Path, n: int, numbers: Sequence[int], names: Sequence[str], *, forked: bool = False) -> None:
     """Attack the named commands one after the other."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and hands that on
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, as do child processes
     if forked:
         import torch
 

@@ -61,7 +61,7 @@ def lines_of(chart: Chart) -> Iterator[str]:
 
 
 def text_of(point: DataPoint) -> str:
-    """Write a point to three digits, with the ends of its interval and its label."""
+    """Write a point to three digits, with its interval and label."""
     ends = "" if point.low == point.high else f" ({point.low:.3g} to {point.high:.3g})"
     return f"{point.x:.3g}:{point.y:.3g}{ends}{point.label and f' {point.label!r}'}"
 

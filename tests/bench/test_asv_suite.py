@@ -60,7 +60,7 @@ def test_point_is_set_up_and_checked_once():
 
 
 def test_wrong_point_is_not_timed_and_absent_one_left_out():
-    """A failed check is an error in ASV; a skip is its way to leave a parameter out."""
+    """A failed check is an error in ASV; a skip omits a parameter."""
 
     def setup(point):
         if point["index"] == 0:
@@ -85,7 +85,7 @@ def test_point_that_a_backend_lacks_is_left_out():
 
 
 def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
-    """1,000 env steps in 5 us are 5e-9 s each, lower is better; ASV gets all samples."""
+    """1,000 env steps in 5 us are 5e-9 s each; ASV gets all samples."""
     monkeypatch.setattr(throughput._Timer, "settle", lambda timer, plan: None)
     monkeypatch.setattr(throughput._Timer, "measurement", lambda *_: Measurement(samples_ns=(5_000.0, 6_000.0)))
     view = throughput._view(case(lambda point: timed()))

@@ -315,7 +315,7 @@ def test_full_standard_output_is_one_line(tmp_path):
     ]
 
 
-# ------------------------------------------------------------------ folders that cannot be written
+# ------------------------------------------------------------------ unwritable folders
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_writes_name_the_path_not_a_temporary_one(tmp_path):
     ("sha", "is_fine"), [("v1.0", True), ("my-branch/x", True), ("--output=x", False), ("a b", False)]
 )
 def test_commit_in_the_environment_is_checked_before_anything_is_measured(sha, is_fine, tmp_path, monkeypatch):
-    """A record must be able to hold it, and git must not take it for an option."""
+    """A record must be able to hold it, and git must not read it as an option."""
     monkeypatch.setenv("BENCH_GIT_SHA", sha)
     conditions = ("--where", "env=cartpole", "--where", "backend=cpu")
     words = ("run", "--preset", "smoke", "--case", "env_step", *conditions, "--no-plot", "--out", tmp_path)

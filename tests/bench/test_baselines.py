@@ -46,7 +46,7 @@ ALL = [of("cpu", 1e6), of(PLAIN, 1e7), of("host", 2e7), of("pycuda", 8e8)]
     ids=["C++", "NumPy", "a peer's variant", "a peer", "a GPU", "training", "a size", "a run", "the oracle"],
 )
 def test_headline_is_over_the_best_code_on_a_cpu(records, name, times):
-    """The fastest CPU code of equal work and run is the baseline, named at the ratio."""
+    """The fastest CPU code of the same work and run is the named baseline."""
     made = headline(records)
     texts = {column.name: column.text(ALL[-1]) for column in made.columns}
     assert (texts["times the best CPU code"], texts["best CPU code"]) == (times, name)
@@ -95,7 +95,7 @@ def test_exact_builds_are_no_opponent():
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
 def test_tables_say_over_which_code(case):
-    """Rows have ratios to the best (named) and plain NumPy, old ones to the reference."""
+    """Rows have ratios to the best and to plain NumPy, old ones to the reference."""
     shown = [each.model_copy(update={"case": case}) for each in ALL]
     made = TABLES[case](shown)
     header = [column.name for column in made.columns]

@@ -41,7 +41,7 @@ def test_noise_by_hand():
 
 
 def test_noise_from_run_to_run_is_that_of_processes():
-    """If a record's two processes differ by 10 %, runs are processes, not their mean."""
+    """If a record's processes differ by 10 %, each process counts as a run."""
     pair = steady(1.0, 1.0)
     change = {"samples_ns": [1.0, 1.0, 1.1, 1.1], "process": [0, 0, 1, 1]}
     a, b = (each.model_copy(update=change) for each in (pair.a, pair.b))
@@ -50,7 +50,7 @@ def test_noise_from_run_to_run_is_that_of_processes():
 
 
 def test_noise_of_a_comparison_is_that_of_its_rounds():
-    """Each round of all comparisons counts; over four of 2 % a comparison has 1 %."""
+    """Each round of all comparisons counts; four of 2 % give 1 %."""
     pair = steady(1.0, 1.0)
     rounds = [[0.02, 0.02], [-0.02], [0.02], [-0.02]]
     (got,) = noise([replace(pair, comparison=Comparison.of(pair.a, pair.b, rounds))] * 3)
@@ -67,7 +67,7 @@ def test_turns_take_out_what_both_sides_share():
 
 
 def test_noise_of_many_rounds_is_that_of_the_machine():
-    """200 rounds with 3 % scatter give 3 %, and 3 % times sqrt(2) between two runs."""
+    """200 rounds with 3 % scatter give 3 %, times sqrt(2) between two runs."""
     random = np.random.default_rng(0)
     (got,) = noise([steady(*np.exp(random.normal(0, 0.03, 2))) for _ in range(200)])
     assert got.run == pytest.approx(0.03, rel=0.1)

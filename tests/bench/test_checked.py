@@ -36,7 +36,7 @@ def test_each_case_has_its_oracle(table):
 
 
 def test_records_have_the_oracles_of_their_case(table, evidence):
-    """Each has a reference on the page, schema 2 also before the timing if required."""
+    """The page names each record's references, before the timing too."""
     for record in evidence:
         checks, row = record.correctness, table[record.case]
         assert checks is not None

@@ -167,7 +167,7 @@ def test_newest_evidence_decides():
 
 
 def test_ratio_is_of_one_run_and_names_its_baseline():
-    """10 M over 1 M in one run is 10 (9/1.1 to 11/0.9), not over a newer run."""
+    """In one run 10 M over 1 M is 10, between 9/1.1 and 11/0.9."""
     records = [
         on_gpu(1e7, run_id="both", started_at="2026-01-01T00:00:00"),
         record(1e6, point=point("cpu", 100), run_id="both", started_at="2026-01-01T00:00:00"),
@@ -190,7 +190,7 @@ def on_card(card: str, rate: float, backend: str, day: int, **changes):
 
 
 def test_ratio_of_two_cards_decides_nothing():
-    """The older run has both sides on one GPU and decides; otherwise a reason appears."""
+    """A run with both sides on one GPU decides; without one a reason appears."""
     over_numba = Query(quantity="Ratio", of=FAST, over=Filter(case="env_step", axes={"backend": "numba"}))
     two = [on_card("first", 9e6, "pycuda", 2), on_card("second", 1e6, "numba", 2)]
     one = [on_card("first", 4e6, "pycuda", 1), on_card("first", 2e6, "numba", 1)]
@@ -206,7 +206,7 @@ def test_ratio_of_two_cards_decides_nothing():
 
 
 def test_table_has_no_ratio_of_two_cards():
-    """A point has a ratio to a baseline on its own GPU, and none to one on another."""
+    """A point has a ratio only to a baseline on its own GPU."""
     near, far = on_card("first", 4e6, "pycuda", 1), on_card("second", 4e6, "pycuda", 1)
     base = on_card("first", 2e6, "numba", 1)
     for found, text in ((near, "2"), (far, NOTHING)):
@@ -245,9 +245,10 @@ def beside(times: float, peer: str, day: int = 2, card: str = "first"):
 
 
 def test_peer_in_turns_goes_before_its_figure_of_another_run():
-    """Interleaved with the faster variant ours is 8x, not 16x as for a constant 0.5 M.
+    """Interleaved with the faster variant ours is 8x as fast, not 16x.
 
-    Newer interleaved runs of a variant replace older ones; another peer is ignored.
+    16x would be the ratio to a constant 0.5 M. Newer interleaved runs of a variant replace older ones; another peer is
+    ignored.
     """
     goal = claim(Query(quantity="Ratio", of=FAST, peer="theirs", theirs=0.5e6), low=10, unit="times")
     sides = [beside(30, "theirs-slow"), beside(4, "theirs-fast", day=1), beside(8, "theirs-fast")]
@@ -263,7 +264,7 @@ def test_peer_in_turns_goes_before_its_figure_of_another_run():
 
 
 def test_peer_that_was_faster_elsewhere_widens_the_interval():
-    """Interleaved ours is 12x, but a peer's 1 M once made it 8x: 10x is not proven.
+    """Interleaved ours is 12x, but a peer's older 1 M makes it 8x: 10x is unproven.
 
     A 1 M measured on an H200 does not affect interleaved runs on an H100. They decide the goal too, as a ratio on one
     GPU.
@@ -343,7 +344,7 @@ def test_time_to_learn_is_the_median_over_all_seeds():
 
 
 def test_time_to_learn_needs_enough_seeds():
-    """A run with five seeds precedes a newer one with two; a seed counts once."""
+    """An older run with five seeds precedes a newer one with two."""
     five = query("Learned", n_seeds=5)
     two = [each.model_copy(update={"run_id": "newer", "started_at": "2030-01-01"}) for each in learned(10, [1.0, 1.0])]
     assert five.estimate([*learned(10, [3.0] * 5), *two]).value == 3.0
@@ -352,7 +353,7 @@ def test_time_to_learn_needs_enough_seeds():
 
 
 def test_time_to_learn_without_bound_decides_nothing():
-    """A median of 9 s meets "at most 10 s", but one seed failed; JSON has no infinity."""
+    """The median of 9 s meets "at most 10 s", but one seed failed."""
     slow = claim(query("Learned"), low=10, bound="at most", hardware="host")
     judged = judge(slow, learned(10, [1.0, 9.0, None]))
     assert judged.verdict == "inconclusive"
@@ -361,7 +362,7 @@ def test_time_to_learn_without_bound_decides_nothing():
 
 
 def test_select_tells_an_absent_axis():
-    """Seeds in TF32 have an extra axis, and must not be counted with those in fp32."""
+    """TF32 seeds have an extra axis, and must not count with fp32 seeds."""
     records = learned(10, [1.0, 1.0, 1.0]) + learned(10, [5.0, 5.0, 5.0], precision="tf32")
     assert query("Learned").estimate(records).value == 1.0
     tf32 = replace(TEN, axes=TEN.axes | {"precision": "tf32"})
@@ -385,7 +386,7 @@ def test_time_to_learn_on_a_shared_gpu_is_no_evidence(how):
 
 
 def test_times_sooner_divides_the_medians():
-    """2 s in many environments against 6 s in few: 3x sooner, and 300x in env steps."""
+    """2 s in many environments against 6 s in few are three times sooner."""
     many = replace(TEN, axes={"n_envs": 1_000})
     records = learned(10, [5.0, 6.0, 7.0]) + learned(1_000, [1.0, 2.0, 3.0])
     sooner = query("TimesSooner", many, over=TEN)
@@ -406,7 +407,7 @@ def test_times_sooner_divides_the_medians():
     ids=["all", "one not measured", "one missed", "one missed, one not measured"],
 )
 def test_every_seed_must_learn(seconds, verdict, note):
-    """A seed without a record leaves it open; one that missed the threshold fails it."""
+    """A seed without a record is undecided; a missed threshold fails."""
     every = claim(query("Reached", n_seeds=5), low=5, hardware="host")
     judged = judge(every, learned(10, seconds))
     assert (judged.verdict, judged.estimate.note) == (verdict, note)
@@ -486,7 +487,7 @@ def test_own_claim_of_learning_needs_every_seed():
 
 
 def test_ledger_names_points_that_the_suite_has():
-    """Each claim has points of a preset as its measure, or a reason why it has none."""
+    """Each claim has points of a preset as its measure, or a reason."""
     assert all(each.query is not None or each.cannot for each in CLAIMS)
     assert len({each.name for each in CLAIMS}) >= len(CLAIMS) - 2
     missing = {each.name for each in CLAIMS if each.query is not None and not all(map(points, each.query.filters))}
@@ -497,7 +498,7 @@ NUMBER = re.compile(r"(\d[\d,.]*\d|\d)( million)?")
 
 
 def test_claims_about_the_time_to_learn_leave_whole_runs_out():
-    """A run to the end of its run config is not timed; a population has other seeds."""
+    """Complete runs are not timed; a population has other seeds."""
     queries = [each.query for each in CLAIMS if each.query is not None]
     filters = [of for query in queries for of in (query.of, query.over) if of is not None and of.case == "learn"]
     assert filters
@@ -542,13 +543,13 @@ def test_quoted_numbers_by_hand():
 
 
 def test_ledger_links_every_source():
-    """Each source has an address (a page or a place in the report), and vice versa."""
+    """Each source has an address, and each address a source."""
     assert {each.source for each in CLAIMS} == set(LINKS)
     assert all(re.fullmatch(r"https://[^ ]+|#[a-z]+", link) for link in LINKS.values())
 
 
 def test_ledger_has_every_row_of_the_reference():
-    """Each point of `train` measured for others is a goal, also in its own precision."""
+    """Each point of `train` measured elsewhere is a goal, in its precision too."""
     goals = [each for each in CLAIMS if each.source == "goals of this project" and each.query]
     for anchor in ANCHORS:
         if anchor.env_steps_per_s is not None:
@@ -575,7 +576,7 @@ def test_ledger_knows_what_a_transition_is(transition):
 
 
 def test_ledger_asks_for_what_case_learn_has():
-    """Every task of the case is a goal; its queries need the case's number of seeds."""
+    """Every task is a goal, and its queries need the case's number of seeds."""
     of_learn = [each for each in CLAIMS if each.query and each.query.of.case == "learn"]
     assert {each.query.n_seeds for each in of_learn} == {len(SEEDS)}
     goals = [each.query.of.axes for each in of_learn if each.query.quantity == "Reached"]

@@ -28,7 +28,7 @@ POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 
     ],
 )
 def test_verdict_of_each_kind(times_b, verdict):
-    """5 % at 0.1 % noise is found, 0 % is the same, and at 20 % noise is undecided."""
+    """5 % is found at 0.1 % noise, and undecided at 20 % noise."""
     (row,) = judge([pair_of([1.0, 1.0005, 0.9995, 1.0, 1.001, 0.999], times_b, in_turns=True)])
     assert row.verdict == verdict
 

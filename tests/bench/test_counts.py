@@ -125,7 +125,7 @@ def test_callgrind_counts_a_kernel_exactly(tmp_path):
 
 @pytest.mark.skipif(not counts.availability().available, reason=str(counts.availability()))
 def test_broken_points_do_not_stop_the_others(monkeypatch):
-    """A point that fails in set-up is reported with a reason; the next one is counted."""
+    """A failed set-up is reported with a reason; the next point is counted."""
     for name in ("freeze", "disable"):
         monkeypatch.setattr(server.gc, name, lambda: None)
     monkeypatch.setattr(host, "TARGET", host.TARGET)
@@ -189,7 +189,7 @@ def counted(monkeypatch, tmp_path):
 
 
 def test_records_have_a_part_each(counted):
-    """A record is a kernel or the path, exact, by point; reading it is idempotent."""
+    """A record is a kernel or the path, exact, with its point as identity."""
     jobs = sides.counted_jobs(["pendulum"])
     records = sides.counted(jobs, CONTEXT)
     assert [record.point["kernel"] for record in records] == ["step", PATH] * len(jobs)
@@ -216,7 +216,7 @@ def test_what_cannot_be_counted_says_why(counted, monkeypatch):
     jobs = sides.counted_jobs(["pendulum"])[:1]
     broken = counts.Count(error="KeyError", reason="'torque'")
     monkeypatch.setattr(counts, "count", lambda *_: [broken])
-    for _ in range(2):  # it is not kept
+    for _ in range(2):  # it is not cached
         (record,) = sides.counted(jobs, CONTEXT)
         assert (record.status, record.reason) == ("failed", "KeyError: 'torque'")
 
@@ -242,7 +242,7 @@ def test_command_prints_and_keeps_counts(counted, tmp_path):
 
 
 def test_gate_of_counts(counted, monkeypatch, tmp_path):
-    """0.1 % is nothing, the threshold is in between, beyond it is worse or better."""
+    """A kernel is the same at 0.1 %, and worse or better beyond the threshold."""
     grown = {"step": 1.0005, "sample": 1.01, "reset": 1.05, PATH: 0.9}
 
     def times(share):

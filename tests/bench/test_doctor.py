@@ -50,7 +50,7 @@ def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
 
 
 def test_throttling_and_foreign_processes_are_problems(gpu):
-    """A hot GPU at its power cap with a foreign process: two problems and remedies."""
+    """A hot GPU at its power cap with a foreign process has two problems."""
     gpu.reasons, gpu.pids, gpu.degrees = [4 | 64], [os.getpid(), 1], 90
     found = gpu_findings()
     assert found["throttling"].level == found["processes"].level == "problem"
@@ -209,7 +209,7 @@ def test_missing_backends_are_notes_with_their_install_line():
 
 
 def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
-    """The exit code is 1 where there is a problem, else 0; JSON has the same findings."""
+    """The exit code is 1 with a problem, else 0; JSON has the same findings."""
     well = doctor.Finding("well", "ok", "all is well")
     ill = doctor.Finding("ill", "problem", "it hurts", "rest")
     monkeypatch.setattr(doctor, "examine", lambda: [well])

@@ -31,7 +31,7 @@ The end.
 
 @pytest.fixture
 def sweeps(tmp_path, monkeypatch):
-    """Enter a folder with records of two backends at 100 envs, one out of order."""
+    """Enter a folder with records of two backends, one file out of order."""
     monkeypatch.chdir(tmp_path)
     for name, backends in (("a", ("host", "cpu")), ("b", ("host",))):
         for index, backend in enumerate(backends):
@@ -109,7 +109,7 @@ def test_published_tables_are_those_of_their_records(monkeypatch):
 
 
 def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
-    """A point has one row of its newer run; rows of two commits name theirs."""
+    """A point has one row, of its newer run; rows name their commits."""
     git = {"sha": "1234567890" * 4, "dirty": False}
     append(sweeps / "d.jsonl", measured("host", "2026-01-02T00:00:00+00:00", "d", git=git))
     shown = printed(["sweeps/*.jsonl"], ["env_step"], only_latest=True)
@@ -146,6 +146,6 @@ def test_table_without_records_says_why(sweeps):
 
 
 def test_every_case_has_a_table():
-    """`run` prints the tables of all cases at its end, in the order of the cases."""
+    """`run` prints the tables of all cases at its end, in order."""
     assert list(VIEWS) == list(CASES)
     assert set(CASES) <= set(TABLES)

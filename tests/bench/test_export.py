@@ -25,7 +25,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 def timing(ns: float, backend: str = "host", **changes):
-    """Return a CartPole record with samples of ``ns`` a step, plus or minus a tenth."""
+    """Return a CartPole record with samples of ``ns`` a step, +-10 %."""
     fields = {
         "case_version": CASES["env_step"].version,
         "point": point(backend, 100),
@@ -145,7 +145,7 @@ def test_asv_needs_a_commit(tmp_path):
 
 
 def test_asv_publishes_and_finds_a_step(tmp_path):
-    """In a new repository `asv publish` finds the one of eight commits 12 % slower."""
+    """`asv publish` finds the one of eight commits that is 12 % slower."""
     pytest.importorskip("asv")
 
     git(tmp_path, "init", "--quiet")
@@ -186,7 +186,7 @@ def test_command_exports_a_shipped_sweep(form, tmp_path):
 
 
 def test_csv_and_parquet_hold_the_frame(tmp_path):
-    """Values of every record are the same in both files, also those of a failed one."""
+    """Both files have equal values of every record, failed ones too."""
     append(tmp_path / "r.jsonl", timing(5.0))
     append(tmp_path / "r.jsonl", record(status="failed", reason='too hot;\n"100" degrees'))
     frame = records(tmp_path / "r.jsonl")

@@ -29,7 +29,7 @@ def test_published_records_show_what_was_reviewed(file: str) -> None:
 
 
 def test_bars_follow_each_other() -> None:
-    """For 3 and 1 ms the shares are 3/4 and 1/4; the second bar follows the first."""
+    """Shares of 3 and 1 ms are 3/4 and 1/4; bars follow each other."""
     axes = {"n_steps": 5, "network": "32-32", "precision": "fp32", "mode": "graph", "algorithm": "A2C"}
     notes = {"rollout_s": 0.003, "update_s": 0.001}
     split = chart([record(case="train", scope="train", point=point("pycuda", 10, **axes), notes=notes)], "split")
@@ -78,7 +78,7 @@ def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
 
 
 def test_both_painters_draw_the_same_values() -> None:
-    """Every dot of a line figure is in the page's data and in matplotlib's lines."""
+    """Each dot of a line figure is in the page's data and in matplotlib's."""
     found = [
         record(rate * n, point=point(backend, n), threads=None)
         for backend, rate in (("numba", 1e6), ("pycuda", 3e6))

@@ -43,7 +43,7 @@ def test_row_has_what_the_record_has():
 
 
 def test_what_a_record_lacks_is_missing():
-    """Another case's axis is NA in a typed column; a failed record is no evidence."""
+    """Another case's axis is NA in a typed column."""
     failed = record(status="failed", reason="too hot", metrics=None, samples_ns=None, correctness=None)
     frame = frame_of([record(), failed, seed_record(3, 1.5)])
     assert frame["seed"].dtype == "Int64"
@@ -68,7 +68,7 @@ def test_no_record_is_an_empty_frame():
 
 
 def test_paths_are_files_folders_patterns_and_the_archive(tmp_path):
-    """One or several of them, as text or as paths, give the rows of all records."""
+    """Any number of paths, as text or as paths, gives the rows of all records."""
     for name in ("a", "b"):
         append(tmp_path / f"{name}.jsonl", record(run_id=name))
     assert records(tmp_path / "a.jsonl")["run_id"].tolist() == ["a"]

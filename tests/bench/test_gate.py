@@ -101,7 +101,7 @@ def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
 
 
 def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
-    """5 % on all points is a regression in nine of ten rows or more, a pass in none."""
+    """5 % on all points is a regression in nine of ten rows or more."""
     report = report_of(h200, again(h200, 3, slower=0.05), tmp_path)
     outcomes = [row.verdict for row in report.rows]
     assert report.code == Code.REGRESSION
@@ -116,7 +116,7 @@ def test_nothing_changed_passes_every_time(h200, tmp_path):
 
 
 def test_noise_is_inconclusive(h200, files):
-    """Scatter of 10 % and more is inconclusive at a threshold of 3 %: neither 0 nor 1."""
+    """Scatter of 10 % is inconclusive at a threshold of 3 %: neither 0 nor 1."""
     noisy = again(h200, 4, noise=0.2), again(h200, 5, noise=0.2)
     said = files(*noisy, "--annotations", exits=Code.INCONCLUSIVE)
     assert "::warning title=bench gate%3A inconclusive::" in said
@@ -124,7 +124,7 @@ def test_noise_is_inconclusive(h200, files):
 
 
 def test_two_noisy_cores_are_never_wrong(tmp_path):
-    """On a CPU with 20 % scatter, 20 pairs of the same code give no regression."""
+    """20 pairs of equal code at 20 % scatter give no regression."""
     base = [record(samples_ns=[1e6] * 20, point=point("host", n)) for n in (1, 10, 100)]
     codes = [
         report_of(again(base, 300 + i, noise=0.2), again(base, 400 + i, noise=0.2), tmp_path).code for i in range(20)
@@ -220,7 +220,7 @@ def calibrated(each: Record, run: float, smallest: float) -> Calibration:
 
 
 def test_threshold_is_never_below_the_smallest_detectable(h200):
-    """If A/A runs detect 8 % at least, 5 % is inconclusive and 20 % a regression."""
+    """If A/A runs detect 8 % at least, 5 % is inconclusive, 20 % a regression."""
     calibration = calibrated(h200[0], run=0.01, smallest=0.08)
     outcomes = {}
     for slower in (0.0, 0.05, 0.2):
@@ -248,7 +248,7 @@ def in_rounds(*logs: float):
 
 
 def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
-    """Four rounds cannot detect 3 % in a family of 20; with calibrated ones they can."""
+    """Four rounds cannot detect 3 % among 20 points; with calibrated ones they can."""
     same = [in_rounds(-0.004, 0.004, 0.002, -0.002) for _ in range(19)]
     slower = in_rounds(0.026, 0.034, 0.032, 0.028)
     known = calibrated(slower.b, run=0.0032, smallest=0.004)

@@ -62,7 +62,7 @@ def simulated_pair(each: Record, pair: float, slow_down: float, random: np.rando
 
 
 def test_gate_finds_three_percent_and_passes_the_same_code(tmp_path):
-    """19 of 20 gates find the slow-down at each of 12 points; all 20 others pass."""
+    """19 of 20 gates find the slow-down at 12 points; all 20 others pass."""
     some = points(12)
     store([floor(each) for each in some], some[0], "", tmp_path)
     calibration = read(some[0].machine, tmp_path)
@@ -78,7 +78,7 @@ def test_gate_finds_three_percent_and_passes_the_same_code(tmp_path):
 
 
 def test_interval_over_rounds_covers_what_turns_do_not():
-    """95 % intervals over rounds cover a ratio of 1, those over all pairs rarely do."""
+    """95 % intervals over rounds cover a ratio of 1; those over pairs rarely do."""
     (each,), random = points(1), np.random.default_rng(2)
     covered = {"rounds": 0, "turns": 0}
     for _ in range(300):

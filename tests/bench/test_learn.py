@@ -81,7 +81,7 @@ def test_policy_that_plays_otherwise_elsewhere_is_refused(once, monkeypatch):
 
 
 def test_seed_that_does_not_get_there_is_recorded(monkeypatch):
-    """After its last episode a run has a curve, a last return, and no time."""
+    """After its last episode a run has a curve and a return, but no time."""
     config = shipped("cartpole", "_a2c")
     short = config.replace(trainer=config.trainer.replace(num_episodes=100))
     monkeypatch.setattr(learning, "shipped", lambda *_: short)
@@ -149,7 +149,7 @@ def test_population_trains_until_each_member_is_there(population):
 
 
 def test_members_that_miss_the_threshold_count():
-    """A median needs an interval's end; if a member misses, there is no last one."""
+    """A median needs an interval's end; a miss leaves no last member."""
     members = {"env_steps_to_threshold": [5, 7, 9, None], "seconds_to_threshold": [1.0, 2.0, 3.0, None]}
     assert learning.figures_of_members(members, 1) == {}
     many = {name: [*values[:3]] * 30 + [None] for name, values in members.items()}
@@ -208,7 +208,7 @@ def test_training_speed_without_a_curve_is_named():
 
 
 def test_every_seed_is_shown_beside_the_mean():
-    """One of five seeds ends at 145: the table names it, the chart marks each end."""
+    """One of five seeds ends at 145: the table names it as the worst."""
     ends = (500.0, 145.0, 500.0, 500.0, 499.0)
     records = [seed_record(seed, 9.0, after) for seed, after in enumerate(ends)]
     table = learning_table(records)
@@ -225,7 +225,7 @@ def test_every_seed_is_shown_beside_the_mean():
 
 
 def test_first_episodes_to_end_do_not_count_alone():
-    """In Tag GridWorld the first episodes end by a catch: their mean is far too high."""
+    """Tag GridWorld's first episodes end by a catch, with far too high a mean."""
     wanted = ("tag_gridworld", "tagger", "PPO")
     task = next(task for task in TASKS if (task.env, task.learner, task.algorithm) == wanted)
     trainer = learning_run(task)
@@ -257,7 +257,7 @@ def test_warm_up_leaves_no_trace(task):
 
 
 def test_figures_follow_from_the_curve():
-    """By hand: row three is the first at 10; rows without ended episodes are skipped."""
+    """By hand: row three is the first at 10; rows without episodes are skipped."""
     curve = Curve(
         env_steps=[100, 200, 300, 400], seconds=[0.5, 1.0, 1.5, 2.0], mean_return={"p": [None, 9.0, 10.0, None]}
     )

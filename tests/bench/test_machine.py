@@ -48,7 +48,7 @@ def test_settings_are_those_that_decide_a_figure(monkeypatch):
 
 
 def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
-    """A clean checkout has its commit; a code change makes it dirty, with a hash."""
+    """A clean checkout has its commit; a code change adds a hash."""
     monkeypatch.delenv("BENCH_GIT_SHA", raising=False)
     assert machine.git_state(tmp_path)["sha"] is None
     assert "not a git repository" in machine.git_state(tmp_path)["unread"]
@@ -70,7 +70,7 @@ def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
 
 
 def test_git_state_takes_no_lock(tmp_path):
-    """Git would rewrite its index for a touched file, and leave a lock if killed."""
+    """Git would rewrite its index, and a kill would leave its lock."""
     (tmp_path / "bench").mkdir()
     (file := tmp_path / "bench" / "a.py").write_text("1\n")
     git(tmp_path, "init")
@@ -141,7 +141,7 @@ def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch)
 
 
 def test_bystanders_on_other_cores_do_not_count(tmp_path):
-    """Others use cores 2 and 3; on our cores 10 of 20 used ticks are ours."""
+    """Other cores' load is ignored: on ours 10 of 20 used ticks are foreign."""
     proc = tmp_path / "proc"
     ticks(proc, 0, p7=(1, 0))
     row = "cpu{} {} 0 0 {} 0 0 0 0 0 0\n"

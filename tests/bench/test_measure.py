@@ -18,7 +18,7 @@ def measure(watch, plan):
 
 
 def test_steady_point_gives_its_time_and_stops_at_the_narrow_interval():
-    """Runs of 3 ms: 20 samples of 20 ms or more, median 3 ms, five warm-up blocks."""
+    """Runs of 3 ms give 20 samples of 20 ms or more, median 3 ms."""
     watch = FakeWatch(lambda run: 3e6)
     got = measure(watch, Plan())
     assert got.median_ns == 3e6
@@ -31,7 +31,7 @@ def test_steady_point_gives_its_time_and_stops_at_the_narrow_interval():
 
 
 def test_warm_up_goes_on_until_the_medians_agree():
-    """A point that gets faster for a while is timed only once it is steady."""
+    """A point that gets faster is timed only once it is steady."""
     watch = FakeWatch(lambda run: 20e6 * (1 + max(0.0, 1 - run / 60)))
     got = measure(watch, Plan())
     assert got.warm_up["settled"]
@@ -74,7 +74,7 @@ def test_one_outlier_does_not_move_the_median():
 
 
 def test_disagreeing_clocks_are_noted():
-    """Device time 10 % below wall time is noted with both values; 1 % is not."""
+    """Device time 10 % below wall time is noted, 1 % is not."""
     watch = FakeWatch(lambda run: 20e6, device_share=0.9)
     assert "differ by 10.0%" in measure(watch, Plan()).notes["clocks"]
     watch = FakeWatch(lambda run: 20e6, device_share=0.99)
@@ -110,7 +110,7 @@ def test_wall_stopwatch_waits_before_and_after():
 
 
 def test_interval_of_the_median_has_the_published_ranks():
-    """For 20 samples the 95 % interval is from the 6th to the 15th, for 6 the range."""
+    """For 20 samples the 95 % interval is the 6th to 15th, for 6 the range."""
     assert median_interval(list(range(1, 21))) == (6, 15)
     assert median_interval([6, 5, 4, 3, 2, 1]) == (1, 6)
 

@@ -181,7 +181,7 @@ def test_bytes_over_the_bus_are_per_unit_of_work(fake, long_enough):
 
 
 def test_watching_a_point_counts_its_work_and_its_cost(fake, long_enough):
-    """Five samples of two runs of 1,000 steps, each 10 % slower with the sampler."""
+    """Two runs of 1,000 steps, each 10 % slower with the sampler."""
     clock = FakeWatch(lambda run: 55e6)
     timer = Timer(timed(clock.run, stopwatch=clock, device=DEVICE))
     timer.runs = 2
@@ -193,7 +193,7 @@ def test_watching_a_point_counts_its_work_and_its_cost(fake, long_enough):
 
 
 def test_energy_period_is_the_time_between_movements():
-    """A counter that moves every 100 ms has that period; a constant one has none."""
+    """A counter that moves every 100 ms has that period."""
     now = [0.0]
 
     def pause(seconds):

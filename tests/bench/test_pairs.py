@@ -86,13 +86,13 @@ def test_linear_drift_of_the_machine_cancels(slower):
     got = measured(fake.side(), fake.side(slower))
     assert got.a.unit_ns[-1] > 1.2 * got.a.unit_ns[0]
     assert [len(turns) for turns in got.comparison.log_ratios] == [TURNS] * ROUNDS["default"]
-    # The later side is set up slower, so it runs less often in a block: as long in time, which this drift does not see.
+    # The later side is set up slower and runs less often in a block, for the same time: this drift ignores it.
     assert got.ratio.value == pytest.approx(slower, rel=2e-3)
     assert got.ratio.between_processes
 
 
 def test_blocks_are_taken_in_turns():
-    """The order is A B B A, the faster of two samples counts, then both sides advance."""
+    """The order is A B B A; the faster of two samples counts."""
     order, slow = [], {1, 3, 6, 7, 11, 13, 17}
 
     class Noted:
@@ -110,7 +110,7 @@ def test_blocks_are_taken_in_turns():
 
 
 def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
-    """With a time per block, the fastest of all samples in it counts, of at least two."""
+    """With a time per block the fastest of its samples counts, of at least two."""
     now = [0.0]
     monkeypatch.setattr("bench.process.rounds.time.monotonic", lambda: now[0])
 
@@ -202,7 +202,7 @@ class Episodes:
 
 @pytest.mark.parametrize("slower", [1.0, 1.03])
 def test_load_that_follows_the_episode_cancels_to_the_bit(slower):
-    """Both sides time the same steps of the same episodes, so all ratios are equal."""
+    """Both sides time the same steps, so all ratios are equal."""
     got = measured(Episodes().start, Episodes(slower).start)
     assert got.a.unit_ns[-1] < 0.9 * got.a.unit_ns[0]
     assert [log for turns in got.comparison.log_ratios for log in turns] == [
@@ -276,7 +276,7 @@ def test_one_round_says_that_processes_were_not_compared():
 
 
 def test_what_differs_between_processes_is_in_the_interval():
-    """Processes are 0 or 2 % slower throughout: only rounds show it is no difference."""
+    """Processes differ by 2 %: only rounds show that it is no difference."""
     speeds = iter([1.0, 1.02, 1.0, 1.02, 1.02, 1.0, 1.02, 1.0])
 
     def start():
@@ -307,7 +307,7 @@ def test_skipped_and_failing_points_do_not_end_the_others():
 
 
 def test_rounds_at_once_are_set_up_together_and_timed_alone():
-    """All pairs' rounds are set up first, then timed one at a time, each for its pair."""
+    """All rounds are set up first, then timed one at a time, each for its pair."""
     order, lock = [], threading.Lock()
 
     def note(what):
@@ -385,9 +385,9 @@ def sides_that_break(errors, n, tried):
 
 
 def test_pair_that_fails_beside_others_is_measured_by_itself():
-    """A pair that failed next to others is retried alone, as they may hold the memory.
+    """A pair that failed next to others is retried alone.
 
-    If it fails alone too, it has failed; a pair that cannot run is not retried.
+    Others may have had the memory. If it fails alone too, it has failed; a pair that cannot run is not retried.
     """
     tried, said = [], []
     todo = sides_that_break({1: MemoryError("too many"), 2: Skip("no device; buy one")}, 3, tried)
@@ -424,7 +424,7 @@ def test_versions_of_different_cases_are_their_own():
 
 @pytest.mark.parametrize(("card", "shared"), [("one", True), ("another", False), (None, False)])
 def test_sides_share_a_card(card, shared):
-    """Two GPUs of one kind differ by as much as the differences to be found."""
+    """Two GPUs of one kind differ as much as the differences to be found."""
 
     def reply(uuid):
         return {"case_version": 1, "facts": {"device": "cuda"}, "machine": {"gpu_uuid_hash": uuid}}

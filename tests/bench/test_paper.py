@@ -134,7 +134,7 @@ def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pyt
 
 
 def test_escape_leaves_no_special_letter() -> None:
-    """Every letter that LaTeX takes for a command is written so that it is printed."""
+    """Every letter of a LaTeX command is escaped."""
     assert render.escape(r"a_b & 5 % \ {x} ~^#$ <|>") == (
         r"a\_b \& 5\,\% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\#\$ "
         r"\textless{}\textbar{}\textgreater{}"
@@ -156,12 +156,12 @@ def test_escape_leaves_no_special_letter() -> None:
     ],
 )
 def test_numbers_are_set_as_such(plain: str, want: str) -> None:
-    """Powers of ten, signs and units are typeset; names and ranges with a hyphen stay."""
+    """Powers of ten, signs, units are typeset; names and hyphenated ranges stay."""
     assert render.escape(plain) == want
 
 
 def test_long_table_is_cut_into_parts_that_stand_alone() -> None:
-    """120 rows give three parts; a group is named in a first row and where it is new."""
+    """120 rows give three parts; each starts with the name of its group."""
     columns = [Column("letter", lambda i: "a" if i < 60 else "b"), Column("value", str, float)]
     table = Table(columns=columns, rows=range(120), caption="Rows.", label="r", n_grouping=1)
     text = render.floating_table("m/tables/r", table)
@@ -192,7 +192,7 @@ def test_methods_say_what_the_records_say() -> None:
 
 
 def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
-    """An end is in the unit of the median, also where it has passed the next one."""
+    """An end has the unit of the median, even past the next unit."""
     assert interval_text(metric(25.01e6, 24.98e6, 25.04e6)) == "24.98 to 25.04 M"
     assert interval_text(metric(990e3, 981.25e3, 1001e3)) == "981.2 to 1001 k"
     assert interval_text(metric(0.5, 0.4, 0.6)) == "0.4000 to 0.6000"
@@ -201,7 +201,7 @@ def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
 
 
 def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
-    """Agent steps are a multiple of env steps; a ratio to others has its own interval."""
+    """Agent steps are a multiple of env steps; a ratio to others is not."""
     rate = {"env_steps_per_s": metric(100, 90, 120), "agent_steps_per_s": metric(500, 450, 600)}
     peer = record(case="peer", metrics={**rate, "ours_over_peer": metric(3, 2.9, 3.1)})
     (row,) = every_point([peer]).cells
@@ -220,7 +220,7 @@ def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
 
 
 def test_high_figure_is_spread_over_pages() -> None:
-    """Twenty panels form rows of three on low pages; none is lost, parts have names."""
+    """Twenty panels form rows of three on several named pages."""
     sizes = [record(point=point("cpu", n, env=f"env-{i}")) for i in range(20) for n in (1, 10)]
     (chart,) = (each for each in charts(sizes) if each.name == "throughput")
     parts = list(plots.pages(chart))

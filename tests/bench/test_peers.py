@@ -342,7 +342,7 @@ def smoke(name: str, variant: str = "", work: str = "") -> PeerJob:
 
 
 def a_run(timeout_s: float = 60.0, **pythons: str) -> Run:
-    """Return a smoke run with our side on a fake clock: 1,000 steps take 1 ms."""
+    """Return a smoke run on a fake clock: 1,000 steps take 1 ms."""
     return Run(
         context=Context.here("smoke", run_id="test"),
         pythons={"": sys.executable, **pythons},
@@ -402,7 +402,7 @@ def test_interpreter_of_an_unknown_peer_is_refused():
         interpreters(["chess=/bin/true"])
 
 
-# ------------------------------------------------------------------ what can go wrong
+# ------------------------------------------------------------------ failures
 
 
 ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
@@ -433,7 +433,7 @@ def test_interpreter_that_does_not_exist_is_named():
 
 
 def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fakes):
-    """A peer that cannot be imported, or lacks a GPU, is skipped with a reason."""
+    """A peer without its package or a GPU is skipped with a reason."""
     (record,) = records_of(smoke("purejaxrl"))
     assert record.status == "skipped"
     assert "No module named 'purejaxrl'" in record.reason
@@ -446,7 +446,7 @@ def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fa
 
 
 def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
-    """An exception of a step becomes a record with the peer's name and the message."""
+    """An exception of a step is recorded with the peer's name."""
     broken = GYMNAX_FAKE.replace('assert name == "CartPole-v1", name', 'raise ValueError("no such world")')
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": broken})
     (record,) = records_of(smoke("gymnax"))
@@ -472,7 +472,7 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
     ],
 )
 def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
-    """Only next to a loop in Python, which others slow down, the fastest block counts."""
+    """The fastest block counts only next to a loop in Python."""
     run = replace(a_run(), context=replace(a_run().context, preset=preset), devices={name: "cpu"})
     _, theirs = sides._both(smoke(name), run)
     assert (theirs.block_s > 0) == is_longer
@@ -594,7 +594,7 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
 
 
 class Learned:
-    """Learning run of ours: threshold in 2 s after 50,000 steps, or missed."""
+    """Threshold run of ours: 2 s after 50,000 steps, or missed."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds

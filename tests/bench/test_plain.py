@@ -153,7 +153,7 @@ def test_what_goes_back_does_the_same_again(env, n_agents, n_envs, changes):
 
 
 def test_neighbours_are_those_of_a_sort():
-    """Both searches give the nearest first, then the lower id, and none if too few."""
+    """Both searches give the nearest first, then the lower id."""
     distance = np.random.default_rng(0).integers(0, 6, (3, 4, 9)).astype(np.float32)
     distance[:, 1, 3:] = np.inf
     want = np.argsort(distance, axis=-1, kind="stable")[..., :5]

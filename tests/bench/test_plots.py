@@ -188,7 +188,7 @@ def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
 
 
 def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
-    """From the last start to the last end; a finished seed keeps its last value."""
+    """From the last start to the last end; finished seeds keep their value."""
     curves = [
         ([100, 200, 300], [None, 0.0, 500.0]),
         ([100, 200, 300, 400], [0.0, 0.0, 0.0, 500.0]),

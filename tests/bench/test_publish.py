@@ -63,7 +63,7 @@ def folder_in(tmp_path):
 
 
 def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
-    """Time for one point leaves one record and an unread set; a second call resumes."""
+    """Time for one point leaves an unfinished set; a second call resumes it."""
     stopped = here("--until-s", "0", exits=Code.UNFINISHED)
     assert "`python -m bench publish --preset smoke` goes on" in stopped
     folder = folder_in(tmp_path)
@@ -104,7 +104,7 @@ def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tm
 
 
 def test_shards_of_a_set_share_its_points(here, tmp_path):
-    """Each shard measures its own in any order; a call without one finishes the set."""
+    """Each shard measures its own; a call without one finishes the set."""
     jobs = publish.jobs("smoke")
     for shard, points in (("2/2", jobs[1::2]), ("1/2", jobs[1::2] + jobs[::2])):
         here("--shard", shard, exits=Code.UNFINISHED)
@@ -131,7 +131,7 @@ def test_set_of_chosen_points_has_no_others(here, tmp_path):
 
 
 def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
-    """Documents prefer the set of all points to a newer chosen one; else show others."""
+    """Documents prefer the set of all points to a newer chosen set."""
     here()
     whole = folder_in(tmp_path)
     monkeypatch.setattr(machine, "git_state", lambda root: {**CLEAN, "sha": "fedcba9876543210"})

@@ -26,14 +26,14 @@ def rows(name):
 
 
 def test_published_gates_pass_the_same_code():
-    """Each of 24 gates of a commit with itself passes, within 0.2 % either way."""
+    """Each of 24 gates of a commit with itself passes, within 0.2 %."""
     found = list(rows("gates-same"))
     assert [row.verdict for row in found] == ["ok"] * 24
     assert max(abs(row.estimate.value - 1) for row in found) < 0.002
 
 
 def test_published_gates_catch_a_twentieth():
-    """A planted slow-down of 5 % is found, at first and in the second measurement."""
+    """A planted slow-down of 5 % is found in both measurements."""
     found = list(rows("gates-planted"))
     assert [row.verdict for row in found] == ["regression"] * 4
     assert [row.estimate.value - 1 for row in found] == [pytest.approx(0.052, abs=0.002)] * 4
@@ -52,7 +52,7 @@ GATES = {
 
 @pytest.mark.parametrize(("name", "n"), GATES.items(), ids=list(GATES))
 def test_published_gates_catch_3_percent_and_pass_the_same(name, n):
-    """Equal code passes and a delay of 3 % fails, by episode load and in training."""
+    """Equal code passes, and a delay of 3 % fails."""
     folder = RESULTS / ARCHIVE / "comparisons"
     (file,) = matches(str(folder / f"*-gates-{name}-comparisons.jsonl"))
     found = defaultdict(list)

@@ -34,7 +34,7 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 def nodes() -> Iterator[Any]:
     """Yield a cluster: a head with 2 CPUs and 2 GPUs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # nodes hand their environment on to what measures
+        patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # nodes pass their environment to measuring processes
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         from ray.cluster_utils import Cluster
 
@@ -61,7 +61,7 @@ def jobs_of(setup: Any, backends: list[str]) -> list[Job]:
 
 @needs_ray
 def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
-    """Two GPU points run concurrently with one GPU each, none next to a CPU point."""
+    """Two GPU points run concurrently, none next to a CPU point."""
     todo = jobs_of(partial(exclusive, tmp_path), ["pycuda", "pycuda", "cpu", "pycuda"])
     with ray_cluster.connected(nodes.address) as cluster:
         assert all(state.available for state in cluster.availability().values())
@@ -77,7 +77,7 @@ def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
 
 @needs_ray
 def test_dead_worker_is_tried_again_and_at_last_given_up(nodes, context, tmp_path, monkeypatch):
-    """A point that dies once is measured; one that always dies is recorded as failed."""
+    """A point that dies once is measured; one that always dies has failed."""
     monkeypatch.setattr(ray_cluster, "RETRIES", 1)
     todo = jobs_of(partial(deadly, tmp_path), ["pycuda", "pycuda"])
     with ray_cluster.connected(nodes.address) as cluster:
@@ -217,7 +217,7 @@ def task(backend: str, **changes: Any) -> ray_cluster.Task:
     [(16, 1, [16, 1], [16, 0]), (16, 4, [4, 1], [16, 0]), (2, 8, [1, 1], [2, 0]), (8, 0, None, [8, 0])],
 )
 def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus, n_gpus, on_gpu, on_cpu):
-    """GPUs share a node's CPUs; a CPU point takes all of them and runs alone."""
+    """GPUs share a node's CPUs; a CPU point takes them all."""
     node = ray_cluster.Node("id", "host", n_cpus, n_gpus)
     for point, want in ((task("numba"), on_gpu), (task("host"), on_cpu)):
         assert node.could_run(point) == (want is not None)
@@ -229,7 +229,7 @@ def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus
 
 
 def test_point_in_ranks_takes_as_many_gpus_of_one_node(context):
-    """Four ranks take four GPUs of a node; with fewer per node the point is skipped."""
+    """Four ranks take four GPUs of one node, or the point is skipped."""
     ranks = task("pycuda", workload=Ranks)
     assert ray_cluster.Node("id", "host", 8, 8).share(ranks) == {"num_cpus": 4, "num_gpus": 4}
     assert not ray_cluster.Node("id", "host", 8, 8).has_room_for(ranks, [ranks, task("pycuda")])

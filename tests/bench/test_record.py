@@ -92,7 +92,7 @@ def test_line_that_breaks_the_schema_is_named(record, tmp_path, change, message)
 
 
 def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
-    """A sweep killed in a line costs that line, reported and gone at the next append."""
+    """A sweep killed in a line costs that line, which is reported."""
     file = tmp_path / "cut.jsonl"
     append(file, record)
     whole = file.read_bytes()
@@ -130,7 +130,7 @@ def as_schema_1(record, **changes) -> str:
 
 
 def test_record_of_schema_1_is_read_under_one_name(record, tmp_path):
-    """It has no host or processes, its notes name the method; its name is derived."""
+    """It has no host or processes; its name is derived from its content."""
     file = tmp_path / "old.jsonl"
     file.write_text(as_schema_1(record) + as_schema_1(record, notes={"taken": "in turns with a peer"}))
     alone, paired = read_all([file])
@@ -160,7 +160,7 @@ def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
 
 
 def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
-    """The record after a peer's is ours; the peer's triple time gives a ratio of 3."""
+    """The record after a peer's is ours; triple time gives a ratio of 3."""
     theirs = {"peer": "gymnax", "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
     notes = {"ours": {"point": {}}, "version": "1", "counts": "steps"}
     peer = plain_record(case="peer", point=theirs, samples_ns=[3.0] * 4, notes=notes)

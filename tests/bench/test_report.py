@@ -36,26 +36,26 @@ def line(*pairs: tuple[float, float]) -> list[DataPoint]:
 
 
 def test_crossover_lies_on_the_straight_line_between_the_sizes() -> None:
-    """From a tenth at 1 to ten times at 100, a log-log line passes 1 at 10."""
+    """From a tenth at 1 to ten times at 100, a log-log line crosses at 10."""
     said = crossover(line((1, 0.1), (100, 10)))
     assert said == "faster from about 10 environments on (measured at 1 and 100); 10 times at best"
 
 
 def test_crossover_is_the_last_one() -> None:
-    """A ratio that falls below 1 again has not crossed it for good at its first size."""
+    """A ratio that falls below 1 again did not cross at its first size."""
     assert "measured at 10 and 1,000" in crossover(line((1, 2), (10, 0.5), (1_000, 4)))
     assert "faster from the smallest size on, 1;" in crossover(line((1, 2), (10, 3)))
     assert "not faster at the largest size, 10 " in crossover(line((1, 2), (10, 0.5)))
 
 
 def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
-    """Nine tenths of the highest rate is full; a maximum at the end is unsaturated."""
+    """Nine tenths of the highest rate is full; a maximum at the end is not."""
     assert saturation(line((1, 10), (100, 90), (1_000, 100))).endswith("from 100 environments on")
     assert saturation(line((1, 10), (100, 80), (1_000, 100))) == "not saturated up to 1,000 environments"
 
 
 def test_energy_is_that_of_a_million_steps() -> None:
-    """50 J in 5 s are 10 W, so 5 J per million at 2 M steps/s."""
+    """50 J in 5 s at 2 M steps/s are 5 J per million."""
     telemetry = {"energy_j": 50.0, "duration_s": 5.0}
     found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00")]
     (chart,) = (each for each in charts(found) if each.name == "energy")
@@ -78,7 +78,7 @@ def test_history_has_what_several_runs_measured() -> None:
 
 
 def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() -> None:
-    """Each panel has a unit and a title; bytes have no samples, so no history."""
+    """Each panel has a unit and a title; bytes have no history."""
     axes = {"env": "cartpole", "backend": "numba", "n_envs": 7, "until": "first step", "fused": False}
     seconds = {"total_s": metric(2.0, unit="s")}
     found = [
@@ -142,7 +142,7 @@ def test_headline_is_there_only_with_its_records() -> None:
 
 
 def test_headline_compares_within_the_newest_run_that_has_both() -> None:
-    """A newer record without NumPy leads; its ratio is the earlier run's, 8 over 2 M."""
+    """A newer record without NumPy leads, with the earlier run's ratio."""
     both = [record(2e6), record(8e6, point=point("host", 100))]
     alone = record(16e6, point=point("host", 100), run_id="later", started_at="2027-01-01T00:00:00")
     made = headline([*both, alone])
@@ -177,7 +177,7 @@ def test_report_shows_what_is_no_evidence_apart() -> None:
 
 
 def test_report_shows_claims_with_their_counts_and_sources() -> None:
-    """A claim is a row with a source link and its ratio; verdicts are counted on top."""
+    """A claim is a row with source and ratio; verdicts are counted on top."""
     columns = [
         Column("claim", lambda row: row[0], is_long=True),
         Column("source", lambda row: "somebody", link=lambda row: "https://example.org/paper"),
@@ -197,7 +197,7 @@ def test_report_shows_claims_with_their_counts_and_sources() -> None:
 
 
 def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None:
-    """Tag at 3 M on an H200 is listed with the README's million on an A100."""
+    """Tag's 3 M on an H200 is next to the README's million on an A100."""
     records, out = tmp_path / "records.jsonl", tmp_path / "report.html"
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     records.write_text(record(3e6, point=tag, threads=None, run_id="the-tag-run").to_line())

@@ -46,7 +46,7 @@ def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
 
 
 def test_slowest_rank_counts_from_a_common_start(monkeypatch):
-    """For 7 and 9 us both get 9, for device times 5 and 3 both 5; starts are common."""
+    """Both ranks get the slower's time: 9 of 7 and 9 us, 5 of 5 and 3."""
     met: list[float] = []
     watch = FakeWatch(cycle([7_000]), device_share=5 / 7)
 

@@ -273,7 +273,7 @@ def test_kernels_on_one_side_and_other_compilers_have_their_codes(tmp_path):
     broken = Record.of(MACHINE_CODE, point, CONTEXT, started=StartTime(), status="failed", reason="no such type")
     report = static_report(tmp_path, [kernel()], [broken])
     assert report.code is Code.BROKEN
-    assert [kind for kind, _ in report.problems] == ["broken"]  # not "changed" too: it says what to do
+    assert [kind for kind, _ in report.problems] == ["broken"]  # not "changed" too: it has a remedy
 
 
 def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:

@@ -69,7 +69,7 @@ def test_commands_that_are_killed_fifty_times_lose_nothing(command):
 
 def _attacked(n: int, *commands: str) -> list[dict]:
     signals = ("SIGKILL", "SIGINT", "SIGTERM", "SIGHUP")
-    with tempfile.TemporaryDirectory() as folder:  # not pytest's, for paths of sockets must be short
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's: paths of sockets must be short
         attack = [sys.executable, "-m", "tests.bench.attack", "--forked", folder, str(n), *signals]
         done = subprocess.run([*attack, "--", *commands], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

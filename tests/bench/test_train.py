@@ -194,7 +194,7 @@ def test_large_points_go_on_learning():
 
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
-    """Each size measured elsewhere has a run of ours, which finds their figure."""
+    """Each size measured elsewhere has a run of ours with a comparable figure."""
     ours = training_point(backend="pycuda", **each.axes)
     config = RunConfig.from_dict(trainers.settings(ours))
     assert config.trainer.train_batch_size == each.n_envs * each.n_steps

@@ -48,7 +48,7 @@ def smoke_points():
         for point in points:
             marks = [pytest.mark.gpu] if point["backend"] in ON_GPU else []
             if point["backend"] == "numba" and (case.scope in ("rollout", "learn") or point.get("kept") == "last"):
-                marks.append(pytest.mark.nightly)  # compiled for long; `train`, and steps that are kept, are alike
+                marks.append(pytest.mark.nightly)  # long compilation; `train`, and stored steps, are alike
             yield pytest.param(case, point, id=point_name(case.name, point), marks=marks)
 
 

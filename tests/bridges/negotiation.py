@@ -41,7 +41,7 @@ class Oracle:
         rates, acts = allowed[..., : self.sizes[0]], allowed[..., self.sizes[0] : 2 * self.sizes[0]].all()
         self.array("sampled_actions")[:] = actions
         self.wrapper.step()
-        if acts:  # so that what was said is what was done, not raised to a pledge
+        if acts:  # so that actions are taken unchanged, not raised to a pledge
             self.n_bound += int((rates == 0).any(-1).sum())
             goes_on = self.array("_done_") == 0
             np.testing.assert_allclose(self.array("mitigation")[goes_on], actions[goes_on, :, 0] / 3, rtol=1e-6)

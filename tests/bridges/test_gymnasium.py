@@ -151,7 +151,7 @@ def test_step_and_reset_do_not_synchronise(backend, env):
     envs.step(actions)
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the mode is a prototype, it says
+        warnings.simplefilter("ignore", UserWarning)  # Gymnasium warns that the mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(5):
@@ -320,7 +320,7 @@ def test_restarting_in_the_step_needs_every_part_of_final_observations():
         GymnasiumVectorEnv(env)
 
 
-# ------------------------------------------------------------------ action masks beside the observations
+# ------------------------------------------------------------------ action masks next to the observations
 
 
 @on_every_backend

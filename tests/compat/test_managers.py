@@ -241,7 +241,7 @@ def test_tensor_holder_is_a_pointer():
     assert holder.gpudata == holder.get_pointer() == tensor.data_ptr()
 
 
-# ------------------------------------------------------------------ what Numba is given
+# ------------------------------------------------------------------ arguments of Numba kernels
 
 
 @needs_numba
@@ -273,7 +273,7 @@ def test_scalars_are_32_bits_wide():
     assert scalar(2, "float32").dtype == "float32"
 
 
-# ------------------------------------------------------------------ what only WarpDrive has
+# ------------------------------------------------------------------ features of WarpDrive alone
 
 
 @needs_numba

@@ -228,7 +228,7 @@ def test_copy_of_warpdrives_network_finds_the_batches(tmp_path, name):
     again = type(model)(wrapper, {"fc_dims": [8, 6]} if name == "Copied" else [8, 6], "shared", {"shared": [0]})
     again.load_state_dict(model.state_dict())
     torch.testing.assert_close(again(observations), model(observations))
-    create_and_push_data_placeholders(wrapper, training_batch_size_per_env=2)  # as a trainer of the user's own does
+    create_and_push_data_placeholders(wrapper, training_batch_size_per_env=2)  # as a user's own trainer does
     assert data.get_shape("processed_observations_batch_shared") == (2, 4, 1, 4)
 
 

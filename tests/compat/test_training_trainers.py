@@ -502,7 +502,7 @@ def test_defaults_are_warpdrives():
     read = run_config({"policy": {"a": {"algorithm": "PPO"}, "b": {"algorithm": "PPO", "clip_param": 0.3}}})
     policy, trainer, saving = read.policy["a"], read.trainer, read.saving
     want = yaml.safe_load(DEFAULT_CONFIGS.read_text())
-    want["policy"]["algorithm"] = "PPO"  # whose clip_param it is
+    want["policy"]["algorithm"] = "PPO"  # PPO has the clip_param
     assert want["policy"].pop("model").items() <= policy.model.model_dump(mode="json").items()
     for section, found in (("policy", policy), ("trainer", trainer), ("saving", saving)):
         assert want[section].items() <= found.model_dump(mode="json").items()

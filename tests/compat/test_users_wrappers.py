@@ -48,7 +48,7 @@ def _lent_registrar(registrar):
 
 @pytest.fixture(params=THREADED)
 def backend(request, monkeypatch):
-    """Yield a backend with a thread per agent; `host` acts as `pycuda`."""
+    """Return a threaded backend's name; `host` acts as `pycuda`."""
     return name_of(request.param, monkeypatch)
 
 

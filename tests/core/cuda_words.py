@@ -326,7 +326,7 @@ def body(uses: list[Use], *, own: bool) -> str:
         )
         lines.append("  { " + use.before + " " + cast.format(at, use.expression) + " }")
     text = "\n".join(lines)
-    if own:  # whose parameters have no such type
+    if own:  # its parameters have no such type
         text = "unsigned long long* const sl = reinterpret_cast<unsigned long long*>(sl_);\n" + text
     return text
 

@@ -98,7 +98,7 @@ def test_noise_is_stationary_as_in_the_closed_form(backend, params):
     """
     damping, stddev = params.get("damping", 0.15), params.get("stddev", 0.2)
     data, sampler = sampler_of(backend, n_envs=1000, n_agents=5, n_types=1, seed=4)
-    values = draw(data, sampler, 1560, **params)[60:].astype(np.float64)  # what the start was, 0.85^60, is forgotten
+    values = draw(data, sampler, 1560, **params)[60:].astype(np.float64)  # the start has the weight 0.85^60
     want = stddev / math.sqrt(1 - (1 - damping) ** 2)
     assert values.std() == pytest.approx(want, abs=0.001)
     assert np.mean(values[10:] * values[:-10]) == pytest.approx(want**2 * (1 - damping) ** 10, abs=0.001)
@@ -200,7 +200,7 @@ def test_noise_is_bit_identical_on_every_backend_and_for_any_number_of_environme
     ends = []
     for name, n_envs in ((backend, 2), ("cpu", 5)):
         data, sampler = sampler_of(name, n_envs, n_agents, n_types, seed=6)
-        # The first counts as 2^32 - 9; with several types the second one's number of a word soon passes 2^32.
+        # The first counter is 2^32 - 9; with several types the second one's word index soon passes 2^32.
         data.tensor("sampled_actions_draws")[:2] = torch.tensor([-9, second])
         ends.append(draw(data, sampler, 4, mean=0.1)[:, :2])
         assert data.pull_data_from_device("sampled_actions_draws")[:2].tolist() == [-5, second + 4]

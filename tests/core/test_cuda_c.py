@@ -414,7 +414,7 @@ def test_same_source_and_constants_compile_once(tmp_path, cache_folder, builds):
     for _ in range(2):
         host.compile(source, CONSTANTS)
     assert len(builds) == 1
-    n_probes = len(list(cache_folder.iterdir())) - 1  # of what the compiler can do, where no test has asked before
+    n_probes = len(list(cache_folder.iterdir())) - 1  # about compiler features, unless an earlier test has queried them
     host.compile(source, {**CONSTANTS, "N_AGENTS": 4})
     assert len(builds) == 2
     header.write_text("constexpr int EXTRA = 2;\n")

@@ -199,7 +199,7 @@ def test_reset_device_restores_in_place(backend):
     assert [data.tensor(name).data_ptr() for name in ("x", "y", "_done_")] == addresses
 
 
-# ------------------------------------------------------------------ what it refuses
+# ------------------------------------------------------------------ errors
 
 
 def push_pools(data: CUDADataManager, **targets: np.ndarray) -> None:

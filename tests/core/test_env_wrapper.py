@@ -321,7 +321,7 @@ def test_python_environment_needs_no_kernels():
             call()
 
 
-# ------------------------------------------------------------------ what it refuses
+# ------------------------------------------------------------------ errors
 
 
 @on_every_backend

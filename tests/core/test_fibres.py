@@ -212,7 +212,7 @@ def test_names_of_nvcc_mean_what_they_do_there(functions):
     assert y.tolist() == [*map(sum, sums), 10 + 2 + 5 + 1 + 40]
 
 
-# ------------------------------------------------------------------ what cannot run
+# ------------------------------------------------------------------ kernels that cannot run
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_log_prob_and_entropy_are_those_of_torch(backend):
     policy = Policy(backend)
     actions, log_prob, entropy = (torch.from_numpy(each).double() for each in policy.draw(3))
     want = torch.distributions.Normal(policy.mean.cpu().double(), policy.log_std.cpu().double().exp())
-    # Three terms of up to 5 with a few roundings of 6e-8 each, and that of the action, over a deviation of 0.4.
+    # Three terms of up to 5 with a few roundings of 6e-8 each, and the action's, over a deviation of 0.4.
     torch.testing.assert_close(log_prob, want.log_prob(actions).sum(-1), rtol=0, atol=1e-5)
     torch.testing.assert_close(entropy, want.entropy().sum(-1).expand(3, -1, -1), rtol=0, atol=2e-6)
     assert log_prob.unique().numel() == log_prob.numel()
@@ -171,7 +171,7 @@ def test_gaussians_are_bit_identical_on_every_backend_and_for_any_number_of_envi
     ends = []
     for name, n_envs in ((backend, 2), ("cpu", 5)):
         policy = Policy(name, n_envs, n_agents, n_types, seed=(7 << 32) + 5)
-        # The first counts as 2^32 - 1; with several types the number of a word soon passes 2^32.
+        # The first counter is 2^32 - 1; with several types the word index soon passes 2^32.
         policy.data.tensor("sampled_actions_draws")[:2] = torch.tensor([-1, second])
         ends.append([each[:, :2] for each in policy.draw(3)])
         assert policy.n_draws[:2] == [2, second + 3]

@@ -175,7 +175,7 @@ def test_pool_gives_another_row_though_done_is_kept(backend):
     assert len(set(labels)) == 5
 
 
-# ------------------------------------------------------------------ what cannot be restored
+# ------------------------------------------------------------------ errors
 
 ROWS = np.zeros((2, 3), np.float32)
 REFUSED = [

@@ -262,7 +262,7 @@ def test_draws_are_bit_identical_to_numpy(
     mask = generator.integers(0, 2, size) if is_masked else None
     flags = {"LOGITS": is_logits, "LOG_PROB": True, "ENTROPY": True, "mask": mask}
     here, there = (Sampler(name, distribution, categories, **flags) for name in (backend, "cpu"))
-    here.draws[0] = there.draws[0] = 5  # environments need not have drawn equally often
+    here.draws[0] = there.draws[0] = 5  # numbers of draws may differ between environments
     for _ in range(3):
         assert (here.draw() == there.draw()).all()
         assert here.log_prob.view(np.int32).tolist() == there.log_prob.view(np.int32).tolist()

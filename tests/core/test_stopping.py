@@ -13,7 +13,7 @@ import pytest
 from warpdrive_min.stopping import NOTHING, SIGNALS, is_starting
 
 ROOT = Path(__file__).parents[2]
-# As in a package whose import takes long, and then a command that does; without what takes seconds to import.
+# Simulate a slow import, then a slow command, without imports that take seconds.
 LIGHT = """
 import os, pathlib, sys, tempfile, time, types
 root = pathlib.Path(sys.argv[1])

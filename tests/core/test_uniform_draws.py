@@ -82,7 +82,7 @@ def test_uniform_draws_leave_the_noise():
     assert data.pull_data_from_device("sampled_actions_draws").tolist() == [2, 2]
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize(

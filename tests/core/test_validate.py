@@ -47,7 +47,7 @@ def check(case, *names):
     return {result.name: result for result in run_checks(case, names or CHECKS)}
 
 
-# ------------------------------------------------------------------ what is right passes
+# ------------------------------------------------------------------ correct environments pass
 
 
 @on_every_backend
@@ -131,7 +131,7 @@ def test_python_class_is_the_base_of_a_cuda_class():
     assert python_class(type("Cuda", (Python, cls), {"step": lambda self: None})) is Python
 
 
-# ------------------------------------------------------------------ what is wrong is caught
+# ------------------------------------------------------------------ faults are caught
 
 REWARD = "    rewards[env][agent] ="
 FAULTS = {

@@ -94,7 +94,7 @@ def energy(state: np.ndarray) -> np.ndarray:
     """Energy in J: rods of 1 kg and 1 m with inertia 1 kg m^2 about their middles."""
     angle_1, angle_2, velocity_1, velocity_2 = state[:, 0].astype(np.float64).T
     both = velocity_1 + velocity_2
-    # Squared speeds of the two centres of mass; the second one is at the end of link 1 and half of link 2.
+    # Squared speeds of both centres of mass; the second one is at link 1 plus half of link 2.
     first = (0.5 * velocity_1) ** 2
     second = velocity_1**2 + (0.5 * both) ** 2 + velocity_1 * both * np.cos(angle_2)
     height = -0.5 * np.cos(angle_1) - np.cos(angle_1) - 0.5 * np.cos(angle_1 + angle_2)

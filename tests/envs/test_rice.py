@@ -159,7 +159,7 @@ def test_trade_of_two_regions_is_as_worked_by_hand():
     wrapper, array = started(num_regions=2, trade=True, num_levels=10)
     play(array, wrapper, 0, 0, 3, 9, 1)
     output = array("output")[0].astype(float)
-    sold = output / 3  # less than what the other one wants
+    sold = output / 3  # less than the other one wants
     assert (sold <= output[::-1]).all()
     foreign = sold[::-1] * 8 / 9
     mixed = (0.5 * (output - sold) ** 0.5 + 0.5 * foreign**0.5) ** 2

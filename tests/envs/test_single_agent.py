@@ -134,7 +134,7 @@ def test_episode_of_gymnasium_is_reproduced(episode):
 @on_every_backend
 @every_environment
 def test_finished_episode_keeps_its_last_observation_and_starts_again(name, backend):
-    """Both end at the time limit, one before it, with last observation and next start."""
+    """Both end at the time limit, one earlier; its next start appears."""
     subject = SUBJECTS[name]
     wrapper = started(name, 2, backend=backend, episode_length=2)
     step(wrapper, subject.quiet)
@@ -204,7 +204,7 @@ def test_pool_gives_the_oracles_rows_and_their_observations(name, backend):
 @every_environment
 @pytest.mark.parametrize("size", [0, 1, 4])
 def test_pool_has_a_row_at_least_and_is_drawn_by_its_seed(name, size):
-    """A pool has the configured rows, at least one; the count keeps the first row."""
+    """A pool has the configured rows, at least one."""
     pools = []
     for n_rows, seed in ((size, 3), (size, 3), (7, 3), (size, 4)):
         env = SINGLE[name](reset_pool_size=n_rows, seed=seed)
@@ -250,7 +250,7 @@ def test_exact_runs_from_all_over_the_place_are_bit_identical(name, backend):
 
 @every_environment
 def test_whole_numbers_are_compiled_in_as_floats(name):
-    """YAML's 1 for 1.0 is a float constant: an int would give float64 in Numba."""
+    """YAML's 1 for 1.0 is a float constant, else Numba would use float64."""
     default = SINGLE[name]().config
     fields = [field for field, value in default if isinstance(value, float)]
     whole = {field: round(getattr(default, field)) for field in fields if round(getattr(default, field)) > 0}

@@ -32,7 +32,7 @@ def grid(n_agents: int, length: int, **changes: Any) -> dict[str, Any]:
 
 
 def agree(run: Run, backend: str, seed: int = 0) -> tuple[int, int]:
-    """Compare a run with the reference step by step; return counts of tags and ends."""
+    """Compare a run with the reference; return counts of tags and ends."""
     name, config, n_envs, n_steps, options = run
     result, n_tags = step_from_same_state(name, config, backend, n_envs=n_envs, n_steps=n_steps, seed=seed, **options)
     assert result.max_error <= (0 if options.get("exact") else ENVS[name].tolerance), f"seed {seed}, {config}: {result}"
@@ -66,9 +66,10 @@ def random_crowd(seed: int, few: bool) -> Run:
 
 
 def random_grid(seed: int, few: bool) -> Run:
-    """Draw a run on a tiny grid with early tags; from seed 80 on in 2 to 6 blocks.
+    """Draw a run on a tiny grid with early tags, in up to 6 blocks.
 
-    Two in a row differ in starts and seed alone, so that they share one compilation; exact builds restart in the step.
+    Seeds from 80 on have 2 to 6 blocks. Two in a row differ in starts and seed alone, so that they share one
+    compilation; exact builds restart in the step.
     """
     generator = np.random.default_rng(seed // 2)
     num_taggers, grid_length = (int(n) for n in generator.integers((1, 2), (12, 5)))

@@ -145,7 +145,7 @@ def test_nearest_tagger_tags_and_the_lower_id_among_equals():
 
 
 def test_reach_is_strict():
-    """A runner exactly at the reach of 1 is not tagged; just inside it is."""
+    """A runner exactly at the reach of 1 is not tagged."""
     wrapper = chase([(5, 5)], [(6, 5), (5, 5.999)])
     wrapper.step()
     assert by_role(wrapper, "rewards") == ([9.75], [0.5, -4.5])
@@ -162,7 +162,7 @@ def test_runner_tagged_in_the_last_step_gets_no_bonus_if_it_left(exits, tagged_r
 
 
 def test_agent_stops_at_the_edge_and_pays():
-    """Moving past the edge ends on it, for the edge penalty; moving along it is free."""
+    """Moving past the edge ends on it and costs; moving along it is free."""
     wrapper = chase([(1, 1)], [(9.75, 5), (5, 0.25), (10, 8)])
     runners = list(wrapper.env.runners)
     speed, direction = np.zeros(4, np.float32), np.zeros(4, np.float32)
@@ -201,7 +201,7 @@ def test_agent_that_ends_on_the_edge_is_in_doubt(place, direction, penalty, is_i
 
 
 def test_direction_wraps_in_single_precision():
-    """3/4 and 1/4 turn give 0, in float32 too; a quarter back from 0 is 3 pi / 2."""
+    """3/4 and 1/4 turn give 0 in float32; a quarter back is 3 pi / 2."""
     wrapper = chase([(1, 1)], [(5, 5), (6, 6)], num_turn_levels=2)
     put(wrapper, direction=np.float32([3 * np.pi / 2, 3 * np.pi / 2, 0]), sampled_actions=[[0, 2], [0, 1], [0, 1]])
     wrapper.step()
@@ -264,7 +264,7 @@ def test_nearest_neighbours_at_equal_distances_are_ordered_by_id():
 
 
 def test_agents_on_one_point_see_the_lowest_ids():
-    """With all agents on one point, distances are 0: each sees the lowest other ids."""
+    """All distances are 0: each agent sees the lowest other ids."""
     config = {**POINTS, "num_taggers": 1, "num_runners": 4, "num_other_agents_observed": 2, "start": "fixed"}
     direction = np.arange(5) / 8
     wrapper = tag(**config, starting_location_x=[5] * 5, starting_location_y=[5] * 5, starting_directions=direction)
@@ -273,7 +273,7 @@ def test_agents_on_one_point_see_the_lowest_ids():
 
 
 def test_who_is_out_of_the_game_sees_and_shows_nothing():
-    """A tagged runner has a row of zeros and no observers; missing neighbours are 0."""
+    """A tagged runner has a row of zeros and no observers."""
     wrapper = chase([(5, 5)], [(5, 5.5), (9, 9)], num_other_agents_observed=2)
     (tagger,), (out, other) = list(wrapper.env.taggers), list(wrapper.env.runners)
     wrapper.step()
@@ -343,7 +343,7 @@ def test_actions_begin_with_no_change():
 
 
 def test_sizes_follow_from_the_config():
-    """Features, bytes and operations of a step, by hand for 2 agents in full view."""
+    """Features, bytes and operations by hand, for 2 agents."""
     env = TagContinuous(num_taggers=1, num_runners=1)
     assert env.config.n_features == 8
     assert env.bytes_per_step == 4 * (2 * (16 + 8) + 7)

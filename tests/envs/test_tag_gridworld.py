@@ -68,7 +68,7 @@ def test_first_case_of_warpdrive_is_reproduced(backend):
 
 @here
 def test_second_case_of_warpdrive_is_reproduced(backend):
-    """Two steps: the first tags nobody, the second puts a tagger on the runner's cell."""
+    """The first step tags nobody, the second meets the runner's cell."""
     wrapper = grid_of(backend, **FIVE, **CASE_2)
     act(wrapper, [1, 3, 2, 4, 1])
     assert cells(wrapper) == ([2, 3, 2, 1, 1], [1, 2, 3, 2, 1])
@@ -177,7 +177,7 @@ def test_runner_sees_the_nearest_tagger_and_the_lowest_id_among_equals(blocks, b
 
 
 def test_python_contract_is_warpdrives():
-    """One environment in dicts by agent: the last agent runs, a tag ends the episode."""
+    """One environment in dicts: the last agent runs, a tag ends it."""
     env = TagGridWorld(**FIVE, **CASE_1)
     assert (env.name, env.num_agents, env.taggers, env.runners) == (
         "TagGridWorld",
@@ -211,7 +211,7 @@ def test_start_is_warpdrives(backend):
 
 
 def test_pool_holds_taggers_off_the_rim_and_the_runner_at_the_corner():
-    """Rows are uniform over cells 1 to grid_length - 1; the runner is at 0."""
+    """Rows are uniform over the inner cells; the runner is at the corner."""
     x, y = TagGridWorldConfig(num_taggers=40, grid_length=5, reset_pool_size=200, seed=3).initial_states
     assert x.shape == y.shape == (200, 41)
     assert (x[:, -1] == 0).all()
@@ -249,7 +249,7 @@ def test_pool_rows_are_joint_and_uniform(backend):
         assert ((counts - 800) ** 2 / 800).sum() < 18.5  # chi-square, 4 degrees of freedom, 0.1 %
 
 
-# ------------------------------------------------------------------ what all agents see
+# ------------------------------------------------------------------ one row for all agents
 
 
 def one_row(cls, backend, **config) -> Result:
@@ -260,7 +260,7 @@ def one_row(cls, backend, **config) -> Result:
 
 @here
 def test_one_row_is_what_all_agents_see(backend):
-    """It is each agent's row but for the mark, at ends too; not if partially observed."""
+    """It is each agent's row but for the mark, without partial observation."""
     full, partial = (one_row(TagGridWorld, backend, use_full_observation=is_full) for is_full in (True, False))
     assert full.status == ("skipped" if backend == "cpu" else "passed"), full
     assert partial.status == "skipped"

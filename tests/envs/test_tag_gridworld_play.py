@@ -113,5 +113,5 @@ def test_taggers_catch_a_runner_that_evades_only_together():
     is_tagged = together[:, 1] < 0
     assert is_tagged.mean() >= 0.9
     assert steps[is_tagged].mean() < 50
-    # Who never hits a wall has the one return by the other: 40 - 0.04 k and -5 + 0.01 k.
+    # Without walls one return follows from the other: 40 - 0.04 k and -5 + 0.01 k.
     np.testing.assert_allclose(together[is_tagged, 0], 20 - 4 * together[is_tagged, 1], atol=1e-3)

@@ -47,7 +47,7 @@ def test_cells_and_all_pairs_give_the_same_bits(case, backend):
     numba=[("grid", 10), ("all_pairs", 1)],
 )
 def test_one_block_sees_what_several_see(case, backend):
-    """One block sorts agents by cell in shared memory, tagged ones too, or scans all."""
+    """One block sorts agents by cell in shared memory, or scans all."""
     search, n_observed = case
     n_agents, n_envs, n_steps = (24, 1, 2) if is_simulated(backend) else (400, 3, 12)
     settings = crowd(n_agents, num_other_agents_observed=n_observed, neighbor_search=search)
@@ -90,7 +90,7 @@ def test_agents_in_one_place_see_what_the_reference_sees(n_agents, n_observed, b
             wrapper.step()
 
 
-# ------------------------------------------------------------------ how the kernels are chosen
+# ------------------------------------------------------------------ choice of kernels
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_html_needs_nothing_else_and_names_its_controls(film, tmp_path):
 
 
 def test_html_data_cannot_end_the_script(tmp_path):
-    """A title with markup stays text, and comes back from the data as it was."""
+    """A title with markup stays text, and reads back unchanged."""
     scene = every_layer()
     write(scene, tmp_path / "odd.html")
     page = Page((tmp_path / "odd.html").read_text(encoding="utf-8"))
@@ -182,7 +182,7 @@ def test_failed_write_leaves_what_was_there(film, tmp_path, suffix, monkeypatch)
 def test_full_disk_is_an_error_in_every_format(film, tmp_path, suffix):
     """Also where another program writes the file; the old one stays."""
     if suffix == ".mp4":
-        pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()  # a sandbox may limit what it writes to /dev/null, too
+        pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()  # a sandbox may limit writes to /dev/null too
     path = tmp_path / f"tag{suffix}"
     path.write_bytes(b"before")
     with limited(2000), pytest.raises(DiskFullError, match=rf"tag{suffix}: needs .* 2,000 \(ulimit -f\)"):

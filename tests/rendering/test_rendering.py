@@ -107,7 +107,7 @@ def test_record_ends_with_the_episode():
 
 @pytest.mark.parametrize(("n_steps", "outcome"), [(4, ""), (7, "truncated"), (20, "truncated")])
 def test_record_has_a_frame_for_each_step_and_one_before(n_steps, outcome):
-    """An episode of 7 steps has 8 frames at any larger limit, and 5 after 4 steps."""
+    """An episode of 7 steps has 8 frames at most, and 5 after 4 steps."""
     config = {**TAG, "runner_exits_game_after_tagged": False, "episode_length": 7}
     episode = recorded(TagContinuous(**config), n_steps)
     assert episode.n_frames == min(n_steps, 7) + 1
@@ -223,7 +223,7 @@ def test_tag_scene_tells_agents_apart_without_colour():
 
 
 def test_cartpole_scene_is_the_worked_one():
-    """A 1 m pole at 30 degrees on a cart at 1 m ends at (1.5, 0.15 + sqrt(3) / 2)."""
+    """A pole at 30 degrees on a cart at 1 m ends at (1.5, 0.15 + sqrt(3) / 2)."""
     env = CartPole()
     state = np.zeros((2, 1, 4), np.float32)
     state[1, 0] = [1, 0, np.pi / 6, 0]
@@ -247,7 +247,7 @@ def shown(config: Any, draw: Callable[..., Scene], *arguments: Any, n_frames: in
 
 
 def test_acrobot_scene_is_the_worked_one():
-    """A first link at a quarter turn ends at (1, 0); a second quarter turn stands up."""
+    """A quarter turn ends at (1, 0); the second link stands on it."""
     state = np.zeros((2, 1, 4), np.float32)
     state[1, 0, :2] = np.pi / 2
     layers = shown(AcrobotConfig(), draw_acrobot, state=state)
@@ -257,7 +257,7 @@ def test_acrobot_scene_is_the_worked_one():
 
 
 def test_pendulum_scene_is_the_worked_one():
-    """Angle 0 stands up, a quarter turn is left; half torque is an arc of 3 pi / 4."""
+    """Angle 0 stands up; half of the torque is an arc of 3 pi / 4."""
     state = np.zeros((2, 1, 2), np.float32)
     state[1, 0, 0] = np.pi / 2
     layers = shown(PendulumConfig(), draw_pendulum, state=state, sampled_actions=np.array([[[0.0]], [[1.0]]]))
@@ -269,7 +269,7 @@ def test_pendulum_scene_is_the_worked_one():
 
 
 def test_mountain_car_scene_is_the_worked_one():
-    """The goal is on the hill; in the valley the arrow is level, as long as the push."""
+    """The goal is on the hill; in the valley the arrow is level."""
     state = np.full((2, 1, 2), -np.pi / 6, np.float32)
     layers = shown(MountainCarConfig(), draw_mountain_car, np.array([0.0, -1.0]), state=state)
     np.testing.assert_allclose(layers["goal"].y[0, 0], 0.45 * np.sin(1.5) + 0.55)

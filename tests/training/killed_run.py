@@ -49,10 +49,10 @@ def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> No
         if world.agreed(checkpoint.latest(trainer.folder / "checkpoints") is not None):
             trainer.load_checkpoint()
         elif world.is_first:
-            shutil.rmtree(trainer.folder, ignore_errors=True)  # what was killed before its first checkpoint
+            shutil.rmtree(trainer.folder, ignore_errors=True)  # runs killed before their first checkpoint
         trainer.train(n_iterations - trainer.iteration)
         trainer.graceful_close()
-        while waits:  # however late the kill comes on a busy machine, some of the run is left to go on with
+        while waits:  # enough iterations remain after a late kill on a busy machine
             signal.pause()
 
 
@@ -115,7 +115,7 @@ def kill_and_go_on(folder: Path, start: Start, n_iterations: int, n_kills: int, 
         is_killed = part <= n_kills
         process, ended = start_with_pipe(start, n_iterations * part // (n_kills + 1), is_killed)
         if is_killed:
-            if part % 2:  # now and then at once, while it starts
+            if part % 2:  # sometimes at once, during the start
                 wait_for_more_than(n_saved(folder), folder)
             time.sleep(chance.uniform(0.0, most_s))
             os.kill(process, signal.SIGKILL)
@@ -133,7 +133,7 @@ def kill_and_go_on(folder: Path, start: Start, n_iterations: int, n_kills: int, 
 
 
 def start_with_pipe(start: Start, n_iterations: int, waits: bool) -> tuple[int, int]:
-    """Return a process and a pipe that is readable once it and its children ended."""
+    """Return a process and a pipe that ends with it and its children."""
     ended, held = os.pipe()
     own = os.dup(1)
     os.dup2(held, 1)  # all inherit the standard output
@@ -147,7 +147,7 @@ def start_with_pipe(start: Start, n_iterations: int, waits: bool) -> tuple[int, 
 
 def n_saved(folder: Path) -> int:
     """Return the iterations of a folder's latest checkpoint; a child may write there."""
-    walk = os.walk(folder)  # unlike a glob, passes over a folder that goes while it looks
+    walk = os.walk(folder)  # unlike a glob, it skips a folder that disappears
     names = [checkpoint.NAME.fullmatch(name) for _, subfolders, _ in walk for name in subfolders]
     return max((int(name[1]) for name in names if name), default=0)
 
@@ -187,7 +187,7 @@ def main() -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(given.folder / "temporary")
     Path(tempfile.tempdir).mkdir(parents=True)
     if not given.fresh:
-        with tempfile.TemporaryDirectory() as warm:  # what loads late is loaded before the forks
+        with tempfile.TemporaryDirectory() as warm:  # load late imports before the forks
             for name in given.runs:
                 go_on(Path(warm, name), name, 2)
     killed_at = {}

@@ -17,7 +17,7 @@ from warpdrive_min.training.actions import ActionSpace
     "spaces", [(Discrete, MultiDiscrete), (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)]
 )
 def test_discrete_spaces_have_a_logit_for_each_choice(spaces):
-    """5 choices have 5 outputs, types of 3 and 4 have 7, in ours and Gymnasium's."""
+    """5 choices have 5 outputs, types of 3 and 4 have 7, as in Gymnasium."""
     one, several = spaces[0](5), spaces[1]([3, 4])
     assert ActionSpace.of(one) == ActionSpace((5,), 1)
     assert ActionSpace.of(one).n_outputs == 5

@@ -37,7 +37,7 @@ BOX = ActionSpace((), 2, (-1.0, -1.0), (1.0, 1.0))
 T, E, N, F = 6, 4, 3, 5
 
 
-# ------------------------------------------------------------------ what is learnt from, and by whom
+# ------------------------------------------------------------------ batches and models
 
 
 def make_model(space, seed=0, **given):
@@ -226,7 +226,7 @@ WAYS = {
     "in one pass": ({"fc_dims": (8, 20)}, None),
     "in one pass, separate": ({"fc_dims": (19, 8), "shared": False}, None),
 }
-"""Networks, and rows per pass; two layers have a kernel on a CPU, a pass on a GPU."""
+"""Networks, and numbers of rows per pass."""
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -265,7 +265,7 @@ def test_update_equals_plain_float64(case, way, monkeypatch):
     for name, number in want.items():
         assert got[name] == pytest.approx(number, rel=2e-4, abs=2e-5), name
     for name, tensor in want_model.state_dict().items():
-        # Adam's steps are of the size of the rate whatever the gradient, so a tiny gradient's rounding shows.
+        # Adam's steps have the size of the rate for any gradient, so rounding of a tiny gradient matters.
         torch.testing.assert_close(model.state_dict()[name].double(), tensor, rtol=0, atol=2e-5)
     if case == "PPO":
         assert got["clip_fraction"] > 0

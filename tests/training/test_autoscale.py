@@ -102,7 +102,7 @@ def test_memory_model_predicts_a_larger_trainer(name):
 
 
 def test_memory_model_finds_the_largest_number():
-    """One more would not fit; without memory none fits; DDPG's buffer is a limit too."""
+    """One more would not fit; DDPG's buffer is a limit too."""
     case = CASES["A2C"]
     model = MemoryModel(case.config, case.wrapper)
     free = 10_000_000
@@ -147,7 +147,7 @@ def test_search_ends_where_more_gain_little(monkeypatch):
 
 
 def test_search_ends_where_memory_does(monkeypatch, caplog):
-    """A misfit ends the search with a log line; at the first point it is an error."""
+    """A misfit ends the search; at the first point it is an error."""
     full = DeviceMemoryError("full")
     scaling = scaled(monkeypatch, [100, 190, full])
     assert [point.num_envs for point in scaling.points] == [16, 32]

@@ -253,7 +253,7 @@ def test_critic_of_ones_own_joins_by_name(factory, tmp_path):
         create_centralised_critic(4, 2, CentralisedCriticConfig(type="only one"))
 
 
-# ------------------------------------------------------------------ who may have one
+# ------------------------------------------------------------------ permission
 
 
 def test_ddpg_and_warpdrives_rule_have_none():

@@ -59,7 +59,7 @@ def forged(certified, tmp_path):
     return forge
 
 
-# ------------------------------------------------------------------ what it holds
+# ------------------------------------------------------------------ content
 
 
 def test_certificate_holds_the_run(certified):
@@ -375,7 +375,7 @@ def _model(fields: dict) -> dict:
     ],
 )
 def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
-    """The error names what this release does not know or the run config does not make."""
+    """The error names the unknown release or the impossible run config."""
     result = run("verify", forged(change))
     assert result.exit_code == 5
     assert said in result.output

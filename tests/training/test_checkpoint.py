@@ -158,7 +158,7 @@ def test_checkpoint_best_stays(tmp_path):
 
 
 def test_checkpoint_of_a_run_that_goes_back(tmp_path):
-    """A run resumed from 2 loses 3 and 4 but not the best one; 3 is then its own."""
+    """A run resumed from 2 loses 3 and 4, except the best one."""
     for iteration in (1, 2, 3, 4):
         save(tmp_path, state(iteration), header(iteration), keep_last=9, is_best=True)
     discard_after(tmp_path, 2)
@@ -387,7 +387,7 @@ def test_damaged_checkpoint_is_replaced(tmp_path):
 
 
 def test_checkpoint_of_another_schema_is_refused(tmp_path):
-    """A newer schema is not damage: no older one is used; the error names a release."""
+    """A newer schema is no damage; the error names a release."""
     save(tmp_path, state(1), header(1))
     path = save(tmp_path, state(2), header(2, versions={"warpdrive-min": "9.9"}))
     edit(path / "state.json", schema=2)
@@ -433,7 +433,7 @@ class Killed(BaseException):
 
 
 class Killer:
-    """Killer at one disk call; a call that removes or copies is half done by then."""
+    """Killer at one disk call, which is half done if it removes or copies."""
 
     CALLS = ((Path, "mkdir"), (Path, "rename"), (Path, "write_text"), (os, "fsync"))
     HALVES = ((shutil, "rmtree"), (shutil, "copy"))
@@ -466,7 +466,7 @@ class Killer:
 
 @pytest.mark.parametrize("new", [3, 2], ids=["a further iteration", "the same iteration again"])
 def test_checkpoint_survives_a_kill_at_every_call(tmp_path, monkeypatch, new):
-    """A save killed at any disk call leaves the old or new state; the next one tidies."""
+    """A save killed at any disk call leaves the old or the new state."""
     for at in itertools.count():
         folder = tmp_path / str(at)
         for iteration in (1, 2):

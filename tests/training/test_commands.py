@@ -115,7 +115,7 @@ def test_run_that_is_resumed_with_a_run_config_keeps_its_backend(by, tmp_path):
 
 
 def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
-    """With its own folder a run resumes another one's checkpoint and leaves it as is."""
+    """With its own folder it resumes another run and leaves that unchanged."""
     folder, _ = trained
     before = sorted((folder / "checkpoints").iterdir())
     result = run("train", "--resume", folder, "--results-dir", tmp_path / "other", "--iterations", "2", "-q",
@@ -127,7 +127,7 @@ def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatch):
-    """A signal amid the third iteration lets it end; the run is saved and resumable."""
+    """The third iteration ends, and the run is saved and resumable."""
     update = Trainer.update
 
     def interrupted(trainer: Trainer) -> None:
@@ -325,7 +325,7 @@ def test_standard_output_that_takes_nothing_is_a_line(state, words, trained, tmp
         app(words.format(run=trained[0], out=tmp_path).split())
     monkeypatch.undo()
     if output is not None:
-        output.close()  # as at the exit: nothing that cannot be written is left
+        output.close()  # as at exit: no unwritable text remains
     is_typers = state == "without reader" and "--help" in words
     assert caught.value.code == (1 if is_typers else COMMANDS[words])
     assert capfd.readouterr().err == said

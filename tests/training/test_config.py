@@ -300,7 +300,7 @@ def test_whatever_stands_at_a_key_is_read_or_refused_by_its_name(section, data):
         assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     except ConfigError as error:
         what = error.what
-    # A number of environments does not divide the batch, and DDPG has other keys: then the error is about those.
+    # If environments do not divide the batch, or DDPG has other keys, the error is about those.
     assert what.startswith((f"{section}.{key}", "trainer.train_batch_size", "policy.p.")) or not what
 
 
@@ -335,7 +335,7 @@ def test_config_is_not_changed():
 
 
 def test_warpdrives_rule_has_no_minibatches():
-    """One update per batch: a minibatch count that does not divide it has no effect."""
+    """One update per batch, so a minibatch count has no effect."""
     config = RunConfig.from_dict(run({"algorithm": "PPO", "n_minibatches": 7}, trainer={"compat": "warpdrive"}))
     assert config.policy["p"].n_minibatches == 7
 
@@ -369,7 +369,7 @@ def test_missing_pyyaml_is_an_error_that_says_how_to_install_it(monkeypatch):
 
 
 def test_episodes_make_iterations():
-    """3 episodes of 50 steps fill a batch of 100 once; 5 of 20 steps fill one."""
+    """3 episodes of 50 steps, or 5 of 20, fill a batch of 100 once."""
     config = RunConfig.from_dict(run(trainer={"num_episodes": 3, "train_batch_size": 100}))
     assert [config.n_iterations(length) for length in (34, 50, 100, 1_000)] == [1, 1, 3, 30]
     with pytest.raises(ConfigError) as caught:
@@ -440,7 +440,7 @@ def outcome(mapping) -> str:
 @pytest.mark.parametrize("value", EXTREMES, ids=lambda value: repr(value)[:12])
 @pytest.mark.parametrize("section", NUMBERS)
 def test_extreme_number_is_refused_or_read(section, value):
-    """One short line, at once, unless a step count or a time may be that large."""
+    """The error is one short line, unless the key allows such numbers."""
     for key in NUMBERS[section].model_fields:
         for given_value in (value, [value], [[0, value]], {"p": value}):
             said = outcome(within(section, {key: given_value}))

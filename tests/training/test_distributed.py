@@ -1,4 +1,4 @@
-"""Several ranks on the CPU, by Gloo: shared state, own state, and a rank's death.
+"""Several ranks on the CPU, by Gloo: shared state, own state, and deaths.
 
 Run as a program, it is one rank, as started by `launch`.
 """
@@ -67,7 +67,7 @@ def training(folder: Path, name: str, policy: dict, backend: str = "host", **tra
         made.graceful_close()
 
 
-# ------------------------------------------------------------------ what a rank does
+# ------------------------------------------------------------------ tasks of a rank
 
 
 def main(task: str, folder: Path, backend: str = "host") -> None:
@@ -128,7 +128,7 @@ def work(world: World, folder: Path, backend: str) -> dict:
         found["judged"] = []
         for ended in (((16, 1), (24, 3)), ((16, 1), (8, 1))):
             trainer.iterate()
-            trainer.env_steps += 10**6  # so that each row of metrics has time enough for whole episodes
+            trainer.env_steps += 10**6  # so that each row of metrics has complete episodes
             plant(trainer, *ended[world.rank])
             row = trainer.log_metrics()
             found["judged"].append((row["shared/mean_episodic_return"], trainer.has_reached_return))
@@ -184,7 +184,7 @@ def stop(world: World, folder: Path, backend: str) -> dict:
     with stoppable(), tidy():
         try:
             tell_process()
-            for _ in range(600):  # as a loop of training does: one that only sleeps may miss a signal just before it
+            for _ in range(600):  # like a training loop: a sleep may miss a signal just before it
                 time.sleep(0.1)
         except Stopped as stopped:
             (folder / f"stopped_{world.rank}").write_text(str(stopped.number))
@@ -260,7 +260,7 @@ def worked(folder, killed) -> list[dict]:
 
 
 def test_ranks_know_their_world(worked):
-    """Each process has its own rank in a world of two, and a share of the threads."""
+    """Each process has its own rank of two, and a share of the threads."""
     assert [found["world"] for found in worked] == [found["of"] for found in worked] == [World(0, 2), World(1, 2)]
     assert all(found["is_rank"] for found in worked)
     assert not is_rank()
@@ -285,7 +285,7 @@ def test_gradient_of_two_ranks_is_that_of_one_process_which_plays_both(worked, t
     """An update of two ranks follows the mean of the ranks' gradients."""
     alone = []
     for rank in range(2):
-        # One process whose seeds are those of the rank, and which has no one to talk to.
+        # One process with the rank's seeds and no group.
         monkeypatch.setattr(World, "of", lambda *given, rank=rank: World(rank, 1))
         with training(tmp_path, f"rank_{rank}", A2C) as trainer:
             trainer.train(1)
@@ -306,7 +306,7 @@ def test_weights_stay_equal_to_the_bit_while_environments_differ(worked):
 
 
 def test_metrics_are_those_of_all_ranks(worked):
-    """Both ranks report the same numbers and the sum of steps, and share a folder."""
+    """Both ranks report equal numbers and all steps, in one folder."""
     first, second = (
         {key: value for key, value in found["row"].items() if not key.endswith(("_s", "seconds"))} for found in worked
     )
@@ -332,7 +332,7 @@ def test_ranks_that_drift_apart_are_an_error_at_the_next_log(worked):
 
 
 def test_checksum_sees_one_bit_and_a_swap():
-    """Bytes 1, 2 give 1 * 1 + 2 * 3 = 7; another order or bit gives another number."""
+    """Bytes 1, 2 give 1 * 1 + 2 * 3 = 7; other orders and bits differ."""
     assert checksum(torch.tensor([1, 2], dtype=torch.uint8)) == 7
     values = torch.tensor([1.0, 2.0, 3.0])
     others = [values.flip(0), values.nextafter(torch.tensor(torch.inf)), values * torch.tensor([1, 1, -1])]
@@ -397,7 +397,7 @@ def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monke
 
 @contextlib.contextmanager
 def launched(task: str, folder: Path) -> Iterator[tuple[subprocess.Popen, list[int]]]:
-    """Yield a launcher of two ranks, and the working ranks; kill it at the end."""
+    """Yield a launcher and its two working ranks; kill it at the end."""
     words = [sys.executable, "-m", PROGRAM, "launch", task, str(folder)]
     environment = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True) as launcher:
@@ -409,7 +409,7 @@ def launched(task: str, folder: Path) -> Iterator[tuple[subprocess.Popen, list[i
 
 
 def test_ranks_end_with_the_process_that_launched_them(tmp_path):
-    """A launcher killed during a collective and a sleep leaves no rank after 10 s."""
+    """A killed launcher leaves no rank, even in a collective, after 10 s."""
     with launched("wait", tmp_path) as (launcher, ranks):
         for rank in ranks:
             os.kill(rank, 0)
@@ -421,7 +421,7 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
 
 @pytest.mark.parametrize("number", [number for number in SIGNALS if number != signal.SIGINT])
 def test_ranks_are_stopped_together(number, tmp_path):
-    """All ranks save upon a signal, print one line in total, and leave nothing behind.
+    """All ranks save upon a signal, print one line in total, and end.
 
     The same holds in a shell's background, where Ctrl-C is ignored.
     """
@@ -469,7 +469,7 @@ def two_gpus(monkeypatch) -> list[object]:
 
 
 def test_joined_takes_the_gpu_of_its_local_rank_first(two_gpus, monkeypatch):
-    """Rank 5, second on its machine, selects GPU 1, then opens and closes the group."""
+    """Rank 5, second on its machine, selects GPU 1, then opens the group."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     own = torch.device("cuda", 1)
     with joined("pycuda"):
@@ -507,7 +507,7 @@ def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkey
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("backend", ["pycuda", "numba"])
 def test_graph_holds_the_all_reduce(backend, tmp_path):
-    """On two GPUs a captured update equals an eager one on both ranks, and ranks end."""
+    """A captured update equals an eager one on both ranks, and ranks end."""
     first, second = run("capture", tmp_path, backend)
     assert (first["device"], second["device"]) == (0, 1)
     for found in (first, second):

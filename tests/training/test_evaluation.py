@@ -57,7 +57,7 @@ def test_score_is_that_of_whole_episodes():
 
 @pytest.mark.parametrize("breaks_at", [0, 3])
 def test_first_episode_alone_counts(breaks_at):
-    """Pay after the end, even NaN, does not count: two steps of five score 28."""
+    """Later pay does not count, even NaN: two steps of five score 28."""
     score = scores(Clock(episode_length=5, ends_at=2, breaks_at=breaks_at))["shared"]
     assert (score.mean_return, score.mean_steps) == (28, 2)
 
@@ -79,7 +79,7 @@ def test_each_policy_gets_the_score_of_its_agents(env, policies, layout):
 
 
 def test_masks_hold_in_evaluation():
-    """Best allowed choices: agent 0 takes 2, 2, 1 and agent 1 2, 1, 2, plus 30 each."""
+    """Best allowed choices: agent 0 takes 2, 2, 1, agent 1 takes 2, 1, 2."""
     assert scores(Clock(is_masked=True))["shared"].mean_return == 40
 
 
@@ -124,7 +124,7 @@ def states(env, list_of_states=("observations",), policies=ALL, layout=None, mod
 
 
 def test_episode_states_end_in_nan():
-    """2 of 5 steps give 3 rows of states, 2 of actions and rewards, then NaN."""
+    """2 of 5 steps give 3 rows of states, 2 of actions, then NaN."""
     env = Clock(episode_length=5, ends_at=2)
     seen, actions, rewards, chances = states(
         env, env_id=1, include_rewards_actions=True, include_probabilities=True, greedy=True

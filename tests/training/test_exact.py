@@ -167,7 +167,7 @@ def test_networks_are_their_definition(exact, activation):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tanh_is_its_definition_and_accurate(exact):
-    """To 2 ulp over the range, odd, 1 far out; NaN propagates; so does the gradient."""
+    """To 2 ulp over the range, odd, 1 far out; NaN propagates."""
     x = numbers(exact, 999, scale=3)
     x[:6] = torch.tensor([0.0, -0.0, 0.625, -40.0, 200.0, torch.nan])
     x.requires_grad_()
@@ -183,7 +183,7 @@ def test_tanh_is_its_definition_and_accurate(exact):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_squared_error_is_its_definition(exact):
-    """The mean in its order of sums; the gradient is twice the error over the count."""
+    """The mean in its order of sums, and its gradient."""
     x, target = numbers(exact, 99, 1).requires_grad_(), numbers(exact, 99, 1, seed=1)
     loss = exact.squared_error(x, target)
     error = (x.detach() - target).cpu().numpy()
@@ -195,7 +195,7 @@ def test_squared_error_is_its_definition(exact):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("n", [1, 200])
 def test_normalisation_is_its_definition(exact, n):
-    """Mean 0 and standard deviation 1, in its order of sums; one number gives 0."""
+    """Mean 0 and standard deviation 1; a single number gives 0."""
     x = numbers(exact, n, scale=5) + 100
     plain = x.cpu().numpy()
     distance = plain - total(plain[:, None])[0] / F(n)
@@ -404,7 +404,7 @@ def outputs_and_gradients(sizes, activation, n_rows, exact):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("sizes", NETWORKS, ids=str)
 def test_small_networks_have_the_bits_of_their_layers(sizes, activation, monkeypatch, request):
-    """One pass over 150 rows in three parts, both ways, by CPU SIMD or GPU blocks."""
+    """One pass over 150 rows in three parts, by CPU SIMD or GPU blocks."""
     with monkeypatch.context() as patch:
         patch.setattr(Exact, "packed", lambda self, weights: None)
         want = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
@@ -484,7 +484,7 @@ def test_kernels_compile_for_the_gpu(name):
     assert cuda_c.compile_cubin(KERNELS / name, constants, "sm_90").read_bytes()[:4] == b"\x7fELF"
 
 
-# ------------------------------------------------------------------ what has no such kernels
+# ------------------------------------------------------------------ errors
 
 
 REFUSED = {

@@ -339,12 +339,12 @@ def test_kernel_on_a_gpu_is_that_of_torch_to_the_same_bits(is_clipped, name, mas
     space, how = SPACES[name], {"is_clipped": is_clipped, "value_clip": 0.2 if is_clipped else None}
     given = arrays(space, 120_000, 100_001, 2, masks=masks, indices=True)
     given = {key: None if each is None else each.cuda() for key, each in given.items()}
-    # A ratio that rounding puts on the other side of an edge has another gradient: none is that near.
+    # A ratio rounded over an edge would have another gradient; none is that near.
     ratio = (log_probs(space, double(given)) - given["log_probs"])[chosen(given)].exp()
     near = ((ratio - 1).abs() - CLIP).abs().amin(-1) < 1e-4
     given["weights"] *= ~near
     assert near.sum() < 1_000
-    # Densities far out have log-probabilities of some tens, whose last bits become those of the ratio.
+    # Far densities have log-probabilities of some tens; their last bits affect the ratio's.
     want = compare(space, given, rtol=5e-5, sums_within=1e-6 * 200_002 / given["total"].item(), **how)
     assert want[1][4] * given["total"] > 10_000, "many rows are clipped"
     first = differentiate(in_one, space, given, **how)

@@ -45,7 +45,7 @@ def trainers(run, backend, **given):
 
 def assert_acted(group, within):
     """Assert that a rollout's log-probabilities are those of the current network."""
-    with torch.no_grad():  # nothing that autograd would keep for the capture of the update
+    with torch.no_grad():  # nothing remains in autograd for the capture of the update
         head = group.acting.act(group.buffer.observations[:-1])
     want, _ = log_prob_and_entropy(group.arrays.space, head, group.buffer.actions)
     torch.testing.assert_close(group.buffer.log_probs, want, rtol=0, atol=within)

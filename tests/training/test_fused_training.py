@@ -141,7 +141,7 @@ def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 @pytest.mark.parametrize("shape", [(50,), (50, 1), (50, 3), (50, 2, 5), (50, 200)])
 def test_take_gathers_rows(shape, dtype):
-    """Rows of any width, in any order, more than once, and fewer than fill a block."""
+    """Rows of any width, in any order, repeated, and fewer than a block."""
     array = torch.arange(torch.Size(shape).numel(), dtype=dtype, device=DEVICE).view(shape)
     for indices in (torch.tensor([49, 0, 7, 7], device=DEVICE), torch.arange(49, -1, -1, device=DEVICE).int()):
         assert torch.equal(take(array, indices), array[indices.long()])

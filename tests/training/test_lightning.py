@@ -135,7 +135,7 @@ def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
 # ------------------------------------------------------------------ checkpoints
 
 
-@pytest.mark.filterwarnings(  # both are what a run that goes on wants
+@pytest.mark.filterwarnings(  # a resumed run needs both
     "ignore:Using ModelCheckpoint with manual optimization:UserWarning",
     "ignore:Checkpoint directory .* exists and is not empty:UserWarning",
 )

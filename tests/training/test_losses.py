@@ -118,7 +118,7 @@ def test_explained_variance_by_hand():
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_warpdrive_returns_follow_the_rule(n):
-    """The rule row by row, for every window length; a done flag of 2 is an end too."""
+    """The rule row by row, for every window length; a flag of 2 is an end."""
     n_steps, gamma = 5, 0.8
     rewards, next_q = double(n_steps, 3, 2).detach(), double(n_steps - 1, 3, 2, seed=1).detach()
     dones = torch.tensor([[0, 0, 0], [0, 2, 0], [0, 0, 1], [1, 0, 0], [0, 0, 2]])

@@ -97,7 +97,7 @@ def test_json_lines_writes_whole_rows(tmp_path):
 
 
 def test_csv_grows_columns(tmp_path):
-    """A new name adds a column; rows without it have an empty cell, before and after."""
+    """A new name adds a column; rows without it have an empty cell."""
     path = tmp_path / "metrics.csv"
     sink = Csv(path)
     sink.write(row(1))
@@ -130,7 +130,7 @@ def test_csv_has_no_formulas(tmp_path, name):
 
 @pytest.mark.parametrize(("sink", "name"), FILES)
 def test_file_resumes_at_a_checkpoint(tmp_path, sink, name):
-    """Later rows and a cut last one are removed, even if parsable; columns still grow."""
+    """Later rows and a cut last one are removed; columns still grow."""
     path = tmp_path / name
     first = sink(path)
     for iteration in range(5):
@@ -159,7 +159,7 @@ def test_file_resumes_at_a_checkpoint(tmp_path, sink, name):
     ],
 )
 def test_file_refuses_what_is_no_row(tmp_path, sink, name, text):
-    """A broken line before the last is an error with file and number; the file stays."""
+    """A broken line before the last is an error with file and number."""
     path = tmp_path / name
     first = "loss,iteration" if sink is Csv else json.dumps(row(0))
     path.write_text(f"{first}\n{text}\n{json.dumps(row(2))}\n")
@@ -171,7 +171,7 @@ def test_file_refuses_what_is_no_row(tmp_path, sink, name, text):
 
 @pytest.mark.parametrize("sink", [JsonLines, Csv])
 def test_file_is_of_one_run(tmp_path, sink):
-    """A new run adds no rows to another's; going back behind all empties the file."""
+    """A new run adds no rows to another's file."""
     path = tmp_path / "metrics"
     first = sink(path)
     first.write(row(0))
@@ -248,7 +248,7 @@ class FakeRun:
 
 
 def test_weights_and_biases_continues_its_run(tmp_path, monkeypatch):
-    """Rows are steps of a run with config and name; a resumed run keeps its id."""
+    """Rows are steps of a named run; a resumed run keeps its id."""
     runs: list[FakeRun] = []
 
     def init(**options) -> FakeRun:
@@ -284,7 +284,7 @@ def test_missing_package_names_the_install_line(tmp_path, monkeypatch, sink, mod
 
 
 def test_refused_sink_leaves_the_rows_of_the_others(tmp_path, monkeypatch):
-    """If one sink of a resumed run is refused, the others keep their later rows."""
+    """If one sink is refused, the others keep their later rows."""
     sink = JsonLines(tmp_path / "metrics.jsonl")
     for iteration in range(4):
         sink.write(row(iteration))
@@ -322,7 +322,7 @@ def test_open_sinks_refuses_an_unknown_name(tmp_path):
 
 
 def test_recent_returns_take_rows_until_every_environment_had_an_episode():
-    """By hand, rows of 50 steps: for 100 the latest two, for 101 three, weighted."""
+    """By hand, rows of 50 steps: two for 100, three for 101, weighted."""
     rows = [
         {"env_steps": 50, "p/episodes": 1.0, "p/mean_episodic_return": 90.0},
         {"env_steps": 100, "p/episodes": 0.0, "p/mean_episodic_return": float("nan")},

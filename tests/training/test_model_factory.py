@@ -160,7 +160,7 @@ def test_model_of_the_wrong_shape_is_refused(factory, outputs, match):
 
 
 def test_actor_and_critic_are_built_and_tried(factory):
-    """DDPG's two models come by name; one that cannot act or has a wrong shape raises."""
+    """DDPG's two models come by name; an unusable one is refused."""
     actor = create_actor(N_FEATURES, BOX, config(type="fully_connected_actor"))
     critic = create_critic(N_FEATURES, BOX, config(type="fully_connected_action_value_critic"))
     seen = observations()

@@ -21,7 +21,7 @@ from warpdrive_min.training.models.fully_connected import (
     FullyConnectedActor,
 )
 
-# ------------------------------------------------------------------ what they compute
+# ------------------------------------------------------------------ outputs
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -154,7 +154,7 @@ def test_xavier_weights_are_those_of_separate_heads():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_orthogonal_weights_have_the_gains_of_their_layers(shared):
-    """W W^T = gain^2 I: 2 in a trunk, 1e-4 in the policy, 1 in the value; no bias."""
+    """W W^T = gain^2 I: 2 in a trunk, 1e-4 in the policy, 1 in the value."""
     model = FullyConnected(20, DISCRETE, config(fc_dims=(12, 8), shared=shared, init_method="orthogonal"))
     layers = linears(model)
     assert len(layers) == (4 if shared else 6)

@@ -128,7 +128,7 @@ NEEDS = {
     ),
     ("iteration", 0): (ON_GPU, [{"has_graphs": False}, {"is_eager": True}, {"is_debug": True}]),
 }
-"""Facts that allow a path, and for each rule, in order, a change that breaks it."""
+"""Facts that allow a path, and a change that breaks each rule."""
 KEPT_BY_TORCH = (
     replace(NEEDS["forward passes", 0][0], precision="fp32"),
     [

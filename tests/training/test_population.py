@@ -90,7 +90,7 @@ def rows_of_members(folder) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-# ------------------------------------------------------------------ as a run of its own
+# ------------------------------------------------------------------ as a separate run
 
 
 ALL_RUN = ("cartpole", CLASSIC, {"shared": ALL})
@@ -325,7 +325,7 @@ def test_recurrent_models_and_other_trainers_are_refused():
         )
 
 
-# ------------------------------------------------------------------ who stops, and why
+# ------------------------------------------------------------------ stopping
 
 
 def test_members_that_reach_the_return_stop_one_by_one(tmp_path):

@@ -37,7 +37,7 @@ def test_progress_elsewhere_is_a_line_for_each_row():
 
 
 def test_progress_of_a_resumed_run_counts_its_own_iterations():
-    """From 10 to 20 it did 10: 60 s for them leave 60 s for the last 10."""
+    """10 of its iterations took 60 s, so 60 s remain for the last 10."""
     assert "0:01:00 left" in shown([row(20)], is_terminal=False, start=10)
 
 

@@ -32,7 +32,7 @@ def algorithm(certificate):
 
 
 def test_each_algorithm_has_five_seeds_from_a_gpu():
-    """No file is cut or altered; names are the runs'; one commit trained all on a GPU."""
+    """Files are complete and named by runs; one commit trained them on a GPU."""
     found, commits = Counter(), set()
     for path in PUBLISHED:
         one = Certificate.read(path)

@@ -276,7 +276,7 @@ def replay_agrees(group):
     torch.testing.assert_close(got, buffer.log_probs.flatten(0, 1)[pick], rtol=1e-4, atol=1e-4)
 
 
-# ------------------------------------------------------------------ what is remembered
+# ------------------------------------------------------------------ memory
 
 
 def test_policy_that_remembers_learns_what_another_cannot(tmp_path):
@@ -338,7 +338,7 @@ def test_frozen_policy_remembers(tmp_path):
     assert state["policy/frozen/own/memory"].any()
 
 
-# ------------------------------------------------------------------ what is refused, and what is predicted
+# ------------------------------------------------------------------ errors and predictions
 
 
 class Forgetful(GRU):

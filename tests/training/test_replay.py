@@ -31,7 +31,7 @@ def stored(buffer, batch):
 
 
 def test_stored_actions_are_clipped():
-    """Each type is clipped to its bounds as in the environment; the batch is not."""
+    """Each type is clipped to its bounds; the batch is unchanged."""
     batch = make_buffer(1, 1, 3)
     drawn = torch.tensor([[-2.0, -2.0], [0.5, 0.5], [3.0, 3.0]])
     batch.actions[0, 0] = drawn

@@ -147,7 +147,7 @@ def test_rollouts_follow_one_another(backend, tmp_path):
     assert not torch.equal(actions, host(batch.actions))
 
 
-# ------------------------------------------------------------------ whose is what
+# ------------------------------------------------------------------ arrays of each policy
 
 
 def clock(tmp_path, agents=None, n_steps=4, policy=None, **config):

@@ -147,7 +147,7 @@ def test_contradicting_flags_are_told(way, fault, message, tmp_path):
 
 @pytest.mark.parametrize("backend", ["cpu", "host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_rows_that_allow_nothing_are_a_metric(backend, tmp_path):
-    """They are counted by policy per metric row; with debug they raise with a place."""
+    """They are counted by policy; with debug they raise with a place."""
 
     def trainer_with(folder, **wrapper):
         env = Faulty()

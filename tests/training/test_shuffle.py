@@ -94,7 +94,7 @@ def test_large_permutations_look_random() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_drawn_rows_lie_below_the_size_that_the_device_knows(backend: str) -> None:
-    """All rows of a small buffer occur, none beyond, also after it grew in place."""
+    """All rows of a small buffer occur, none beyond, also after growth."""
     draw = RowDraw(backend, 5 if is_simulated(backend) else 200, seed=4)
     size = torch.ones(1, dtype=torch.int32, device=BACKENDS[backend].device)
     draw.draw(size)

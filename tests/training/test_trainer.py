@@ -47,7 +47,7 @@ from warpdrive_min.training.trainer import Trainer
 
 
 def test_schedules_follow_the_steps_that_the_iteration_ends_at(tmp_path):
-    """Iteration k of 24 steps uses values of step 24 k: 1 to 0 over 96 steps, then 0."""
+    """Iteration k of 24 steps uses step 24 k: from 1 to 0 over 96 steps."""
     points = [[0, 1.0], [96, 0.0]]
     policy = {**A2C, "lr": points, "entropy_coeff": points, "vf_loss_coeff": 0.3}
     trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, basedir=tmp_path)
@@ -99,7 +99,7 @@ def test_every_backend_learns_the_same(backend, name, tmp_path):
 
 
 def test_training_ends_with_the_run_config(tmp_path):
-    """16 episodes of 9 steps are 6 batches of 24; the last is always logged and saved."""
+    """16 episodes of 9 steps are 6 batches of 24; the last is saved."""
     trainer = make_trainer(
         CartPole(**CLASSIC), {"shared": A2C}, basedir=tmp_path, trainer={"num_episodes": 16}, metrics_log_freq=4
     )
@@ -113,7 +113,7 @@ def test_training_ends_with_the_run_config(tmp_path):
 
 @pytest.mark.parametrize("stop_return", [30.0, {"shared": 30.0}])
 def test_training_stops_at_the_return_asked_for(stop_return, tmp_path):
-    """Clock pays agent 1 10 and an action in each of 3 steps: above 30 from the start."""
+    """Clock pays agent 1 above 30 from the first row on."""
     trainer = make_trainer(
         Clock(), {"shared": A2C}, basedir=tmp_path, trainer={"stop_return": stop_return}, model_params_save_freq=50
     )
@@ -216,7 +216,7 @@ def test_episode_metrics_are_those_of_the_episodes_that_ended(tmp_path):
     assert second["shared/mean_agent_return"] == pytest.approx(second["shared/mean_episodic_return"] / 2)
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize("every", [1, 5])
@@ -450,7 +450,7 @@ def test_backends_on_a_gpu_train_the_same(tmp_path):
     for backend in ("numba", "pycuda"):
         trainer = make_trainer(
             ENVS["tag_continuous"](**TAG),
-            {"shared": A2C},  # whose gradient does not depend on the sampler's logarithms
+            {"shared": A2C},  # its gradient does not depend on the sampler's logarithms
             backend,
             wrapper={"exact": True, "auto_reset": True},
             basedir=tmp_path / backend,
