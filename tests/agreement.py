@@ -98,7 +98,7 @@ def free_run(
 
 
 def assert_same_bits(got: Any, want: Any) -> None:
-    """Fail unless arrays, or runs' arrays by name, have equal bits; name the first."""
+    """Fail unless arrays, or runs' arrays, have equal bits; name the first."""
     if not isinstance(want, Mapping):
         got, want = {"array": got}, {"array": want}
     assert set(got) == set(want)

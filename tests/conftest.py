@@ -115,7 +115,7 @@ def _one_thread():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Use blocks of 8 threads without a GPU: each is a Python thread in the simulator."""
+    """Use small blocks without a GPU: each thread is a Python thread."""
     if not HAS_GPU:
         for name in ("PACKED_THREADS", "BLOCK_FROM_AGENTS", "SPREAD_THREADS", "OWNER_THREADS", "FEW_OWNER_THREADS"):
             monkeypatch.setattr(f"warpdrive_min.function_manager.{name}", 8)

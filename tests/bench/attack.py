@@ -72,9 +72,9 @@ GONE_S = 10.0
 
 
 def bench(words: Sequence[str]) -> None:
-    """Run ``python -m bench WORDS`` with a passing doctor, few points and no peers.
+    """Run ``python -m bench WORDS`` with a passing doctor and few points.
 
-    For concurrent points the CPU passes for a GPU, so that each gets its own process.
+    There are no peers. For concurrent points the CPU passes for a GPU, so that each gets its own process.
     """
     sys.argv = ["bench", *words]
     with stoppable():
@@ -111,7 +111,7 @@ class Attack:
     want: set[tuple[str, str]] | None = None
     """Points that it must have at its end."""
     work_s: float = 3.0
-    """Time from the first temporary file to the end, s; a guess before the first end."""
+    """Time from the first temporary file to the end, s; at first a guess."""
 
     def __post_init__(self) -> None:
         self.out, self.temporary = self.folder / "out", self.folder / "tmp"
@@ -158,7 +158,7 @@ class Attack:
             return pid
 
     def attack(self, number: int, moment: str = "") -> dict[str, Any]:
-        """Start the command, signal it at a moment, check its files; return the outcome.
+        """Start the command, signal it and check its files; return the outcome.
 
         SIGINT is sent to the whole group, as a terminal does, and sometimes to the process alone.
         """
@@ -222,11 +222,11 @@ class Attack:
         assert self.want in (None, points), f"{self.words}: {points ^ (self.want or points)}"
 
     def has_begun(self) -> bool:
-        """Return true once the command is past its imports and has a temporary folder."""
+        """Return true once the command has imported and made a temporary folder."""
         return bool(set(self.temporary.iterdir()) - self.left)
 
     def exit_code(self, pid: int) -> int:
-        """Wait for a process; return its exit code, for a signal the negative number."""
+        """Wait for a process; return its exit code, or the negative signal."""
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if not self.forked:
             self.process.returncode = code
@@ -243,7 +243,7 @@ class Attack:
         return sum(map(int, re.findall(r"(\d+) records? in ", line)))
 
     def points(self) -> set[tuple[str, str]]:
-        """Return side (if any) and point of each record, after checks of all records."""
+        """Return side (if any) and point of each record, after checks."""
         from bench.core.record import read_all
 
         files = [file for file in self.out.rglob("*.jsonl") if "comparisons" not in file.name]

@@ -25,7 +25,7 @@ from bench.process.interleaved import Pair
 
 
 def bench(*words: object, exits: int | tuple[int, ...] = 0, **environment: str) -> str:
-    """Run `python -m bench` with these words in this process; return all its output."""
+    """Run `python -m bench` in this process; return all its output."""
     done = CliRunner().invoke(cli.app, [str(word) for word in words], env=environment)
     assert done.exit_code in (exits if isinstance(exits, tuple) else (exits,)), done.output
     return done.output
@@ -45,7 +45,7 @@ def metric(value: float, low: float | None = None, high: float | None = None, un
 
 
 def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:
-    """Return a record of CartPole on NumPy at 100 environments, but for the changes."""
+    """Return a record of CartPole on NumPy at 100 environments, with changes."""
     metrics = {
         name: Metric(value=value, unit="1/s", direction="higher", low=0.9 * value, high=1.1 * value)
         for name in ("env_steps_per_s", "agent_steps_per_s", "samples_per_s")
@@ -111,7 +111,7 @@ def seed_record(
 
 
 def two_backends() -> list[Record]:
-    """Return CartPole at three sizes: the GPU is slower at the first, then faster."""
+    """Return CartPole at three sizes: the GPU is slower at the first only."""
     rates = {"cpu": (100.0, 1_000.0, 2_000.0), "pycuda": (10.0, 10_000.0, 200_000.0)}
     return [
         record(rate, point=point(backend, n_envs), threads=1 if backend == "cpu" else None)
@@ -190,7 +190,7 @@ def cycle(values: list[float]) -> Callable[[int], float]:
 
 
 class FakeNvml:
-    """Fake `pynvml`: 1,500 MHz, 300 W, and an energy counter with given readings, mJ."""
+    """Fake `pynvml`: 1,500 MHz, 300 W, and given energy readings, mJ."""
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_GPM_METRICS_GET_VERSION = 1

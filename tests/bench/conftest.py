@@ -12,7 +12,7 @@ from bench.core import machine, record
 from bench.workloads import memory
 
 A_LITTLE = 1 << 30
-"""Bytes of a GPU's memory that a test may fill: others share the card."""
+"""Bytes of a shared GPU's memory that a test may fill."""
 
 dependencies_hash = functools.cache(machine.dependencies_hash)
 

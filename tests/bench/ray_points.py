@@ -1,4 +1,4 @@
-"""Points for a Ray cluster, imported by nodes: they report, meet, wait and die."""
+"""Points for a Ray cluster, which report, meet, wait and die."""
 
 from __future__ import annotations
 

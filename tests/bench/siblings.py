@@ -1,4 +1,4 @@
-"""Fake points that log actions and times; processes import as little as real ones."""
+"""Fake points that log actions and times, with few imports."""
 
 from __future__ import annotations
 

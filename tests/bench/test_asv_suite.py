@@ -49,7 +49,7 @@ def test_folder_of_the_suite_has_a_name_that_hides_no_package():
 
 
 def test_point_is_set_up_and_checked_once():
-    """ASV calls setup before every sample; another point takes the place of the first."""
+    """ASV calls setup before every sample; another point replaces the first."""
     tries = []
     view = throughput._view(case(lambda point: tries.append(point["index"]) or timed()))
     first, second, _ = view.params[0]
@@ -75,7 +75,7 @@ def test_wrong_point_is_not_timed_and_absent_one_left_out():
 
 
 def test_point_that_a_backend_lacks_is_left_out():
-    """Point and backend cross: two points on one, one on the other; no fourth."""
+    """Point and backend are crossed; a missing combination is omitted."""
     points = [{"n_envs": 1, "backend": "cpu"}, {"n_envs": 2, "backend": "cpu"}, {"n_envs": 1, "backend": "host"}]
     view = throughput._view(dataclasses.replace(case(lambda point: timed()), points=lambda preset: points))
     assert view.params == [["n_envs=1", "n_envs=2"], ["cpu", "host"]]

@@ -339,7 +339,7 @@ def test_full_standard_output_is_one_line(tmp_path):
     ],
 )
 def test_folder_that_cannot_be_written_is_named_before_anything_is_measured(command, tmp_path, monkeypatch):
-    """A file stands where the folder should; the error names it and the option."""
+    """A file replaces the folder; the error names it and the option."""
     monkeypatch.setattr(sweep, "run_points", None)
     file = damaged(tmp_path, b"")
     (tmp_path / "taken").touch()

@@ -113,7 +113,7 @@ def test_tables_say_over_which_code(case):
 
 
 def test_chart_of_speed_ups_is_over_the_best():
-    """The best differs by size; neither it nor the reference is drawn over itself."""
+    """The best differs by size, and is not drawn over itself."""
     sizes = [each.model_copy(update={"point": point(str(each.point["backend"]), 1)}) for each in ALL]
     small = [sizes[0], of(PLAIN, 3e7, 1), *sizes[2:]]
     made = speedup_chart([*ALL, *small])

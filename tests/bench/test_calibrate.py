@@ -136,7 +136,7 @@ def test_damaged_calibration_names_its_field(tmp_path):
 
 
 def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
-    """Rounds of equal code give one file for the machine, and all runs' records."""
+    """Rounds of equal code give the machine's file and all records."""
     lengths = cycle([1e6, 1.1e6, 0.9e6])
 
     class Watch:

@@ -126,7 +126,7 @@ def test_counts_are_of_each_verdict_that_was_given():
 
 
 def test_report_gets_the_whole_ledger():
-    """Rows are all claims, own ones included; claims without a figure have no text."""
+    """Rows are all claims; those without a figure have no text."""
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     found = for_report([record(3e6, point=tag, threads=None)])
     assert len(found.table.rows) == sum(found.counts.values()) == len(CLAIMS) + len(own_claims(published()))
@@ -138,7 +138,7 @@ def test_report_gets_the_whole_ledger():
 
 
 def test_claim_without_records_says_what_is_missing():
-    """Three reasons: no record, no such point in a preset, nothing can measure it."""
+    """Reasons: no record, no such point, or no possible measurement."""
     assert (
         "--run"
         in judge(claim(Query(quantity="Rate", of=replace(FAST, axes=CASES["env_step"].points("full")[0]))), []).why
@@ -284,7 +284,7 @@ def test_peer_that_was_faster_elsewhere_widens_the_interval():
 
 
 def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval():
-    """Interleaved runs next to a busy core do not hide a quiet core's figure."""
+    """Interleaved runs next to a busy core do not hide a quiet one's figure."""
     goal = claim(Query(quantity="Ratio", of=FAST, peer="theirs", theirs=1e6), low=10, unit="times")
     records, turns = beside(12, "theirs")
     machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
@@ -294,7 +294,7 @@ def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval()
 
 
 def test_remarks_on_what_is_timed_in_laps_tell_how_slow_the_cores_were():
-    """Fastest laps confirm each other on any busy core, so the remark is needed."""
+    """Fastest laps confirm each other on any busy core: a remark is needed."""
     host = Host(load_before=0.1, pinned_cores=None, loop_ns=[300_000, 630_000])
     confirmed = record(notes={"undisturbed_rounds": 1}, samples_ns=[1.0], host=host)
     assert remarks(confirmed) == []
@@ -336,7 +336,7 @@ def query(quantity, of=TEN, **more) -> Query:
 
 
 def test_time_to_learn_is_the_median_over_all_seeds():
-    """A missed threshold counts as longest; half of the seeds missing gives no figure."""
+    """A missed threshold counts as longest; half of them leave no figure."""
     seen = query("Learned").estimate(learned(10, [1.0, 9.0, None]))
     assert (seen.value, seen.low, seen.high) == (9.0, 1.0, math.inf)
     assert seen.note == "median of 3 seeds, of which 1 did not reach it"
@@ -431,7 +431,7 @@ def test_rate_over_a_published_one_is_a_number_of_times():
 
 
 def test_claim_about_several_gpus_says_how_many_it_needs():
-    """Without a record of four ranks the reason is that four GPUs are missing."""
+    """Without a record of four ranks, four GPUs are missing."""
     four, one = (Filter(case="scaling", axes={"backend": "pycuda", "n_ranks": n}) for n in (4, 1))
     judged = judge(claim(Query(quantity="Ratio", of=four, over=one, per=4)), [])
     assert (judged.verdict, judged.why) == ("not measured yet", "not measured here, needs 4 GPUs")

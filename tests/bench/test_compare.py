@@ -45,7 +45,7 @@ def test_verdicts_are_adjusted_for_the_number_of_rows():
 
 
 def test_newest_evidence_of_a_point_counts():
-    """A later run replaces an earlier one, and a good one a spoilt one."""
+    """A later run replaces an earlier one, and a valid one a spoilt one."""
     old = record(started_at="2026-01-01T00:00:00", run_id="old")
     new = record(started_at="2026-01-02T00:00:00", run_id="new")
     spoilt = record(started_at="2026-01-03T00:00:00", run_id="spoilt", telemetry={"contended": True})
@@ -114,7 +114,7 @@ def test_folders_of_as_many_runs_are_compared_by_run():
 
 
 def test_command_measures_two_values_of_an_axis(tmp_path):
-    """C++ and NumPy are paired where all else is the same, and leave records."""
+    """C++ and NumPy are paired if all else is equal, and leave records."""
     where = ("--case", "env_step", "--where", "env=cartpole")
     bench("compare", "--axis", "backend=cpu,host", "--preset", "smoke", *where, "--out", tmp_path)
     (file_a,), (file_b,) = tmp_path.glob("*-a.jsonl"), tmp_path.glob("*-b.jsonl")
@@ -133,13 +133,13 @@ def test_points_with_an_axis_are_paired_with_those_without():
 
 @pytest.mark.parametrize("row", GATED, ids=" ".join)
 def test_points_that_are_gated_are_there(row):
-    """Each row of gated.toml has a point in preset default on each named backend."""
+    """Each row of gated.toml has a point on each named backend."""
     found = {job.point["backend"] for job in jobs("default", row)}
     assert found == {condition.removeprefix("backend=") for condition in row if condition.startswith("backend=")}
 
 
 def test_case_opens_the_gate_for_all_of_its_points(capsys):
-    """Without a case a gate takes chosen points within its conditions; with one, all."""
+    """Without a case a gate takes the chosen points; with one, all."""
     few, all_of_it = (gated(Choice(cases=cases, where=["backend=host"])) for cases in ([], ["env_step"]))
     assert {job.case.name for job in few} == {"env_step", "train"}
     assert len(few) < len(all_of_it)

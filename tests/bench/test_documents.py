@@ -47,7 +47,7 @@ def measured(backend, started_at, run_id, **changes):
 
 
 def test_refresh_prints_each_table_again_in_its_place(sweeps):
-    """Tables are their commands' output, other text stays; a second run is a no-op."""
+    """Tables are their commands' output; a second run changes nothing."""
     document = sweeps.parent / "README.md"
     document.write_text(DOCUMENT)
     assert "written" in bench("refresh", document)

@@ -1,4 +1,4 @@
-"""Records as a frame: a row each, with typed columns for axes, metrics, machine."""
+"""Records as a frame: one row each, with typed columns."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def files(tmp_path):
 
 
 def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
-    """5 % more time in H200-like samples is 1, in Markdown, JUnit and annotations."""
+    """5 % more time in H200-like samples is exit code 1, in all formats."""
     outputs = ["--summary", tmp_path / "out.md", "--junit", tmp_path / "out.xml", "--annotations"]
     now = [*again(h200[1:], 1), *again(h200[:1], 2, slower=0.05)]
     said = files(h200, now, *outputs, exits=Code.REGRESSION)

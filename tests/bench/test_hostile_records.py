@@ -57,7 +57,7 @@ def stranger(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize("command", ["reproduce", "gate"])
 def test_a_record_does_not_choose_what_is_imported(command, env, stranger, tmp_path, monkeypatch):
-    """By path, class or bare name; the message names the option, if one applies."""
+    """By path, class or bare name; the message names the option."""
     monkeypatch.setattr(reproduce, "run_point", lambda job, context: next(in_this_process([job], context)))
     monkeypatch.setattr("bench.process.local.run_points", in_this_process)
     file = stranger(env.replace("{tmp_path}", str(tmp_path)), machine=dict(Context.here("default").machine))

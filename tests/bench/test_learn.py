@@ -42,7 +42,7 @@ def once():
 
 
 def test_training_ends_with_the_row_that_reaches_the_threshold(once):
-    """The last row of the curve is the first at the threshold, as the figures say."""
+    """The last row of the curve is the first at the threshold."""
     _, _, got, _ = once
     returns = got.curve.mean_return["shared"]
     assert returns[-1] >= 60
@@ -291,7 +291,7 @@ def test_schedules_are_stretched_over_more_environments():
 
 @pytest.mark.parametrize("task", WHOLE_TASKS, ids=lambda task: f"{task.env}-{task.algorithm}")
 def test_shipped_schedules_end_with_their_run(task):
-    """No schedule outlives its run, and whole runs are saved at least five times."""
+    """No schedule outlives its run; complete runs are saved five times."""
     config = shipped(task.env, f"_{task.algorithm.lower()}")
     length = ENVS[task.env](**config.env).episode_length
     n_iterations = config.n_iterations(length)

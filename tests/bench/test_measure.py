@@ -58,7 +58,7 @@ def test_noisy_point_takes_more_samples_up_to_the_cap():
 
 @pytest.mark.parametrize(("cap_s", "n"), [(0.1, 9), (0.6, 12), (5.0, 60)])
 def test_time_cap_stops_slow_work_with_fewer_samples(cap_s, n):
-    """Samples of 50 ms: the fewest for an expired cap, else those until it."""
+    """Samples of 50 ms: the fewest for an expired cap, else those before it."""
     watch = FakeWatch(cycle([40e6, 60e6]))
     got = measure(watch, Plan(warm_up_cap_s=0.1, measure_cap_s=cap_s))
     assert len(got.samples_ns) == n
@@ -66,7 +66,7 @@ def test_time_cap_stops_slow_work_with_fewer_samples(cap_s, n):
 
 
 def test_one_outlier_does_not_move_the_median():
-    """A sample of a hundred times the length stays, without effect on the median."""
+    """A sample of a hundred times the length does not affect the median."""
     watch = FakeWatch(lambda run: 2e9 if run == 40 else 20e6)
     got = measure(watch, Plan())
     assert max(got.samples_ns) > 1e8

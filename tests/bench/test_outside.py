@@ -36,7 +36,7 @@ def test_a_class_or_a_path_is_outside(starter):
 
 
 def test_the_author_of_an_environment_measures_it(starter, tmp_path):
-    """Both cases run on CPU backends against its NumPy; the record has the config."""
+    """Both cases run on CPU backends against its NumPy, with their config."""
     words = ["--env", starter, "--config", "n_agents=3", "--backend", "cpu", "--backend", "host"]
     shown = bench("run", "--preset", "smoke", *words, "--out", tmp_path / "out", "--no-plot")
     records = read_all(list((tmp_path / "out").glob("*.jsonl")), cut=[])
@@ -54,7 +54,7 @@ def test_the_author_of_an_environment_measures_it(starter, tmp_path):
 
 
 def test_a_class_has_one_name_however_it_is_spelt(starter, monkeypatch):
-    """In the current folder: by its module; its config follows, wherever it was given."""
+    """In the current folder the name is its module's, and its config follows."""
     monkeypatch.chdir(Path(starter).parent)
     spellings = ("ring_walk", "ring_walk/env.py", "ring_walk:RingWalk", 'ring_walk{"n_agents": 2}')
     names = {outside_jobs(each, ["n_agents=2"], "smoke")[0].point["env"] for each in spellings}

@@ -34,7 +34,7 @@ FAKE = case(lambda point: timed(), 1)
 
 
 def serving(fake, started=None, name=""):
-    """Return a function that starts a side in this process and notes its name."""
+    """Return a function that starts a side here and notes its name."""
 
     def start():
         if started is not None:
@@ -212,7 +212,7 @@ def test_load_that_follows_the_episode_cancels_to_the_bit(slower):
 
 
 def test_turns_follow_each_other_through_the_episodes():
-    """All rounds time stretches of equal length, each starting at the last one's end."""
+    """All rounds time equal stretches, each starting at the last one's end."""
     side, other = Episodes(), Episodes()
     got = measured(side.start, other.start)
     n_runs, n_turns = got.a.runs_per_sample, TURNS * ROUNDS["default"]
@@ -231,7 +231,7 @@ def test_neither_side_goes_back_unless_both_can():
 
 
 def test_sides_start_in_turn_in_processes_of_their_own():
-    """Each round has a new process per side; every other round swaps the order."""
+    """Each round has new processes; every other round swaps the order."""
     started, fake = [], Machine().case()
     measured(serving(fake, started, "a"), serving(fake, started, "b"))
     assert "".join(started) == "abbaabba"
@@ -252,7 +252,7 @@ def test_pair_has_a_record_of_each_side():
 
 
 def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
-    """Both records report that the second of four rounds was disturbed, also as text."""
+    """Both records report, also as text, that round two was disturbed."""
     shares = iter([0.01, 0.4, 0.02, None])
     times = iter([1000, 1001, 1000, 2100, 1000, 1002, 999, 1000])
     monkeypatch.setattr(rounds, "Bystanders", lambda: SimpleNamespace(busy=lambda: next(shares)))
@@ -517,7 +517,7 @@ def checkout(tmp_path):
 
 
 def test_revisions_are_measured_on_their_own_code(checkout):
-    """Each side runs and records its commit's code in own processes; git is unchanged."""
+    """Each side runs its commit's code and records it; git is unchanged."""
     before = {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")}
     with revisions("first", "second", root=checkout) as starts:
         got = measure(sides_of("run", FAKE, (POINT, POINT), starts), "smoke")

@@ -102,7 +102,7 @@ def test_labels_are_unique_over_machines(records: Path, tmp_path: Path) -> None:
 
 
 def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> None:
-    """No evidence, equal file names in equal folders, or its own copies: no output."""
+    """No evidence, equal file names, or its own copies: no output."""
     empty, other = tmp_path / "empty.jsonl", tmp_path / records.parent.name / records.name
     empty.write_text(record(status="failed", point=point("cpu", 1)).to_line())
     other.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Peers: the installed Gymnasium, and fakes of others on the path of a process."""
+"""Peers: the installed Gymnasium, and fakes of other packages."""
 
 from __future__ import annotations
 
@@ -541,7 +541,7 @@ def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes,
     ],
 )
 def test_what_compiles_while_it_is_timed_is_refused(fakes, calls, status, reason):
-    """A point is ready once a run compiles nothing; later runs may not compile."""
+    """A point is ready once a run compiles nothing; later ones must not."""
     jax = JAX_FAKE.replace("compiling = [1]", f"compiling = {list(calls)}")
     fakes("gymnax", {"jax/__init__.py": jax, "gymnax/__init__.py": GYMNAX_FAKE})
     theirs, *_ = records_of(smoke("gymnax", "scan"))
@@ -594,7 +594,7 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
 
 
 class Learned:
-    """Threshold run of ours: 2 s after 50,000 steps, or missed."""
+    """Our run: it reaches the threshold in 2 s after 50,000 steps, or never."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -798,7 +798,7 @@ def test_steps_of_gymnasium_are_ours_and_a_wrong_one_is_seen(env):
 
 
 def test_states_are_read_from_observations():
-    """A pendulum at 3 rad, -2 rad/s: cosine, sine, speed; Acrobot two such angles."""
+    """A pendulum at 3 rad, -2 rad/s, and Acrobot with two such angles."""
     angle, other = 3.0, -1.0
     pendulum = STATES["pendulum"](np.array([[np.cos(angle), np.sin(angle), -2.0]]))
     np.testing.assert_allclose(pendulum, [[angle, -2.0]])

@@ -62,7 +62,7 @@ def test_copy_has_a_change_and_then_not_any_more():
 
 
 def test_changes_that_do_not_fit_are_refused(tmp_path):
-    """A missing or repeated text and an unknown point raise and name the change."""
+    """A missing or repeated text, or an unknown point, names the change."""
     change = Change(name="gone", file="a.cu", old="x", new="y", case="step", where={"env": "chess"})
     with pytest.raises(CompareError, match=r"planted change 'gone': a.cu must have the old text once \(got 2\)"):
         change.applied("x = x")

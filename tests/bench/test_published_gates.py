@@ -13,7 +13,7 @@ from bench.process.interleaved import Kept, Pair
 
 
 def rows(name):
-    """Return the verdict of each published gate's point; run names end in the side."""
+    """Return the verdict of each published gate's point."""
     runs = defaultdict(dict)
     for record in read_all(matches(str(RESULTS / ARCHIVE / "comparisons" / f"*-{name}.jsonl"))):
         runs[record.run_id[:-2]][record.run_id[-1]] = record

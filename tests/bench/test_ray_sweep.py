@@ -1,4 +1,4 @@
-"""Sweeps on Ray: local nodes with numbers as GPUs, points that report their place."""
+"""Sweeps on Ray: local nodes with simulated GPUs, points that report."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
 
 @needs_ray
 def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
-    """Records before SIGKILL are not repeated; a running point leaves a free GPU only."""
+    """Records before SIGKILL are not repeated, and the GPU is free."""
     file = tmp_path / "r.jsonl"
     program = f"from tests.bench.test_ray_sweep import drive; drive({nodes.address!r}, {str(tmp_path)!r})"
     driver = subprocess.Popen([sys.executable, "-c", program], cwd=machine.ROOT, env={**os.environ, "PYTHONPATH": "."})

@@ -146,7 +146,7 @@ def side(letter: str, samples_ns: list[float], **changes) -> Record:
 
 
 def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
-    """Interleaved 2, 4 over 1, 2 ns: a ratio of 2 without compared processes."""
+    """Interleaved 2, 4 over 1, 2 ns give 2, without compared processes."""
     for letter, samples_ns in (("a", [1.0, 1.0, 2.0, 2.0]), ("b", [1.0, 3.0, 4.0, 4.0])):
         record = side(letter, samples_ns)
         line = as_schema_1(record, notes={"taken": record.taken})
@@ -173,7 +173,7 @@ def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
 
 
 def test_comparison_survives_its_file_beside_records(tmp_path):
-    """Its interval is over the means of rounds; readers of records leave it out."""
+    """Its interval is over the means of rounds; records ignore it."""
     a, b = side("a", [1.0, 1.0]), side("b", [1.0, 1.0])
     comparison = Comparison.of(a, b, [[0.0, 0.2], [0.1, 0.3], [0.2, 0.4]])
     for each in (a, comparison, b):
@@ -209,7 +209,7 @@ def test_two_sweeps_may_write_at_once(record, tmp_path):
 
 
 def test_a_zip_archive_is_read_like_a_folder(tmp_path):
-    """File, folder, pattern and the whole archive give the same records as on disk."""
+    """File, folder, pattern and archive give the same records."""
     a, b = plain_record(run_id="a"), plain_record(run_id="b")
     for each in (a, b):
         append(tmp_path / "results" / "sweeps" / f"{each.run_id}.jsonl", each)

@@ -135,7 +135,7 @@ def test_values_are_written_without_exponents(value: float, n: int, text: str) -
 
 
 def test_headline_is_there_only_with_its_records() -> None:
-    """A machine without plain environment steps has no headline, and no link to one."""
+    """A machine without plain steps has no headline, and no link to it."""
     assert any("headline" in link for link in Page(report.html([record()])).links)
     others = Page(report.html([record(case="published")]))
     assert not any("headline" in str(each.values()) for _, each in others.elements)

@@ -39,7 +39,7 @@ def taken(ns: float, half: float = 0.0, **changes):
 
 
 def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.0, 100.0)):
-    """Return a seed's record, with last return and steps to the threshold, if any."""
+    """Return a seed's record: last return, steps to the threshold or none."""
     curve = Curve(env_steps=[1, 2], seconds=[0.1, 0.2], mean_return={"shared": list(returns)})
     return seed_record(3, steps, final, curve=curve)
 
@@ -123,7 +123,7 @@ def test_troubles_of_either_side_are_told():
     ],
 )
 def test_learning_is_the_threshold_and_the_end_of_the_curve(here, verdict):
-    """A seed must reach 100 again, and end within the tolerance; steps may differ."""
+    """A seed must reach 100 again and end within tolerance."""
     got = compare(learned(100.0, 2.0), here, 0.1)
     assert got.verdict == verdict
     assert got.reasons[0].startswith("seed 3: the threshold is reached in the record")
@@ -256,7 +256,7 @@ def test_record_cut_in_half_is_no_such_run(fake):
 
 
 def test_shipped_record_of_a_gpu_is_other_hardware_here():
-    """A published H200 figure runs its case and preset here, and is not refuted."""
+    """A published H200 figure runs here through its case and preset."""
     records = read_all(with_archived(machine.ROOT / SWEEPS))
     (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
     here = Context.here("smoke")
@@ -314,7 +314,7 @@ def certificates(tmp_path_factory):
     ],
 )
 def test_certificates_are_replayed(name, code, says, certificates):
-    """By file or by folder, whose worst decides; the first differing tensor is named."""
+    """By file or folder, whose worst decides; a differing tensor is named."""
     output = bench("reproduce", certificates / name, exits=code)
     assert says in output
     if name == "other.json":

@@ -46,7 +46,7 @@ def test_clock_starts_before_anything_is_imported(tmp_path):
 
 @pytest.mark.parametrize(("cache", "n_folders"), [(COLD, 3), (CACHED, 1)])
 def test_cold_processes_find_no_compiled_code(processes, cache, n_folders):
-    """Each has its own empty folder for project and driver; cached ones share one."""
+    """Each has its own empty folder; cached processes share one."""
     got = startup.startup({**FIRST_STEP, "cache": cache}).measure(Plan(n_starts=2))
     assert got.before.passed  # the first process
     assert got.after.passed

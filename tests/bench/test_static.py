@@ -60,7 +60,7 @@ def test_loops_are_counted_and_padding_is_not():
 
 
 def test_branches_halve_the_share_of_passes():
-    """An if halves the share, two quarter it; a predicate halves it, a loop does not."""
+    """An if halves the share; a predicate halves it, a loop does not."""
     nested = code(
         "@BRA 0x60",
         "FADD R1,R1,R2",
@@ -76,7 +76,7 @@ def test_branches_halve_the_share_of_passes():
 
 
 def test_a_block_that_was_put_out_of_line_is_no_loop():
-    """A jump back is a loop only if its target dominates; rare blocks come at the end."""
+    """A jump back is a loop only if its target dominates it."""
     found = code("@BRA 0x30", "FADD R1,R1,R2", "EXIT", "FMUL R1,R1,R1", "BRA 0x10")
     assert [each.depth for each in found] == [0] * 5
 
@@ -176,7 +176,7 @@ def test_without_a_disassembler_the_error_names_the_package(monkeypatch):
 
 
 def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
-    """Each program has records, even if its compiler is killed; a new process follows."""
+    """A killed compiler fails its program alone; a new process follows."""
     probe = tmp_path / "probe.py"
     probe.write_text(
         "import json, sys\n"
@@ -265,7 +265,7 @@ def test_local_memory_that_was_not_there_is_new(tmp_path):
 
 
 def test_kernels_on_one_side_and_other_compilers_have_their_codes(tmp_path):
-    """As in the timing gate: 3 for another set, 4 for not comparable, 5 for broken."""
+    """As in the timing gate: 3, 4 and 5 for set, comparison and breakage."""
     assert static_report(tmp_path, [kernel()], [kernel(), kernel("reset")]).code is Code.NOTHING
     other = kernel(notes={"compiler": "nvrtc 12"})
     assert static_report(tmp_path, [kernel()], [other]).code is Code.NOT_COMPARABLE
@@ -292,7 +292,7 @@ def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
 
 
 def test_compiled_code_is_kept_by_what_its_headers_say(tmp_path, monkeypatch):
-    """Compiled files are equal in any checkout, and differ once a core header changes."""
+    """Compiled files are equal in any checkout, until a core header changes."""
     kept = []
     monkeypatch.setattr(probe, "cached", lambda key, suffix, make: kept.append(key))
     for folder, more in (("a", ""), ("b", ""), ("b", "// changed")):
@@ -320,7 +320,7 @@ needs_tools = pytest.mark.skipif(not has_tools(), reason="found no CUDA compiler
 
 @needs_tools
 def test_kernels_are_read_twice_alike(tmp_path, monkeypatch):
-    """Machine code is complete and as in its source; two runs differ only in time.
+    """Machine code is complete; two runs differ only in time.
 
     A user's module is found in the working folder; `envs` there does not hide the checkout's.
     """

@@ -53,14 +53,14 @@ def test_student_is_its_closed_form(dof):
     ("dof", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (10, 2.228), (30, 2.042)]
 )
 def test_student_quantiles_are_those_of_the_tables(dof, t):
-    """The two-sided 95 % points of Student's t, to three decimals as in tables."""
+    """The two-sided 95 % points of Student's t, to three decimals."""
     assert student_quantile(0.975, dof) == pytest.approx(t, abs=5e-4)
     assert student_cdf(-t, dof) == pytest.approx(0.025, abs=1e-4)
     assert student_cdf(0.0, dof) == 0.5
 
 
 def test_paired_ratio_by_hand():
-    """Ratios 2 and 8 have geometric mean 4 and (one degree) an interval factor 2^12.7."""
+    """Ratios 2 and 8 have geometric mean 4 and an interval factor 2^12.7."""
     got = paired_ratio([1.0, 10.0], [2.0, 80.0])
     assert got.value == pytest.approx(4)
     assert got.error == pytest.approx(math.log(2))
@@ -117,14 +117,14 @@ def test_unpaired_p_counts_ties_as_halves():
 
 
 def test_holm_by_hand():
-    """0.01, 0.04, 0.03, 0.005: 4 * 0.005, 3 * 0.01, 2 * 0.03; p values never decrease."""
+    """0.01, 0.04, 0.03, 0.005: 4 * 0.005, 3 * 0.01, 2 * 0.03, ascending."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
-    """400 experiments, 5 % noise, true ratio 1.1: at least 92 % of intervals hold it."""
+    """At 5 % noise at least 92 % of 400 intervals hold the true ratio."""
     random = np.random.default_rng(0)
     held = {paired_ratio: 0, unpaired_ratio: 0}
     for _ in range(400):
@@ -162,7 +162,7 @@ def test_widened_ratio_adds_noise_in_quadrature():
 
 
 def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
-    """Use the middle three of five values, the middle two of four, and all of three."""
+    """The middle three of five values count, two of four, three of three."""
     assert interquartile_mean(np.array([100.0, 1.0, 2.0, 3.0, -50.0])) == 2
     assert interquartile_mean(np.array([9.0, 1.0, 3.0, -7.0])) == 2
     assert interquartile_mean(np.array([0.0, 1.0, 5.0])) == 2
@@ -177,7 +177,7 @@ def test_band_of_equal_runs_has_no_width_and_others_hold_the_mean():
 
 
 def test_noise_that_is_known_twice_is_pooled_by_hand():
-    """Errors of 1 % (3 degrees) and 2 % (12): their mean square, with 15 degrees."""
+    """1 % (3 degrees) and 2 % (12) give their mean square, 15 degrees."""
     own = Ratio(1.0, 0.9, 1.1, error=0.01, dof=3, between_processes=True)
     got = own.pooled(0.02, 12)
     error = math.sqrt((3 * 0.01**2 + 12 * 0.02**2) / 15)

@@ -62,7 +62,7 @@ def test_commands_that_are_killed_and_stopped_lose_and_leave_nothing():
 @pytest.mark.nightly
 @pytest.mark.parametrize("command", ["run", "run-at-once", "publish", "publish-points", "train", "train-ranks"])
 def test_commands_that_are_killed_fifty_times_lose_nothing(command):
-    """Three hundred in all; training ends with the bits of a run that nobody killed."""
+    """Three hundred kills in all; training ends with an undisturbed run's bits."""
     (attacked,) = _attacked(50, command)
     assert sum(attacked["ended_by"].values()) == 50
 

@@ -136,7 +136,7 @@ def shown(records) -> str:
 
 
 def test_training_is_shown_over_the_reference():
-    """Twice WarpDrive's rate on its own point is 2; a missing WarpDrive is noted."""
+    """Twice WarpDrive's rate is 2; a missing WarpDrive is noted."""
     small, crowd = ANCHORS[0], next(each for each in ANCHORS if each.env_steps_per_s is None)
     split = {"rollout_s": 1.0, "update_s": 3.0}
     records = [

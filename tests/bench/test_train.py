@@ -34,7 +34,7 @@ def trainer():
 
 
 def test_run_is_one_iteration_of_the_trainer():
-    """A run does its declared steps in timed parts; only a graph has capture time."""
+    """A run does its declared steps; only a graph has capture time."""
     workload = train.train(point())
     assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
     trainer = workload.run.__self__
@@ -46,7 +46,7 @@ def test_run_is_one_iteration_of_the_trainer():
 
 
 def test_twin_is_made_after_the_timing_alone():
-    """The check before has none, as a second trainer slows timing; the one after can."""
+    """The check before has none, as another trainer would slow timing."""
     points = []
     check = iterations.twin_check(point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]})
     own = Check(passed=True, max_error=0.0, oracle="itself", detail="moved")
@@ -184,7 +184,7 @@ def test_settings_are_the_shipped_ones_in_other_sizes():
 
 
 def test_large_points_go_on_learning():
-    """The rate keeps its first value if the shipped schedule ends in one iteration."""
+    """The rate keeps its first value if the schedule would end at once."""
     point = training_point("cartpole", "host", 65_536, 1, 128, algorithm="PPO", network="64-64 separate tanh")
     *_, (ended, last) = shipped("cartpole", "_ppo").policy["shared"].lr
     assert last == 0
@@ -194,7 +194,7 @@ def test_large_points_go_on_learning():
 
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
-    """Each size measured elsewhere has a run of ours with a comparable figure."""
+    """Each size measured elsewhere has our run, with a comparable figure."""
     ours = training_point(backend="pycuda", **each.axes)
     config = RunConfig.from_dict(trainers.settings(ours))
     assert config.trainer.train_batch_size == each.n_envs * each.n_steps

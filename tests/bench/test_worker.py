@@ -56,7 +56,7 @@ def smoke_job(backend="cpu"):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Make the CPU pass for a GPU: its points start processes in this environment."""
+    """Make the CPU pass for a GPU, whose points start processes."""
     monkeypatch.setattr(local, "is_on_gpu", lambda _: True)
     monkeypatch.setattr(worker, "PROCESSES", multiprocessing.get_context("spawn"))
 

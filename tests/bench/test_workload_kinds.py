@@ -74,7 +74,7 @@ def test_record_of_what_is_run_once_has_its_curve(recorded):
 
 
 def test_record_of_cold_starts_has_every_part(recorded):
-    """Processes of 3 and 5 s: median 4 s; no warm-up, roofline or telemetry."""
+    """Processes of 3 and 5 s have median 4 s, and no telemetry."""
     record = recorded(cold_start())
     assert record.is_evidence, record.reason
     total = record.metrics["total_s"]

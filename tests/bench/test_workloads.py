@@ -54,7 +54,7 @@ def smoke_points():
 
 @pytest.mark.parametrize(("case", "point"), list(smoke_points()))
 def test_smoke_point_is_measured_and_right(case, point):
-    """A point is right before and after its measurement, by its case's declared kind."""
+    """A point is right before and after its measurement."""
     workload = case.setup(point)
     assert type(workload) is case.workload
     got = workload.measure(TINY)
@@ -128,7 +128,7 @@ def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
 
 
 def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
-    """100 steps' observations and last ones need one byte more than the GPU has."""
+    """100 steps' observations need one byte more than the GPU has."""
     wrapper = EnvWrapper(ENVS["cartpole"](), num_envs=3, env_backend="cpu", auto_reset=True)
     wrapper.reset()
     data = SimpleNamespace(device=torch.device("cuda"), tensor=wrapper.cuda_data_manager.tensor)

@@ -35,7 +35,7 @@ TAG = next(iter(TAG_CONFIGS.values()))
 
 
 def test_spaces_become_gymnasiums():
-    """Each of our spaces by hand; Gymnasium's own pass through, others are an error."""
+    """Each of our spaces by hand; Gymnasium's pass through, others raise."""
     box = gymnasium.spaces.Box(-1, 2, (3,), np.float32)
     ours = spaces.Dict(
         {"a": spaces.Discrete(4), "b": spaces.MultiDiscrete([2, 3]), "c": spaces.Box(-1, 2, (3,)), "d": box}
@@ -167,7 +167,7 @@ def test_step_and_reset_do_not_synchronise(backend, env):
 
 
 def test_seed_gives_the_starts():
-    """A seed repeats its starts, one per copy; without a seed the draws continue."""
+    """A seed repeats its starts, one per copy; unseeded draws continue."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3, seed=11)
     unseeded = envs.reset()[0]
     starts = [envs.reset(seed=seed)[0] for seed in (11, 12)]
@@ -379,7 +379,7 @@ def test_mask_of_a_plain_env_is_what_its_space_samples_by():
 
 
 def test_mask_must_be_there_with_an_entry_for_each_choice():
-    """The error names the missing mask, or the agent whose mask has another size."""
+    """The error names the missing mask, or the agent with a wrong size."""
     env = OneWay()
     env.get_tensor_dictionary = super(OneWay, env).get_tensor_dictionary
     with pytest.raises(DataError, match=r"environment 'CartPole': masks actions, and needs the array 'action_mask'"):

@@ -40,7 +40,7 @@ class Case:
         self.env = classes.get(bridge, GymnasiumVectorEnv)(env, **options)
 
     def step(self, actions: Any) -> Any:
-        """Take a step with an array of an action for each copy, as the bridge takes it."""
+        """Take a step with one action per copy, in the bridge's form."""
         if self.kind == "torchrl":
             return self.env.step(TensorDict({"action": torch.as_tensor(actions)}, [self.n]))
         if self.kind == "tensors":
@@ -152,7 +152,7 @@ def test_space_of_an_unknown_agent_is_refused(space):
 
 @pytest.mark.parametrize("kind", ["tensors", "arrays", "torchrl"])
 def test_first_reset_starts_all(kind):
-    """One with a mask that leaves copies out is refused, one that names all is not."""
+    """A mask that leaves copies out is refused."""
     case, some, all_of_them = Case(kind, CartPole()), torch.tensor([True, False, True]), torch.ones(3, dtype=torch.bool)
 
     def reset(mask):
@@ -341,7 +341,7 @@ def test_debug_finds_nan():
 
 @pytest.mark.parametrize("backend", ["cpu", "host"])
 def test_seed_for_each_copy(backend):
-    """A copy starts by its own seed; a list repeats its episodes, None draws further."""
+    """A copy starts by its own seed; None continues the draws."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3, env_backend=backend)
     alone = {seed: envs.reset(seed=seed)[0] for seed in (1, 2, 2**63)}
     seeds = [2, 2**63, 2]

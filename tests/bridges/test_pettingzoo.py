@@ -114,7 +114,7 @@ def test_actions_reach_their_agents():
 
 @on_every_backend
 def test_agents_see_dicts_of_their_own(backend):
-    """PettingZoo's test draws by the mask; by hand: only agent 1 does not see the map."""
+    """PettingZoo's test draws by the mask; only agent 1 has no map."""
     env = PettingZooParallelEnv(Lookout(without_map=[1]), env_backend=backend)
     parallel_api_test(env, num_cycles=4)
     observations, _ = env.reset()

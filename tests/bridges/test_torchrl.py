@@ -96,7 +96,7 @@ def test_rollout_goes_over_ends(name):
 @on_every_backend
 @pytest.mark.parametrize("name", environments())
 def test_random_rollout_is_that_of_single_steps(backend, name):
-    """With no or a random policy it is bit-identical to TorchRL's loop, also after."""
+    """Without or with a random policy it equals TorchRL's loop bit by bit."""
     got, want = [], []
     for kind, rollouts in ((TorchRLEnv, got), (EnvBase, want)):
         env = TorchRLEnv(environments()[name], num_envs=2, env_backend=backend, exact=True)

@@ -64,7 +64,7 @@ def name_of(backend: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def wrapped(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) -> EnvWrapper:
-    """Return a wrapper of an environment; in CUDA C the walkers' moves are constants."""
+    """Return a wrapper; in CUDA C the walkers' moves are constants."""
     wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend, blocks_per_env=blocks)
     if backend in ("host", "pycuda") and hasattr(env, "step_actions"):
         wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": env.step_actions})

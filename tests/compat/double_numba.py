@@ -1,4 +1,4 @@
-"""Kernel of WarpDrive's tests: halve x, double y, done at a step or a value of y."""
+"""Kernel of WarpDrive's tests: halve x, double y, then finish."""
 # ruff: noqa: F403, F405
 
 from numba import cuda as numba_driver

@@ -46,7 +46,7 @@ def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> Non
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_treaties_as_worked_by_hand(backend):
-    """Offers 5, 6, 9 lie within 2 for two regions; the fourth offers 6, does not join."""
+    """Offers 5, 6, 9 lie within 2 for two regions; the fourth does not join."""
     wrapper = start(CUDATreaties(**FOUR), backend)
     actions = np.zeros((4, 4), int)
     actions[:, PROPOSAL], actions[:, ACCEPTANCE] = [5, 6, 9, 6], [1, 1, 1, 0]

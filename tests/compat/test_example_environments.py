@@ -111,7 +111,7 @@ def test_argument_is_given_once(given, named):
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_moves_may_be_copied_to_the_device(backend):
-    """Scripts copy the moves before they step; they are compiled in, so no change."""
+    """Scripts copy the moves; they are compiled in, so nothing changes."""
     wrapper = EnvWrapper(TagGridWorld(2, 4, 3), num_envs=2, env_backend=backend)
     wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": wrapper.env.step_actions})
     wrapper.cuda_function_manager.initialize_shared_constants(wrapper.cuda_data_manager, ["kIndexToActionArr"])

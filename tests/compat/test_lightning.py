@@ -73,7 +73,7 @@ def fit(module, *callbacks):
 
 
 def test_module_learns_what_the_trainer_learns(make):
-    """An epoch is an iteration; weights equal the trainer's; rows and files as set."""
+    """An epoch is an iteration, and weights equal the trainer's."""
     module, plain = make(WarpDriveModule), make(TrainerA2C)
     before = weights(plain)
     plain.train()

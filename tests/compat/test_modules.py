@@ -120,7 +120,7 @@ def test_left_out_name_says_why():
 
 
 def test_classes_are_this_projects():
-    """Both spellings are one class or a child, so isinstance and the registrar agree."""
+    """Both spellings are one class or a child, for isinstance."""
     from warp_drive.managers.function_manager import CUDASampler
     from warp_drive.managers.numba_managers.numba_function_manager import NumbaSampler
     from warp_drive.utils.env_registrar import EnvironmentRegistrar, env_registrar

@@ -241,7 +241,7 @@ print(trainer.current_timestep, type(trainer.models["runner"]).__module__)
 @needs_checkouts
 @pytest.mark.parametrize("version", ["-1.1", *(f"-{tag}" for tag in TAGS), ""])
 def test_warp_drives_network_trains_as_a_users(version, tmp_path):
-    """A copy next to the script, with 2.7's base, finds its data at construction."""
+    """A copy next to the script, with 2.7's base, finds its data."""
     folder = Path(str(FOLDER), f"warp-drive{version}", "warp_drive/training/models")
     for stem in ("fully_connected", "model_base"):
         if (file := folder / f"{stem}.py").exists():

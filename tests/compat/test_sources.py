@@ -42,7 +42,7 @@ def compiled(source: Path, blocks: int = 1) -> bytes:
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Write files (names with __ for a slash, ending in .cu); return the first path."""
+    """Write files (__ is a slash, .cu the suffix); return the first path."""
     paths = [folder / f"{name.replace('__', '/')}.cu" for name in files]
     for path, text in zip(paths, files.values(), strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def test_error_names_file_and_line_of_what_is_included(tmp_path):
 
 
 def test_include_is_looked_up_beside_the_file_then_beside_the_source(tmp_path):
-    """A name in two places is the nearer one's, and files that include each other end."""
+    """The nearer file of a name is used; circular includes end."""
     source = write(
         tmp_path,
         build='#include "a/part.cu"\n/*\n#include "near.cu"\n*/\n#if 0\nnever\n#else\nalways\n#endif\n',
@@ -143,7 +143,7 @@ def test_what_nvcc_accepts_compiles(tmp_path):
     [("near.cu", False), ("stdio.h", False), ("curand_kernel.h", False), ("thrust/sort.h", True), ("absent.h", True)],
 )
 def test_libraries_are_for_nvcc(tmp_path, header, wants_nvcc):
-    """A source whose includes name a library is not for NVRTC, which cannot find it."""
+    """A source that includes a library's header is not for NVRTC."""
     source = write(tmp_path, step='#include "a/part.cu"\n', a__part=f"#include <{header}>\n", near="")
     assert cuda_source.needs_nvcc(source) == wants_nvcc
 
@@ -164,7 +164,7 @@ def test_random_numbers_of_curand_compile(tmp_path, text):
 
 @needs_cuda_compiler
 def test_header_of_curand_may_include_cccl(tmp_path, monkeypatch):
-    """Types and limits that cuRAND takes from it are defined once, for the source too."""
+    """Types and limits that cuRAND takes from CCCL are defined once."""
     folders = [Path(site) / "nvidia/cu13/include/cccl" for site in sys.path]
     cccl = next((folder for folder in folders if folder.is_dir()), None)
     if cccl is None:
@@ -253,7 +253,7 @@ def launch(kernel: Taken, *arguments: Any) -> list[str]:
 
 
 def test_agent_kernel_takes_data_of_other_types_with_a_warning():
-    """The array stays, a float is cut; one warning with kernel, parameter, both types."""
+    """The array stays, a float is cut; one warning has all types."""
     x, n, y = Parameter("x", "float32", ANY_RANK), Parameter("n", "int32", 0), Parameter("y", None, 2, (None, 3))
     kernel = Taken(False, x, n, y)
     array = torch.zeros(4, dtype=torch.int32)

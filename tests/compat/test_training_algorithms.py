@@ -100,7 +100,7 @@ def test_loss_and_gradient_are_those_of_the_rule(normal):
 
 
 def test_environments_without_success_are_drawn_in_proportion():
-    """One success and a ratio of 2 select three of four environments, it among them."""
+    """One success and a ratio of 2 select three of four environments."""
     actions, rewards, _, logits, values = random_batch(4)
     dones = torch.zeros(N_STEPS, N_ENVS, dtype=torch.int32)
     dones[2, 1], dones[3, 0] = 2, 1

@@ -125,7 +125,7 @@ def test_state_dict_has_warpdrives_keys_and_comes_back(tag):
 
 
 def test_actor_and_critic_take_continuous_actions():
-    """The actor has a column per action, in its scale; the critic takes list or array."""
+    """The actor has a column per action; the critic takes list or array."""
     wrapper = EnvWrapper(CUDAClassicControlPendulumEnv(episode_length=5), num_envs=2, env_backend="cpu")
     policies = {"shared": [0]}
     actor = FullyConnectedActor(wrapper, {**CONFIG, "output_w": 2.0}, "shared", policies)
@@ -171,7 +171,7 @@ def run_config(folder) -> dict:
 
 @pytest.mark.usefixtures("gated")
 def test_users_model_trains_and_is_saved_under_its_own_names(tmp_path):
-    """It has a key, learns with its gate; its file loads into it and a new run."""
+    """It learns with its gate; its file loads into it and a new run."""
     config = run_config(tmp_path)
     given = copy.deepcopy(config)
     trainer = TrainerA2C(cartpole(), config, {"shared": [0]}, verbose=False)

@@ -298,7 +298,7 @@ def test_episode_states_are_warpdrives(tmp_path):
 
 
 def test_episode_states_end_with_the_episode(tmp_path):
-    """After an episode's end (a fallen pole) states are NaN, actions and rewards 0."""
+    """After a fallen pole states are NaN, actions and rewards 0."""
     trainer = cartpole(tmp_path, 40)
     states, _, rewards = trainer.fetch_episode_states(["state"], include_rewards_actions=True, use_argmax=True)
     n_steps = int(rewards.sum())
@@ -475,7 +475,7 @@ def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path):
 
 
 def test_arrays_of_each_policy_need_an_environment_that_reads_them(tmp_path):
-    """Tag has one action array for all agents; arrays per policy would have no effect."""
+    """Tag has one action array; arrays per policy would have no effect."""
     wrapper = EnvWrapper(TagContinuous(**TAG), num_envs=N_ENVS, env_backend="cpu")
     config = settings(tmp_path, {"runner": policy(), "tagger": policy()})
     agents = {"tagger": list(wrapper.env.taggers), "runner": list(wrapper.env.runners)}

@@ -48,7 +48,7 @@ def draw_config(generator: np.random.Generator) -> dict[str, int]:
 
 
 class Summing:
-    """Every agent observes the sum of its actions; the reward sums its action types."""
+    """Every agent observes its summed actions; the reward is their sum."""
 
     name = "Summing"
 

@@ -84,7 +84,7 @@ def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, p
     ],
 )
 def test_backend_without_a_gpu_says_why(monkeypatch, name, cuda, message):
-    """With packages but no GPU, the reason separates a CPU torch from a missing GPU."""
+    """The reason separates a CPU build of torch from a missing GPU."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: each)
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -111,7 +111,7 @@ def test_availability_reads_as_a_sentence():
 
 @on_every_backend
 def test_backend_tells_where_it_runs(backend):
-    """CPU backends count threads; a GPU has no count, the simulator counts as a GPU."""
+    """CPU backends count threads; a GPU has no count."""
     got = backends.get(backend)
     assert got is BACKENDS[backend]
     assert got.threads == {"cpu": 1, "host": torch.get_num_threads()}.get(backend)
@@ -288,7 +288,7 @@ def test_openmp_probe_says_no_for_a_compiler_without_it(monkeypatch):
 
 
 def test_module_is_unloaded_where_another_one_is_loaded():
-    """The next load, not the last kernel's deletion, unloads a module, in any thread."""
+    """The next load unloads a module, not its last kernel's deletion."""
 
     class Module:
         """Fake of PyCUDA's module."""

@@ -119,7 +119,7 @@ def test_difference_within_the_tolerance_is_returned():
 
 
 def test_units_in_the_last_place_are_a_bound_of_their_own():
-    """Rewards off by 2 or 3 units fail at 0 per cent, pass at 4 units, fail at 1."""
+    """Rewards off by 2 or 3 units fail at 0 %, pass at 4 units, fail at 1."""
 
     class Rounding(Heavier):
         factor = 1 + 2**-22

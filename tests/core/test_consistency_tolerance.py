@@ -69,7 +69,7 @@ def test_tolerance_takes_an_absolute_bound():
 
 @given(st.integers(1, 254), st.integers(0, 2**22), st.integers(1, 1000), st.sampled_from([1, -1]))
 def test_tolerance_counts_units_in_the_last_place(exponent, fraction, n_ulps, sign):
-    """A number of floats further in the reference's binade is that number of units."""
+    """A number of floats in the reference's binade is that number of units."""
     bits = (exponent << 23) + fraction
     want, got = sign * np.array([bits, bits + n_ulps], np.int32).view(np.float32)
     assert agrees(want, got, Tolerance(0, ulps=n_ulps))

@@ -23,7 +23,7 @@ NORMAL = {"damping": 1.0, "stddev": 1.0}
 
 @on_every_backend
 def test_normals_are_box_muller_of_the_documented_words(backend):
-    """Draw d of type j of J: radius of word 2 (dJ + j), angle of the next, in double."""
+    """Draw d of type j of J: radius of word 2 (dJ + j), angle of the next."""
     data, sampler = sampler_of(backend, seed=(7 << 32) + 5)
     got = draw(data, sampler, 3, **NORMAL)
     for d, env, agent, j in np.ndindex(*got.shape):
@@ -130,7 +130,7 @@ def test_silent_draw_is_the_mean_and_leaves_no_trace(backend, silence):
 @on_every_backend
 @pytest.mark.parametrize("names", [("damping", "stddev", "scale"), ("scale",), ("damping", "stddev")])
 def test_numbers_on_the_device_are_read_when_the_kernel_runs(backend, names):
-    """A schedule in the same tensors gives the bits of floats; the others stay floats."""
+    """A schedule in the same tensors gives the bits of floats."""
     schedule = [
         {"damping": 0.3, "stddev": 0.5, "scale": 2.0},
         {"damping": 0.1, "stddev": 0.4, "scale": 0.7},
@@ -150,7 +150,7 @@ def test_numbers_on_the_device_are_read_when_the_kernel_runs(backend, names):
 
 @on_every_backend
 def test_silent_scale_on_the_device_is_the_mean_but_moves_the_noise(backend):
-    """The host cannot see it: a draw is consumed, with the noise of any other scale."""
+    """A draw is consumed, with the noise of any other scale."""
     want_data, want_sampler = sampler_of(backend)
     draw(want_data, want_sampler, 2)
     data, sampler = sampler_of(backend)

@@ -265,7 +265,7 @@ def test_warnings_of_our_own_loops_are_no_errors(compiler, monkeypatch, cache_fo
 
 @needs_compiler
 def test_arguments_of_the_compiler_are_passed_on_and_recorded(tmp_path, monkeypatch, cache_folder):
-    """$CXX is split as in a shell (paths with spaces); arguments are in its version."""
+    """$CXX is split as in a shell; its arguments are in the version."""
     compiler = tmp_path / "a compiler"
     compiler.symlink_to(shlex.split(cuda_c.cpu_compiler())[0])
     source = write(tmp_path, "WD_KERNEL(k)(int* x, int n_envs) { x[0] = GIVEN; }\n")
@@ -346,7 +346,7 @@ NAMES = ['a"b', "a\\nb", "a b", "$HOME `x`", "ü 😀", "a\nb", "'", "??/", "%s 
 @needs_compiler
 @pytest.mark.parametrize("style", ["own", "threads"])
 def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
-    """Source, headers, cache and core headers may be in any folder, also in messages."""
+    """Source, headers, cache and core headers may be in any folder."""
     folder = tmp_path
     for name in NAMES:
         folder = folder / name
@@ -477,7 +477,7 @@ def start_builder(mode: str) -> subprocess.Popen[str]:
 
 
 def test_killed_build_leaves_no_file_to_be_found(cache_folder):
-    """A killed process leaves no file of the name; the next one builds it completely."""
+    """A killed process leaves no file; the next one builds it completely."""
     killed = start_builder("dies")
     output, _ = killed.communicate(timeout=60)
     assert (killed.returncode, output) == (-9, "")

@@ -1,4 +1,4 @@
-"""Words of CUDA C from nvcc: both kernel styles run them on `host`; nvcc has them."""
+"""Words of CUDA C from nvcc, which both kernel styles run on `host`."""
 
 from __future__ import annotations
 

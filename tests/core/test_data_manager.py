@@ -298,7 +298,7 @@ def test_data_manager_refuses(case, data):
 
 @pytest.mark.parametrize("allocates", ["clone", "zeros", "to"])
 def test_full_device_says_what_was_asked_and_what_is_free(data, monkeypatch, allocates):
-    """If torch runs out, the error has name, bytes and free bytes; nothing is stored."""
+    """The error has name, bytes and free bytes; nothing is stored."""
 
     def full(*_: object, **__: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")

@@ -147,7 +147,7 @@ def counter(**attributes: object) -> Counter:
     ],
 )
 def test_wrapper_refuses(env, options, got):
-    """No agents, steps, copies, blocks or observation; an agent in no role or in two."""
+    """No agents, steps or observation; an agent in no role or in two."""
     with pytest.raises(ConfigError) as caught:
         EnvWrapper(env, **options)
     assert caught.value.got == got

@@ -69,7 +69,7 @@ def put(functions: CUDAFunctionManager, **constants: list[int]) -> None:
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_barriers_in_a_loop_order_shared_memory(functions, monkeypatch, n_threads):
-    """Each round reads its block's sum and the constants, on one OS thread or two."""
+    """Each round reads its block's sum, on one OS thread or two."""
     monkeypatch.setattr(type(functions.backend), "threads", n_threads)
     put(functions, offsets=[5, -3])
     x = integers(N_ENVS, N_AGENTS)
@@ -98,7 +98,7 @@ def test_barrier_is_one_wherever_it_stands(functions):
 
 
 def test_lanes_of_a_warp_see_each_other(functions):
-    """Shuffles, ballots, matches of a warp and of 7 lanes; exited lanes add nothing."""
+    """Shuffles, ballots, matches of a warp; exited lanes add nothing."""
     x, y = torch.zeros(N_AGENTS, 4, dtype=torch.int32), torch.zeros(N_AGENTS)
     launch(functions, "warps", x, y, grid=(1, 1))
     lanes = np.arange(39) % 32
@@ -137,7 +137,7 @@ def test_threads_go_in_step_from_write_to_write(functions):
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize(("n_agents", "blocks"), [(7, 3), (N_AGENTS, 1)])
 def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch, n_agents, blocks, n_threads):
-    """Blocks sum their agents, then read all sums; a thread may have no agent."""
+    """Blocks sum their agents, then read all sums after the barrier."""
     functions = functions_of(n_agents=n_agents, blocks=blocks)
     monkeypatch.setattr(type(functions.backend), "threads", n_threads)
     x = integers(N_ENVS, n_agents, start=1)

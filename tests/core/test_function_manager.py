@@ -65,7 +65,7 @@ def test_environments_of_one_agent_may_have_large_blocks(n_agents, n_envs, threa
 
 
 def test_kernels_with_a_policy_have_fewer_blocks():
-    """Three blocks per each of 132 multiprocessors run at once; a fourth would wait."""
+    """Three blocks per multiprocessor run at once; a fourth would wait."""
     of_policy = LaunchShape.of(5, n_envs=2_000, blocks_below=FILLING_BLOCKS_OF_A_POLICY)
     assert (LaunchShape.of(5, n_envs=2_000).blocks(2_000), of_policy.blocks(2_000)) == (500, 334)
 

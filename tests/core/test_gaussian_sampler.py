@@ -199,7 +199,7 @@ def test_tensors_with_gradients_are_read_like_others(backend):
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_replay_goes_on_drawing_and_follows_the_tensors(backend):
-    """A captured draw has the eager bits while mean and log_std change in between."""
+    """A captured draw has the eager bits, with changing mean and log_std."""
     ends = []
     for is_captured in (False, True):
         policy = Policy(backend, n_envs=300)

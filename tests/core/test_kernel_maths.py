@@ -60,7 +60,7 @@ def test_maths_is_accurate_in_every_language(backend: str, exact: bool) -> None:
 
 @on_every_backend
 def test_wrap_stays_inside_the_period(backend: str) -> None:
-    """Angles are in [0, period): exact like fmod, 0 if the sum rounds to the period."""
+    """Angles are in [0, period), and 0 if the sum rounds to the period."""
     x = np.float32([0, 1, TWO_PI, -TWO_PI, -1, -1e-9, 2 * TWO_PI, 7])
     got = _evaluate(backend, True, x)[:, 4]
     want = [0, 1, 0, 0, TWO_PI - np.float32(1), 0, 0, np.float32(7) - TWO_PI]

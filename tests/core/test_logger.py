@@ -31,7 +31,7 @@ def put(data: CUDADataManager, step: int) -> None:
 @on_every_backend
 @pytest.mark.parametrize("env_id", [0, 1])
 def test_log_keeps_every_step_of_one_environment(backend, env_id):
-    """Rows up to the last step have the chosen environment's values and a valid mask."""
+    """Rows have the chosen environment's values, with a valid mask."""
     data, logger = logged(backend)
     put(data, 0)
     logger.reset_log(data, env_id)

@@ -134,7 +134,7 @@ def only_biases(model: FullyConnected) -> FullyConnected:
 
 @on_every_backend
 def test_equal_logits_give_the_same_rollout_one_by_one(backend):
-    """Bit-equal logits make all equal, also with a used sampler and in later draws."""
+    """Bit-equal logits make all draws equal, with a used sampler too."""
     n_envs, n_steps = (3, 2) if is_simulated(backend) else (70, 6)
     wrappers, steps = [made("cartpole", backend, n_envs) for _ in range(2)], list[PolicySteps]()
     for wrapper in wrappers:
@@ -156,7 +156,7 @@ def test_equal_logits_give_the_same_rollout_one_by_one(backend):
 
 
 def test_each_launch_sees_the_weights_as_they_are():
-    """A bound rollout follows its parameters, also once they become views of a vector."""
+    """A bound rollout follows its parameters, also as views of a vector."""
     wrapper = made("cartpole", "host", 70)
     model = only_biases(model_of(wrapper, fc_dims=(16,)))
     launch, steps = wrapper.bound_rollout(3, model)
@@ -218,7 +218,7 @@ def test_the_kernel_that_is_tried_is_the_one_that_acts(monkeypatch):
 
 
 def compiled_by(wrapper: EnvWrapper, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return a list that collects the constants of every kernel compiled from now on."""
+    """Return a list that collects the constants of all later kernels."""
     compiled_with, compile_it = list[dict[str, Any]](), wrapper.backend.compile
 
     def counted(source: Any, constants: Any) -> Any:
@@ -231,7 +231,7 @@ def compiled_by(wrapper: EnvWrapper, monkeypatch: pytest.MonkeyPatch) -> list[di
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] in ("host", "pycuda")])
 def test_products_are_of_tf32_where_those_of_torch_may_be(backend, monkeypatch):
-    """Before and after it is float32, exact networks always are; a CPU has no TF32."""
+    """It is float32 before and after; exact networks always are."""
     wrapper = made("cartpole", backend, 135)
     model, exact = model_of(wrapper, fc_dims=(64, 64)), model_of(wrapper, fc_dims=(8,))
     exact.fc.exact = Exact(BACKENDS[backend])
@@ -303,7 +303,7 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("hidden", [(20,), (72, 9), (32, 32)], ids=str)
 def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
-    """A thread with hidden units in registers has the bits of the kernels per layer."""
+    """A thread with units in registers has the bits of the layer kernels."""
     torch.manual_seed(SEED)
     n_features, n_outputs = 10, 3
     policy = layers(n_features, *hidden, n_outputs)

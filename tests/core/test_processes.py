@@ -125,7 +125,7 @@ def test_program_that_cannot_start_is_refused(start, name, kind, tmp_path):
 
 
 def test_all_programs_are_started_by_one_module():
-    """No other module of ours starts processes, which a kill would leave."""
+    """No other module in the project starts processes, which a kill would leave."""
     others = [
         f"{path.relative_to(ROOT)}: {word}"
         for folder in ("warpdrive_min", "envs", "bench")

@@ -193,7 +193,7 @@ WITH_BLOCKS = [
 
 @pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
 def test_log_and_mask_follow_the_environment_that_is_logged(backend, blocks):
-    """Mask and rows: empty, step 0, all; after a reset another environment is logged."""
+    """Mask and rows are empty, then step 0, then all; a reset restores."""
     wrapper, logger = counting(backend, blocks, episode_length=2, limit=99)
     data = wrapper.cuda_data_manager
 
@@ -219,7 +219,7 @@ def test_log_and_mask_follow_the_environment_that_is_logged(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
 def test_environments_restart_as_often_as_they_finish(backend, blocks):
-    """Environment 1 counts twice as fast: in 8 steps it restarts 4 times, the other 2."""
+    """Environment 1 counts twice as fast: 4 restarts in 8 steps, not 2."""
     wrapper, _ = counting(backend, blocks, episode_length=9, limit=4)
     data = wrapper.cuda_data_manager
     done, counts = [], []
@@ -234,7 +234,7 @@ def test_environments_restart_as_often_as_they_finish(backend, blocks):
 
 
 def counting(backend: str, blocks: int, **config: int) -> tuple[EnvWrapper, CUDALogController]:
-    """Return a logger and two started copies of five agents that count by 1 and by 2."""
+    """Return a logger and two copies of five agents that count differently."""
     wrapper = EnvWrapper(
         Counter(num_agents=5, env_backend=backend, **config), num_envs=2, env_backend=backend, blocks_per_env=blocks
     )

@@ -57,7 +57,7 @@ def pooled(backend: str, n_envs: int, n_rows: int, seed: int = 0) -> tuple[CUDAD
 @on_every_backend
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_only_finished_environments_are_restored(blocks, backend):
-    """With done = [1, 0] only environment 0's rows return, for any rank and dtype."""
+    """With done = [1, 0] only environment 0's rows return, for any rank."""
     data, resetter = saved(backend, blocks)
     data.tensor("_done_")[0] = 1
     resetter.reset_when_done(data)
@@ -193,7 +193,7 @@ REFUSED = [
 @pytest.mark.parametrize(("target", "pool", "got"), REFUSED)
 @pytest.mark.parametrize("through", ["init_reset_pool", "reset_when_done"])
 def test_what_cannot_be_copied_row_by_row_is_refused(target, pool, got, through):
-    """At the seeding of pools, or a reset without it; saved copies at the first reset."""
+    """At the seeding of pools, or at a reset without it."""
     if pool is None and through == "init_reset_pool":
         pytest.skip("a saved copy has no seed")
     data, functions = managers("cpu")

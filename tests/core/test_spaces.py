@@ -49,7 +49,7 @@ def test_space_of_takes_shape_and_dtype_and_goes_into_mappings():
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.float16])
 def test_space_of_bounds_fit_the_dtype(dtype):
-    """The bound is 1e20 halved until the dtype holds it, so doubling it would not fit."""
+    """The bound is the largest halving of 1e20 that the dtype holds."""
     box = space_of(np.zeros(2, dtype))
     largest = float((np.finfo if dtype is np.float16 else np.iinfo)(dtype).max)
     assert box.high <= largest < 2 * box.high

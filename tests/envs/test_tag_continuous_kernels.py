@@ -115,7 +115,7 @@ def test_equal_distances_are_ordered_by_id(n_observed, backend):
 
 @others
 def test_equal_taggers_and_the_edge_of_the_reach(backend):
-    """The lower id of two equally near taggers tags, not beyond or at the reach."""
+    """The lower id of two equally near taggers tags; the exact reach is safe."""
     config = {**SMALL, "num_taggers": 2, "num_runners": 3, "grid_length": 8.0, "step_penalty_for_tagger": 0.0}
     drawn = TagContinuous(**config)
     (low, high), (between, at_reach, far) = list(drawn.taggers), list(drawn.runners)

@@ -356,7 +356,7 @@ def test_only_environments_that_count_are_learnt_from(kind):
 
 
 def test_minibatches_without_a_row_that_counts_are_harmless():
-    """One row of eight counts: three of four minibatches add nothing, and are valid."""
+    """One row of eight counts: three of four minibatches add nothing."""
     batch = known_batch([1.0, 2.0], [1.0], n_envs=8)
     batch.successes[0, 5] = 1
     model = Known()

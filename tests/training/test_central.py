@@ -273,7 +273,7 @@ def test_critic_that_must_be_one_kernel_needs_a_gpu(tmp_path):
 
 
 def test_config_says_who_has_one():
-    """Absent and null are none, an empty mapping is defaults; its own dict agrees."""
+    """Absent and null are none, an empty mapping is the defaults."""
     for given, want in ((None, None), ({}, CentralisedCriticConfig()), (SMALL, CentralisedCriticConfig(fc_dims=(8,)))):
         config = RunConfig.from_dict({"policy": {"p": {"centralised_critic": given}}})
         assert config.policy["p"].centralised_critic == want

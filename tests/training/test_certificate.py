@@ -46,7 +46,7 @@ def certified(tmp_path_factory):
 
 @pytest.fixture
 def forged(certified, tmp_path):
-    """Return a function that changes fields of a copy and re-hashes it like a forger."""
+    """Return a function that changes a copy's fields and its hash."""
 
     def forge(change) -> Path:
         fields = json.loads(certified[0].read_text())
@@ -218,7 +218,7 @@ def test_verify_says_where_a_forged_certificate_differs(what, forged, certified)
 
 
 def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, monkeypatch):
-    """A changed line or package is named even for equal bits; unequal bits decide."""
+    """A changed line or package is named; unequal bits decide."""
 
     def change(fields):
         fields["origin"]["sources"]["warpdrive_min/training/returns.py"] = "2" * 64

@@ -105,7 +105,7 @@ def test_checkpoint_returns_every_dtype_and_shape(tmp_path):
 
 
 def test_checkpoint_returns_header(tmp_path):
-    """The header returns with versions and time; the owner's group can read its files."""
+    """The header returns with versions and time; its files are group-readable."""
     want = header(12, best_return=3.5)
     path = save(tmp_path, state(12), want)
     assert path == tmp_path / "checkpoint_000000012"
@@ -129,7 +129,7 @@ def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
 
 
 def test_checkpoint_keeps_the_last_ones(tmp_path):
-    """Six checkpoints with keep_last 3: the last three stay at every moment; 0 raises."""
+    """With keep_last 3 the last three stay at every moment; 0 is refused."""
     for iteration in range(1, 7):
         save(tmp_path, state(iteration), header(iteration), keep_last=3)
         assert saved(tmp_path) == list(range(max(1, iteration - 2), iteration + 1))
@@ -520,6 +520,6 @@ def test_restore_refuses_other_tensors(live, message):
 
 
 def test_versions_name_what_is_not_installed(monkeypatch):
-    """A package without metadata, such as a checkout run in place, is "not installed"."""
+    """A package without metadata, as a checkout in place, is not installed."""
     monkeypatch.setattr(checkpoint, "PACKAGES", ("torch", "no-such-package"))
     assert header(1).versions["no-such-package"] == "not installed"

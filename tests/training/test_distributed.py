@@ -198,7 +198,7 @@ def tell_process() -> None:
 
 
 def capture(world: World, folder: Path, backend: str) -> dict:
-    """Train eagerly, then by a graph with the all-reduce, alive as the group closes."""
+    """Train eagerly, then by a graph with the all-reduce."""
     found: dict = {}
     for mode in ("eager", "graph"):
         OPEN.append(training(folder, mode, PPO, backend, mode=mode))
@@ -319,7 +319,7 @@ def test_metrics_are_those_of_all_ranks(worked):
 
 
 def test_stop_return_stops_all_ranks_together(worked):
-    """The mean over all ranks' episodes decides (40/4, 24/2), not a rank's (16, 8)."""
+    """The mean over all ranks' episodes decides, not a rank's own."""
     for found in worked:
         assert found["judged"] == [(10.0, False), (12.0, True)]
 
@@ -341,7 +341,7 @@ def test_checksum_sees_one_bit_and_a_swap():
 
 
 def test_checkpoint_of_two_ranks_is_refused_by_one(worked, tmp_path):
-    """Another number of ranks cannot resume, and reports it; it can load the weights."""
+    """Another number of ranks cannot resume, but can load the weights."""
     saved = worked[0]["folder"] / "checkpoints"
     with training(tmp_path, "alone", PPO) as trainer:
         with pytest.raises(CheckpointError, match=r"'ranks': \(2, 1\)"):
@@ -351,7 +351,7 @@ def test_checkpoint_of_two_ranks_is_refused_by_one(worked, tmp_path):
 
 
 def test_run_goes_on_after_a_rank_was_killed(killed, worked):
-    """The other rank ends, the error names the dead one; resuming changes no result."""
+    """The error names the dead rank; both resume without a difference."""
     assert re.search(r"none of 2 ranks may fail \(got .*rank 1: process \d+, SIGKILL[;']", killed)
     for found in worked:
         assert found["resumed_at"] == 2, "the latest checkpoint"
@@ -374,7 +374,7 @@ def test_ranks_normalise_by_the_rows_of_all(worked, rows, moments):
 
 
 def test_ranks_remember_what_is_theirs(worked):
-    """A recurrent policy shares weights, has a state per rank, and resumes with both."""
+    """A recurrent policy shares weights, and resumes with a state per rank."""
     first, second = worked
     assert torch.equal(first["remembered"][0], second["remembered"][0])
     assert not torch.equal(first["remembered"][1], second["remembered"][1])
@@ -384,7 +384,7 @@ def test_ranks_remember_what_is_theirs(worked):
 
 
 def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monkeypatch):
-    """The error names rank and exit code though the other waits; no process remains."""
+    """The error names rank and exit code, and no process remains."""
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     why = r"none of 2 ranks may fail \(got .*rank 1: process \d+, exit code 1, ConfigError: rank 1 has had enough[;']"
@@ -489,7 +489,7 @@ def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkeypatch):
-    """NCCL would wait for graphs; a failing rank closes nothing, as no other joins."""
+    """NCCL would wait for graphs; a failing rank closes nothing."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(captured, "capture", lambda backend, work: lambda: two_gpus.append("replayed"))
     part = captured.Captured(backends.get("host"), lambda: two_gpus.append("eager"), as_graph=True)

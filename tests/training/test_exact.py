@@ -352,7 +352,7 @@ SMALL = {
 
 
 def taught(env, policy, folder, **trainer):
-    """Return the full state of an exact run after some iterations, and the learner."""
+    """Return an exact run's full state after some iterations, and the learner."""
     run = made(env, policy, folder, **trainer)
     run.train(3)
     return builders.everything(run), run.groups["shared"].algorithm._learning
@@ -452,7 +452,7 @@ def test_update_is_that_of_torch(name, tmp_path):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86")
 def test_runs_have_the_same_bits_for_every_instruction_set(tmp_path, monkeypatch):
-    """A build for the oldest x86-64 (no FMA, no AVX) gives this CPU's bits."""
+    """A build without FMA and AVX gives this CPU's bits."""
     want = trained("PPO, continuous", "host", tmp_path / "here")
     monkeypatch.setattr(host, "TARGET", "-march=x86-64")
     assert trained("PPO, continuous", "host", tmp_path / "old") == want

@@ -294,7 +294,7 @@ def test_gradient_is_scaled_by_what_comes_from_above(upstream):
 
 @pytest.mark.parametrize("name", ["three types", "gaussian"])
 def test_gradient_of_a_root_is_returned_as_it_is(name):
-    """Gradients of the loss itself are the same with and without the scaling pass."""
+    """Gradients are the same with and without the scaling pass."""
     given, how = arrays(SPACES[name]), {"is_clipped": True, "value_clip": 0.2}
     plain = differentiate(in_one, SPACES[name], given, **how)
     root = differentiate(in_one, SPACES[name], given, **how, is_root=True)
@@ -313,7 +313,7 @@ def test_large_logits_stay_finite():
 
 
 def test_broken_numbers_reach_the_gradient():
-    """A NaN head, value or return gives NaN gradients; the optimiser skips the step."""
+    """A NaN head, value or return gives NaN gradients."""
     space = SPACES["five choices"]
     for broken in ("head", "values", "returns", "log_probs"):
         given = arrays(space) | {"weights": None}
@@ -335,7 +335,7 @@ def test_a_gaussian_needs_its_scale():
 @pytest.mark.parametrize(("name", "masks"), KINDS)
 @pytest.mark.parametrize("is_clipped", [False, True], ids=["a2c", "ppo"])
 def test_kernel_on_a_gpu_is_that_of_torch_to_the_same_bits(is_clipped, name, masks):
-    """100,001 rows of two agents: float64, eager and two graph replays bit for bit."""
+    """100,001 rows: float64, eager and graph replays bit for bit."""
     space, how = SPACES[name], {"is_clipped": is_clipped, "value_clip": 0.2 if is_clipped else None}
     given = arrays(space, 120_000, 100_001, 2, masks=masks, indices=True)
     given = {key: None if each is None else each.cuda() for key, each in given.items()}

@@ -186,7 +186,7 @@ def test_file_is_of_one_run(tmp_path, sink):
 
 @pytest.mark.parametrize("sink", [JsonLines, Csv])
 def test_file_may_start_at_a_checkpoint(tmp_path, sink):
-    """A run that resumes with a sink that it did not have before starts its file."""
+    """A resumed run with a new sink starts its file."""
     opened = sink(tmp_path / "metrics", resume_iteration=7)
     opened.write(row(8))
     opened.close()

@@ -62,7 +62,7 @@ def test_activation_is_torchs(name):
 
 @pytest.mark.parametrize("kind", [FullyConnected, FullyConnectedActor])
 def test_head_of_a_box_is_bounded(kind):
-    """output_w * tanh(x) + output_b: reaches 1 and 5 for a width of 2 around 3."""
+    """output_w * tanh(x) + output_b reaches 1 and 5 for a width of 2 around 3."""
     model = kind(N_FEATURES, BOX, config(output_w=2.0, output_b=3.0))
     hidden = model.fc(seen := observations())
     layer = model.policy_head

@@ -149,7 +149,7 @@ def _all_installed(monkeypatch):
 
 
 def test_every_path_has_rules_but_the_last():
-    """So a choice always exists; the rules of each faster path are tested below."""
+    """So a choice always exists; each other rule is tested below."""
     assert set(NEEDS) == {(part, index) for part, paths in PATHS.items() for index in range(len(paths) - 1)}
     for part, paths in PATHS.items():
         assert all(path.rules for path in paths[:-1]), part
@@ -159,7 +159,7 @@ def test_every_path_has_rules_but_the_last():
 
 @pytest.mark.parametrize(("part", "index"), NEEDS)
 def test_each_rule_of_a_path_can_refuse_it(part, index):
-    """Facts for all rules select it; each change breaks one, with a one-line reason."""
+    """Facts for all rules select it; each change breaks one rule."""
     path, (facts, changes) = PATHS[part][index], NEEDS[part, index]
     assert path.why_not(facts) is None
     assert len(changes) == len(path.rules)

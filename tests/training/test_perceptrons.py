@@ -232,7 +232,7 @@ def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels)
 
 
 def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
-    """Only a streamed network with gradients keeps its first layer for the way back."""
+    """Only a streamed network with gradients keeps its first layer."""
     kept, save = [], torch.autograd.function.FunctionCtx.save_for_backward
     monkeypatch.setattr(
         torch.autograd.function.FunctionCtx,

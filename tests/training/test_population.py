@@ -183,7 +183,7 @@ def alone(population, index, member) -> PolicyGroup:
     ids=["rate", "seed", "clip", "diverged"],
 )
 def test_members_do_not_know_each_other(run, changed, tmp_path):
-    """Another rate, seed, limit or infinite weights of one member change no other bit."""
+    """A member's rate, seed or infinite weights change no other bit."""
     population = {key: [values[0]] * 3 for key, values in changed.items() if key != "seeds"}
     seeds = {"seeds": [7, 8, 9]} if "seeds" in changed else {"seeds": [7]}
     first = make_population(3, run, population={**population, **seeds}, basedir=tmp_path / "first")
@@ -214,7 +214,7 @@ KERNELS = ("cartpole", CLASSIC, {"shared": {**PPO, "model": TWO_LAYERS}})
 
 @pytest.mark.parametrize("backend", ON_GPU)
 def test_kernels_have_the_gradients_of_batched_products(backend, tmp_path):
-    """Each member's first step is the same with one kernel and with torch's products."""
+    """The first step is the same with one kernel and with torch's products."""
     gradients = []
     for is_fused in (None, False):
         policy = {**A2C, "model": {**TWO_LAYERS, "fused": is_fused}}

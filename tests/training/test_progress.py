@@ -28,7 +28,7 @@ def shown(rows, *, is_terminal: bool, seconds=(0, 60, 120), **options) -> str:
 
 
 def test_progress_elsewhere_is_a_line_for_each_row():
-    """Each row is one line: speed, mean returns, remaining time (6 s per iteration)."""
+    """Each row is one line: speed, mean returns and remaining time."""
     got = shown([row(10, tagger=12.3456, runner=-4), row(20, tagger=math.nan)], is_terminal=False)
     assert got.splitlines() == [
         "10/30  1,234,567 env-steps/s  mean return: tagger 12.35, runner -4  0:02:00 left",

@@ -178,7 +178,7 @@ ARRANGEMENTS = {
 
 
 def assert_shown(seen, last, members):
-    """Assert that observations, and last ones if any, are Clock's times and agent ids."""
+    """Assert that observations are Clock's times and agent ids."""
     times, members = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1.0]), torch.tensor(list(members)).float()
     assert torch.equal(seen[..., 0], times[:, None, None].expand(8, 4, len(members)))
     assert torch.equal(seen[..., 1], members.expand(8, 4, -1))

@@ -147,7 +147,7 @@ def scored(mean_return):
 
 
 def test_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path, monkeypatch):
-    """After a worse evaluation the best stays, the latest advances; ties go to later."""
+    """After a worse evaluation the best stays; ties go to the later."""
     trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, model_params_save_freq=1)
     returns = [5.0, 8.0, 6.0, math.nan, 9.0, 9.0, 8.5]
     evaluated, best = [], []
@@ -173,7 +173,7 @@ def test_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["A2C", "DDPG"])
 def test_best_return_is_what_its_weights_evaluate_to(name, tmp_path):
-    """Without a trainer, `best` (or RUN alone) evaluates to the return in its header."""
+    """`best`, or RUN alone, evaluates to the return in its header."""
     trainer = make_run(name, basedir=tmp_path)
     trainer.train(2)
     trainer.save_checkpoint()
@@ -289,7 +289,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_trainer_refuses(case, tmp_path):
-    """Bad settings fail in the constructor by key and value, and leave no files."""
+    """Bad settings fail in the constructor, and leave no files."""
     env, policies, given, what, got = WRONG[case]
     with refused(what, got):
         make_trainer(env, policies, basedir=tmp_path, **given)
@@ -352,7 +352,7 @@ def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
 @pytest.mark.parametrize("sinks", [(), ("csv",)], ids=str)
 @pytest.mark.parametrize("starts", ["new", "from a checkpoint of another folder"])
 def test_run_does_not_share_the_folder_of_another_one(starts, sinks, tmp_path):
-    """A folder with checkpoints or rows is refused for any sinks, and stays unchanged."""
+    """A folder with checkpoints or rows is refused, and stays unchanged."""
     first = make_run("A2C", basedir=tmp_path)
     first.train(1)
     first.save_checkpoint()
@@ -368,7 +368,7 @@ def test_run_does_not_share_the_folder_of_another_one(starts, sinks, tmp_path):
 
 
 def test_runs_without_a_name_get_a_folder_each(tmp_path, monkeypatch):
-    """Runs of the same second get own folders; one that writes nothing leaves none."""
+    """Runs of the same second get own folders."""
     monkeypatch.setattr(time, "time", lambda: 12.5)
     runs = [make_run("A2C", basedir=tmp_path, folder=None) for _ in range(3)]
     assert [run.folder.name for run in runs] == ["12", "13", "14"]
@@ -431,7 +431,7 @@ def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
 
 @pytest.mark.parametrize("backend", [*FAST, *ON_GPU])
 def test_a_rate_of_0_learns_nothing(backend, tmp_path):
-    """Each step reads the rate, in a graph too: at 0, weights stay bit-identical."""
+    """Each step reads the rate, in a graph too: at 0, no weight changes."""
     policy = {**A2C, "lr": [[0, 1e-2], [73, 1e-2], [73, 0.0]]}
     trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, backend, basedir=tmp_path)
     trainer.train(2)

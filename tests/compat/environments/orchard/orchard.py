@@ -60,7 +60,7 @@ class Orchard(CUDAEnvironmentContext):
         }
 
     def get_data_dictionary(self):
-        """Return the state with two numbers, and data in other types than the kernel's."""
+        """Return the state with two numbers, and loosely typed data."""
         feed = DataFeed()
         feed.add_data("fruit", self.fruit, save_copy_and_apply_at_reset=True)
         feed.add_data("season", self.season, save_copy_and_apply_at_reset=True)

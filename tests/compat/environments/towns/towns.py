@@ -12,7 +12,7 @@ from warp_drive.utils.data_feed import DataFeed
 from warp_drive.utils.gpu_environment_context import CUDAEnvironmentContext
 
 LAG_WEIGHTS = np.array([0.2, 0.3, 0.5], np.float32)
-"""Cost of the closing in this step, the last one, and so on; equal in the kernels."""
+"""Cost of the closing in this step, the last one, and so on."""
 
 
 class Towns(CUDAEnvironmentContext):
@@ -120,7 +120,7 @@ class Towns(CUDAEnvironmentContext):
     def initialize_step_function_context(
         self, cuda_data_manager, cuda_function_manager, cuda_step_function_feed, step_function_name
     ):
-        """Keep the base class's step kernel, look up the second, and fill the constants."""
+        """Keep the base class's kernel, look up the second, fill constants."""
         is_ready = super().initialize_step_function_context(
             cuda_data_manager, cuda_function_manager, cuda_step_function_feed, step_function_name
         )
