@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Disable garbage collection, then freeze: modules and tests stay to the end."""
+    """Disable garbage collection, then freeze modules and tests, which stay alive."""
     gc.disable()
     try:
         return (yield)
@@ -130,7 +130,7 @@ def compiler(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _quick_builds(request, monkeypatch):
-    """Build fast unoptimised kernels without a GPU, unless marked `as_shipped`.
+    """Build kernels quickly, not for speed, without a GPU, unless `as_shipped`.
 
     A C++ compiler takes half the time at -Og; tests on Numba have small blocks.
     """

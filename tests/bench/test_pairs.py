@@ -202,7 +202,7 @@ class Episodes:
 
 @pytest.mark.parametrize("slower", [1.0, 1.03])
 def test_load_that_follows_the_episode_cancels_to_the_bit(slower):
-    """Both sides time the same steps, so all ratios are equal."""
+    """Both sides time the same steps of the same episodes: all ratios are equal."""
     got = measured(Episodes().start, Episodes(slower).start)
     assert got.a.unit_ns[-1] < 0.9 * got.a.unit_ns[0]
     assert [log for turns in got.comparison.log_ratios for log in turns] == [

@@ -472,7 +472,7 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
     ],
 )
 def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
-    """The fastest block counts only next to a loop in Python."""
+    """The fastest block counts only next to a loop in Python, which others slow."""
     run = replace(a_run(), context=replace(a_run().context, preset=preset), devices={name: "cpu"})
     _, theirs = sides._both(smoke(name), run)
     assert (theirs.block_s > 0) == is_longer

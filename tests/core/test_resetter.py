@@ -23,10 +23,7 @@ SAVED = {
 
 
 def saved(backend: str, blocks: int = 1) -> tuple[CUDADataManager, CUDAEnvironmentReset]:
-    """Return overwritten arrays of every kind with saved copies, and two without.
-
-    No reset may touch the two.
-    """
+    """Return overwritten arrays with saved copies, and two that no reset may touch."""
     data, functions = managers(backend, blocks=blocks)
     for name, value in SAVED.items():
         push(data, name, value, save_copy_and_apply_at_reset=True)
@@ -193,7 +190,7 @@ REFUSED = [
 @pytest.mark.parametrize(("target", "pool", "got"), REFUSED)
 @pytest.mark.parametrize("through", ["init_reset_pool", "reset_when_done"])
 def test_what_cannot_be_copied_row_by_row_is_refused(target, pool, got, through):
-    """At the seeding of pools, or at a reset without it."""
+    """Pools raise at seeding or at a reset, saved copies at the first reset."""
     if pool is None and through == "init_reset_pool":
         pytest.skip("a saved copy has no seed")
     data, functions = managers("cpu")

@@ -269,7 +269,7 @@ def test_training_acts_and_learns_within_the_mask(tmp_path):
 
 
 def test_paths_go_where_their_equations_say():
-    """Two periods of population by hand; the other paths decline or end at 1."""
+    """Two periods of population by hand; carbon declines, other forcing ends at 1."""
     paths, own = data.paths(data.world(), N, 60), data.regions(N)
     people = own["labour"][0]
     for period in range(3):

@@ -59,7 +59,7 @@ def gradients(evaluate, x, weights, d_out, dtype=torch.float32, *, needs_x=True)
 
 
 def errors(evaluate, x, weights, activation, d_out, **given) -> list[float]:
-    """Return relative errors of outputs and gradients from torch's layers in float64."""
+    """Return relative errors of outputs and gradients from float64 torch."""
     got = gradients(evaluate, x, weights, d_out, **given)
     want = gradients(lambda x, w: in_torch(x, w, activation), x, weights, d_out, torch.float64, **given)
     assert [(each.dtype, each.shape) for each in got] == [(torch.float32, each.shape) for each in want]

@@ -160,7 +160,7 @@ def wait_for_more_than(n_before: int, folder: Path, limit_s: float = 60.0) -> No
 
 
 def check_equal(folder: Path, want_folder: Path, n_iterations: int) -> None:
-    """Check that two runs have equal bits and metrics, and left no other file."""
+    """Check that two runs have equal bits and metrics, and no other files."""
     runs = [next(each.glob("**/checkpoints")).parent for each in (folder, want_folder)]
     (got, header), (want, _) = (checkpoint.load(run / "checkpoints") for run in runs)
     rows, want_rows = map(rows_in, runs)

@@ -62,7 +62,7 @@ def test_rows_are_picked_only_where_they_differ():
 
 
 def test_agents_of_a_role_share_arrays():
-    """Governors and government have separate sets; no policy has agents of both."""
+    """Governors share a set, the government has its own; no policy has both."""
     wrapper = EnvWrapper(Covid19Economy(episode_length=5), num_envs=2)
     wrapper.reset()
     policies = {"east": range(1, 51, 2), "government": [51], "west": range(0, 51, 2)}

@@ -488,7 +488,7 @@ def test_what_is_no_single_run_is_not_certified(more, tmp_path):
 
 
 def test_populations_are_not_certified(tmp_path):
-    """Agents of a population learn in one run; none could replay it alone."""
+    """Agents of a population learn in one run; none can be replayed alone."""
     result = train(tmp_path, "--certify", "--population", "2")
     assert result.exit_code == 1
     assert "train.certify: a certificate is of one run, no population (got 2); train one" in result.output

@@ -232,7 +232,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_refused_and_passed_over(tmp_path, damage, caplog):
-    """Loading names file, fault and remedy; `latest` uses the previous one, and warns."""
+    """Loading names file, fault and remedy; `latest` reports and uses the one before."""
     hurt, message = DAMAGES[damage]
     first, second = (save(tmp_path, state(iteration), header(iteration)) for iteration in (1, 2))
     hurt(second)
@@ -387,7 +387,7 @@ def test_damaged_checkpoint_is_replaced(tmp_path):
 
 
 def test_checkpoint_of_another_schema_is_refused(tmp_path):
-    """A newer schema is no damage; the error names a release."""
+    """A newer schema is no damage: the error names the release, nothing older loads."""
     save(tmp_path, state(1), header(1))
     path = save(tmp_path, state(2), header(2, versions={"warpdrive-min": "9.9"}))
     edit(path / "state.json", schema=2)

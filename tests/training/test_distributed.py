@@ -198,7 +198,7 @@ def tell_process() -> None:
 
 
 def capture(world: World, folder: Path, backend: str) -> dict:
-    """Train eagerly, then by a graph with the all-reduce."""
+    """Train eagerly, then by a graph with the all-reduce, alive at the group's end."""
     found: dict = {}
     for mode in ("eager", "graph"):
         OPEN.append(training(folder, mode, PPO, backend, mode=mode))

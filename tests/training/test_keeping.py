@@ -130,7 +130,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     ],
 )
 def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
-    """A run that requires them is refused with the reason."""
+    """A run that requires them is refused with the reason; others recompute."""
     run = ("tag_continuous", TAG, policies)
     assert why in trainer_of(run, HERE, trainer=trainer).keeping["shared"]
     with pytest.raises(ConfigError, match=f"trainer.kept_passes: .*'shared' cannot be kept: .*{why}"):

@@ -47,7 +47,7 @@ def trainer_of(way, tmp_path, *given, n_steps=20, **faulty):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_early_truncation_is_told_or_has_room(way, tmp_path):
-    """Six episodes end in 20 steps: they fit, or the error has the number."""
+    """Six episodes end in 20 steps: observations fit, or the error has the number."""
     trainer = trainer_of(way, tmp_path)
     trainer.train(2)
     (recorder,) = trainer.recorders.values()

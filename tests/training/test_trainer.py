@@ -113,7 +113,7 @@ def test_training_ends_with_the_run_config(tmp_path):
 
 @pytest.mark.parametrize("stop_return", [30.0, {"shared": 30.0}])
 def test_training_stops_at_the_return_asked_for(stop_return, tmp_path):
-    """Clock pays agent 1 above 30 from the first row on."""
+    """Clock pays agent 1 10 and an action at 3 steps: above 30 from the start."""
     trainer = make_trainer(
         Clock(), {"shared": A2C}, basedir=tmp_path, trainer={"stop_return": stop_return}, model_params_save_freq=50
     )
@@ -289,7 +289,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_trainer_refuses(case, tmp_path):
-    """Bad settings fail in the constructor, and leave no files."""
+    """Bad settings fail in the constructor by key and value, and leave no files."""
     env, policies, given, what, got = WRONG[case]
     with refused(what, got):
         make_trainer(env, policies, basedir=tmp_path, **given)
@@ -368,7 +368,7 @@ def test_run_does_not_share_the_folder_of_another_one(starts, sinks, tmp_path):
 
 
 def test_runs_without_a_name_get_a_folder_each(tmp_path, monkeypatch):
-    """Runs of the same second get own folders."""
+    """Runs of the same second get own folders; without output none remains."""
     monkeypatch.setattr(time, "time", lambda: 12.5)
     runs = [make_run("A2C", basedir=tmp_path, folder=None) for _ in range(3)]
     assert [run.folder.name for run in runs] == ["12", "13", "14"]
