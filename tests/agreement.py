@@ -1,4 +1,4 @@
-"""Comparison of backends with the NumPy reference: step by step from the same state, and free-running."""
+"""Backends against the NumPy reference: stepwise from equal states, and free."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def start(name: str, config: Mapping[str, Any], backend: str, n_envs: int, **opt
 
 
 def random_actions(wrapper: EnvWrapper, seed: int) -> Callable[[], None]:
-    """Return what draws actions on the host, so that no kernel of a sampler need be built."""
+    """Return a function that draws actions on the host, without a sampler's kernel."""
     generator, arrays = np.random.default_rng(seed), []
     for suffix, agents in agent_sets(wrapper.env).items():
         spaces = [wrapper.env.action_space[agent] for agent in agents]
@@ -44,7 +44,7 @@ def random_actions(wrapper: EnvWrapper, seed: int) -> Callable[[], None]:
 
 
 def shown(wrapper: EnvWrapper) -> list[str]:
-    """Return the names of what agents see and are paid, as they are without roles and Dicts: observations, rewards."""
+    """Return the names of observations and rewards without roles and Dicts."""
     names = wrapper.cuda_data_manager.array_names()
     return sorted(name for name in names if name.startswith(("observations", "rewards")))
 
@@ -52,7 +52,7 @@ def shown(wrapper: EnvWrapper) -> list[str]:
 def step_from_same_state(
     name: str, config: Mapping[str, Any], backend: str, *, n_envs: int, n_steps: int, seed: int = 0, **options: Any
 ) -> tuple[Agreement, int]:
-    """Step backend and oracle with random actions, each time from the backend's state.
+    """Step backend and reference with random actions, from the backend's state.
 
     Returns:
         What was seen, and how often a runner was tagged in Tag.
@@ -66,7 +66,7 @@ def step_from_same_state(
 
 
 def n_tags(wrapper: EnvWrapper) -> int:
-    """Return how many tags the last step saw: taggers of Tag Continuous earn, episodes of Tag GridWorld end by one."""
+    """Return the last step's number of tags, from rewards or episode ends."""
     data = wrapper.cuda_data_manager
     if isinstance(wrapper.env, TagContinuous):
         return int((data.tensor("rewards").numpy()[:, wrapper.env.agent_types == 1] > 0).sum())
@@ -98,7 +98,7 @@ def free_run(
 
 
 def assert_same_bits(got: Any, want: Any) -> None:
-    """Fail unless two arrays, or two runs' arrays by name, have the same bits; name the first difference."""
+    """Fail unless arrays, or runs' arrays, have equal bits; name the first."""
     if not isinstance(want, Mapping):
         got, want = {"array": got}, {"array": want}
     assert set(got) == set(want)

@@ -30,7 +30,7 @@ if not HAS_GPU:
         from numba.cuda.simulator.kernel import BlockThread
 
         def is_alive(self: threading.Thread) -> bool:
-            """Let the threads of a block run on before the simulator, which polls them, asks for the next."""
+            """Let a block's threads run before the polling simulator asks for the next."""
             time.sleep(0)
             return threading.Thread.is_alive(self)
 
@@ -38,13 +38,13 @@ if not HAS_GPU:
 
 
 def pytest_configure() -> None:
-    """Be in the foreground: started in a shell's background, this process and what it starts would ignore SIGINT."""
+    """Restore SIGINT: processes started in a shell's background would ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none, and leave out what is nightly unless `-m` asks for it."""
+    """Skip GPU tests without a GPU; deselect nightly ones unless `-m` selects them."""
     if "nightly" not in config.option.markexpr:
         by_night = {is_nightly: [] for is_nightly in (True, False)}
         for item in items:
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Look for no garbage meanwhile; collections in tests pass over modules and tests, which stay to the end."""
+    """Disable garbage collection, then freeze modules and tests, which stay alive."""
     gc.disable()
     try:
         return (yield)
@@ -71,13 +71,15 @@ def pytest_collection():
 
 @pytest.fixture(autouse=True)
 def _seed():
-    """Start torch's random numbers anew, so that no test depends on those that ran before it."""
+    """Seed torch, so that no test depends on earlier ones."""
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def kept_numba_kernels():
-    """Keep what Numba builds of our own sources: on a GPU it compiles for seconds, and each wrapper builds anew.
+    """Cache Numba builds of our sources: each takes seconds on a GPU.
+
+    Each wrapper would build again.
 
     Yields:
         The kernels by source and constants.
@@ -104,7 +106,7 @@ def kept_numba_kernels():
 
 @pytest.fixture
 def _one_thread():
-    """Let threads of torch and of kernels not wait for each other on a busy machine."""
+    """Use one torch thread: its threads and kernels' would wait for each other."""
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -113,7 +115,7 @@ def _one_thread():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Let blocks have 8 threads where there is no GPU: in Numba's simulator each is a thread of Python."""
+    """Use small blocks without a GPU: each thread is a Python thread."""
     if not HAS_GPU:
         for name in ("PACKED_THREADS", "BLOCK_FROM_AGENTS", "SPREAD_THREADS", "OWNER_THREADS", "FEW_OWNER_THREADS"):
             monkeypatch.setattr(f"warpdrive_min.function_manager.{name}", 8)
@@ -121,14 +123,14 @@ def small_blocks(monkeypatch):
 
 @pytest.fixture
 def compiler(request, monkeypatch):
-    """Build with the C++ compiler that a test names, see `tests.support.on_each_compiler`."""
+    """Build with the C++ compiler of the test; see `tests.support.on_each_compiler`."""
     monkeypatch.setenv("CXX", request.param)
     return request.param
 
 
 @pytest.fixture(autouse=True)
 def _quick_builds(request, monkeypatch):
-    """Build for tests, not for speed, where there is no GPU, unless a test is marked `as_shipped`.
+    """Build kernels quickly, not for speed, without a GPU, unless `as_shipped`.
 
     A C++ compiler takes half the time at -Og; tests on Numba have small blocks.
     """

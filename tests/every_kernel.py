@@ -1,4 +1,6 @@
-"""Launch every kernel of a backend on small and odd sizes, for compute-sanitizer.
+"""Launch every kernel of a backend on small and odd sizes.
+
+For compute-sanitizer:
 
 compute-sanitizer --tool memcheck  python -m tests.every_kernel pycuda
 compute-sanitizer --tool racecheck python -m tests.every_kernel numba
@@ -41,7 +43,7 @@ RUNS = [(name, {**config, "episode_length": 3}, 37, None) for name, config in SC
     ("tag_gridworld", GRID, 2, 7),
     ("tag_gridworld", GRID_3001, 2, 5),
 ]
-"""Environment, config, number of copies, and blocks for each copy unless it chooses."""
+"""Environment, config, number of copies, and blocks per copy (None: default)."""
 CORE: list[tuple[str, dict[str, Any]]] = [
     ("sampling", {"n_envs": 33, "n_agents": 1, "categories": (2,)}),
     ("sampling", {"n_envs": 5, "n_agents": 7, "categories": (3, 4)}),
@@ -58,20 +60,20 @@ CORE: list[tuple[str, dict[str, Any]]] = [
 
 
 class Launches:
-    """The calls of a program, made once and kept."""
+    """Calls of a program, made once and stored."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], object]] = []
 
     def part(self, name: str, units: int, call: Callable[[], object]) -> tuple[str, int, list[dict[str, Any]]]:
-        """Call, and keep the call."""
+        """Call, and store the call."""
         call()
         self.calls.append(call)
         return name, units, []
 
 
 def launch(kind: str, backend: str, program: dict[str, Any]) -> None:
-    """Launch all kernels of a program five times; an environment is reset once, and its episodes end on the way."""
+    """Launch a program's kernels five times, after one reset; episodes end meantime."""
     launches = Launches()
     for _ in PROGRAMS[kind]({**program, "more": True}, backend, launches):
         pass
@@ -81,7 +83,7 @@ def launch(kind: str, backend: str, program: dict[str, Any]) -> None:
 
 
 def main(backend: str, *names: str) -> None:
-    """Launch the kernels of environments with and without auto-reset, of the core, and of training."""
+    """Launch kernels of environments with and without auto-reset, core and training."""
     if unknown := sorted({*names} - {run[0] for run in RUNS}):
         raise SystemExit(f"every_kernel: no environment is named {', '.join(unknown)}")
     runs = [run for run in RUNS if not names or run[0] in names]
@@ -102,7 +104,7 @@ def main(backend: str, *names: str) -> None:
 
 
 def fused(backend: str) -> None:
-    """Launch Triton's kernels alone, and learn from rollouts of every kind of action."""
+    """Launch Triton's kernels alone, and learn from each kind of action."""
     if BACKENDS[backend].device.type != "cuda":
         return
     from tests.training.triton_kernels import launch_all  # needs Triton
@@ -115,7 +117,7 @@ def fused(backend: str) -> None:
 
 
 def exact(backend: str) -> None:
-    """Train networks, with one part of their rows and with several, by the kernels that have one order."""
+    """Train networks with exact kernels, with rows at once and in parts."""
     for name in () if backend == "numba" else ("A2C", "PPO", "PPO, continuous", "DDPG"):
         with tempfile.TemporaryDirectory() as folder:
             exact = {"mode": "eager", "exact": True, "max_rows": 300}

@@ -1,4 +1,4 @@
-"""What several test files share: the backends that run here, and configs of Tag Continuous."""
+"""Shared by several test files: backends of this machine, Tag Continuous configs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warpdrive_min.backends.numba_cuda import simulated
 
 
 def is_simulated(backend: str) -> bool:
-    """Tell whether a backend is Numba's simulator, which is thousands of times slower."""
+    """Return true for Numba's simulator, which is thousands of times slower."""
     return backend == "numba" and simulated()
 
 
@@ -26,10 +26,10 @@ def _parameter(name: str) -> Any:
 
 
 BACKENDS_HERE = [_parameter(name) for name, backend in BACKENDS.items() if backend.availability().available]
-"""Backends that can run on this machine, as test parameters; `numba` in its simulator where there is no GPU."""
+"""Backends of this machine, as parameters; without a GPU `numba` is simulated."""
 
 OTHER_BACKENDS = [each for each in BACKENDS_HERE if each.values != ("cpu",)]
-"""Those that are held against the NumPy oracle."""
+"""Backends that are compared with the NumPy reference."""
 
 on_every_backend = pytest.mark.parametrize("backend", BACKENDS_HERE)
 on_every_other_backend = pytest.mark.parametrize("backend", OTHER_BACKENDS)
@@ -42,9 +42,9 @@ on_every_fast_backend = pytest.mark.parametrize(
 def on_backends(
     name: str, cases: Iterable[Any], backends: Sequence[Any] = OTHER_BACKENDS, **by_day: Container[Any]
 ) -> Any:
-    """Parametrise a case and a backend; of a backend that is named, other cases than these are nightly.
+    """Parametrise a case and a backend; other cases of a named backend are nightly.
 
-    Numba compiles for seconds whatever differs in a constant, a C++ compiler likewise.
+    Numba compiles for seconds for each constant, as does a C++ compiler.
     """
 
     def title(case: Any) -> str:
@@ -98,14 +98,14 @@ class Page(html.parser.HTMLParser):
 
     @property
     def loaded(self) -> list[str | None]:
-        """Addresses of what the page loads."""
+        """Addresses that the page loads."""
         return [each[name] for tag, each in self.elements if tag != "a" for name in ("src", "href") if name in each]
 
 
 def managers(
     backend: str, n_agents: int = 3, n_envs: int = 2, blocks: int = 1, episode_length: int = 4
 ) -> tuple[CUDADataManager, CUDAFunctionManager]:
-    """Return a fresh data manager and function manager of a backend, of environments that so many blocks share."""
+    """Return fresh data and function managers of a backend, for a number of blocks."""
     data = CUDADataManager(n_agents, n_envs, blocks, episode_length=episode_length, backend=backend)
     return data, CUDAFunctionManager(n_agents, n_envs, blocks, backend=backend)
 
@@ -147,7 +147,7 @@ TAG_CONFIGS: dict[str, dict[str, Any]] = {
     for full in (True, False)
     for exits in (True, False)
 }
-"""Five agents in the four modes of WarpDrive's own test: full or partial observation, runners exit or stay."""
+"""Five agents in WarpDrive's test modes: full or partial, runners exit or stay."""
 
 SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole": ("cartpole", {"episode_length": 30}),
@@ -189,7 +189,7 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_regions": 3, "episode_length": 20, "trade": True, "negotiation": True, "reset_pool_size": 4},
     ),
 }
-"""Every shipped environment in the forms that its kernels have, with short episodes: its name in `ENVS` and config."""
+"""Every environment in each of its kernels' forms: name in `ENVS`, and config."""
 KINDS = (
     "cartpole, pool",
     "pendulum",
@@ -198,11 +198,11 @@ KINDS = (
     "covid19_economy",
     "rice, negotiation",
 )
-"""A scenario of each kind of kernels, for what Numba would compile for long in all of them."""
+"""One scenario for each kind of kernel, as Numba compiles all slowly."""
 
 
 def random_tag_config(seed: int) -> dict[str, Any]:
-    """Draw a config in which somebody is soon tagged."""
+    """Draw a config with an early tag."""
     generator = np.random.default_rng(seed)
     n_taggers, n_runners = (int(n) for n in generator.integers(1, 7, 2))
     n_agents = n_taggers + n_runners

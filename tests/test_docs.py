@@ -1,4 +1,4 @@
-"""The page of WarpDrive's tests: it has all of them, and the tests of ours that it names run where it says."""
+"""The page of WarpDrive's tests is complete; the tests it names run where stated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = {
     "others": {parameter.values[0] for parameter in OTHER_BACKENDS},
     "fast": {name for name in HERE if not is_simulated(name)},
 }
-"""What the page's words for several backends mean on this machine."""
+"""The page's words for several backends on this machine."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ NAMED = sorted(
 
 
 def count(section: str, copy: str) -> int:
-    """Return how many methods of WarpDrive's a section has for PyCUDA, Numba or several blocks."""
+    """Return a section's number of methods for PyCUDA, Numba or several blocks."""
     return sum(row.copies.count(copy) for row in read_rows() if row.section == section)
 
 
 def test_page_has_every_method_of_the_reference():
-    """Core 8, 11 and 6 methods for PyCUDA, Numba and several blocks, one of these an environment's; 5, 12; 3: 45."""
+    """Core 8, 11, 6 methods (PyCUDA, Numba, several blocks); 5, 12; 3: 45 in all."""
     rows = read_rows()
     assert len({row.method for row in rows}) == len(rows) == 29
     assert [count("Core", copy) for copy in "PNM"] == [8, 11, 5]
@@ -69,7 +69,7 @@ def test_page_has_every_method_of_the_reference():
 
 
 def test_page_names_a_test_for_every_method():
-    """A row names a test of ours with its backends in each line."""
+    """Each line of a row names one of our tests with its backends."""
     for row in read_rows():
         for line in row.ours.split("<br>"):
             assert re.fullmatch(r"`[\w/.]+::\w+` \([\w, ]+\)", line), f"{row.method}: {line}"
@@ -78,7 +78,7 @@ def test_page_names_a_test_for_every_method():
 
 @pytest.mark.parametrize(("file", "name", "backends"), NAMED, ids=[f"{file}::{name}" for file, name, _ in NAMED])
 def test_named_test_runs_on_the_backends_named(file, name, backends):
-    """It is collected: a function `test_...` of a file `test_...`, over these backends if it has several."""
+    """It is a `test_...` function of a `test_...` file, over these backends if many."""
     assert (ROOT / file).name.startswith("test_")
     assert name.startswith("test_")
     test = getattr(importlib.import_module(file.removesuffix(".py").replace("/", ".")), name)
@@ -89,7 +89,7 @@ def test_named_test_runs_on_the_backends_named(file, name, backends):
 
 
 def backends_of(test: Callable[..., None]) -> set[str]:
-    """Return the values of a test's parameter ``backend``; none: it has no such parameter."""
+    """Return the values of a test's parameter ``backend``; empty without it."""
     found = set()
     for mark in getattr(test, "pytestmark", []):
         names = mark.args[0] if mark.name == "parametrize" else ()
@@ -102,4 +102,4 @@ def backends_of(test: Callable[..., None]) -> set[str]:
 
 
 PARAMETER = type(pytest.param())
-"""What `pytest.param` returns."""
+"""Type of `pytest.param`'s result."""

@@ -1,4 +1,4 @@
-"""Docstrings open with a verb or a noun, never with a bare clause that leaves the reader to guess its subject."""
+"""Docstrings open with a verb or a noun, never with a bare clause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = [
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield line and text of every string that stands by itself: of modules, classes, functions and attributes."""
+    """Yield line and text of docstrings: modules, classes, functions, attributes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
@@ -25,12 +25,12 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_docstrings_open_with_a_verb_or_a_noun(path):
-    """No docstring of a file opens with one of the words of `BARE`."""
+    """No docstring of a file starts with a word of `BARE`."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     assert [f"{path}:{line}: {text[:60]}" for line, text in docstrings(tree) if BARE.match(text)] == []
 
 
 def test_bare_clauses_are_seen():
-    """The check finds one under an attribute, and lets a noun pass."""
+    """The check finds one under an attribute, and accepts a noun."""
     tree = ast.parse('size: int\n"""Of a block, bytes."""\nn: int\n"""Number of blocks."""\n')
     assert [line for line, text in docstrings(tree) if BARE.match(text)] == [2]

@@ -1,8 +1,8 @@
-"""Fuzzing: damaged files and wrong command lines either work or get one line of error, and an exit code that is not 0.
+"""Fuzzing: damaged files and wrong command lines work or give a one-line error.
 
-Records, checkpoints, certificates and run configs are real ones, changed in a few places; command lines are drawn from
-the options that each command has. A traceback, a hang, and a wrong value that is taken without a word are failures.
-The quick forms draw the same examples each time; those marked `nightly` draw others.
+Errors have a non-zero exit code. Records, checkpoints, certificates and run configs are real ones, changed in a few
+places; command lines are drawn from each command's options. A traceback, a hang, or a silently accepted wrong value is
+a failure. Quick tests draw the same examples each time; those marked `nightly` draw others.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def examples(quick: int, thorough: int) -> Any:
 
 
 def fuzz(n: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
-    """Check ``n`` examples of a strategy; many are drawn anew each time."""
+    """Check ``n`` examples of a strategy; large numbers get new examples each time."""
     suppressed = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    phases = [Phase.generate, Phase.shrink]  # explaining would run what fails a hundred times more
+    phases = [Phase.generate, Phase.shrink]  # an explanation would run the failing example a hundred times more
     profile = settings(max_examples=n, deadline=None, derandomize=n < 300, database=None, print_blob=True)
     profile = settings(profile, phases=phases, suppress_health_check=suppressed, report_multiple_bugs=n >= 300)
     profile(given(strategy)(check))()
@@ -68,12 +68,12 @@ def fuzz(n: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], None])
 
 
 class HangError(BaseException):
-    """An example took longer than `BOUND_S`."""
+    """Example that took longer than `BOUND_S`."""
 
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Fail where something takes too long."""
+    """Fail if a block takes too long."""
 
     def stop(*_: Any) -> None:
         raise HangError(f"took longer than {BOUND_S} s")
@@ -90,9 +90,9 @@ def bounded() -> Iterator[None]:
 
 
 def error_of(read: Callable[[], Any], *kinds: type[Exception]) -> str:
-    """Return the message with which a reader refuses its input, one line of it; "" if it takes it.
+    """Return a reader's one-line error for its input; "" if it accepts it.
 
-    Any exception but these kinds is a traceback in the command that reads, and fails the test.
+    Any other kind of exception is a traceback in the command, and fails the test.
     """
     try:
         with bounded():
@@ -109,13 +109,13 @@ def error_of(read: Callable[[], Any], *kinds: type[Exception]) -> str:
 
 
 def say(text: str) -> None:
-    """Let Hypothesis show a text with the example that fails."""
+    """Make Hypothesis print a text with the failing example."""
     if currently_in_test_context():
         note(text)
 
 
 def assert_printable(text: str) -> None:
-    """Check that a terminal obeys nothing in a text."""
+    """Check that a text has no terminal control."""
     escapes = re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
     assert not escapes, f"control characters reach the terminal: {escapes[:5]}"
 
@@ -125,10 +125,10 @@ def assert_printable(text: str) -> None:
 
 @dataclass(frozen=True)
 class Token:
-    """Text that stands in a document as it is, also where JSON and YAML would not write it so."""
+    """Text that is written into a document verbatim, without JSON or YAML quoting."""
 
     name: str
-    """The text, or its name in `LONG`."""
+    """Text, or its name in `LONG`."""
 
     @property
     def text(self) -> str:
@@ -157,11 +157,11 @@ class Change:
 
     place: Place
     kind: str
-    """``"put"`` a token there, ``"drop"`` the place, or ``"add"`` a key beside it."""
+    """``"put"`` a token there, ``"drop"`` the place, or ``"add"`` a neighbouring key."""
     token: Token
 
     def apply(self, document: Doc) -> None:
-        """Change a document in place; one whose place is gone stays."""
+        """Change a document in place, if the place still exists."""
         *way, last = self.place
         with contextlib.suppress(KeyError, IndexError, TypeError):
             for step in way:
@@ -186,7 +186,7 @@ def places(document: Doc, at: Place = ()) -> list[Place]:
 
 
 def value_at(document: Doc, place: Place) -> Any:
-    """Return what stands at a place."""
+    """Return the value at a place."""
     return functools.reduce(lambda part, step: part[step], place, document)
 
 
@@ -205,7 +205,7 @@ def changed(document: Doc, drawn: list[Change]) -> Doc:
 
 
 def text_of(document: Doc) -> str:
-    """Return a document as JSON, with its tokens as they are."""
+    """Return a document as JSON, with verbatim tokens."""
     tokens: list[str] = []
 
     def stand_in(value: Any) -> str:
@@ -218,9 +218,9 @@ def text_of(document: Doc) -> str:
 
 
 def is_nonsense(document: Doc, drawn: list[Change], typed: str) -> bool:
-    """Tell whether the only change makes a number of a typed place what is no finite number; the places are a regex.
+    """Return true if the only change turns a typed number into a non-finite one.
 
-    Text of a number is none, but may be taken for it.
+    Typed places are a regex. A number's text is no number, but a reader may accept it.
     """
     for each in drawn:
         place = ".".join(map(str, each.place))
@@ -266,7 +266,7 @@ damages = st.builds(Damage, st.sampled_from(DAMAGES), st.floats(0, 0.999))
 
 @functools.cache
 def real_record() -> dict[str, Any]:
-    """Return a record of the repository with samples, as a dict; one of the tests' builders where there is none."""
+    """Return a repository record with samples as a dict, or one from the builders."""
     for path in sorted((ROOT / RESULTS).rglob("*.jsonl"), key=lambda path: (path.stat().st_size, path)):
         for line in path.read_text().splitlines():
             fields = json.loads(line)
@@ -289,7 +289,7 @@ WRONG_IN_RECORDS = {
 
 
 def record_is_wrong(drawn: list[Change]) -> bool:
-    """Tell whether a change of a record must be refused."""
+    """Return true if a record's change must be refused."""
     if len(drawn) != 1 or drawn[0].kind != "put":
         return False
     place = ".".join(map(str, drawn[0].place))
@@ -298,7 +298,7 @@ def record_is_wrong(drawn: list[Change]) -> bool:
 
 @examples(150, 5000)
 def test_records_are_read_or_refused(n, tmp_path):
-    """`read_all` and `read_comparisons`: a number that is none, or that the field cannot have, is never taken."""
+    """`read_all`, `read_comparisons`: non-numbers and impossible values are refused."""
     file = tmp_path / "records.jsonl"
 
     def check(drawn: list[Change]) -> None:
@@ -350,7 +350,7 @@ def words_of_reading(command: str, file: Path, out: Path) -> list[str]:
 @pytest.mark.parametrize("command", READING)
 @examples(5, 1000)
 def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch):
-    """A file with a good and a changed record: what is wrong is named, and the command does not end in a traceback."""
+    """The error names the changed record, without a traceback."""
     monkeypatch.chdir(tmp_path)
     file, out = tmp_path / "records.jsonl", tmp_path / "out"
     n = 1 if n < 10 and command in ("paper", "plot") else n  # they draw for seconds
@@ -376,7 +376,7 @@ def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Train CartPole for two tiny iterations, with a certificate; returns the folder of the run."""
+    """Train CartPole for two tiny iterations with a certificate; return the folder."""
     base = tmp_path_factory.mktemp("runs")
     over = {
         **{"env.episode_length": 5, "trainer.num_envs": 2, "trainer.train_batch_size": 4},
@@ -398,7 +398,7 @@ WRONG_IN_HEADERS = {"iteration": ("-1", "-5", "0.5"), "env_steps": ("-1", "-5", 
 
 @examples(100, 4000)
 def test_headers_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
-    """A number that is none, or that the field cannot have, is never taken."""
+    """A non-number, or one that the field cannot have, is refused."""
     found = tmp_path / "checkpoint"
     shutil.copytree(checkpoint.find(trained / checkpoint.FOLDER), found)
     whole = json.loads((found / checkpoint.HEADER).read_text())
@@ -418,7 +418,7 @@ def test_headers_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
 
 @examples(60, 3000)
 def test_bytes_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
-    """Either file of a checkpoint; changed tensors are never taken."""
+    """Either file of a checkpoint; changed tensors are refused."""
     whole = checkpoint.find(trained / checkpoint.FOLDER)
     kept = {name: (whole / name).read_bytes() for name in (checkpoint.HEADER, checkpoint.TENSORS)}
     found = tmp_path / "checkpoint"
@@ -437,7 +437,7 @@ def test_bytes_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
 
 @examples(25, 1500)
 def test_tensors_with_their_own_hash_are_read_or_refused(n, trained, tmp_path):
-    """The header of a safetensors file says sizes that are not there, or names twice; its hash is made anew."""
+    """A safetensors header with false sizes or repeated names, under a new hash."""
     whole, found = checkpoint.find(trained / checkpoint.FOLDER), tmp_path / "checkpoint"
     shutil.copytree(whole, found)
     content = (whole / checkpoint.TENSORS).read_bytes()
@@ -483,7 +483,7 @@ def test_commands_use_checkpoints_or_say_why_not(n, command, trained, tmp_path, 
 
 @examples(80, 4000)
 def test_certificates_are_read_or_refused(n, trained, tmp_path):
-    """No changed certificate is taken; one with a hash of its own is taken only if each number is one."""
+    """Changed certificates are refused; re-hashed ones pass only with valid numbers."""
     file = tmp_path / certificate.NAME
     whole = json.loads((trained / certificate.NAME).read_text())
     sealed = {key: value for key, value in whole.items() if key != "sha256"}
@@ -526,7 +526,7 @@ def test_bytes_of_certificates_are_refused(n, trained, tmp_path):
 
 @examples(6, 300)
 def test_verify_says_5_where_a_certificate_is_damaged(n, trained, tmp_path):
-    """Whoever changes a field and makes the hash anew gets a verdict, or 5; never a traceback."""
+    """A re-hashed changed field gives a verdict or 5, never a traceback."""
     file = tmp_path / certificate.NAME
     whole = json.loads((trained / certificate.NAME).read_text())
 
@@ -552,7 +552,7 @@ SIZES = r"trainer\.(num_envs|train_batch_size|num_episodes)|policy\.\w+\.model\.
 
 @examples(200, 6000)
 def test_run_configs_are_read_or_refused(n, tmp_path):
-    """As YAML; a key that nothing knows, and a number that is none, are never taken."""
+    """As YAML; unknown keys and non-numbers are refused."""
     file = tmp_path / "run_config.yaml"
 
     def check(drawn: list[Change]) -> None:
@@ -656,7 +656,7 @@ def test_files_that_cannot_be_read_are_refused(what, kind, tmp_path):
 
 
 class WorkError(BaseException):
-    """A command has taken its input, and would measure or train now."""
+    """Accepted input: a command would measure or train now."""
 
 
 GIT_READS = {"rev-parse", "log", "status", "diff", "config", "show", "ls-files", "describe", "merge-base", "cat-file"}
@@ -664,7 +664,7 @@ GIT_READS = {"rev-parse", "log", "status", "diff", "config", "show", "ls-files",
 
 @contextlib.contextmanager
 def no_work() -> Iterator[None]:
-    """Raise `WorkError` where a command would start a process, or environments of more than a few copies."""
+    """Raise `WorkError` where a command would start a process or many environments."""
     start, fork, make = subprocess.Popen.__init__, os.fork, EnvWrapper.__init__
 
     def started(self: Any, args: Any, *others: Any, **named: Any) -> None:
@@ -700,9 +700,9 @@ class Outcome:
 
 
 def run(app: typer.Typer, words: list[str]) -> Outcome:
-    """Run a command in this process; a traceback and a hang fail the test, and what would work counts as 0.
+    """Run a command in this process; simulated work returns 0.
 
-    Nothing but what the user types may bring control characters to the terminal.
+    A traceback and a hang fail the test. Only typed words may bring control characters to the terminal.
     """
     with bounded():
         try:
@@ -722,7 +722,7 @@ def run(app: typer.Typer, words: list[str]) -> Outcome:
 
 
 NOT_RUN = {"refresh", "doctor", "list"}
-"""Commands without input of their own, or that write into the checkout."""
+"""Commands without input, or that write into the checkout."""
 BENCH, TRAINING = (typer.main.get_command(each.app) for each in (bench_cli, training_cli))
 COMMANDS = [
     (app, name)
@@ -749,11 +749,11 @@ WORDS = [
     ),
 ]
 NO_NUMBER = {"", " ", "abc", "a=b", "=", "[", "{}", "None", "nan", "1e400", "9" * 30}
-"""Words that no option for a number takes."""
+"""Words that number options refuse."""
 
 
 def parameters(app: typer.Typer, name: str) -> tuple[list[str], set[str]]:
-    """Return the options of a command that take a word, "" among them for an argument; and those for a number."""
+    """Return a command's options with a word (arguments as ""), and with a number."""
     is_bench = app is bench_cli.app
     command: Any = (BENCH if is_bench else TRAINING).commands[name]  # type: ignore[attr-defined]
     command = command.imported() if is_bench else command
@@ -781,7 +781,7 @@ def command_lines(options: list[str]) -> st.SearchStrategy[list[tuple[str, str]]
 )
 @examples(12, 1000)
 def test_command_lines_work_or_say_why_not(n, app, name, trained, tmp_path, monkeypatch):
-    """In a folder with a file of records, a run config and a run; what would measure or train counts as working."""
+    """In a folder with records, run config and run; measuring or training is success."""
     monkeypatch.chdir(tmp_path)
     options, wrong_for = parameters(app, name)
 
@@ -803,7 +803,7 @@ def test_command_lines_work_or_say_why_not(n, app, name, trained, tmp_path, monk
 
 @pytest.mark.parametrize(("app", "name"), [(app, name) for app, name in COMMANDS])
 def test_numbers_of_options_are_checked(app, name, tmp_path, monkeypatch):
-    """Each option for a number refuses each word that is none."""
+    """Each number option refuses each non-number."""
     monkeypatch.chdir(tmp_path)
     for option in sorted(parameters(app, name)[1]):
         for word in sorted(NO_NUMBER):

@@ -17,14 +17,14 @@ ROOT = Path(envs.__file__).parents[1]
 
 
 def test_environments_have_one_name_everywhere():
-    """`warpdrive_min.envs` offers in a checkout what the folder `envs` does, not a copy of it."""
+    """`warpdrive_min.envs` in a checkout is the folder `envs`, not a copy."""
     assert warpdrive_min.envs.__all__ == envs.__all__
     assert all(getattr(warpdrive_min.envs, name) is getattr(envs, name) for name in envs.__all__)
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Install the wheel where nothing else of ours is; gives what runs Python there, in an empty folder."""
+    """Install only our wheel; return a function that runs Python in an empty folder."""
     pytest.importorskip("hatchling", reason="builds the wheel")
     folder = tmp_path_factory.mktemp("install")
     venv.create(folder / "env")
@@ -34,11 +34,11 @@ def installed(tmp_path_factory):
     (wheel,) = folder.glob("*.whl")
     (packages,) = (folder / "env").glob("lib/python*/site-packages")
     subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(packages), str(wheel)], check=True)
-    # What it depends on is found where we have it; the .pth file of a checkout there is not read from here.
+    # Dependencies come from our packages; .pth files there, as of a checkout, are not read from this path.
     others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (packages / "dependencies.pth").write_text("\n".join(others))
 
-    # What is measured is refused in Numba's simulator, which the tests have switched on.
+    # Measuring is refused in Numba's simulator, which the tests enable.
     own = {name: value for name, value in os.environ.items() if name not in ("NUMBA_ENABLE_CUDASIM", "PYTHONPATH")}
 
     def run(*words):
@@ -53,7 +53,7 @@ def installed(tmp_path_factory):
 
 
 def test_wheel_claims_one_name(installed):
-    """A user's own `bench` and `envs` meet none of ours."""
+    """A user's `bench` and `envs` do not collide with ours."""
     code = "import importlib.util as u; print([n for n in ('bench', 'envs', 'warpdrive_min') if u.find_spec(n)])"
     assert installed("-c", code) == "['warpdrive_min']\n"
 
@@ -74,5 +74,5 @@ SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
     ],
 )
 def test_wheel_runs_commands_in_any_folder(installed, words, says):
-    """Kernels, run configs, programs of their own and WarpDrive's names are found inside the package."""
+    """Kernels, run configs, programs and WarpDrive's names are in the package."""
     assert says in installed(*words)

@@ -1,4 +1,4 @@
-"""The tour's walks are short, and the code is as they show it."""
+"""The tour's walks are short, and match the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WALKS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "tour.m
 
 
 def stops(walk: str) -> list[tuple[str, str]]:
-    """Return the file and the excerpt of each stop; a second excerpt is of the file before it."""
+    """Return file and excerpt of each stop; the file may be the last one's."""
     file, found = "", []
     for name, excerpt in re.findall(r"^`([\w/]+\.py)`:|^```python excerpt\n(.*?)^```", walk, re.M | re.S):
         file = name or file
@@ -37,7 +37,7 @@ def test_walk_is_short(title):
 
 @pytest.mark.parametrize(("file", "excerpt"), [stop for walk in WALKS.values() for stop in stops(walk)])
 def test_excerpts_stand_in_the_code(file, excerpt):
-    """Each line stands in its file, in that order; what is left out between them, and comments, may be more."""
+    """Each line is in its file, in order; gaps are allowed."""
     lines = [line.partition("  #")[0].strip() for line in (ROOT / file).read_text().splitlines()]
     place = 0
     for line in map(str.strip, excerpt.splitlines()):

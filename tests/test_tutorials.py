@@ -1,4 +1,4 @@
-"""The documentation runs: every Python block of every page, and what it prints is what the page shows."""
+"""Documentation runs: every Python block prints the output on its page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES = {str(page.relative_to(ROOT)): page for page in [ROOT / "README.md", *sor
 
 
 def pages_with_blocks(needs_gpu):
-    """Return the names of the pages that have a block to run which needs a GPU, or one which does not."""
+    """Return names of pages with a runnable block, with or without GPU."""
     return [
         name
         for name, page in PAGES.items()
@@ -33,7 +33,7 @@ NEEDS = {"docs/bridges.md": ("gymnasium", "pettingzoo", "tensordict", "torchrl")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, _one_thread):
-    """An empty current folder from which modules can be imported; what a page changes ends with the test."""
+    """Empty working folder for imports; a page's changes end with the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for table in ("_classes", "_sources"):
@@ -45,7 +45,7 @@ def folder(tmp_path, monkeypatch, _one_thread):
 
 @pytest.fixture
 def namespace(monkeypatch):
-    """The names of a module of its own, which classes and dataclasses of a page look up."""
+    """Namespace of a separate module, for lookups by a page's classes and dataclasses."""
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     return vars(module)
@@ -53,7 +53,7 @@ def namespace(monkeypatch):
 
 @pytest.mark.parametrize("name", pages_with_blocks(needs_gpu=False))
 def test_page_runs(name, folder, namespace, request):
-    """Without a GPU every block that needs none runs and prints what the page shows."""
+    """Without a GPU every block that needs none runs, with the page's output."""
     if name.endswith("_numba.md"):
         request.getfixturevalue("small_blocks")
     for package in NEEDS.get(name, ()):
@@ -74,7 +74,7 @@ def test_page_runs_on_a_gpu(name, folder, namespace):
 
 @pytest.mark.parametrize("name", ["basics", "custom_environment_cuda_c", "scaling_up"])
 def test_pages_that_choose_a_backend_run_without_a_gpu_package(name, folder, namespace, monkeypatch):
-    """Pages that ask `availability()` take another backend where neither Numba nor PyCUDA can run."""
+    """Pages with `availability()` use another backend if Numba and PyCUDA cannot run."""
     if name == "custom_environment_cuda_c" and not BACKENDS["pycuda"].availability().available:
         pytest.skip("asks for PyCUDA alone, which is not here: test_page_runs has run it so")
     absent = Availability(False, "is not here", "install it")
@@ -87,7 +87,7 @@ def test_pages_that_choose_a_backend_run_without_a_gpu_package(name, folder, nam
 
 @pytest.mark.parametrize("name", PAGES)
 def test_page_links_lead_somewhere(name):
-    """Every relative link of a page is to a file or folder that is there."""
+    """Every relative link of a page leads to a file or folder."""
     for target in tutorial.links(PAGES[name]):
         if not target.startswith(("http://", "https://", "#")):
             assert (PAGES[name].parent / target.partition("#")[0]).exists(), f"{name}: {target}"
@@ -107,7 +107,7 @@ def test_tutorials_are_all_listed_and_run():
 
 
 def test_runner_refuses_another_output(folder, namespace):
-    """A page that shows what its block does not print fails, and the error names the line."""
+    """A page with another output fails, and the error names the line."""
     page = folder / "page.md"
     page.write_text("```python\nprint(42)\n```\n\n```text\n43\n```\n")
     with pytest.raises(AssertionError, match=r"page\.md:2"):
@@ -115,7 +115,7 @@ def test_runner_refuses_another_output(folder, namespace):
 
 
 def test_runner_refuses_unknown_words(folder, namespace):
-    """A misspelt word after the language is an error, not a block that runs where it should not."""
+    """A misspelt word after the language is an error."""
     page = folder / "page.md"
     page.write_text("```python gup\nx = 1\n```\n")
     with pytest.raises(AssertionError, match=r"page\.md:2: unknown words \['gup'\]"):

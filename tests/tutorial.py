@@ -1,14 +1,16 @@
-"""Runs a page of the documentation: its fenced blocks in order, in one namespace and one folder.
+"""Run a documentation page: its fenced blocks in order.
 
-| fence | what is done with it |
+The blocks share one namespace and one folder.
+
+| fence | action |
 |---|---|
 | `python` | runs |
 | `python gpu` | runs on a machine with an NVIDIA GPU, with those before it |
 | `python excerpt` | must compile; does not run |
 | `LANGUAGE title="NAME"` | is the file `NAME` of the folder |
-| `text` right after a `python` block | is what that block prints |
+| `text` right after a `python` block | is the expected output of that block |
 
-A page that has the comment `<!-- continues OTHER.md -->` starts where the other page ends.
+A page with the comment `<!-- continues OTHER.md -->` starts where the other page ends.
 """
 
 from __future__ import annotations
@@ -29,17 +31,17 @@ class Block:
 
     page: Path
     line: int
-    """Of the first line of its text, from 1."""
+    """Line number of its text, from 1."""
     language: str
     words: tuple[str, ...]
     """Words after the language."""
     text: str
     printed: str | None = None
-    """What the page shows as its output."""
+    """Expected output on the page."""
 
     @property
     def title(self) -> str | None:
-        """Name of the file that the block is; None: it is none."""
+        """Name of the block's file, or None."""
         titles = [word.removeprefix('title="').removesuffix('"') for word in self.words if word.startswith('title="')]
         return titles[0] if titles else None
 
@@ -54,12 +56,12 @@ class Block:
         return "gpu" in self.words
 
     def compiled(self) -> Any:
-        """Return its code, whose lines are those of the page."""
+        """Return its compiled code, with the page's line numbers."""
         return compile("\n" * (self.line - 1) + self.text, str(self.page), "exec", dont_inherit=True)
 
 
 def blocks(page: Path) -> list[Block]:
-    """Read the blocks of a page, those of the page that it continues first."""
+    """Read a page's blocks, after those of the page it continues."""
     text = page.read_text()
     found = []
     if before := re.search(r"<!-- continues (\S+) -->", text):

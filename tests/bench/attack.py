@@ -1,10 +1,10 @@
-"""Kills and stops commands at random moments, each going on where the last one got to.
+"""Kill and stop commands at random moments, then resume them.
 
-``python -m tests.bench.attack FOLDER N SIGNAL... -- COMMAND...`` ends each command N times, with the signals in turn,
-resumes it each time and in the end lets it finish: its records, or the bits that it has trained, must be those of a
-command that nobody ended. It prints a line for each signal and one for each command; the first fault ends it. The same
-words go on with a folder that is there. With ``--forked`` commands are copies of one process that has imported
-everything, which costs less.
+``python -m tests.bench.attack FOLDER N SIGNAL... -- COMMAND...`` ends each command N times, with the signals by
+rotation, and resumes it each time. Then it lets the command finish. The records, or the trained bits, must be those of
+an undisturbed command. It prints a line for each signal and one for each command; the first fault ends it. The same
+words resume an existing folder. With ``--forked`` commands are copies of one process that has imported everything,
+which costs less.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ COMMANDS = {
 }
 """Commands with few small points, by a name."""
 MARK = "ATTACKED_IN"
-"""Variable of the environment by which all processes of a command are known."""
+"""Environment variable that marks all processes of a command."""
 GONE_S = 10.0
 """Longest time that a process may outlive the command that started it, s."""
 
@@ -72,9 +72,9 @@ GONE_S = 10.0
 
 
 def bench(words: Sequence[str]) -> None:
-    """Be ``python -m bench WORDS``, where the doctor is content and a set has few points and no peers.
+    """Run ``python -m bench WORDS`` with a passing doctor and few points.
 
-    Of points at once the CPU passes for a GPU, so that they get processes of their own.
+    There are no peers. For concurrent points the CPU passes for a GPU, so that each gets its own process.
     """
     sys.argv = ["bench", *words]
     with stoppable():
@@ -101,7 +101,7 @@ def bench(words: Sequence[str]) -> None:
 
 @dataclass
 class Attack:
-    """A command that is attacked, in a folder of its own."""
+    """Attacked command, in its own folder."""
 
     folder: Path
     words: list[str]
@@ -111,7 +111,7 @@ class Attack:
     want: set[tuple[str, str]] | None = None
     """Points that it must have at its end."""
     work_s: float = 3.0
-    """Time from the first temporary file to the end, s; a guess, until a command has come to its end."""
+    """Time from the first temporary file to the end, s; at first a guess."""
 
     def __post_init__(self) -> None:
         self.out, self.temporary = self.folder / "out", self.folder / "tmp"
@@ -120,17 +120,17 @@ class Attack:
         self.words = [word.format(out=self.out) for word in self.words]
 
     def resumed(self) -> list[str]:
-        """Return the words with which the command goes on where the last one was."""
+        """Return the words that resume the command."""
         run_ids = {re.sub(r"(-again)?(-[ab])?$", "", file.stem) for file in self.out.glob("20*.jsonl")}
         run_ids -= {each for each in run_ids if each.endswith("-comparisons")}
         return [*self.words, *(["--resume", *run_ids] if run_ids and self.words[0] != "publish" else [])]
 
     def run(self, words: Sequence[str]) -> None:
-        """Be the command, in a process of its own."""
+        """Run the command in a new process."""
         bench(words)
 
     def start(self) -> int:
-        """Start the command, going on where the last one was; returns the process."""
+        """Start or resume the command; return the process."""
         words = self.resumed()
         self.left = set(self.temporary.iterdir())
         own = {MARK: str(self.folder), "TMPDIR": str(self.temporary), "BENCH_GIT_SHA": "0" * 40}
@@ -158,9 +158,9 @@ class Attack:
             return pid
 
     def attack(self, number: int, moment: str = "") -> dict[str, Any]:
-        """Start the command, send a signal at a moment, and look at what is left; returns what came of it.
+        """Start the command, signal it and check its files; return the outcome.
 
-        SIGINT goes to the whole group, as a terminal sends it, and now and then to the process alone.
+        SIGINT is sent to the whole group, as a terminal does, and sometimes to the process alone.
         """
         before, unfinished = self.records(), self.unfinished()
         pid = self.start()
@@ -190,7 +190,7 @@ class Attack:
             assert self.unfinished() <= unfinished, f"{which}: left {self.unfinished() - unfinished}"
             assert self.told(errors) in (0, self.records()), f"{which}: {self.records()} records; {errors}"
         seen = {"signal": signal.Signals(number).name, "moment": moment, "resumed": bool(before), "ended": code != 0}
-        if code == 0:  # it was faster, and has come to its end
+        if code == 0:  # it finished before the signal
             self.check()
             shutil.rmtree(self.out)
             return seen | {"records": 0}
@@ -199,7 +199,7 @@ class Attack:
         return seen | {"records": records}
 
     def finish(self) -> int:
-        """Let the command go on to its end; returns how many records there are."""
+        """Let the command run to its end; return the number of records."""
         pid = self.start()
         self.wait_for(lambda: self.has_begun() or ended(pid))
         began = time.monotonic()
@@ -217,33 +217,33 @@ class Attack:
         return self.records()
 
     def check(self) -> None:
-        """Make sure that a command which came to its end has all points, each once and right."""
+        """Check that a finished command has all points, each once and right."""
         points = self.points()
         assert self.want in (None, points), f"{self.words}: {points ^ (self.want or points)}"
 
     def has_begun(self) -> bool:
-        """Return whether the command is past its imports, and has a folder for temporary files."""
+        """Return true once the command has imported and made a temporary folder."""
         return bool(set(self.temporary.iterdir()) - self.left)
 
     def exit_code(self, pid: int) -> int:
-        """Wait for the end of a process; returns its exit code, of a signal the negative number."""
+        """Wait for a process; return its exit code, or the negative signal."""
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if not self.forked:
             self.process.returncode = code
         return code
 
     def records(self) -> int:
-        """Return the number of records, each of which is whole or the last one of its file."""
+        """Return the number of records, all complete except a file's last one."""
         return sum(
             file.read_bytes().count(b"\n") for file in self.out.rglob("*.jsonl") if "comparisons" not in file.name
         )
 
     def told(self, line: str) -> int:
-        """Return the number of records that a line of a stopped command names."""
+        """Return the number of records in a stopped command's line."""
         return sum(map(int, re.findall(r"(\d+) records? in ", line)))
 
     def points(self) -> set[tuple[str, str]]:
-        """Return the side, if any, and the point of each record, all of which must be right and whole."""
+        """Return side (if any) and point of each record, after checks."""
         from bench.core.record import read_all
 
         files = [file for file in self.out.rglob("*.jsonl") if "comparisons" not in file.name]
@@ -255,11 +255,11 @@ class Attack:
         }
 
     def unfinished(self) -> set[Path]:
-        """Return what was being written."""
+        """Return the files in progress."""
         return set(self.out.rglob(f"{UNFINISHED}*"))
 
     def processes(self) -> list[str]:
-        """Return the processes of the command that there are."""
+        """Return the running processes of the command."""
         mark, found = f"{MARK}={self.folder}\0".encode(), []
         for each in Path("/proc").glob("[0-9]*"):
             try:
@@ -270,7 +270,7 @@ class Attack:
         return found
 
     def wait_for(self, condition: Callable[[], bool], of: str = "", limit_s: float = 120.0) -> None:
-        """Wait for a condition; for one of what is left only as long as that may take."""
+        """Wait for a condition; limit the time for conditions on leftover files."""
         end_s = time.monotonic() + (GONE_S if of else limit_s)
         while not condition():
             assert time.monotonic() < end_s, f"{of}: {self.processes()}"
@@ -278,7 +278,7 @@ class Attack:
 
 
 class TrainingAttack(Attack):
-    """A training run that is attacked; a record of it is an iteration that is saved."""
+    """Attacked training run; its records are saved iterations."""
 
     package = "warpdrive_min"
 
@@ -308,27 +308,27 @@ class TrainingAttack(Attack):
         return int(found[1]) if (found := re.search(r"checkpoint_(\d+) is kept", line)) else 0
 
     def points(self) -> set[tuple[str, str]]:
-        """Return the hash of each tensor that was saved last, and each row of metrics."""
+        """Return the hashes of the last saved tensors, and the metric rows."""
         tensors, _ = checkpoint.load(self.run_folder() / "checkpoints")
         hashes = {(name, hashlib.sha256(as_bytes(each).numpy()).hexdigest()) for name, each in tensors.items()}
         return hashes | {(str(number), json.dumps(row)) for number, row in enumerate(rows_in(self.run_folder()))}
 
 
 def announced(said: str) -> int:
-    """Return how many records a command has said to have kept."""
+    """Return the number of records that a command reports as kept."""
     points = re.findall(r"^(?:.*sweep: )?\d+/\d+ .*: ok", said, re.MULTILINE)
     pairs = re.findall(r"pairs: \d+/\d+ .*: \d", said)
-    begun = re.findall(r"^\d+/\d+ [^:]*$", said, re.MULTILINE)  # a pair is kept when the next one begins
+    begun = re.findall(r"^\d+/\d+ [^:]*$", said, re.MULTILINE)  # a pair is written when the next one begins
     return len(points) + 2 * len(pairs) + 2 * max(0, len(begun) - 1)
 
 
 def ended(pid: int) -> bool:
-    """Return whether a child has ended, and leave its exit code to be asked for."""
+    """Return true if a child has ended; do not collect its exit code."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def run_forked(work: Callable[[], None]) -> None:
-    """Do something as a process would, and end it."""
+    """Run a function as a process would, and end it."""
     code = 1
     try:
         work()
@@ -342,7 +342,7 @@ def run_forked(work: Callable[[], None]) -> None:
 
 def main(folder: Path, n: int, numbers: Sequence[int], names: Sequence[str], *, forked: bool = False) -> None:
     """Attack the named commands one after the other."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and hands that on
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, as do child processes
     if forked:
         import torch
 

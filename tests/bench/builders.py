@@ -1,4 +1,4 @@
-"""Builders of the benchmark's tests: records, pairs, fake points with a fake clock, and a GPU that is faked."""
+"""Builders of benchmark tests: records, pairs, fake points, clock and GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bench.process.interleaved import Pair
 
 
 def bench(*words: object, exits: int | tuple[int, ...] = 0, **environment: str) -> str:
-    """Run `python -m bench` with these words in this process; returns what it prints, errors among it."""
+    """Run `python -m bench` in this process; return all its output."""
     done = CliRunner().invoke(cli.app, [str(word) for word in words], env=environment)
     assert done.exit_code in (exits if isinstance(exits, tuple) else (exits,)), done.output
     return done.output
@@ -39,13 +39,13 @@ def git(folder: Path, *words: str) -> str:
 
 
 def metric(value: float, low: float | None = None, high: float | None = None, unit: str = "") -> Metric:
-    """Return a figure of which less is better, by default without a spread."""
+    """Return a lower-is-better figure, by default without a spread."""
     ends = {"low": value if low is None else low, "high": value if high is None else high}
     return Metric(value=value, unit=unit, direction="lower", **ends)
 
 
 def record(value: float = 1e6, *, case: str = "env_step", status: str = "ok", passed: bool = True, **changes) -> Record:
-    """Return a record of CartPole on NumPy at 100 environments, but for the changes."""
+    """Return a record of CartPole on NumPy at 100 environments, with changes."""
     metrics = {
         name: Metric(value=value, unit="1/s", direction="higher", low=0.9 * value, high=1.1 * value)
         for name in ("env_steps_per_s", "agent_steps_per_s", "samples_per_s")
@@ -95,7 +95,7 @@ def point(backend: str, n_envs: int, n_agents: int = 1, env: str = "cartpole", *
 def seed_record(
     seed: int, seconds: float | None, after: float = 500.0, *, point: Point | None = None, **changes: Any
 ) -> Record:
-    """Return a seed of CartPole that reaches its threshold after some seconds, if at all; a second is 100 steps."""
+    """Return a CartPole seed with its time to the threshold; 100 steps a second."""
     task = {"env": "cartpole", "backend": "host", "n_envs": 64, "algorithm": "PPO", "learner": "shared"}
     reached = {} if seconds is None else {"seconds_to_threshold": seconds, "env_steps_to_threshold": 100 * seconds}
     values = {**reached, "return_before": 20.0, "return_after": after, "final_return": after}
@@ -111,7 +111,7 @@ def seed_record(
 
 
 def two_backends() -> list[Record]:
-    """Return CartPole at three sizes, of which the GPU is slower at the first and faster at the last two."""
+    """Return CartPole at three sizes: the GPU is slower at the first only."""
     rates = {"cpu": (100.0, 1_000.0, 2_000.0), "pycuda": (10.0, 10_000.0, 200_000.0)}
     return [
         record(rate, point=point(backend, n_envs), threads=1 if backend == "cpu" else None)
@@ -128,7 +128,7 @@ def pair_of(times_a, times_b, in_turns=False, **fields) -> Pair:
 
 
 def in_this_process(todo: Sequence[Job], context: Context) -> Iterator[Record]:
-    """Run points where they are fakes, which another process would not find."""
+    """Run fake points in this process; another one could not import them."""
     for job in todo:
         yield job.run(context)
 
@@ -163,7 +163,7 @@ def timed(
     stopwatch: Stopwatch | None = None,
     **facts: Any,
 ) -> Timed:
-    """Return a point that is right, whose run does 1,000 environment steps of 10 agents."""
+    """Return a correct point whose run does 1,000 env steps of 10 agents."""
     plain = {"mode": "eager", "device": torch.device("cpu"), "threads": 1}
     work = {"work": {"env_steps": 1000, "agent_steps": 10_000}}
     return Timed(
@@ -179,7 +179,7 @@ def case(setup: Callable[[Point], Any], n_points: int = 3, **changes: Any) -> Ca
 
 
 def cycle(values: list[float]) -> Callable[[int], float]:
-    """Return the length of each run from a list, over and over."""
+    """Return the length of each run from a repeating list."""
 
     def endless() -> Iterator[float]:
         while True:
@@ -190,7 +190,7 @@ def cycle(values: list[float]) -> Callable[[int], float]:
 
 
 class FakeNvml:
-    """A GPU at 1,500 MHz and 300 W whose energy counter has the given readings, mJ; stands in for `pynvml`."""
+    """Fake `pynvml`: 1,500 MHz, 300 W, and given energy readings, mJ."""
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_GPM_METRICS_GET_VERSION = 1
@@ -226,7 +226,7 @@ class FakeNvml:
 
     @classmethod
     def installed(cls, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-        """Return one that is found as `pynvml`, whose second device is torch's."""
+        """Install a fake `pynvml`, whose second device is torch's; return it."""
         fake = cls()
         monkeypatch.setitem(sys.modules, "pynvml", fake)
         properties = SimpleNamespace(uuid="mine", name="NVIDIA H200")

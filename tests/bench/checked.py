@@ -1,4 +1,4 @@
-"""Oracles of each case, as docs/sweeps.md declares them."""
+"""References of each case, as docs/sweeps.md declares them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class Declared:
     """A row of the page's table, for each of its cases."""
 
     words: tuple[str, ...]
-    """Words with which oracles begin; # stands for a number."""
+    """Words that start a reference's name; # stands for a number."""
     before: str
-    """Oracle before the timing."""
+    """Reference before the timing."""
 
     @property
     def may_lack_before(self) -> bool:
-        """Points of the case may have none before the timing."""
+        """True if points of the case may lack a check before the timing."""
         return "no oracle" in self.before
 
     @property
     def always_lacks_before(self) -> bool:
-        """No point of the case has one before the timing."""
+        """True if no point of the case has a check before the timing."""
         return self.before.startswith("no oracle")
 
     def names(self, oracle: str) -> str | None:
-        """Return the words that an oracle begins with, if it is one of these."""
+        """Return the words that a reference's name starts with, among these."""
         return next((words for words in self.words if re.match(_pattern(words), oracle)), None)
 
     def holds(self, before: str, after: str) -> bool:
-        """Tell if a record of schema 2 has the oracles that the row declares."""
+        """Return true if a record of schema 2 has the row's references."""
         lacks = before.startswith(NONE_BEFORE)
         own = any(re.match(_pattern(words), before) for words in re.findall(r"`([^`]+)`", self.before))
         is_right = self.may_lack_before if lacks else (own or bool(self.names(before))) and not self.always_lacks_before

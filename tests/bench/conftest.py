@@ -12,20 +12,20 @@ from bench.core import machine, record
 from bench.workloads import memory
 
 A_LITTLE = 1 << 30
-"""Bytes of a GPU's memory that a test may fill: others share the card."""
+"""Bytes of a shared GPU's memory that a test may fill."""
 
 dependencies_hash = functools.cache(machine.dependencies_hash)
 
 
 @pytest.fixture(autouse=True)
 def _no_simulator(monkeypatch):
-    """Let what is timed mean something: under Numba's simulator, which other tests use, measuring is refused."""
+    """Forbid measurements under Numba's simulator, which other tests use."""
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
 
 
 @pytest.fixture(autouse=True)
 def _packages_stay(monkeypatch):
-    """Read what is installed once: it takes a third of a second, and each record asks."""
+    """Read installed packages once: it takes 1/3 s, and each record asks."""
     monkeypatch.setattr(machine, "dependencies_hash", dependencies_hash)
 
 
@@ -34,7 +34,7 @@ read, kept = record._read, {}
 
 
 def read_once(paths, cut):
-    """Return the records and comparisons of some files, those that are shipped from memory once they were read."""
+    """Return records and comparisons of files; cache the shipped ones."""
     records, comparisons = [], []
     for file in itertools.chain(*map(record.files_in, paths)):
         path, n_cut = Path(str(file)), len(cut or ())  # it may lie in an archive
@@ -49,12 +49,12 @@ def read_once(paths, cut):
 
 @pytest.fixture(autouse=True)
 def _shipped_records_stay(monkeypatch):
-    """Read each file of the shipped records once: the tables of results/README.md read them 26 times."""
+    """Read each shipped record file once: results/README.md's tables read 26 times."""
     monkeypatch.setattr(record, "_read", read_once)
 
 
 @pytest.fixture(autouse=True)
 def _memory_is_short(monkeypatch):
-    """Let no test fill a card."""
+    """Limit the GPU memory that a test may fill."""
     of_card = memory.free_bytes
     monkeypatch.setattr(memory, "free_bytes", lambda point, backend: min(of_card(point, backend), A_LITTLE))

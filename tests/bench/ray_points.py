@@ -1,4 +1,4 @@
-"""Points for a Ray cluster, which nodes import: they say where they are, meet, wait and die."""
+"""Points for a Ray cluster, which report, meet, wait and die."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def wait_for(what: Callable[[], bool], why: str) -> None:
 
 
 def some_work() -> None:
-    """Take a moment."""
+    """Work for a moment."""
     sum(range(3000))
 
 
 def count(folder: Path, point: Point) -> int:
-    """Note that a point is tried; returns how often it was."""
+    """Count a point's attempts; return their number."""
     file = folder / f"tried-{point['index']}"
     with file.open("a") as tries:
         tries.write("x")
@@ -50,7 +50,7 @@ def node_id() -> str:
 
 @contextlib.contextmanager
 def held(folder: Path, *names: str) -> Iterator[None]:
-    """Hold files that nobody else may hold."""
+    """Lock files exclusively."""
     for name in names:
         (folder / name).touch(exist_ok=False)
     try:
@@ -61,7 +61,7 @@ def held(folder: Path, *names: str) -> Iterator[None]:
 
 
 def exclusive(folder: Path, point: Point) -> Timed:
-    """Hold a GPU, or all of them; points 0 and 1 go on only when both are there."""
+    """Hold one or all GPUs; points 0 and 1 continue once both have started."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     with held(folder, *([f"gpu-{gpu}"] if point["backend"] == "pycuda" else ["gpu-0", "gpu-1"])):
         (folder / f"met-{point['index']}").touch()
@@ -72,7 +72,7 @@ def exclusive(folder: Path, point: Point) -> Timed:
 
 
 def deadly(folder: Path, point: Point) -> Timed:
-    """End the process: of point 0 the first time, of point 1 always."""
+    """End the process: for point 0 the first time, for point 1 always."""
     if count(folder, point) == 1 or point["index"] == 1:
         os._exit(1)
     return timed(some_work)

@@ -1,4 +1,4 @@
-"""Charts, tables and verdicts of published records as text; `python -m tests.bench.shown` writes it for a review."""
+"""Published charts, tables and verdicts as text; writes it as a script."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ RUNS = (
     "peers/20261127T004159-wd-training",
 )
 LAST_JUDGED = "20261121T161552-83bad9b-8a02"
-"""Run up to which claims are judged; later ones may decide more."""
+"""Last run that claims are judged by; later ones may decide more."""
 PAST = ("sweeps/20261121T090120-60b8788-77b1",)
 
 
 def records_of(runs: Sequence[str]) -> list[Record]:
-    """Read what is evidence in published runs."""
+    """Read the valid records of published runs."""
     return [record for record in read_all([RESULTS / ARCHIVE / f"{run}.jsonl" for run in runs]) if record.is_evidence]
 
 
 def charts() -> Iterator[str]:
-    """Yield what every chart shows, a line for each series."""
+    """Yield each chart's content, a line per series."""
     for chart in all_charts.charts(records_of(RUNS), records_of(PAST)):
         yield from lines_of(chart)
 
 
 def tables() -> Iterator[str]:
-    """Yield what every table shows, with its caption."""
+    """Yield each table's content, with its caption."""
     for name, table in paper.tables(measured_alone(records_of(RUNS))).items():
         yield f"\n# {name}\n\n{table.caption}\n\n{render.markdown(table)}"
 
@@ -61,13 +61,13 @@ def lines_of(chart: Chart) -> Iterator[str]:
 
 
 def text_of(point: DataPoint) -> str:
-    """Write a point to three digits, with the ends of its interval and its label."""
+    """Write a point to three digits, with its interval and label."""
     ends = "" if point.low == point.high else f" ({point.low:.3g} to {point.high:.3g})"
     return f"{point.x:.3g}:{point.y:.3g}{ends}{point.label and f' {point.label!r}'}"
 
 
 def claims() -> Iterator[str]:
-    """Yield what is found of every claim in the runs up to the last one that was reviewed."""
+    """Yield each claim's verdict in the runs up to the last reviewed one."""
     files = [file for file in matches(str(RESULTS / ARCHIVE / "sweeps" / "*.jsonl")) if file.stem <= LAST_JUDGED]
     records = read_all(files)
     for claim in CLAIMS:

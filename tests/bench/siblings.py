@@ -1,4 +1,4 @@
-"""Fake points that log what they do, and when; their processes import no more than those of real ones."""
+"""Fake points that log actions and times, with few imports."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from bench.process.worker import Connection, serve
 
 
 class Log:
-    """A JSON object a line: what was done, by which process, and when it began and ended."""
+    """Log with a JSON object per line: action, process, start and end."""
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         self._file, self._index = Path(point["folder"], "log"), point["index"]
 
     def add(self, what: str, began: float) -> None:
-        """Add what ends now."""
+        """Add an action that ends now."""
         entry = {"what": what, "index": self._index, "pid": os.getpid(), "span": [began, time.monotonic()]}
         with self._file.open("a") as file:
             file.write(f"{json.dumps(entry)}\n")
 
     def count(self, what: str) -> int:
-        """Return how often something was done."""
+        """Return the number of times that an action was done."""
         return sum(f'"{what}"' in line for line in self._file.read_text().splitlines())
 
     def do(self, what: str, seconds: float) -> None:
-        """Take some time, and add that."""
+        """Take some time, and log it."""
         began = time.monotonic()
         time.sleep(seconds)
         self.add(what, began)
 
 
 def set_up(point: Mapping[str, Any]) -> Timed | Once:
-    """Make a point ready; ``how`` says at what it fails or dies, and ``together`` how many must have begun."""
+    """Set up a point; ``how`` picks a failure, ``together`` waits for others' starts."""
     log, how, began = Log(point), point["how"], time.monotonic()
 
     def happens(what: str) -> bool:

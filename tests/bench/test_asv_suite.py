@@ -1,4 +1,4 @@
-"""ASV's and pytest-benchmark's views of the cases: what is set up once, what is timed, and by which clock."""
+"""ASV's and pytest-benchmark's views of cases: set-up, timing, and clocks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def views() -> dict[str, type]:
-    """Return what ASV finds in the suite."""
+    """Return ASV's benchmarks of the suite."""
     return {name: each for name, each in vars(throughput).items() if hasattr(each, "param_names")}
 
 
 def test_suite_has_a_class_for_every_case_that_repeats():
-    """With its smoke points as parameters, its version, and ten minutes for what has to be compiled."""
+    """With smoke points as parameters, its version, and ten minutes to compile."""
     repeating = [each for each in CASES.values() if each.workload is Timed]
     assert len(views()) == len(repeating)
     for each in repeating:
@@ -40,7 +40,7 @@ def test_suite_has_a_class_for_every_case_that_repeats():
 
 
 def test_folder_of_the_suite_has_a_name_that_hides_no_package():
-    """ASV imports the folder by its last name; git ignores what it makes."""
+    """ASV imports the folder by its last name; git ignores its output."""
     conf = json.loads((ROOT / "asv.conf.json").read_text())
     assert Path(conf["benchmark_dir"]).name not in ("asv", "bench", "envs", "warpdrive_min")
     assert (ROOT / conf["benchmark_dir"] / "__init__.py").exists()
@@ -49,7 +49,7 @@ def test_folder_of_the_suite_has_a_name_that_hides_no_package():
 
 
 def test_point_is_set_up_and_checked_once():
-    """ASV calls setup before every sample; another point takes the place of the first."""
+    """ASV calls setup before every sample; another point replaces the first."""
     tries = []
     view = throughput._view(case(lambda point: tries.append(point["index"]) or timed()))
     first, second, _ = view.params[0]
@@ -60,7 +60,7 @@ def test_point_is_set_up_and_checked_once():
 
 
 def test_wrong_point_is_not_timed_and_absent_one_left_out():
-    """A failed check is an error in ASV; a skip is its way to leave a parameter out."""
+    """A failed check is an error in ASV; a skip omits a parameter."""
 
     def setup(point):
         if point["index"] == 0:
@@ -75,7 +75,7 @@ def test_wrong_point_is_not_timed_and_absent_one_left_out():
 
 
 def test_point_that_a_backend_lacks_is_left_out():
-    """ASV crosses point and backend: of two points on one backend and one on the other, the fourth is none."""
+    """Point and backend are crossed; a missing combination is omitted."""
     points = [{"n_envs": 1, "backend": "cpu"}, {"n_envs": 2, "backend": "cpu"}, {"n_envs": 1, "backend": "host"}]
     view = throughput._view(dataclasses.replace(case(lambda point: timed()), points=lambda preset: points))
     assert view.params == [["n_envs=1", "n_envs=2"], ["cpu", "host"]]
@@ -85,7 +85,7 @@ def test_point_that_a_backend_lacks_is_left_out():
 
 
 def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
-    """1,000 environment steps in 5 us are 5e-9 s each: less is better, and ASV gets every sample."""
+    """1,000 env steps in 5 us are 5e-9 s each; ASV gets all samples."""
     monkeypatch.setattr(throughput._Timer, "settle", lambda timer, plan: None)
     monkeypatch.setattr(throughput._Timer, "measurement", lambda *_: Measurement(samples_ns=(5_000.0, 6_000.0)))
     view = throughput._view(case(lambda point: timed()))
@@ -96,7 +96,7 @@ def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
 
 
 def test_stamps_of_a_gpu_subtract_to_seconds(monkeypatch):
-    """pytest-benchmark takes differences of what its timer returns: events 3 ms apart, after a wait for the later."""
+    """pytest-benchmark subtracts timer results: events 3 ms apart, after a wait."""
     waited = []
 
     class Event:

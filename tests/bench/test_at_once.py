@@ -1,4 +1,4 @@
-"""Points that are set up at once: what is timed has quiet, whatever becomes of the others."""
+"""Points set up concurrently: timing is exclusive, whatever happens to the others."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.bench.test_train import point as training
 from tests.bench.test_worker import is_alive
 
 N = 3
-"""Points at once."""
+"""Number of concurrent points."""
 
 
 @pytest.fixture
 def todo(monkeypatch, tmp_path):
-    """Return a function that makes fake points, each of which gets a process of its own."""
+    """Return a function that makes fake points with a process each."""
     monkeypatch.setattr(local, "start", Copy(serve_fakes, preload=local.start.preload))
     monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
 
@@ -61,7 +61,7 @@ def timings(tmp_path):
 
 
 def assert_quiet(tmp_path):
-    """No process did anything while another one was timed."""
+    """Assert that no process did anything while another one was timed."""
     of = timings(tmp_path)
     for each in logged(tmp_path):
         for pid, (began, ended) in of.items():
@@ -70,7 +70,7 @@ def assert_quiet(tmp_path):
 
 
 def test_points_are_set_up_at_once_and_timed_in_quiet(todo, context, tmp_path):
-    """Three are set up together, timed one after the other and checked together; then come three more."""
+    """Three are set up together, timed in sequence and checked together; then three."""
     jobs = [*todo(*["fine"] * N, together=N), *todo(*["fine"] * 2 * N, together=2 * N)[N:]]
     records = measured(jobs, context)
     assert all(record.is_evidence for record in records), [record.reason for record in records]
@@ -84,7 +84,7 @@ def test_points_are_set_up_at_once_and_timed_in_quiet(todo, context, tmp_path):
 
 
 def test_points_that_need_a_machine_to_themselves_come_last(todo, context, tmp_path):
-    """What is not timed block after block has no siblings, and its record says nothing of any; who ends is one, too."""
+    """Points without timed blocks run alone, and their record has no siblings."""
     records = measured([*todo("fine", kind="Once"), *todo("fine", "skips", "fine")], context)
     assert [record.case for record in records] == ["Timed"] * 3 + ["Once"]
     assert sorted(record.status for record in records) == ["ok", "ok", "ok", "skipped"]
@@ -100,7 +100,7 @@ def test_points_that_need_a_machine_to_themselves_come_last(todo, context, tmp_p
     ("how", "reason"), [("fails once", "MemoryError: too many at once"), ("dies once", "died at measure by signal 9")]
 )
 def test_point_that_fails_beside_others_is_measured_again_by_itself(how, reason, todo, context, tmp_path):
-    """One that is killed while it is timed hands the quiet on."""
+    """A point killed during its timing releases the exclusive section."""
     records = measured(todo("fine", how, "fine", "fine"), context)
     assert [record.status for record in records] == ["ok"] * 4
     assert records[-1].point["index"] == 1
@@ -110,7 +110,7 @@ def test_point_that_fails_beside_others_is_measured_again_by_itself(how, reason,
 
 
 def test_point_that_always_fails_is_recorded_once(todo, context):
-    """Its record says why it failed by itself, and why beside others."""
+    """Its record has the reasons of its failure alone and next to others."""
     *fine, failed = measured(todo("dies always", "fine"), context)
     assert [record.status for record in (*fine, failed)] == ["ok", "failed"]
     assert failed.point["index"] == 0
@@ -118,7 +118,7 @@ def test_point_that_always_fails_is_recorded_once(todo, context):
 
 
 def test_all_processes_end_with_the_sweep_that_is_stopped(todo, context, tmp_path):
-    """Who stops after the first record waits for no other point."""
+    """A stop after the first record waits for no other point."""
     records = run_points(todo("skips", "fine", "fine", "fine"), context, at_once=N)
     assert next(records).status == "skipped"
     records.close()
@@ -128,7 +128,7 @@ def test_all_processes_end_with_the_sweep_that_is_stopped(todo, context, tmp_pat
 
 
 def test_siblings_are_no_strangers_on_the_gpu(monkeypatch):
-    """Of the other processes on it only those count that are not of the same sweep."""
+    """Only GPU processes outside the same sweep count."""
     fake, device = FakeNvml.installed(monkeypatch), torch.device("cuda", 0)
     monkeypatch.setattr(SIBLINGS, "n", 2)
     fake.pids = [os.getpid(), 1, 2]
@@ -138,7 +138,7 @@ def test_siblings_are_no_strangers_on_the_gpu(monkeypatch):
 
 
 def test_shares_of_an_iteration_are_taken_in_quiet(monkeypatch):
-    """The set-up of `train` times rollout and update, though it compiles beside others."""
+    """The set-up of `train` times rollout and update alone, but compiles in parallel."""
     asked = []
     monkeypatch.setattr(SIBLINGS, "ask_for_quiet", lambda wants_quiet: asked.append(wants_quiet) or 0)
     train.train(training())
@@ -146,7 +146,7 @@ def test_shares_of_an_iteration_are_taken_in_quiet(monkeypatch):
 
 
 def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
-    """Torch's allocator goes on with what it gets back, and more slowly, of which no time must tell."""
+    """After freeing memory torch's allocator works slower, so no time may use it."""
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"num_alloc_retries": 1})
     with quiet():
         pass
@@ -156,7 +156,7 @@ def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
 
 
 def test_command_line_takes_points_at_once(monkeypatch, tmp_path):
-    """Records of the same points as without it."""
+    """Its records are of the same points as without it."""
     monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--no-plot")
     said = bench("run", "--preset", "smoke", *where, "--at-once", 2, "--out", tmp_path)

@@ -1,4 +1,4 @@
-"""Files that are damaged or cannot be written: one line that names them, and nothing is lost."""
+"""Damaged or unwritable files: one line names them, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[0])
 def test_command_goes_on_without_what_it_cannot_read(command, tmp_path):
-    """Each unreadable line, and each with a wrong number, is reported once; the rest is shown."""
+    """Each unreadable line or wrong number is reported once; the rest appears."""
     file = damaged(tmp_path, b"\n".join([*(line for line, _ in UNREADABLE), line_of(samples_ns=[-5.0])]))
     (tmp_path / "x.jsonl").mkdir()
     words = command.format(file=tmp_path if "{out}" in command else file, out=tmp_path / "out").split()
@@ -232,7 +232,7 @@ def test_later_line_of_a_run_is_newer_though_the_clock_was_set_back(tmp_path):
 
 
 def test_append_writes_all_though_the_system_takes_little(tmp_path, monkeypatch):
-    """A short write is continued; the one that fails takes back what it wrote."""
+    """A short write is continued; a failing one removes its part."""
     file, write, taken = tmp_path / "file", os.write, [3, 4, None, 2, OSError(errno.EDQUOT, "quota")]
 
     def few(descriptor, content):
@@ -275,7 +275,7 @@ def test_library_that_drops_the_number_of_a_full_disk_is_understood(tmp_path):
     "command", [*(each for each in COMMANDS if "{out}" in each), "export asv {file} --out {out}/asv"]
 )
 def test_full_disk_is_one_line_and_changes_nothing(command, tmp_path):
-    """The error names path and bytes; files that were there stay as they were."""
+    """The error names path and bytes; existing files stay unchanged."""
     file = damaged(tmp_path, b"")
     out = tmp_path / "out"
     for old in ("report.html", "bencher.json", "asv/benchmarks.json", "figures/x.png", "paper/paper.tex"):
@@ -291,7 +291,7 @@ def test_full_disk_is_one_line_and_changes_nothing(command, tmp_path):
 
 
 def test_run_that_finds_no_room_ends_with_the_records_before(tmp_path, monkeypatch):
-    """Its exit code is 1, and each line of its file is whole."""
+    """Its exit code is 1, and each line of its file is complete."""
     found = [plain_record(point=point("cpu", n)) for n in (1, 2, 3)]
     length = len(found[0].to_line())
     monkeypatch.setattr(sweep, "run_points", lambda todo, context, at_once: iter(found))
@@ -315,7 +315,7 @@ def test_full_standard_output_is_one_line(tmp_path):
     ]
 
 
-# ------------------------------------------------------------------ folders that cannot be written
+# ------------------------------------------------------------------ unwritable folders
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_full_standard_output_is_one_line(tmp_path):
     ],
 )
 def test_folder_that_cannot_be_written_is_named_before_anything_is_measured(command, tmp_path, monkeypatch):
-    """A file stands where the folder should; the error names it and the option."""
+    """A file replaces the folder; the error names it and the option."""
     monkeypatch.setattr(sweep, "run_points", None)
     file = damaged(tmp_path, b"")
     (tmp_path / "taken").touch()
@@ -368,7 +368,7 @@ def test_writes_name_the_path_not_a_temporary_one(tmp_path):
     ("sha", "is_fine"), [("v1.0", True), ("my-branch/x", True), ("--output=x", False), ("a b", False)]
 )
 def test_commit_in_the_environment_is_checked_before_anything_is_measured(sha, is_fine, tmp_path, monkeypatch):
-    """A record must be able to hold it, and git must not take it for an option."""
+    """A record must be able to hold it, and git must not read it as an option."""
     monkeypatch.setenv("BENCH_GIT_SHA", sha)
     conditions = ("--where", "env=cartpole", "--where", "backend=cpu")
     words = ("run", "--preset", "smoke", "--case", "env_step", *conditions, "--no-plot", "--out", tmp_path)

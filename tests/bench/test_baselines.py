@@ -1,4 +1,4 @@
-"""Bases of speed-ups: the best code on a CPU at the same size in the same run, by its name, never the oracle alone."""
+"""Speed-up baselines: the best CPU code at equal size and run, by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of(backend: str, rate: float, n_envs: int = 100, **changes) -> Record:
 
 
 def peer(rate: float, n_envs: int = 100, threads: int | None = 4, **axes) -> Record:
-    """Return a record of somebody else's CartPole."""
+    """Return another project's CartPole record."""
     where = {"peer": "gymnasium", "env": "cartpole", "n_envs": n_envs, "n_agents": 1, "work": "simulate", **axes}
     return record(rate, case="peer", point=where, threads=threads, taken="in turns with ours")
 
@@ -46,7 +46,7 @@ ALL = [of("cpu", 1e6), of(PLAIN, 1e7), of("host", 2e7), of("pycuda", 8e8)]
     ids=["C++", "NumPy", "a peer's variant", "a peer", "a GPU", "training", "a size", "a run", "the oracle"],
 )
 def test_headline_is_over_the_best_code_on_a_cpu(records, name, times):
-    """Who is fastest at the same work in the same run on a CPU is the base, whose name stands beside the ratio."""
+    """The fastest CPU code of the same work and run is the named baseline."""
     made = headline(records)
     texts = {column.name: column.text(ALL[-1]) for column in made.columns}
     assert (texts["times the best CPU code"], texts["best CPU code"]) == (times, name)
@@ -54,7 +54,7 @@ def test_headline_is_over_the_best_code_on_a_cpu(records, name, times):
 
 
 def test_headline_of_old_records_names_the_oracle():
-    """Where plain NumPy was not measured nothing is called the best; ratios say over what, on how many threads."""
+    """Without plain NumPy nothing is "the best"; ratios name baseline and threads."""
     old = [each for each in ALL if each.point["backend"] != PLAIN]
     made = headline([*old, peer(8e7)])
     texts = {column.name: column.text(made.rows[0]) for column in made.columns}
@@ -70,7 +70,7 @@ def economy(backend: str, rate: float) -> Record:
 
 
 def test_best_code_of_an_economy_is_cpp():
-    """It has no plain NumPy code: tables and headline are over C++, and old records are shown over both."""
+    """Without plain NumPy code the baseline is C++; old records show both."""
     shown = [economy("cpu", 1e5), economy("host", 2e6), economy("pycuda", 8e7)]
     assert best_on_cpu(shown) == {work_of(shown[1]): shown[1]}
     made = TABLES["env_step"](shown)
@@ -95,7 +95,7 @@ def test_exact_builds_are_no_opponent():
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
 def test_tables_say_over_which_code(case):
-    """Rows have the ratio over the best and its name, and that over plain NumPy; old records that over the oracle."""
+    """Rows have ratios to the best and to plain NumPy, old ones to the reference."""
     shown = [each.model_copy(update={"case": case}) for each in ALL]
     made = TABLES[case](shown)
     header = [column.name for column in made.columns]
@@ -113,7 +113,7 @@ def test_tables_say_over_which_code(case):
 
 
 def test_chart_of_speed_ups_is_over_the_best():
-    """At each size the best is another one; it is not drawn over itself, and neither is the oracle."""
+    """The best differs by size, and is not drawn over itself."""
     sizes = [each.model_copy(update={"point": point(str(each.point["backend"]), 1)}) for each in ALL]
     small = [sizes[0], of(PLAIN, 3e7, 1), *sizes[2:]]
     made = speedup_chart([*ALL, *small])
@@ -130,7 +130,7 @@ def test_chart_of_speed_ups_is_over_the_best():
 
 @pytest.mark.parametrize("preset", ["smoke", "default", "full"])
 def test_every_size_of_a_gpu_has_a_best_code(preset, monkeypatch):
-    """C++ is measured wherever a GPU is; plain NumPy but for the largest Tag Continuous and the economies."""
+    """C++ is measured wherever a GPU is; plain NumPy is too, with exceptions."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     points = [each for each in CASES["env_step"].points(preset) if not each["exact"]]
     of_code = {name: {work(each) for each in points if each["backend"] == name} for name in ("host", "pycuda", PLAIN)}

@@ -1,4 +1,4 @@
-"""A/A runs: what noise they give, and where it is kept."""
+"""A/A runs: their noise, and its file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.bench.builders import timed as fake_timed
 
 
 def steady(a: float, b: float, **fields):
-    """Return a pair of runs without noise within them, measured in turns."""
+    """Return a pair of interleaved runs without noise within them."""
     return pair_of([a] * 4, [b] * 4, in_turns=True, **fields)
 
 
 def test_noise_by_hand():
-    """Runs of e^0, e^0.02, e^0.02 and e^0: 0.02 / sqrt(3) from run to run, and 0.02 between those in turns."""
+    """Runs e^0, e^0.02, e^0.02, e^0: 0.02 / sqrt(3) between runs, 0.02 interleaved."""
     up = math.exp(0.02)
     (got,) = noise([steady(1.0, up), steady(up, 1.0)])
     assert got.run == pytest.approx(0.02 / math.sqrt(3))
@@ -41,7 +41,7 @@ def test_noise_by_hand():
 
 
 def test_noise_from_run_to_run_is_that_of_processes():
-    """Where the two processes of each record differ by 10 %, runs are the processes, not what they come to together."""
+    """If a record's processes differ by 10 %, each process counts as a run."""
     pair = steady(1.0, 1.0)
     change = {"samples_ns": [1.0, 1.0, 1.1, 1.1], "process": [0, 0, 1, 1]}
     a, b = (each.model_copy(update=change) for each in (pair.a, pair.b))
@@ -50,7 +50,7 @@ def test_noise_from_run_to_run_is_that_of_processes():
 
 
 def test_noise_of_a_comparison_is_that_of_its_rounds():
-    """Each of the rounds of all comparisons counts; over four of 2 % a comparison has 1 %."""
+    """Each round of all comparisons counts; four of 2 % give 1 %."""
     pair = steady(1.0, 1.0)
     rounds = [[0.02, 0.02], [-0.02], [0.02], [-0.02]]
     (got,) = noise([replace(pair, comparison=Comparison.of(pair.a, pair.b, rounds))] * 3)
@@ -59,7 +59,7 @@ def test_noise_of_a_comparison_is_that_of_its_rounds():
 
 
 def test_turns_take_out_what_both_sides_share():
-    """Where a machine is slower from round to round, in turns there is no noise."""
+    """If a machine slows from round to round, interleaved runs have no noise."""
     (got,) = noise([steady(each, each) for each in (1.0, 1.1, 1.2)])
     assert got.run > 0.05
     assert got.pair == 0
@@ -67,7 +67,7 @@ def test_turns_take_out_what_both_sides_share():
 
 
 def test_noise_of_many_rounds_is_that_of_the_machine():
-    """From 200 rounds of runs that scatter by 3 %, 3 % are found, and 3 % times sqrt(2) between two."""
+    """200 rounds with 3 % scatter give 3 %, times sqrt(2) between two runs."""
     random = np.random.default_rng(0)
     (got,) = noise([steady(*np.exp(random.normal(0, 0.03, 2))) for _ in range(200)])
     assert got.run == pytest.approx(0.03, rel=0.1)
@@ -75,7 +75,7 @@ def test_noise_of_many_rounds_is_that_of_the_machine():
 
 
 def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path):
-    """At 1 % over 4 rounds 1.5 % needs 46 rounds, 24 at most; at 0.4 % 8, at 0.1 % the preset has enough."""
+    """At 1 % over 4 rounds 1.5 % needs 46 (limit 24), at 0.4 % 8, at 0.1 % no more."""
     (floor,) = noise([steady(1.0, 1.0)] * 4)
     noisy, some, quiet = (floor.model_copy(update={"pair": pair}) for pair in (0.01, 0.004, 0.001))
     assert [each.rounds_for(0.015) for each in (noisy, some, quiet)] == [24, 8, 4]
@@ -91,7 +91,7 @@ def test_noisy_point_gets_as_many_rounds_as_its_gate_needs(tmp_path):
 
 
 def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
-    """Another point joins what is there; the same one replaces it; no other file is left."""
+    """Another point is added, the same one replaced, and no other file remains."""
     some = record()
     first = noise([steady(1.0, 1.1), steady(1.0, 1.0)])
     other = noise([steady(1.0, each, point=point("host", 7)) for each in (1.3, 1.0)])
@@ -105,7 +105,7 @@ def test_calibration_survives_its_file_and_keeps_other_points(tmp_path):
 
 
 def test_calibration_of_other_versions_does_not_stay(tmp_path):
-    """What was measured with another driver is dropped when a point is calibrated again, and does not fit before."""
+    """Another driver's values do not apply, and a new calibration drops them."""
     old = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "1"})
     new = record(machine={"gpu": "NVIDIA H200", "cores": 16, "driver": "2"})
     store(noise([steady(1.0, 1.1)] * 2), old, "", tmp_path)
@@ -127,7 +127,7 @@ def test_point_that_was_not_calibrated_has_the_worst_of_its_kind(tmp_path):
 
 
 def test_damaged_calibration_names_its_field(tmp_path):
-    """A file that breaks the schema is refused, with what is to be done."""
+    """A file that breaks the schema is refused, with a remedy."""
     path = store(noise([steady(1.0, 1.1)] * 2), record(), "", tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "noise": "none"}))
     with pytest.raises(NotComparable, match=r"noise: .*run `python -m bench calibrate` again"):
@@ -136,7 +136,7 @@ def test_damaged_calibration_names_its_field(tmp_path):
 
 
 def test_command_compares_the_code_with_itself(tmp_path, monkeypatch):
-    """Rounds of two sides of the same code end as one file for the machine, and leave the records of all runs."""
+    """Rounds of equal code give the machine's file and all records."""
     lengths = cycle([1e6, 1.1e6, 0.9e6])
 
     class Watch:

@@ -1,4 +1,4 @@
-"""What README and docs say is checked is what records show."""
+"""Checks claimed in README and docs agree with records."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def table() -> dict[str, Declared]:
 
 @pytest.fixture(scope="module")
 def evidence() -> list[Record]:
-    """Return all records that stand in the repository and are evidence, of sweeps, peers and sets."""
+    """Return the repository's valid records: sweeps, peers and sets."""
     archived = [path for path in matches(str(RESULTS / ARCHIVE / "*")) if path.name not in ("comparisons", "static")]
     files = [RESULTS, *archived]
     return [record for record in read_all(files, cut=[]) if record.is_evidence]
 
 
 def test_each_case_has_its_oracle(table):
-    """No case, and none of others' software, is left out."""
+    """No case, and no other project's software, is missing."""
     assert set(table) == {*CASES, "peer", "peer_learn"}
     assert all(row.words for row in table.values())
 
 
 def test_records_have_the_oracles_of_their_case(table, evidence):
-    """Each record has one that the page names; those of version 2 before the timing too, or none where it says so."""
+    """The page names each record's references, before the timing too."""
     for record in evidence:
         checks, row = record.correctness, table[record.case]
         assert checks is not None
@@ -57,7 +57,7 @@ def test_no_oracle_is_named_that_records_do_not_have(table, evidence):
 
 
 def test_readme_says_no_more(table):
-    """It names the cases held against NumPy from the same state, and those without an oracle before the timing."""
+    """It names the cases compared with NumPy, and those unchecked before timing."""
     (said,) = re.findall(
         r"^\* \*\*No figure without its check.*?(?=^\* )", README.read_text(), re.DOTALL | re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""Claims: held against evidence, by hand and on the shipped records."""
+"""Claims, checked against evidence: by hand and on the shipped records."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def on_gpu(value: float, n_envs: int = 100, **changes):
     ids=str,
 )
 def test_rate_is_held_against_the_whole_interval(changes, value, verdict):
-    """The interval of the record, a tenth to each side, lies within what is claimed, across an end of it, or outside.
+    """Compare intervals (±10 %) inside, across and outside the claimed range.
 
-    About allows a tenth to either side, and what is beyond it on the better side exceeds it; on a machine that is not
+    "About" allows a tenth to either side; a better value beyond it exceeds the claim. On a machine that differs from
     the source's, or that it does not name, nothing is decided.
     """
     judged = judge(claim(**changes), [on_gpu(value)])
@@ -111,7 +111,7 @@ def test_rate_is_held_against_the_whole_interval(changes, value, verdict):
 
 
 def test_newer_record_of_other_hardware_does_not_take_the_place_of_one_of_the_claims():
-    """The H200's rate still decides; where there is none the other one is shown."""
+    """The H200's rate decides; without one, the other GPU's rate appears."""
     machine = {"gpu": "NVIDIA H100", "cores": 16}
     newer = on_gpu(1e6).model_copy(update={"machine": machine, "started_at": "2099-01-01T00:00:00+00:00"})
     judged = judge(claim(), [on_gpu(9e6), newer])
@@ -120,13 +120,13 @@ def test_newer_record_of_other_hardware_does_not_take_the_place_of_one_of_the_cl
 
 
 def test_counts_are_of_each_verdict_that_was_given():
-    """Two that hold and one that nothing has measured are three, and no verdict is counted that was not given."""
+    """Two claims that hold and one unmeasured give three; no verdict counts 0."""
     judged = [judge(claim(), records) for records in ([on_gpu(9e6)], [], [on_gpu(9e6)])]
     assert counts(judged) == {"holds": 2, "not measured yet": 1}
 
 
 def test_report_gets_the_whole_ledger():
-    """Rows are all claims with our own, judged from the records that are given; those without a figure have no text."""
+    """Rows are all claims; those without a figure have no text."""
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     found = for_report([record(3e6, point=tag, threads=None)])
     assert len(found.table.rows) == sum(found.counts.values()) == len(CLAIMS) + len(own_claims(published()))
@@ -138,7 +138,7 @@ def test_report_gets_the_whole_ledger():
 
 
 def test_claim_without_records_says_what_is_missing():
-    """No record, a point that no preset has, and a claim that nothing can measure, are three answers."""
+    """Reasons: no record, no such point, or no possible measurement."""
     assert (
         "--run"
         in judge(claim(Query(quantity="Rate", of=replace(FAST, axes=CASES["env_step"].points("full")[0]))), []).why
@@ -152,7 +152,7 @@ def test_claim_without_records_says_what_is_missing():
 
 
 def test_newest_evidence_decides():
-    """Older, smoke, contended, wrong records and those of another version of the case are passed over."""
+    """Older, smoke, contended, wrong and other-version records are ignored."""
     records = [
         on_gpu(3e6, started_at="2026-01-02T00:00:00", run_id="good"),
         on_gpu(1e6, started_at="2026-01-01T00:00:00"),
@@ -167,7 +167,7 @@ def test_newest_evidence_decides():
 
 
 def test_ratio_is_of_one_run_and_names_its_baseline():
-    """10 M over 1 M in the same run is 10, between 9/1.1 and 11/0.9; a newer run with one side of it is not used."""
+    """In one run 10 M over 1 M is 10, between 9/1.1 and 11/0.9."""
     records = [
         on_gpu(1e7, run_id="both", started_at="2026-01-01T00:00:00"),
         record(1e6, point=point("cpu", 100), run_id="both", started_at="2026-01-01T00:00:00"),
@@ -183,14 +183,14 @@ def test_ratio_is_of_one_run_and_names_its_baseline():
 
 
 def on_card(card: str, rate: float, backend: str, day: int, **changes):
-    """Return a record of a card, of a run that is named by its day."""
+    """Return a record of a GPU, from a run named by its day."""
     when = {"run_id": f"day {day}", "started_at": f"2026-01-0{day}"}
     machine = {"gpu": "NVIDIA H200", "cores": 16, "gpu_uuid_hash": card}
     return record(rate, point=point(backend, 100), threads=None, machine=machine, **when, **changes)
 
 
 def test_ratio_of_two_cards_decides_nothing():
-    """Of two runs the older one has both sides on one card; where none has, the reason is said."""
+    """A run with both sides on one GPU decides; without one a reason appears."""
     over_numba = Query(quantity="Ratio", of=FAST, over=Filter(case="env_step", axes={"backend": "numba"}))
     two = [on_card("first", 9e6, "pycuda", 2), on_card("second", 1e6, "numba", 2)]
     one = [on_card("first", 4e6, "pycuda", 1), on_card("first", 2e6, "numba", 1)]
@@ -206,7 +206,7 @@ def test_ratio_of_two_cards_decides_nothing():
 
 
 def test_table_has_no_ratio_of_two_cards():
-    """Beside a base on its own card a point has one, and none beside another."""
+    """A point has a ratio only to a baseline on its own GPU."""
     near, far = on_card("first", 4e6, "pycuda", 1), on_card("second", 4e6, "pycuda", 1)
     base = on_card("first", 2e6, "numba", 1)
     for found, text in ((near, "2"), (far, NOTHING)):
@@ -215,7 +215,7 @@ def test_table_has_no_ratio_of_two_cards():
 
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
-    """Turns in which the CPU takes 8 times as long go before two records of a newer run; which it was is said."""
+    """An interleaved comparison at 8x CPU time precedes newer records, and is named."""
     work = {"env_steps": 1_000}
     fast = on_gpu(1e7, run_id="turns-a", work_per_run=work)
     slow = record(1e6, point=point("cpu", 100), run_id="turns-b", work_per_run=work)
@@ -234,7 +234,7 @@ def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
 
 
 def beside(times: float, peer: str, day: int = 2, card: str = "first"):
-    """Return ours of 8 M, a peer in so many times the time, and their turns, whose ratios differ by a hundredth."""
+    """Return our record (8 M), a peer's, and their interleaved pairs, 1 % apart."""
     ours = on_card("first", 8e6, "pycuda", day).model_copy(update={"id": f"ours {peer} {times}"})
     axes = {"peer": peer, "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
     theirs = on_card(card, 8e6 / times, "", day, case="peer").model_copy(
@@ -245,9 +245,10 @@ def beside(times: float, peer: str, day: int = 2, card: str = "first"):
 
 
 def test_peer_in_turns_goes_before_its_figure_of_another_run():
-    """8 M over a constant 0.5 M would be 16 times; in turns with the faster variant, ours is 8 times as fast.
+    """Interleaved with the faster variant ours is 8x as fast, not 16x.
 
-    Newer turns of a variant stand for older ones, and another peer is not asked.
+    16x would be the ratio to a constant 0.5 M. Newer interleaved runs of a variant replace older ones; another peer is
+    ignored.
     """
     goal = claim(Query(quantity="Ratio", of=FAST, peer="theirs", theirs=0.5e6), low=10, unit="times")
     sides = [beside(30, "theirs-slow"), beside(4, "theirs-fast", day=1), beside(8, "theirs-fast")]
@@ -263,9 +264,10 @@ def test_peer_in_turns_goes_before_its_figure_of_another_run():
 
 
 def test_peer_that_was_faster_elsewhere_widens_the_interval():
-    """In turns ours is 12 times as fast, but theirs once did 1 M, of which our 8 M is 8 times: ten is not shown.
+    """Interleaved ours is 12x, but a peer's older 1 M makes it 8x: 10x is unproven.
 
-    That 1 M of an H200 says nothing of turns on an H100, which decide the goal too: a ratio of one card.
+    A 1 M measured on an H200 does not affect interleaved runs on an H100. They decide the goal too, as a ratio on one
+    GPU.
     """
     goal = claim(Query(quantity="Ratio", of=FAST, peer="theirs", theirs=1e6), low=10, unit="times")
     records, turns = beside(12, "theirs")
@@ -282,7 +284,7 @@ def test_peer_that_was_faster_elsewhere_widens_the_interval():
 
 
 def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval():
-    """Such a loop is as fast as a core: turns beside a busy one do not hide what a quiet one did."""
+    """Interleaved runs next to a busy core do not hide a quiet one's figure."""
     goal = claim(Query(quantity="Ratio", of=FAST, peer="theirs", theirs=1e6), low=10, unit="times")
     records, turns = beside(12, "theirs")
     machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
@@ -292,7 +294,7 @@ def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval()
 
 
 def test_remarks_on_what_is_timed_in_laps_tell_how_slow_the_cores_were():
-    """The fastest laps confirm each other however busy a core is, so that says nothing."""
+    """Fastest laps confirm each other on any busy core: a remark is needed."""
     host = Host(load_before=0.1, pinned_cores=None, loop_ns=[300_000, 630_000])
     confirmed = record(notes={"undisturbed_rounds": 1}, samples_ns=[1.0], host=host)
     assert remarks(confirmed) == []
@@ -334,7 +336,7 @@ def query(quantity, of=TEN, **more) -> Query:
 
 
 def test_time_to_learn_is_the_median_over_all_seeds():
-    """A seed that misses the threshold takes longer than all; where half of them do there is no figure."""
+    """A missed threshold counts as longest; half of them leave no figure."""
     seen = query("Learned").estimate(learned(10, [1.0, 9.0, None]))
     assert (seen.value, seen.low, seen.high) == (9.0, 1.0, math.inf)
     assert seen.note == "median of 3 seeds, of which 1 did not reach it"
@@ -342,7 +344,7 @@ def test_time_to_learn_is_the_median_over_all_seeds():
 
 
 def test_time_to_learn_needs_enough_seeds():
-    """Where five are asked for, the run with two is passed over for the older one with five; a seed counts once."""
+    """An older run with five seeds precedes a newer one with two."""
     five = query("Learned", n_seeds=5)
     two = [each.model_copy(update={"run_id": "newer", "started_at": "2030-01-01"}) for each in learned(10, [1.0, 1.0])]
     assert five.estimate([*learned(10, [3.0] * 5), *two]).value == 3.0
@@ -351,7 +353,7 @@ def test_time_to_learn_needs_enough_seeds():
 
 
 def test_time_to_learn_without_bound_decides_nothing():
-    """At most 10 s is met by the median of 9 s, but one seed never got there; JSON has no word for its time."""
+    """The median of 9 s meets "at most 10 s", but one seed failed."""
     slow = claim(query("Learned"), low=10, bound="at most", hardware="host")
     judged = judge(slow, learned(10, [1.0, 9.0, None]))
     assert judged.verdict == "inconclusive"
@@ -360,7 +362,7 @@ def test_time_to_learn_without_bound_decides_nothing():
 
 
 def test_select_tells_an_absent_axis():
-    """Seeds in TF32 have an axis more than those in fp32, which must not be counted with them."""
+    """TF32 seeds have an extra axis, and must not count with fp32 seeds."""
     records = learned(10, [1.0, 1.0, 1.0]) + learned(10, [5.0, 5.0, 5.0], precision="tf32")
     assert query("Learned").estimate(records).value == 1.0
     tf32 = replace(TEN, axes=TEN.axes | {"precision": "tf32"})
@@ -370,7 +372,7 @@ def test_select_tells_an_absent_axis():
 
 @pytest.mark.parametrize("how", ["counted", "told"])
 def test_time_to_learn_on_a_shared_gpu_is_no_evidence(how):
-    """The host counted other processes, or the run's note tells of them; which seeds learned still counts."""
+    """Other processes make the time invalid, but the reached threshold counts."""
     alone = learned(10, [2.0] * 5)
     shared = {"host": Host(load_before=0.0, pinned_cores=None, gpu_users=1)}
     if how == "told":
@@ -384,7 +386,7 @@ def test_time_to_learn_on_a_shared_gpu_is_no_evidence(how):
 
 
 def test_times_sooner_divides_the_medians():
-    """2 s in many environments against 6 s in few are three times sooner, and 300 times in steps of each."""
+    """2 s in many environments against 6 s in few are three times sooner."""
     many = replace(TEN, axes={"n_envs": 1_000})
     records = learned(10, [5.0, 6.0, 7.0]) + learned(1_000, [1.0, 2.0, 3.0])
     sooner = query("TimesSooner", many, over=TEN)
@@ -405,7 +407,7 @@ def test_times_sooner_divides_the_medians():
     ids=["all", "one not measured", "one missed", "one missed, one not measured"],
 )
 def test_every_seed_must_learn(seconds, verdict, note):
-    """A seed that no record has may have learned or not; one that missed the threshold has not."""
+    """A seed without a record is undecided; a missed threshold fails."""
     every = claim(query("Reached", n_seeds=5), low=5, hardware="host")
     judged = judge(every, learned(10, seconds))
     assert (judged.verdict, judged.estimate.note) == (verdict, note)
@@ -413,14 +415,14 @@ def test_every_seed_must_learn(seconds, verdict, note):
 
 
 def test_seeds_that_play_worse_afterwards_are_told():
-    """The threshold is of the policy as it explores; that its evaluation stays below it is said, not judged."""
+    """The threshold is the exploring policy's; a low evaluation is only reported."""
     judged = judge(claim(query("Reached", n_seeds=2), low=2, hardware="host"), learned(10, [1.0, 1.0], after=300.0))
     assert judged.verdict == "holds"
     assert "evaluated afterwards, 2 of 2 play below it" in judged.why
 
 
 def test_rate_over_a_published_one_is_a_number_of_times():
-    """2 M over 0.2 M is 10 times, with the interval of ours."""
+    """2 M over 0.2 M is 10x, with our record's interval."""
     tenfold = claim(Query(quantity="Ratio", of=FAST, theirs=0.2e6, unpaired="of another run"), low=10, unit="times")
     seen = judge(tenfold, [on_gpu(2e6)]).estimate
     assert seen.note == "of another run"
@@ -429,14 +431,14 @@ def test_rate_over_a_published_one_is_a_number_of_times():
 
 
 def test_claim_about_several_gpus_says_how_many_it_needs():
-    """Without a record of four ranks the reader learns that four GPUs are lacking."""
+    """Without a record of four ranks, four GPUs are missing."""
     four, one = (Filter(case="scaling", axes={"backend": "pycuda", "n_ranks": n}) for n in (4, 1))
     judged = judge(claim(Query(quantity="Ratio", of=four, over=one, per=4)), [])
     assert (judged.verdict, judged.why) == ("not measured yet", "not measured here, needs 4 GPUs")
 
 
 def test_own_claim_needs_another_run():
-    """What one run shows is claimed; neither the same run nor an earlier one shows it again, a later one does."""
+    """A run's result is claimed; only a later run confirms it."""
     best, other = on_gpu(2e6, run_id="first"), on_gpu(1e6, n_envs=10, run_id="first")
     (own,) = own_claims([best, other])
     assert (own.low, own.made_by) == (2e6, "first")
@@ -453,7 +455,7 @@ def test_own_claim_needs_another_run():
     ("now", "verdict"), [(3e6, "holds"), (2.1e6, "holds"), (1.9e6, "inconclusive"), (1.5e6, "does not hold")]
 )
 def test_own_claim_is_held_against_the_newest_run(now, verdict):
-    """What was published before must still be there: faster or as fast holds, slower does not."""
+    """Faster than or equal to the published value holds; slower does not."""
     years = ("2001", "2002", "2003")
     runs = [
         on_gpu(rate, run_id=f"of {year}", started_at=f"{year}-01-01T00:00:00+00:00")
@@ -465,7 +467,7 @@ def test_own_claim_is_held_against_the_newest_run(now, verdict):
 
 
 def test_own_claim_is_what_another_run_has_on_the_same_hardware():
-    """A faster GPU that a single run had does not take the place of what two runs show on another one."""
+    """Two runs on one GPU outweigh a single run on a faster GPU."""
     slow = [on_gpu(2e6, run_id=name, started_at=f"{name}-01-01T00:00:00+00:00") for name in ("2001", "2002")]
     fast = on_gpu(9e6, run_id="2003", started_at="2003-01-01T00:00:00+00:00")
     fast = fast.model_copy(update={"machine": fast.machine | {"gpu": "another"}})
@@ -476,7 +478,7 @@ def test_own_claim_is_what_another_run_has_on_the_same_hardware():
 
 
 def test_own_claim_of_learning_needs_every_seed():
-    """Two seeds may be the lucky ones: what five show is claimed, though it took longer; precisions stay apart."""
+    """Five seeds make a claim, not two lucky ones; precisions stay apart."""
     five = learned(10, [3.0] * len(SEEDS))
     records = five + learned(20, [1.0, 1.0]) + learned(10, [2.0], precision="tf32")
     (own,) = own_claims(records)
@@ -485,7 +487,7 @@ def test_own_claim_of_learning_needs_every_seed():
 
 
 def test_ledger_names_points_that_the_suite_has():
-    """Each claim has a measure, which are points of a preset, or the reason why nothing can decide it."""
+    """Each claim has points of a preset as its measure, or a reason."""
     assert all(each.query is not None or each.cannot for each in CLAIMS)
     assert len({each.name for each in CLAIMS}) >= len(CLAIMS) - 2
     missing = {each.name for each in CLAIMS if each.query is not None and not all(map(points, each.query.filters))}
@@ -496,7 +498,7 @@ NUMBER = re.compile(r"(\d[\d,.]*\d|\d)( million)?")
 
 
 def test_claims_about_the_time_to_learn_leave_whole_runs_out():
-    """A run to the end of its run config is not timed, and one of a population has other seeds."""
+    """Complete runs are not timed; a population has other seeds."""
     queries = [each.query for each in CLAIMS if each.query is not None]
     filters = [of for query in queries for of in (query.of, query.over) if of is not None and of.case == "learn"]
     assert filters
@@ -514,7 +516,7 @@ OF_OTHERS = [each for each in CLAIMS if each.source != "goals of this project"]
 
 @pytest.mark.parametrize("bound", ["low", "high"])
 def test_ledger_keeps_to_the_words_that_it_quotes(bound):
-    """A figure stands in its quotation, or is said to be read from words or a chart; a quotation has no other one."""
+    """A figure is in its quotation, or marked as read from words or a chart."""
     for each in OF_OTHERS:
         figure = getattr(each, bound)
         assert each.quote or each.reading or each.cannot, each.name
@@ -523,7 +525,7 @@ def test_ledger_keeps_to_the_words_that_it_quotes(bound):
 
 
 def test_ledger_says_at_least_and_about_where_its_source_does():
-    """The bound is the source's own word, a range has two figures, and what is read is said to be."""
+    """Bounds are the source's words, ranges have two figures, readings are marked."""
     words = {"at least": ("at least", "over"), "at most": ("at most", "up to"), "about": ("about", "~", "roughly")}
     for each in OF_OTHERS:
         if each.bound and not each.reading:
@@ -541,13 +543,13 @@ def test_quoted_numbers_by_hand():
 
 
 def test_ledger_links_every_source():
-    """Each source has an address, of a page or of a place in the report; each address is of a source."""
+    """Each source has an address, and each address a source."""
     assert {each.source for each in CLAIMS} == set(LINKS)
     assert all(re.fullmatch(r"https://[^ ]+|#[a-z]+", link) for link in LINKS.values())
 
 
 def test_ledger_has_every_row_of_the_reference():
-    """Each point of `train` that others were measured on is a goal, in the precision in which they multiply too."""
+    """Each point of `train` measured elsewhere is a goal, in its precision too."""
     goals = [each for each in CLAIMS if each.source == "goals of this project" and each.query]
     for anchor in ANCHORS:
         if anchor.env_steps_per_s is not None:
@@ -563,7 +565,7 @@ TRANSITIONS = [each for each in CLAIMS if each.name.endswith("training sends not
 
 @pytest.mark.parametrize("transition", TRANSITIONS, ids=lambda each: each.name)
 def test_ledger_knows_what_a_transition_is(transition):
-    """A hundredth of an agent's observation, action and reward is as many numbers as the environment's arrays have."""
+    """A hundredth of an agent's transition matches the size of the env's arrays."""
     env, n_agents = (transition.query.of.axes[axis] for axis in ("env", "n_agents"))
     wrapper = EnvWrapper(ENVS[env](**env_config(env, n_agents)), num_envs=1, env_backend="cpu", auto_reset=True)
     wrapper.reset_all_envs()
@@ -574,7 +576,7 @@ def test_ledger_knows_what_a_transition_is(transition):
 
 
 def test_ledger_asks_for_what_case_learn_has():
-    """Every task of the case is a goal, and queries of its points want as many seeds as it has."""
+    """Every task is a goal, and its queries need the case's number of seeds."""
     of_learn = [each for each in CLAIMS if each.query and each.query.of.case == "learn"]
     assert {each.query.n_seeds for each in of_learn} == {len(SEEDS)}
     goals = [each.query.of.axes for each in of_learn if each.query.quantity == "Reached"]
@@ -595,7 +597,7 @@ def test_ledger_asks_for_what_case_learn_has():
     ids=["type", "unknown field", "unknown value of a row", "axis that is not there"],
 )
 def test_broken_claim_names_file_claim_and_field(tmp_path, before, after, names):
-    """Whoever edits the ledger learns where it broke."""
+    """The error shows an editor of the ledger the broken place."""
     file = tmp_path / "claims.toml"
     file.write_text(FILE.read_text().replace(before, after))
     with pytest.raises(LedgerError) as error:
@@ -604,7 +606,7 @@ def test_broken_claim_names_file_claim_and_field(tmp_path, before, after, names)
 
 
 def test_command_prints_every_claim():
-    """Table, JSON and Markdown come from records alone, and say the same of each claim."""
+    """Table, JSON and Markdown come from records only, and agree on each claim."""
     table, as_json, markdown = (
         bench("claims", "--records", ONE_SWEEP, *flags, COLUMNS="240") for flags in ([], ["--json"], ["--markdown"])
     )
@@ -617,7 +619,7 @@ def test_command_prints_every_claim():
 
 
 def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
-    """A claim of whose points a set has none is held against the archive."""
+    """A claim whose points a set lacks is checked against the archive."""
     (tmp_path / "empty.jsonl").touch()
     monkeypatch.setattr("bench.claims.published_records", lambda: [tmp_path])
     monkeypatch.setattr("bench.claims.past_records", lambda: [ONE_SWEEP])
@@ -626,7 +628,7 @@ def test_archive_decides_what_a_set_lacks(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
-    """--run sweeps the points of a claim if all can run here, names what is lacking, and uses the new records."""
+    """--run sweeps a claim's points and uses the records, or names missing parts."""
     there, absent = availability()["cpu"], Availability(False, "no GPU")
     monkeypatch.setattr(
         "bench.claims.availability",

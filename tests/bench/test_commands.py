@@ -1,4 +1,4 @@
-"""Commands that are used wrongly, or find nothing, have their exit code and say what is wrong."""
+"""Misused commands and empty results: exit codes and error lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text())[
 
 @pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row["words"])
 def test_command_says_what_is_wrong_and_measures_nothing(row, tmp_path, monkeypatch):
-    """No exit code looks like that of a verdict, what is said is no traceback, and no file is written."""
+    """No verdict's exit code, no traceback, no file."""
     monkeypatch.chdir(machine.ROOT)
     monkeypatch.setattr(machine, "fingerprint", lambda device: {"gpu": None, "cpu": "a laptop's", "cores": 2})
     name, *words = row["words"].split()
@@ -42,7 +42,7 @@ COMMAND_LINE = typer.main.get_command(cli.app)
 
 
 def parameters():
-    """Return the words that give each command of both programs an empty argument or option."""
+    """Return the words that pass an empty argument or option to each command."""
     found = []
     core_line = typer.main.get_command(core_cli.app)
     ours = {name: command.imported() for name, command in COMMAND_LINE.commands.items()}
@@ -68,7 +68,7 @@ def test_empty_argument_is_refused(line, words, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", cli.ROWS)
 def test_help_of_a_command_is_its_docstring(name):
-    """The line of `--help`, which imports no command, is the first paragraph of the help of the command."""
+    """`--help`'s line, without imports, is the first paragraph of the command's help."""
     first, *_ = COMMAND_LINE.commands[name].imported().help.split("\n\n")
     assert " ".join(first.split()) == cli.ROWS[name].help()
 
@@ -81,7 +81,7 @@ def test_list_names_cases_and_backends():
 
 
 def test_list_says_that_a_backend_does_not_answer(monkeypatch):
-    """Such as where torch is broken."""
+    """This happens with a broken torch."""
     monkeypatch.setattr(bench_list, "ASK", "raise SystemExit(3)")
     assert "exit code 3" in bench("list", exits=1)
 
@@ -117,7 +117,7 @@ def test_command_starts_without_heavy_packages(words, exits, absent, tmp_path):
 
 
 def test_availability_of_a_build_for_cpus_needs_no_torch():
-    """Nor NumPy: `list` asks a process of its own."""
+    """Nor NumPy: `list` starts a new process."""
     if torch.version.cuda or torch.version.hip:
         pytest.skip("torch is a build for GPUs, which must be asked")
     assert not imported_by("-c", "from warpdrive_min import availability; availability()") & {"torch", "numpy"}
@@ -137,7 +137,7 @@ def test_availability_of_a_build_for_cpus_needs_no_torch():
     ],
 )
 def test_module_imports_no_heavy_package(module):
-    """What reads records and prints needs none of them."""
+    """Reading records and printing need none of them."""
     lines = imported_by("-c", f"import {module}")
     assert module in lines
     assert not lines & {*HEAVY}
@@ -175,7 +175,7 @@ def test_run_to_resume_is_a_run_id(resume, tmp_path):
     ],
 )
 def test_option_without_effect_is_refused(words, code, says, tmp_path):
-    """Who gives it expects something of it."""
+    """The user expects an effect."""
     file = tmp_path / "records.jsonl"
     append(file, record())
     said = bench(*words.format(file=file, out=tmp_path / "out").split(), exits=code)

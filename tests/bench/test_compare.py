@@ -1,4 +1,4 @@
-"""Two sides: their verdicts, and what may be compared, from records and in turns."""
+"""Two sides: verdicts and permitted comparisons, from records and interleaved."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 
     ],
 )
 def test_verdict_of_each_kind(times_b, verdict):
-    """5 % at 0.1 % noise is told, none at 0.1 % is the same, and none at 20 % is not told."""
+    """5 % is found at 0.1 % noise, and undecided at 20 % noise."""
     (row,) = judge([pair_of([1.0, 1.0005, 0.9995, 1.0, 1.001, 0.999], times_b, in_turns=True)])
     assert row.verdict == verdict
 
 
 def test_verdicts_are_adjusted_for_the_number_of_rows():
-    """What is significant alone is not among a hundred that are not."""
+    """A row that is significant alone is not among a hundred others."""
     one = pair_of([1.0, 1.0, 1.0, 1.0], [1.01, 1.05, 1.03, 1.06], in_turns=True)
     none = pair_of([1.0, 1.1, 1.0, 1.1], [1.1, 1.0, 1.1, 1.0], in_turns=True)
     assert judge([one])[0].verdict == "slower"
@@ -45,7 +45,7 @@ def test_verdicts_are_adjusted_for_the_number_of_rows():
 
 
 def test_newest_evidence_of_a_point_counts():
-    """A later run replaces an earlier one, and a good one a spoilt one."""
+    """A later run replaces an earlier one, and a valid one a spoilt one."""
     old = record(started_at="2026-01-01T00:00:00", run_id="old")
     new = record(started_at="2026-01-02T00:00:00", run_id="new")
     spoilt = record(started_at="2026-01-03T00:00:00", run_id="spoilt", telemetry={"contended": True})
@@ -56,7 +56,7 @@ def test_newest_evidence_of_a_point_counts():
 
 @pytest.mark.parametrize("field", ["case_version", "preset", "machine.gpu", "machine.torch"])
 def test_records_that_differ_in_what_matters_do_not_pair(field):
-    """The difference is named with both values, and pairs where it is allowed."""
+    """The difference is named with both values; if allowed, they pair."""
     name, _, part = field.partition(".")
     other = record(
         **{name: {"gpu": "NVIDIA H200", "cores": 16, part: "other"} if part else 7 if "_" in name else "full"}
@@ -71,7 +71,7 @@ def test_records_that_differ_in_what_matters_do_not_pair(field):
 
 
 def test_pair_of_two_cards_says_so():
-    """Two cards of one kind differ by as much as what is looked for, so it stands beside what else is let through."""
+    """Two cards of a kind differ as much as the differences to be found."""
     cards = [{"gpu": "NVIDIA H200", "cores": 16, "gpu_uuid_hash": card} for card in ("one", "two")]
     first, second = (record(machine=each, threads=None) for each in cards)
     sides = [Evidence.of([each]).kept for each in (first, second)]
@@ -80,7 +80,7 @@ def test_pair_of_two_cards_says_so():
 
 
 def test_command_compares_two_files(tmp_path):
-    """The table, the result and the records of both sides are written; what is allowed to differ is printed."""
+    """Table, result, both sides' records are written; permitted differences printed."""
     samples = [100.0 + each for each in range(20)]
     append(tmp_path / "a.jsonl", record(samples_ns=samples))
     append(tmp_path / "b.jsonl", record(samples_ns=[2 * each for each in samples], preset="full"))
@@ -97,7 +97,7 @@ def test_command_compares_two_files(tmp_path):
 
 
 def test_folders_of_as_many_runs_are_compared_by_run():
-    """Three runs of either side are three rounds, whose interval holds what differs between processes."""
+    """Three runs a side are three rounds; the interval includes process differences."""
     sides = [
         [
             record(run_id=f"{letter}{number}", started_at=f"2026-01-0{number}T00:00:00", samples_ns=[ns * number] * 6)
@@ -114,7 +114,7 @@ def test_folders_of_as_many_runs_are_compared_by_run():
 
 
 def test_command_measures_two_values_of_an_axis(tmp_path):
-    """C++ and NumPy are paired where all else is the same, and leave records."""
+    """C++ and NumPy are paired if all else is equal, and leave records."""
     where = ("--case", "env_step", "--where", "env=cartpole")
     bench("compare", "--axis", "backend=cpu,host", "--preset", "smoke", *where, "--out", tmp_path)
     (file_a,), (file_b,) = tmp_path.glob("*-a.jsonl"), tmp_path.glob("*-b.jsonl")
@@ -125,7 +125,7 @@ def test_command_measures_two_values_of_an_axis(tmp_path):
 
 
 def test_points_with_an_axis_are_paired_with_those_without():
-    """``exact=absent,True`` pairs training with exact training, which alone has that axis."""
+    """``exact=absent,True`` pairs training with exact training, which has the axis."""
     pairs = along("exact=absent,True", jobs("default", ["case=train", "backend=host"]))
     assert len(pairs) == 2
     assert all({**plain.point, "exact": True} == exact.point and "exact" not in plain.point for plain, exact in pairs)
@@ -133,13 +133,13 @@ def test_points_with_an_axis_are_paired_with_those_without():
 
 @pytest.mark.parametrize("row", GATED, ids=" ".join)
 def test_points_that_are_gated_are_there(row):
-    """Each row of gated.toml is met by a point of preset default on each backend that it names."""
+    """Each row of gated.toml has a point on each named backend."""
     found = {job.point["backend"] for job in jobs("default", row)}
     assert found == {condition.removeprefix("backend=") for condition in row if condition.startswith("backend=")}
 
 
 def test_case_opens_the_gate_for_all_of_its_points(capsys):
-    """Without a case a gate takes the chosen points, as far as conditions allow; with one all points that meet them."""
+    """Without a case a gate takes the chosen points; with one, all."""
     few, all_of_it = (gated(Choice(cases=cases, where=["backend=host"])) for cases in ([], ["env_step"]))
     assert {job.case.name for job in few} == {"env_step", "train"}
     assert len(few) < len(all_of_it)

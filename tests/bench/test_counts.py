@@ -1,4 +1,4 @@
-"""Counts of instructions: what is read from callgrind, what is counted, and that it is exact."""
+"""Instruction counts: reading callgrind, the counted parts, and exactness."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ fn=(6)
 
 
 def test_profile_splits_kernels_from_the_path(tmp_path):
-    """A kernel is the blocks of its launches with what they call; allocators are on neither side."""
+    """A kernel is its launches' blocks with callees; allocators are on neither side."""
     file = tmp_path / "counts.1"
     file.write_text(PROFILE)
     profile = Profile.read(file)
@@ -82,7 +82,7 @@ def test_profile_splits_kernels_from_the_path(tmp_path):
 
 
 def test_every_environment_is_stepped_and_reset():
-    """Whatever environment there is, both its kernels are counted, each point once."""
+    """Every environment has counts for both kernels, each point once."""
     jobs = counts.points(CASES)
     for case in ("env_step", "reset"):
         assert {job.point.get("env") for job in jobs if job.case.name == case} >= set(ENVS)
@@ -110,7 +110,7 @@ extern "C" unsigned wd_launch_sum(unsigned n) { return blocks(n) + 1; }
 
 @pytest.mark.skipif(not counts.availability().available, reason=str(counts.availability()))
 def test_callgrind_counts_a_kernel_exactly(tmp_path):
-    """As many turns of a loop more are as many instructions more, to the last one."""
+    """Each added loop pass adds exactly its instructions."""
     (tmp_path / "kernel.cpp").write_text(KERNEL)
     compiler = counts.cuda_c.cpu_compiler()
     library = tmp_path / "kernel.so"
@@ -125,7 +125,7 @@ def test_callgrind_counts_a_kernel_exactly(tmp_path):
 
 @pytest.mark.skipif(not counts.availability().available, reason=str(counts.availability()))
 def test_broken_points_do_not_stop_the_others(monkeypatch):
-    """A point that cannot be set up is said with its reason; the next one is counted."""
+    """A failed set-up is reported with a reason; the next point is counted."""
     for name in ("freeze", "disable"):
         monkeypatch.setattr(server.gc, name, lambda: None)
     monkeypatch.setattr(host, "TARGET", host.TARGET)
@@ -154,7 +154,7 @@ def test_older_commit_counts_our_points():
 
 
 def test_code_of_another_folder_is_refused(monkeypatch):
-    """A count says which code it is of."""
+    """A count names its code."""
 
     class Elsewhere(Worker):
         def __init__(self):
@@ -179,7 +179,7 @@ COUNTED = counts.Count(parts={"step": 9500.0, PATH: 70_000.0}, work={"env_steps"
 
 @pytest.fixture
 def counted(monkeypatch, tmp_path):
-    """Let every point have the same count, without Valgrind; returns the points that were counted each time."""
+    """Give every point the same count, without Valgrind; return the counted points."""
     times = []
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
     monkeypatch.setattr(counts, "availability", lambda: Availability(True, "faked"))
@@ -189,7 +189,7 @@ def counted(monkeypatch, tmp_path):
 
 
 def test_records_have_a_part_each(counted):
-    """A record is a kernel or the path, exact, by the point of what was run; reading it again is no other one."""
+    """A record is a kernel or the path, exact, with its point as identity."""
     jobs = sides.counted_jobs(["pendulum"])
     records = sides.counted(jobs, CONTEXT)
     assert [record.point["kernel"] for record in records] == ["step", PATH] * len(jobs)
@@ -203,7 +203,7 @@ def test_records_have_a_part_each(counted):
 
 
 def test_other_code_is_counted_anew(counted, tmp_path):
-    """A file more, or another text, is other code."""
+    """An added file or another text is other code."""
     for text in ("one", "two", "one"):
         (tmp_path / "tree" / "envs").mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / "envs" / "kernel.cu").write_text(text)
@@ -212,11 +212,11 @@ def test_other_code_is_counted_anew(counted, tmp_path):
 
 
 def test_what_cannot_be_counted_says_why(counted, monkeypatch):
-    """Points that fail, code that is too old and a machine without Valgrind are records with a reason."""
+    """Failing points, old code and a machine without Valgrind have reasons."""
     jobs = sides.counted_jobs(["pendulum"])[:1]
     broken = counts.Count(error="KeyError", reason="'torque'")
     monkeypatch.setattr(counts, "count", lambda *_: [broken])
-    for _ in range(2):  # it is not kept
+    for _ in range(2):  # it is not cached
         (record,) = sides.counted(jobs, CONTEXT)
         assert (record.status, record.reason) == ("failed", "KeyError: 'torque'")
 
@@ -242,7 +242,7 @@ def test_command_prints_and_keeps_counts(counted, tmp_path):
 
 
 def test_gate_of_counts(counted, monkeypatch, tmp_path):
-    """One thousandth is nothing, the threshold is in between, and beyond it a kernel is worse, or better."""
+    """A kernel is the same at 0.1 %, and worse or better beyond the threshold."""
     grown = {"step": 1.0005, "sample": 1.01, "reset": 1.05, PATH: 0.9}
 
     def times(share):
@@ -274,7 +274,7 @@ def test_gate_of_counts(counted, monkeypatch, tmp_path):
 
 
 def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
-    """A baseline that is too old to be counted is a note, not a point that is on one side alone."""
+    """A baseline too old for counts is a note, not a one-sided point."""
     jobs = sides.counted_jobs(["pendulum"])
     now = sides.counted(jobs, CONTEXT)
     monkeypatch.setattr(counts, "kept", lambda *_: [counts.Count(error="Skip", reason="too old")] * len(jobs))
@@ -284,7 +284,7 @@ def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
 
 
 def test_takers_know_what_is_wanted(counted):
-    """Conditions on points choose what is counted, before it is."""
+    """Conditions on points select before counting."""
     wanted = Choice(cases=["instructions"], where=["program=pendulum", "part=env_step", "kernel=step"])
     (record,) = sides.taken(wanted, CONTEXT)
     assert record.point["kernel"] == "step"

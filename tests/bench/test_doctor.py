@@ -18,7 +18,7 @@ from tests.bench.builders import FakeNvml, bench
 
 @pytest.fixture
 def gpu(monkeypatch) -> FakeNvml:
-    """Lend a cool GPU of its own, whose energy counter moves at each reading."""
+    """Yield a cool fake GPU whose energy counter moves at each reading."""
     fake = FakeNvml.installed(monkeypatch)
     fake.pids, fake.reasons, fake.samples, fake.degrees, fake.energy = [], [1], 1, 40, iter(range(10**9))
     fake.nvmlClocksEventReasonGpuIdle, fake.nvmlClocksEventReasonApplicationsClocksSetting = 1, 2
@@ -37,7 +37,7 @@ def gpu_findings() -> dict[str, doctor.Finding]:
 
 
 def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
-    """All is read and well; that clocks are not held is a note; nothing stays open."""
+    """All values are read; unlocked clocks are a note; nothing stays open."""
     found = gpu_findings()
     assert found[""].says == "NVIDIA H200"
     assert {topic for topic, finding in found.items() if finding.level != "ok"} == {"clocks"}
@@ -50,7 +50,7 @@ def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
 
 
 def test_throttling_and_foreign_processes_are_problems(gpu):
-    """A hot GPU under its power cap with a stranger on it: two problems, and what to do."""
+    """A hot GPU at its power cap with a foreign process has two problems."""
     gpu.reasons, gpu.pids, gpu.degrees = [4 | 64], [os.getpid(), 1], 90
     found = gpu_findings()
     assert found["throttling"].level == found["processes"].level == "problem"
@@ -60,7 +60,7 @@ def test_throttling_and_foreign_processes_are_problems(gpu):
 
 
 def test_mig_persistence_and_older_gpus_are_notes(gpu):
-    """Slices, a driver that unloads, no GPM and a lazy energy counter limit what can be measured."""
+    """Slices, unloading drivers, no GPM and lazy energy counters limit telemetry."""
     gpu.mig, gpu.persistence, gpu.has_gpm = 1, 0, False
     found = gpu_findings()
     assert [found[topic].level for topic in ("MIG", "persistence", "GPM")] == ["note"] * 3
@@ -68,7 +68,7 @@ def test_mig_persistence_and_older_gpus_are_notes(gpu):
 
 
 def test_gpu_that_is_lost_while_it_is_examined_is_told(gpu):
-    """What fails is a note with NVML's reason, and the rest is read."""
+    """A failure is a note with NVML's reason; other values are read."""
 
     def lost(*arguments):
         raise RuntimeError("GPU is lost")
@@ -107,7 +107,7 @@ def test_no_gpu_is_a_note(monkeypatch):
     ],
 )
 def test_governor_and_turbo_are_read(tmp_path, files, levels):
-    """Fixed clocks are ok; clocks that follow load or heat, or cannot be read, are notes."""
+    """Fixed clocks are ok; varying or unreadable ones are notes."""
     for name, text in files.items():
         file = tmp_path / "sys/devices/system/cpu" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def test_governor_and_turbo_are_read(tmp_path, files, levels):
 
 @pytest.mark.parametrize(("load", "level"), [(0.1, "ok"), (1.0, "note"), (3.0, "problem")])
 def test_load_is_judged_by_the_cores(monkeypatch, load, level):
-    """On four cores a tenth of them is worth a word, half of them misleads."""
+    """On four cores a tenth is worth a note, half of them misleads."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     (finding,) = doctor._load(4)
     assert finding.level == level
@@ -147,7 +147,7 @@ def test_more_threads_than_the_container_allows_are_a_problem(monkeypatch, tmp_p
     ],
 )
 def test_settings_that_change_what_is_measured_are_told(monkeypatch, name, value, level, do):
-    """Some make a figure another one, which records keep; some make it a wrong one."""
+    """Some change a figure (records keep them), some make it wrong."""
     for each in doctor.machine.SETTINGS:
         monkeypatch.delenv(each, raising=False)
     if name:
@@ -158,7 +158,7 @@ def test_settings_that_change_what_is_measured_are_told(monkeypatch, name, value
 
 
 def test_simulator_is_a_problem(monkeypatch):
-    """Under Numba's simulator nothing is timed; without it all is well."""
+    """Numba's simulator is not timed; without it all is well."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     (finding,) = doctor._simulator()
     assert finding.level == "problem"
@@ -185,7 +185,7 @@ def test_git_state_is_judged(monkeypatch, state, level):
 
 
 def test_full_disk_is_a_note(monkeypatch, tmp_path):
-    """Too little room for compiled kernels is told."""
+    """Too little room for compiled kernels is a note."""
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / "not" / "yet"))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**20))
     kernels, _ = doctor._disk()
@@ -195,7 +195,7 @@ def test_full_disk_is_a_note(monkeypatch, tmp_path):
 
 
 def test_missing_backends_are_notes_with_their_install_line():
-    """What this machine lacks is said of each backend, and of each case that needs it."""
+    """Each missing backend is noted, also for each case that needs it."""
     states = doctor.availability()
     found = {finding.topic: finding for finding in doctor._backends()}
     assert found["backend cpu"].level == "ok"
@@ -209,7 +209,7 @@ def test_missing_backends_are_notes_with_their_install_line():
 
 
 def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
-    """The exit code is 1 where there is a problem, else 0; JSON has the same findings."""
+    """The exit code is 1 with a problem, else 0; JSON has the same findings."""
     well = doctor.Finding("well", "ok", "all is well")
     ill = doctor.Finding("ill", "problem", "it hurts", "rest")
     monkeypatch.setattr(doctor, "examine", lambda: [well])
@@ -220,7 +220,7 @@ def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
 
 
 def test_this_machine_is_examined_whole():
-    """Every part has something to say here, with an advice for each problem."""
+    """Every part has a finding here, with advice for each problem."""
     found = doctor.examine()
     topics = " ".join(finding.topic for finding in found)
     for part in ("simulator", "backend", "compiler", "CPU", "load", "GPU", "git", "cache", "case"):

@@ -31,7 +31,7 @@ The end.
 
 @pytest.fixture
 def sweeps(tmp_path, monkeypatch):
-    """Stand in a folder with records of 100 environments on two backends, of which one file was measured backwards."""
+    """Enter a folder with records of two backends, one file out of order."""
     monkeypatch.chdir(tmp_path)
     for name, backends in (("a", ("host", "cpu")), ("b", ("host",))):
         for index, backend in enumerate(backends):
@@ -47,7 +47,7 @@ def measured(backend, started_at, run_id, **changes):
 
 
 def test_refresh_prints_each_table_again_in_its_place(sweeps):
-    """The tables are those of their commands, what stands around them stays, and a second time changes nothing."""
+    """Tables are their commands' output; a second run changes nothing."""
     document = sweeps.parent / "README.md"
     document.write_text(DOCUMENT)
     assert "written" in bench("refresh", document)
@@ -60,7 +60,7 @@ def test_refresh_prints_each_table_again_in_its_place(sweeps):
 
 
 def test_the_order_of_measuring_does_not_order_tables(sweeps):
-    """Two lanes that measured at once, in whatever turns, print the same table."""
+    """Two concurrent lanes print the same table in any order."""
     lines = (sweeps / "a.jsonl").read_text().splitlines()
     backwards = sweeps.parent / "backwards.jsonl"
     backwards.write_text("\n".join(reversed(lines)) + "\n")
@@ -101,7 +101,7 @@ def test_a_table_that_ends_the_file_without_a_line_end_is_replaced(sweeps):
 
 
 def test_published_tables_are_those_of_their_records(monkeypatch):
-    """Each table in results/README.md is what the command above it prints of the records beside it."""
+    """Each table in results/README.md is the output of the command above it."""
     monkeypatch.chdir(machine.ROOT)
     text = (machine.ROOT / "results" / "README.md").read_text()
     assert len(COMMAND.findall(text)) >= 2
@@ -109,7 +109,7 @@ def test_published_tables_are_those_of_their_records(monkeypatch):
 
 
 def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
-    """A point has one row, of its newer run; where records are of two commits each row names its own."""
+    """A point has one row, of its newer run; rows name their commits."""
     git = {"sha": "1234567890" * 4, "dirty": False}
     append(sweeps / "d.jsonl", measured("host", "2026-01-02T00:00:00+00:00", "d", git=git))
     shown = printed(["sweeps/*.jsonl"], ["env_step"], only_latest=True)
@@ -122,7 +122,7 @@ def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
 
 
 def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
-    """Records of others are left out, by the beginning of the names that figures have."""
+    """Records of other machines are omitted, by the start of names in figures."""
     other = {**record().machine, "gpu": "NVIDIA L4", "cores": 8}
     append(sweeps / "d.jsonl", measured("pycuda", "2026-01-02T00:00:00+00:00", "d", machine=other))
     shown = printed(["sweeps/*.jsonl"], ["env_step"], on="nvidia-l4")
@@ -133,7 +133,7 @@ def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
 
 
 def test_table_without_records_says_why(sweeps):
-    """A file that is not there, one with no record, options that none passes, and what failed are different errors."""
+    """Missing file, no record, no match, and failures are different errors."""
     (sweeps / "empty.jsonl").touch()
     append(sweeps / "failed.jsonl", record(status="failed", reason="too hot"))
     for words, message in {
@@ -146,6 +146,6 @@ def test_table_without_records_says_why(sweeps):
 
 
 def test_every_case_has_a_table():
-    """`run` prints the tables of all cases at its end, in the order of the cases."""
+    """`run` prints the tables of all cases at its end, in order."""
     assert list(VIEWS) == list(CASES)
     assert set(CASES) <= set(TABLES)

@@ -1,4 +1,4 @@
-"""Exports: what other tools read is what the records say, and less is better."""
+"""Exports: other tools' input equals the records, and less is better."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 def timing(ns: float, backend: str = "host", **changes):
-    """Return a record of CartPole whose samples are ``ns`` a step, give and take a tenth."""
+    """Return a CartPole record with samples of ``ns`` a step, +-10 %."""
     fields = {
         "case_version": CASES["env_step"].version,
         "point": point(backend, 100),
@@ -51,7 +51,7 @@ NAME = "env_step[env=cartpole,backend=host,n_envs=100,n_agents=1,exact=False]"
 
 
 def test_github_action_benchmark_gets_times():
-    """Its customSmallerIsBetter takes name, unit and value as they are, the rest as text."""
+    """Its customSmallerIsBetter takes name, unit and value; the rest is text."""
     (entry,) = github_action_benchmark(shown(timing(5.0)))
     assert (entry["name"], entry["unit"], entry["value"]) == (NAME, "ns", 5.0)
     assert entry["range"] == "4.5 to 5.5"
@@ -60,7 +60,7 @@ def test_github_action_benchmark_gets_times():
 
 
 def test_bencher_gets_latency_in_nanoseconds():
-    """Seconds become nanoseconds; what is no time is a measure of its own."""
+    """Seconds become nanoseconds; non-times have their own measures."""
     assert bencher(shown(timing(5.0))) == {NAME: {"latency": {"value": 5.0, "lower_value": 4.5, "upper_value": 5.5}}}
     for unit, measure, value in (("s", "latency", 2e9), ("bytes", "bytes", 2.0)):
         metrics = {"cost": metric(2, unit=unit)}
@@ -69,7 +69,7 @@ def test_bencher_gets_latency_in_nanoseconds():
 
 
 def test_newest_of_a_point_is_exported():
-    """Of two records of a point the later one counts, whatever their order."""
+    """The later one of a point's two records counts, in any order."""
     old, new = timing(5.0, started_at="2026-01-01T00:00:00"), timing(6.0, started_at="2026-01-02T00:00:00")
     for order in ((old, new), (new, old)):
         assert [entry["value"] for entry in github_action_benchmark(shown(*order))] == [6.0]
@@ -83,7 +83,7 @@ def test_several_machines_do_not_mix():
 
 
 def test_what_is_left_out_is_counted():
-    """Wrong, contended and old records and those with rates alone are not exported, and it is said so."""
+    """Wrong, contended, old and rate-only records are skipped and reported."""
     found, left_out = costs(
         [
             timing(5.0),
@@ -99,7 +99,7 @@ def test_what_is_left_out_is_counted():
 
 
 def test_asv_reads_what_was_measured(tmp_path):
-    """ASV's own classes load values, samples and intervals of each machine and commit; holes are holes."""
+    """ASV's classes load values, samples, intervals by machine and commit; gaps stay."""
     asv_results = pytest.importorskip("asv.results")
     records = [timing(5.0), timing(50.0, "cpu"), timing(4.0, point=point("host", 1000))]
     write_asv(shown(*records), tmp_path)
@@ -128,7 +128,7 @@ def test_asv_takes_what_was_run_once(tmp_path):
 
 
 def test_asv_keeps_what_lies_in_its_folder(tmp_path):
-    """A second export adds its benchmarks to those that another one, or `asv run`, described."""
+    """A second export adds its benchmarks to another export's, or to `asv run`'s."""
     pytest.importorskip("asv")
     write_asv(shown(timing(5.0)), tmp_path)
     sampler = {"implementation": "ours", "backend": "cpu", "n_envs": 1, "n_agents": 1, "n_actions": 2}
@@ -145,7 +145,7 @@ def test_asv_needs_a_commit(tmp_path):
 
 
 def test_asv_publishes_and_finds_a_step(tmp_path):
-    """In a repository of its own `asv publish` shows eight commits and names the one that made a point 12 % slower."""
+    """`asv publish` finds the one of eight commits that is 12 % slower."""
     pytest.importorskip("asv")
 
     git(tmp_path, "init", "--quiet")
@@ -186,7 +186,7 @@ def test_command_exports_a_shipped_sweep(form, tmp_path):
 
 
 def test_csv_and_parquet_hold_the_frame(tmp_path):
-    """Values of every record are the same in both files, also those of a failed one."""
+    """Both files have equal values of every record, failed ones too."""
     append(tmp_path / "r.jsonl", timing(5.0))
     append(tmp_path / "r.jsonl", record(status="failed", reason='too hot;\n"100" degrees'))
     frame = records(tmp_path / "r.jsonl")

@@ -1,4 +1,4 @@
-"""The frame of records: a row a record, with typed columns for axes, metrics and machine."""
+"""Records as a frame: one row each, with typed columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARCHIVE = ROOT / "results" / "archive.zip"
 
 
 def test_row_has_what_the_record_has():
-    """Axes, metrics with intervals, checks, machine and commit are columns of their types."""
+    """Axes, metrics with intervals, checks, machine and commit are typed columns."""
     sha = "0123456789abcdef0123456789abcdef01234567"
     made = record(
         point=point("host", 100),
@@ -43,7 +43,7 @@ def test_row_has_what_the_record_has():
 
 
 def test_what_a_record_lacks_is_missing():
-    """An axis of another case is NA and its column keeps its type; a failed record is no evidence."""
+    """Another case's axis is NA in a typed column."""
     failed = record(status="failed", reason="too hot", metrics=None, samples_ns=None, correctness=None)
     frame = frame_of([record(), failed, seed_record(3, 1.5)])
     assert frame["seed"].dtype == "Int64"
@@ -68,7 +68,7 @@ def test_no_record_is_an_empty_frame():
 
 
 def test_paths_are_files_folders_patterns_and_the_archive(tmp_path):
-    """One or several of them, as text or as paths, give the rows of all records."""
+    """Any number of paths, as text or as paths, gives the rows of all records."""
     for name in ("a", "b"):
         append(tmp_path / f"{name}.jsonl", record(run_id=name))
     assert records(tmp_path / "a.jsonl")["run_id"].tolist() == ["a"]
@@ -89,7 +89,7 @@ def test_damaged_line_is_left_out_and_named(tmp_path, capsys):
 
 
 def test_example_of_the_page_runs(monkeypatch, capsys):
-    """The block that docs/reporting.md offers for a notebook gives its ratios and its figure."""
+    """The notebook block of docs/reporting.md gives its ratios and its figure."""
     monkeypatch.chdir(ROOT)
     (block,) = (
         each for each in tutorial.blocks(ROOT / "docs" / "reporting.md") if "from bench import records" in each.text
@@ -104,7 +104,7 @@ def test_example_of_the_page_runs(monkeypatch, capsys):
 
 
 def test_measuring_imports_no_pandas():
-    """`bench` and what times a point load pandas only when a frame is asked for."""
+    """`bench` and timing processes load pandas only for a frame."""
     code = "import sys, bench, bench.core.record, bench.process.worker; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""The gate: each exit code, on samples of an H200 that were slowed down on paper."""
+"""The gate: each exit code, on an H200's samples with a slow-down on paper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STORED = machine.ROOT / "results" / ARCHIVE / "sweeps" / "20261121T053731-4c1f3f
 
 @pytest.fixture(scope="module")
 def h200() -> list[Record]:
-    """Records whose medians are known to within 0.1 to 1 %, which is what an H200 gives."""
+    """Records with medians known to within 0.1 to 1 %, as on an H200."""
     files = matches(str(STORED.parent / "20261121T0*.jsonl"))
     kept = Evidence.of(read_all(files)).kept.values()
     found = [each for each in kept if each.point["backend"] == "pycuda" and 0.001 < half_width(each) < 0.01]
@@ -46,7 +46,7 @@ def half_width(each: Record) -> float:
 
 
 def again(records: list[Record], seed: int, slower: float = 0.0, noise: float = 0.0) -> list[Record]:
-    """Return the records as another run would have them: their samples drawn again, slower and noisier."""
+    """Return records of another run: resampled, slower and noisier."""
     random = np.random.default_rng(seed)
 
     def samples(each: Record) -> list[float]:
@@ -63,7 +63,7 @@ def report_of(baseline: list[Record], now: list[Record], tmp_path, threshold: fl
 
 
 def run_gate(tmp_path, *arguments: object, exits: int | tuple[int, ...] = Code.OK) -> str:
-    """Run the gate; returns what it prints."""
+    """Run the gate; return its output."""
     folders = ["--out", tmp_path / "out", "--calibrations", tmp_path / "calibration"]
     return bench("gate", *folders, *arguments, exits=exits)
 
@@ -86,7 +86,7 @@ def files(tmp_path):
 
 
 def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
-    """5 % more time in samples like the H200's is 1, in the Markdown, in JUnit and in the annotations."""
+    """5 % more time in H200-like samples is exit code 1, in all formats."""
     outputs = ["--summary", tmp_path / "out.md", "--junit", tmp_path / "out.xml", "--annotations"]
     now = [*again(h200[1:], 1), *again(h200[:1], 2, slower=0.05)]
     said = files(h200, now, *outputs, exits=Code.REGRESSION)
@@ -101,7 +101,7 @@ def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
 
 
 def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
-    """5 % on all points is a regression in nine of ten rows or more, and passes in none."""
+    """5 % on all points is a regression in nine of ten rows or more."""
     report = report_of(h200, again(h200, 3, slower=0.05), tmp_path)
     outcomes = [row.verdict for row in report.rows]
     assert report.code == Code.REGRESSION
@@ -110,13 +110,13 @@ def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
 
 
 def test_nothing_changed_passes_every_time(h200, tmp_path):
-    """Of 20 pairs of runs of the same code all 20 are 0."""
+    """All 20 pairs of runs of the same code give 0."""
     codes = [report_of(again(h200, 100 + i), again(h200, 200 + i), tmp_path).code for i in range(20)]
     assert codes == [Code.OK] * 20
 
 
 def test_noise_is_inconclusive(h200, files):
-    """Samples that scatter by 10 % and more tell nothing at a threshold of 3 %: neither 0 nor 1."""
+    """Scatter of 10 % is inconclusive at a threshold of 3 %: neither 0 nor 1."""
     noisy = again(h200, 4, noise=0.2), again(h200, 5, noise=0.2)
     said = files(*noisy, "--annotations", exits=Code.INCONCLUSIVE)
     assert "::warning title=bench gate%3A inconclusive::" in said
@@ -124,7 +124,7 @@ def test_noise_is_inconclusive(h200, files):
 
 
 def test_two_noisy_cores_are_never_wrong(tmp_path):
-    """On a CPU whose times scatter by 20 %, 20 pairs of runs of the same code give no regression."""
+    """20 pairs of equal code at 20 % scatter give no regression."""
     base = [record(samples_ns=[1e6] * 20, point=point("host", n)) for n in (1, 10, 100)]
     codes = [
         report_of(again(base, 300 + i, noise=0.2), again(base, 400 + i, noise=0.2), tmp_path).code for i in range(20)
@@ -139,7 +139,7 @@ def test_broken_records_are_broken(tmp_path):
 
 
 def test_exception_is_broken_and_still_reported(h200, files, tmp_path, monkeypatch):
-    """Whatever goes wrong within is 5, and the reports say what it was."""
+    """Any internal error is exit code 5, and the reports contain it."""
 
     def breaks(*_):
         raise ZeroDivisionError("by hand")
@@ -152,20 +152,20 @@ def test_exception_is_broken_and_still_reported(h200, files, tmp_path, monkeypat
 
 @pytest.mark.parametrize("side", ["the baseline", "the records"])
 def test_changed_set_of_points_is_not_passed(side, h200, files):
-    """A point that is on one side alone is 3, and is named."""
+    """A point on one side alone is exit code 3, and is named."""
     sides = (h200, h200[1:]) if side == "the baseline" else (h200[1:], h200)
     said = files(*sides, exits=Code.NOTHING)
     assert f"{name_of(h200[0])} is in {side} alone" in said
 
 
 def test_wrong_point_is_broken(h200, files):
-    """A point that failed its check now is 5, whatever the others did."""
+    """A point that fails its check now is 5, whatever the others do."""
     failed = h200[0].model_copy(update={"status": "failed", "reason": "off by 0.5"})
     assert "off by 0.5" in files(h200, [failed, *h200[1:]], exits=Code.BROKEN)
 
 
 def test_other_machine_is_not_comparable(h200, files):
-    """Records of another driver are 4; allowed, they are judged, and the output says so."""
+    """Records of another driver are 4; if allowed, they are judged with a remark."""
     other = [each.model_copy(update={"machine": {**each.machine, "driver": "1.0"}}) for each in h200]
     files(h200, other, exits=Code.NOT_COMPARABLE)
     said = files(h200, other, "--allow-mismatch", "machine.driver", "--threshold", "3%")
@@ -173,7 +173,7 @@ def test_other_machine_is_not_comparable(h200, files):
 
 
 def test_contended_and_throttled_records_are_left_out_and_named(h200, files):
-    """What telemetry says is spoilt decides nothing, however slow it is; a gate without it is not passed."""
+    """Spoilt records decide nothing, however slow; without telemetry the gate fails."""
     spoilt = again(h200[:2], 6, slower=0.5)
     told = [{"contended": True}, {"throttle_reasons": {"hardware thermal": 0.5}}]
     now = [each.model_copy(update={"telemetry": seen}) for each, seen in zip(spoilt, told, strict=True)]
@@ -184,7 +184,7 @@ def test_contended_and_throttled_records_are_left_out_and_named(h200, files):
 
 
 def test_most_serious_outcome_decides():
-    """Broken comes before not comparable, that before a changed set, that before a regression, that before noise."""
+    """Order: broken, not comparable, changed set, regression, noise."""
     slow, noisy, same = (
         judge([pair_of(np.linspace(99, 101, 20), each)], 0.03, None)[0]
         for each in (np.linspace(109, 111, 20), np.linspace(50, 150, 20), np.linspace(99, 101, 20))
@@ -220,7 +220,7 @@ def calibrated(each: Record, run: float, smallest: float) -> Calibration:
 
 
 def test_threshold_is_never_below_the_smallest_detectable(h200):
-    """Where A/A runs say that 8 % is the least, 5 % is inconclusive and 20 % a regression."""
+    """If A/A runs detect 8 % at least, 5 % is inconclusive, 20 % a regression."""
     calibration = calibrated(h200[0], run=0.01, smallest=0.08)
     outcomes = {}
     for slower in (0.0, 0.05, 0.2):
@@ -242,13 +242,13 @@ def test_noise_between_runs_widens_the_interval():
 
 
 def in_rounds(*logs: float):
-    """Return a pair over so many rounds."""
+    """Return a pair with a number of rounds."""
     pair = pair_of([1.0] * 4, [1.1] * 4, in_turns=True)
     return replace(pair, comparison=Comparison.of(pair.a, pair.b, [[log] for log in logs]))
 
 
 def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
-    """Four rounds that scatter alike cannot tell 3 % in a family of 20; with the calibrated ones they can."""
+    """Four rounds cannot detect 3 % among 20 points; with calibrated ones they can."""
     same = [in_rounds(-0.004, 0.004, 0.002, -0.002) for _ in range(19)]
     slower = in_rounds(0.026, 0.034, 0.032, 0.028)
     known = calibrated(slower.b, run=0.0032, smallest=0.004)
@@ -259,7 +259,7 @@ def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
 
 
 def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
-    """What stands in says from where on a slow-down counts; the interval is that of the point's own rounds."""
+    """The substitute noise sets the detectable slow-down; the interval is the point's."""
     pair = in_rounds(0.099, 0.1, 0.1, 0.101)
     known = calibrated(record(point=point("cpu", 7)), run=0.5, smallest=0.4)
     (row,) = judge([pair], 0.03, known)
@@ -278,7 +278,7 @@ def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
 
 
 def test_smallest_and_noise_are_those_of_how_it_was_measured():
-    """What was measured in turns has the smaller noise."""
+    """Interleaved measurements have the smaller noise."""
     times = np.linspace(99.9, 100.1, 20)
     calibration = calibrated(pair_of(times, times).b, run=0.02, smallest=0.2)
     apart, in_turns = (judge([pair_of(times, times, in_turns=each)], 0.03, calibration)[0] for each in (False, True))
@@ -290,7 +290,7 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
 
 
 def test_gate_measures_the_baseline_again(tmp_path):
-    """Without records the points of the baseline are measured now, and are kept; on two cores it may well not tell."""
+    """Without records the baseline is measured now; two cores may be too noisy."""
     todo = jobs("smoke", ["case=env_step", "backend=host", "env=cartpole"])
     for _ in run(todo, Context.here("smoke"), tmp_path / "baseline.jsonl", run_points):
         pass
@@ -308,7 +308,7 @@ def test_gate_measures_the_baseline_again(tmp_path):
     [((1.1,), Code.REGRESSION), ((1.0, 1.1), Code.INCONCLUSIVE), ((1.0,), Code.OK)],
 )
 def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_path, monkeypatch):
-    """10 % in the processes of each round is a regression; in those of some it is inconclusive."""
+    """10 % in every round's processes is a regression; in some rounds, inconclusive."""
     fake = case(lambda point: timed(), 1)
     speeds = cycle(list(slower))
 
@@ -342,6 +342,6 @@ def test_threshold_is_a_percentage_or_a_share(text, share):
 
 
 def test_annotation_escapes_what_github_reads():
-    """Percent signs and line breaks of a message are escaped, so that one message is one line."""
+    """Percent signs and line breaks are escaped: one message is one line."""
     report = Report(baseline="", threshold=0.03, problems=[("broken", "100 %\nwrong")])
     assert report.annotations() == ["::error title=bench gate%3A broken::100 %25%0Awrong"]

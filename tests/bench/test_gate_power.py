@@ -1,4 +1,4 @@
-"""Statistical power of the gate: simulated gates at calibrated noise, with and without a slow-down."""
+"""Power of the gate: simulated at calibrated noise, with and without slow-down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW_DOWN, GATES = 2 * THRESHOLD, 20
 WITHIN, CORRELATION = 0.002, 0.9
 """Standard deviation and lag-1 correlation of the blocks of one process."""
 BETWEEN = 0.0015
-"""Standard deviation of a comparison of four rounds: three times that of an H200's calibrated point."""
+"""Standard deviation of four rounds: three times an H200's calibrated point."""
 
 
 def autoregressive(n: int, random: np.random.Generator) -> np.ndarray:
@@ -43,7 +43,7 @@ def floor(each: Record, pair: float = BETWEEN) -> NoiseFloor:
 
 
 def simulated_pair(each: Record, pair: float, slow_down: float, random: np.random.Generator) -> Pair:
-    """Compare a point with itself in simulated rounds; the processes share the noise that blocks do not explain."""
+    """Compare a point with itself in simulated rounds with shared process noise."""
     n_rounds = max(2, ROUNDS[each.preset])
     lags = np.abs(np.subtract.outer(np.arange(2 * TURNS), np.arange(2 * TURNS)))
     of_blocks = WITHIN**2 * float((CORRELATION**lags).mean())
@@ -62,7 +62,7 @@ def simulated_pair(each: Record, pair: float, slow_down: float, random: np.rando
 
 
 def test_gate_finds_three_percent_and_passes_the_same_code(tmp_path):
-    """Of 20 gates with the slow-down 19 find it at each of 12 points, and all 20 without it pass."""
+    """19 of 20 gates find the slow-down at 12 points; all 20 others pass."""
     some = points(12)
     store([floor(each) for each in some], some[0], "", tmp_path)
     calibration = read(some[0].machine, tmp_path)
@@ -78,7 +78,7 @@ def test_gate_finds_three_percent_and_passes_the_same_code(tmp_path):
 
 
 def test_interval_over_rounds_covers_what_turns_do_not():
-    """95 % intervals over rounds cover a ratio of 1 in 95 % of 300 comparisons, those over all turns in far fewer."""
+    """95 % intervals over rounds cover a ratio of 1; those over pairs rarely do."""
     (each,), random = points(1), np.random.default_rng(2)
     covered = {"rounds": 0, "turns": 0}
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Records of strangers: they choose no code, write nothing outside `--out`, and their texts are escaped."""
+"""Records of strangers choose no code, write only in `--out`, texts are escaped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POINT = {"backend": "cpu", "n_envs": 100, "n_agents": 1, "exact": False}
 
 @pytest.fixture
 def stranger(tmp_path, monkeypatch):
-    """Return a function that writes a module which leaves a trace where it is imported, and returns its records."""
+    """Return a function that writes a module with an import trace; returns records."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     Path("stranger_coin.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
@@ -57,7 +57,7 @@ def stranger(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize("command", ["reproduce", "gate"])
 def test_a_record_does_not_choose_what_is_imported(command, env, stranger, tmp_path, monkeypatch):
-    """By path, class or bare name; the message names the option, unless there is nothing that could be named."""
+    """By path, class or bare name; the message names the option."""
     monkeypatch.setattr(reproduce, "run_point", lambda job, context: next(in_this_process([job], context)))
     monkeypatch.setattr("bench.process.local.run_points", in_this_process)
     file = stranger(env.replace("{tmp_path}", str(tmp_path)), machine=dict(Context.here("default").machine))
@@ -76,7 +76,7 @@ def test_a_record_does_not_choose_what_is_imported(command, env, stranger, tmp_p
     ],
 )
 def test_what_the_user_names_is_imported(named, env, monkeypatch):
-    """However it is spelt there and in the record, and with any config; nothing else is."""
+    """In any spelling and with any config; nothing else is imported."""
     monkeypatch.chdir(ROOT)
     given = record(point={"env": env, **POINT})
     assert job_of(given, names_of([named])).point is given.point
@@ -85,7 +85,7 @@ def test_what_the_user_names_is_imported(named, env, monkeypatch):
 
 
 def test_a_name_of_nothing_is_refused():
-    """In a line."""
+    """The error is one line."""
     assert "--env: must be one of" in bench("reproduce", "x", "--env", "no/such/thing.py", exits=5)
 
 
@@ -118,7 +118,7 @@ COMMANDS = {
     ids=["case up", "case root", "case", "point", "rest"],
 )
 def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
-    """No command prints control characters, breaks XML, or writes a file outside of what it was told."""
+    """No control characters, broken XML, or files outside the given folder."""
     (folder := tmp_path / "a/b/c").mkdir(parents=True)
     monkeypatch.chdir(folder)
     lines = [
@@ -155,7 +155,7 @@ def test_two_cases_of_one_slug_have_two_files(tmp_path):
 
 
 class Page(HTMLParser):
-    """The scripts of a page that run, and its policy."""
+    """Page's scripts and its policy."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Page(HTMLParser):
 
 
 def test_the_report_runs_its_own_script_alone():
-    """Its policy has the hash of the script and of the style, and nothing needs another one."""
+    """Its policy has the hashes of script and style, and no other is needed."""
     page = Page(html([record(run_id=EVIL, notes={"note": EVIL})]))
     assert "unsafe" not in page.policy
     assert page.styled == 0
@@ -190,7 +190,7 @@ def test_the_report_runs_its_own_script_alone():
 
 
 def test_tables_are_escaped_in_every_format():
-    """A cell stays a cell, and its text is shown as it is."""
+    """A cell stays a cell, with its text unchanged."""
     table = Table(columns=[Column("a|b", str), Column("c", lambda row: "z")], rows=["x | <b> [y](z) ![i](j) \\\n| q |"])
     shown = "x \\| \\<b> [y]\\(z) ![i]\\(j) \\\\\\\\n\\| q \\|"
     assert render.markdown(table).splitlines()[2] == f"| {shown} | z |"

@@ -16,7 +16,7 @@ from tests.bench.builders import git
 
 
 def test_fingerprint_reads_this_machine():
-    """Versions and cores are this machine's, and what cannot be read is null with a reason."""
+    """Versions and cores are this machine's; unreadable ones are null with a reason."""
     got = machine.fingerprint(torch.device("cpu"))
     assert got["numpy"] == np.__version__
     assert got["torch"] == str(torch.__version__)
@@ -29,14 +29,14 @@ def test_fingerprint_reads_this_machine():
 
 
 def test_fingerprint_names_no_host_user_or_folder():
-    """Nothing in it tells whose machine it is."""
+    """It does not identify the machine's owner."""
     text = json.dumps(machine.fingerprint(torch.device("cpu")))
     for private in (platform.node(), f"/{getpass.getuser()}", str(machine.__file__)):
         assert private not in text
 
 
 def test_settings_are_those_that_decide_a_figure(monkeypatch):
-    """What is set is told as it is set, in a fixed order; other variables are nobody's business."""
+    """Set values appear as set, in a fixed order; other variables are ignored."""
     for name in machine.SETTINGS:
         monkeypatch.delenv(name, raising=False)
     assert machine.settings() is None
@@ -48,7 +48,7 @@ def test_settings_are_those_that_decide_a_figure(monkeypatch):
 
 
 def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
-    """A clean checkout has its commit; a change to the code makes it dirty, with a hash of the change."""
+    """A clean checkout has its commit; a code change adds a hash."""
     monkeypatch.delenv("BENCH_GIT_SHA", raising=False)
     assert machine.git_state(tmp_path)["sha"] is None
     assert "not a git repository" in machine.git_state(tmp_path)["unread"]
@@ -70,7 +70,7 @@ def test_git_state_sees_changes_of_the_code(tmp_path, monkeypatch):
 
 
 def test_git_state_takes_no_lock(tmp_path):
-    """A file that looks changed and is not would have git write its index again; killed meanwhile, it leaves a lock."""
+    """Git would rewrite its index, and a kill would leave its lock."""
     (tmp_path / "bench").mkdir()
     (file := tmp_path / "bench" / "a.py").write_text("1\n")
     git(tmp_path, "init")
@@ -85,7 +85,7 @@ def test_git_state_takes_no_lock(tmp_path):
 
 
 def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
-    """$BENCH_GIT_SHA stands in where there is no checkout, and the record says so."""
+    """$BENCH_GIT_SHA replaces a missing checkout; the record notes it."""
     monkeypatch.setenv("BENCH_GIT_SHA", "abc")
     got = machine.git_state(tmp_path)
     assert got["sha"] == "abc"
@@ -94,7 +94,7 @@ def test_copy_without_git_may_name_its_commit(tmp_path, monkeypatch):
 
 
 def test_named_commit_goes_before_that_of_another_checkout(tmp_path, monkeypatch):
-    """A copy inside a checkout of something else is not taken for a changed version of that."""
+    """A copy inside another project's checkout is not a changed version of that."""
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "a.py").touch()
     git(tmp_path, "init")
@@ -119,7 +119,7 @@ def test_dependencies_hash_depends_on_what_is_installed(monkeypatch):
 
 
 def ticks(proc, idle, **processes):
-    """Write a system's figures: 100 ticks a second of one core have gone by, and those of processes by their number."""
+    """Write system figures: 100 ticks/s of one core, and ticks by process id."""
     proc.mkdir(exist_ok=True)
     (proc / "stat").write_text(f"cpu  {100 - idle} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 1\n")
     for name, (parent, used) in processes.items():
@@ -129,7 +129,7 @@ def ticks(proc, idle, **processes):
 
 
 def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch):
-    """Of 90 ticks in use 30 are ours and 10 our grandchild's; it has begun meanwhile, and another one has ended."""
+    """90 ticks are used: 30 by us, 10 by our grandchild, which is new."""
     proc = tmp_path / "proc"
     ticks(proc, 100, p1=(0, 0), p7=(1, 0), p8=(1, 0))
     (proc / "stat").write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")
@@ -141,7 +141,7 @@ def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch)
 
 
 def test_bystanders_on_other_cores_do_not_count(tmp_path):
-    """Another run keeps cores 2 and 3 busy; on our 0 and 1, of 40 ticks, 10 of the 20 in use are not ours."""
+    """Other cores' load is ignored: on ours 10 of 20 used ticks are foreign."""
     proc = tmp_path / "proc"
     ticks(proc, 0, p7=(1, 0))
     row = "cpu{} {} 0 0 {} 0 0 0 0 0 0\n"

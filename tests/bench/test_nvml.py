@@ -26,13 +26,13 @@ def fake(monkeypatch) -> FakeNvml:
 
 @pytest.fixture
 def long_enough(monkeypatch):
-    """Let every window be long enough for joules and GPM metrics."""
+    """Make every window long enough for joules and GPM metrics."""
     monkeypatch.setattr(nvml, "ENERGY_WINDOW_S", 0.0)
     monkeypatch.setattr(nvml, "GPM_WINDOW_S", 0.0)
 
 
 def watch(fake: FakeNvml, samples: int = 4) -> nvml.Sampler:
-    """Sample every millisecond until the fake was read often enough."""
+    """Sample every millisecond until the fake has enough reads."""
     with nvml.Sampler(DEVICE, period_s=0.001) as sampler:
         while fake.samples < samples:
             time.sleep(0.001)
@@ -40,7 +40,7 @@ def watch(fake: FakeNvml, samples: int = 4) -> nvml.Sampler:
 
 
 def test_device_is_found_and_summarised(fake, long_enough):
-    """Series have mean, min and max; throttling its share of the samples; long windows joules and GPM metrics."""
+    """Series have mean, min, max; throttling a share; long windows joules and GPM."""
     got = watch(fake).telemetry
     assert got.sm_clock_mhz == {"mean": 1500, "min": 1500, "max": 1500}
     assert got.power_w["mean"] == 300
@@ -68,7 +68,7 @@ def test_device_is_found_and_summarised(fake, long_enough):
     ids=["joules need 5 s", "GPM needs 0.1 s", "older GPU", "counter that is set back", "container"],
 )
 def test_what_is_not_read_has_a_reason(fake, request, changes, is_long, field, reason):
-    """Short windows, older GPUs, a counter that goes back and containers cost one figure; the rest is read."""
+    """Short windows, older GPUs, counters going back, containers cost one figure."""
     vars(fake).update(changes)
     if is_long:
         request.getfixturevalue("long_enough")
@@ -80,7 +80,7 @@ def test_what_is_not_read_has_a_reason(fake, request, changes, is_long, field, r
 
 
 def test_nvml_that_fails_in_the_middle_keeps_what_was_read(fake):
-    """A reading that fails is not read again; the ones before it count, and the reason is kept."""
+    """A failed reading is not repeated; earlier ones count, with the reason."""
     fake.fails_after = 2
     got = watch(fake, samples=3).telemetry
     assert got.utilisation_percent == {"mean": 90.5, "min": 90, "max": 91}
@@ -89,7 +89,7 @@ def test_nvml_that_fails_in_the_middle_keeps_what_was_read(fake):
 
 
 def test_metric_that_fails_is_not_taken_for_zero(fake, long_enough):
-    """NVML reports failures of single GPM metrics beside their values: those are left out, with the reason."""
+    """NVML reports failures of single GPM metrics: those are omitted with the reason."""
     fake.gpm_status = {list(nvml.GPM).index("dram_bandwidth_percent"): 3}
     got = watch(fake).telemetry
     assert set(got.gpm) == set(nvml.GPM) - {"dram_bandwidth_percent"}
@@ -97,7 +97,7 @@ def test_metric_that_fails_is_not_taken_for_zero(fake, long_enough):
 
 
 def test_lost_gpu_frees_what_it_can_and_raises_nothing(fake, long_enough):
-    """A GPU that is gone from one moment to the next leaves the samples before, and reasons for the rest."""
+    """A GPU that vanishes leaves the earlier samples, and reasons for the rest."""
 
     def lost(*arguments):
         fake.samples += 1
@@ -119,7 +119,7 @@ def test_lost_gpu_frees_what_it_can_and_raises_nothing(fake, long_enough):
 
 
 def test_driver_that_hangs_does_not_hold_up_the_measurement(fake, monkeypatch):
-    """Where NVML does not return from a call there is no telemetry, and the reason."""
+    """If an NVML call does not return, there is a reason instead of telemetry."""
     monkeypatch.setattr(nvml, "ANSWER_S", 0.01)
     release, waits = threading.Event(), threading.Event()
 
@@ -164,14 +164,14 @@ def test_old_library_has_the_reasons_by_their_old_name(fake):
 
 
 def test_throttling_leaves_out_what_is_no_trouble():
-    """Idling and chosen clocks slow nothing down that was not asked for."""
+    """Idling and chosen clocks are no unwanted slow-down."""
     reasons = {"idle": 0.5, "application clocks": 1.0, "software power cap": 0.25}
     assert nvml.throttling({"throttle_reasons": reasons}) == {"software power cap": 0.25}
     assert nvml.throttling({"throttle_reasons": None}) == nvml.throttling(None) == {}
 
 
 def test_bytes_over_the_bus_are_per_unit_of_work(fake, long_enough):
-    """(received + sent) MiB/s times the window over the work done in it; unknown without GPM."""
+    """(received + sent) MiB/s times the window over its work; unknown without GPM."""
     got = watch(fake).telemetry
     rate = got.gpm["pcie_received_mib_per_s"] + got.gpm["pcie_sent_mib_per_s"]
     assert rate == 70
@@ -181,7 +181,7 @@ def test_bytes_over_the_bus_are_per_unit_of_work(fake, long_enough):
 
 
 def test_watching_a_point_counts_its_work_and_its_cost(fake, long_enough):
-    """Five samples of two runs of 1,000 steps, each a tenth slower than unwatched, under the sampler."""
+    """Two runs of 1,000 steps, each 10 % slower with the sampler."""
     clock = FakeWatch(lambda run: 55e6)
     timer = Timer(timed(clock.run, stopwatch=clock, device=DEVICE))
     timer.runs = 2
@@ -193,7 +193,7 @@ def test_watching_a_point_counts_its_work_and_its_cost(fake, long_enough):
 
 
 def test_energy_period_is_the_time_between_movements():
-    """A counter that moves every 100 ms has that period; one that stands still has none."""
+    """A counter that moves every 100 ms has that period."""
     now = [0.0]
 
     def pause(seconds):

@@ -1,4 +1,4 @@
-"""Environments outside `envs/`: their points, what is refused, and a run as their author would type it."""
+"""Environments outside `envs/`: points, refusals, and a run by their author."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_class_or_a_path_is_outside(starter):
 
 
 def test_the_author_of_an_environment_measures_it(starter, tmp_path):
-    """Both cases run on the CPU's backends, held against its own NumPy; the record says which config it was."""
+    """Both cases run on CPU backends against its NumPy, with their config."""
     words = ["--env", starter, "--config", "n_agents=3", "--backend", "cpu", "--backend", "host"]
     shown = bench("run", "--preset", "smoke", *words, "--out", tmp_path / "out", "--no-plot")
     records = read_all(list((tmp_path / "out").glob("*.jsonl")), cut=[])
@@ -54,7 +54,7 @@ def test_the_author_of_an_environment_measures_it(starter, tmp_path):
 
 
 def test_a_class_has_one_name_however_it_is_spelt(starter, monkeypatch):
-    """In the current folder: by its module; its config follows, wherever it was given."""
+    """In the current folder the name is its module's, and its config follows."""
     monkeypatch.chdir(Path(starter).parent)
     spellings = ("ring_walk", "ring_walk/env.py", "ring_walk:RingWalk", 'ring_walk{"n_agents": 2}')
     names = {outside_jobs(each, ["n_agents=2"], "smoke")[0].point["env"] for each in spellings}
@@ -62,13 +62,13 @@ def test_a_class_has_one_name_however_it_is_spelt(starter, monkeypatch):
 
 
 def test_one_after_warpdrives_manual_has_single_steps_alone():
-    """It has no kernel `reset` that many steps in a launch would need."""
+    """It lacks a `reset` kernel, which multi-step launches need."""
     jobs = outside_jobs(COUNTER, (), "smoke", backends=["host"])
     assert [(job.case.name, job.point["n_envs"]) for job in jobs] == [("env_step", 64)]
 
 
 def test_numbers_of_environments_are_those_asked_for():
-    """Else presets other than smoke have two."""
+    """Otherwise presets other than smoke have two."""
     sizes = [{job.point["n_envs"] for job in outside_jobs(COUNTER, (), "full", n_envs=n)} for n in ((), (7,))]
     assert sizes == [{100, 10_000}, {7}]
 
@@ -86,7 +86,7 @@ def test_numbers_of_environments_are_those_asked_for():
     ],
 )
 def test_wrong_options_name_what_is_right(given, message):
-    """The error names the option, its rule and what was given."""
+    """The error names the option, its rule and its value."""
     with pytest.raises(CompareError, match=message):
         outside_jobs(COUNTER, **{"config": (), "preset": "smoke", **given})
 

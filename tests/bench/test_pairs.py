@@ -1,4 +1,4 @@
-"""Two sides in rounds of new processes: on a fake machine, and on the code of two commits."""
+"""Paired runs in rounds of new processes: a fake machine, and two commits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAKE = case(lambda point: timed(), 1)
 
 
 def serving(fake, started=None, name=""):
-    """Return what starts a side in this process, noting its name."""
+    """Return a function that starts a side here and notes its name."""
 
     def start():
         if started is not None:
@@ -45,13 +45,13 @@ def serving(fake, started=None, name=""):
 
 
 class Machine:
-    """A machine on which each run takes longer than the one before, by the same time, or as long as ``run_ns`` says."""
+    """Machine whose runs grow longer by a constant time, or last ``run_ns``."""
 
     def __init__(self, drift: float = 0.0, run_ns=None) -> None:
         self._watch = FakeWatch(run_ns or (lambda run: 1e6 * (1 + drift * run)))
 
     def case(self, slower: float = 1.0, version: int = 1, name: str = "fake", **changes):
-        """Return a case whose runs take so many times as long as those of others."""
+        """Return a case whose runs take a multiple of the usual time."""
         watch = self._watch
 
         def run() -> None:
@@ -62,12 +62,12 @@ class Machine:
         return case(lambda point: timed(run, stopwatch=watch, **changes), 1, version=version, name=name)
 
     def side(self, slower: float = 1.0, version: int = 1):
-        """Return what starts a side with that case."""
+        """Return a function that starts a side with that case."""
         return serving(self.case(slower, version))
 
 
 def measure(sides, preset):
-    """Return the pair of two sides, or raise why there is none."""
+    """Measure the pair of two sides, or raise the reason for its absence."""
     ((_, got),) = in_rounds([sides], preset)
     if isinstance(got, WorkerError):
         raise got
@@ -81,18 +81,18 @@ def measured(one, other, preset="default"):
 
 @pytest.mark.parametrize("slower", [1.0, 1.05, 0.5])
 def test_linear_drift_of_the_machine_cancels(slower):
-    """While every run takes longer than the last, the ratio of two sides in turns stays what it is."""
+    """A linear drift of run times leaves the ratio of interleaved sides unchanged."""
     fake = Machine(drift=0.0002)
     got = measured(fake.side(), fake.side(slower))
     assert got.a.unit_ns[-1] > 1.2 * got.a.unit_ns[0]
     assert [len(turns) for turns in got.comparison.log_ratios] == [TURNS] * ROUNDS["default"]
-    # The later side is set up slower, so it runs less often in a block: as long in time, which this drift does not see.
+    # The later side is set up slower and runs less often in a block, for the same time: this drift ignores it.
     assert got.ratio.value == pytest.approx(slower, rel=2e-3)
     assert got.ratio.between_processes
 
 
 def test_blocks_are_taken_in_turns():
-    """A turn is A B B A; of two samples of a block the faster one counts; then both sides go on."""
+    """The order is A B B A; the faster of two samples counts."""
     order, slow = [], {1, 3, 6, 7, 11, 13, 17}
 
     class Noted:
@@ -110,7 +110,7 @@ def test_blocks_are_taken_in_turns():
 
 
 def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
-    """With a time for a block it is the fastest of all samples that this has time for, and of two at least."""
+    """With a time per block the fastest of its samples counts, of at least two."""
     now = [0.0]
     monkeypatch.setattr("bench.process.rounds.time.monotonic", lambda: now[0])
 
@@ -132,9 +132,10 @@ def test_block_is_the_fastest_sample_of_a_time(monkeypatch):
 
 @pytest.mark.parametrize("is_ever_quiet", [True, False])
 def test_fastest_block_of_each_round_counts(is_ever_quiet):
-    """On a machine that is half as fast most of the time, its undisturbed times are compared, a pair of each round.
+    """On a machine at half speed most of the time, undisturbed times are compared.
 
-    A round goes on until a second block is as fast; one on a machine that is never the same says that none was.
+    A round, which gives one pair, lasts until a second block is as fast as the fastest. Without such a block it reports
+    that none was undisturbed.
     """
     varied = iter(np.random.default_rng(0).uniform(1e6, 1e8, 10**6))
 
@@ -161,11 +162,13 @@ def test_fastest_block_of_each_round_counts(is_ever_quiet):
 
 
 class Episodes:
-    """A point whose runs become cheaper by 0.1 % with each that an episode of 500 has had; notes which were timed.
+    """Point whose runs become 0.1 % cheaper with each run of an episode of 500.
+
+    It notes which runs were timed.
 
     Args:
         slower: Factor of all times.
-        has_snapshot: It can go back.
+        has_snapshot: It can restore an earlier state.
     """
 
     def __init__(self, slower: float = 1.0, *, has_snapshot: bool = True) -> None:
@@ -173,7 +176,7 @@ class Episodes:
         self.timed_runs: list[int] = []
 
     def start(self):
-        """Start a process, whose first episode begins."""
+        """Start a process with its first episode."""
         self.done = 0
         return contextlib.nullcontext(Server({"fake": case(lambda _: self._timed(), 1)}))
 
@@ -191,7 +194,7 @@ class Episodes:
         return lambda: setattr(self, "done", there)
 
     def time(self, block):
-        """Return what the runs of a block cost."""
+        """Return the times of a block's runs."""
         self._spent = 0.0
         block()
         return round(self._spent), None
@@ -199,7 +202,7 @@ class Episodes:
 
 @pytest.mark.parametrize("slower", [1.0, 1.03])
 def test_load_that_follows_the_episode_cancels_to_the_bit(slower):
-    """Where both sides time the same steps of the same episodes, each turn has the same ratio."""
+    """Both sides time the same steps of the same episodes: all ratios are equal."""
     got = measured(Episodes().start, Episodes(slower).start)
     assert got.a.unit_ns[-1] < 0.9 * got.a.unit_ns[0]
     assert [log for turns in got.comparison.log_ratios for log in turns] == [
@@ -209,7 +212,7 @@ def test_load_that_follows_the_episode_cancels_to_the_bit(slower):
 
 
 def test_turns_follow_each_other_through_the_episodes():
-    """Turns of all rounds time stretches of the same length, each of which begins where the last one has ended."""
+    """All rounds time equal stretches, each starting at the last one's end."""
     side, other = Episodes(), Episodes()
     got = measured(side.start, other.start)
     n_runs, n_turns = got.a.runs_per_sample, TURNS * ROUNDS["default"]
@@ -219,7 +222,7 @@ def test_turns_follow_each_other_through_the_episodes():
 
 
 def test_neither_side_goes_back_unless_both_can():
-    """A revision from before snapshots, or a peer, has none: then both sides walk through their episodes."""
+    """Peers and old revisions have no snapshots: both sides step through episodes."""
     side = Episodes()
     got = measured(side.start, Episodes(has_snapshot=False).start)
     assert not got.b.notes["turns_from_one_state"]
@@ -228,14 +231,14 @@ def test_neither_side_goes_back_unless_both_can():
 
 
 def test_sides_start_in_turn_in_processes_of_their_own():
-    """Each round has a new process of each side, and every other round begins with the other one."""
+    """Each round has new processes; every other round swaps the order."""
     started, fake = [], Machine().case()
     measured(serving(fake, started, "a"), serving(fake, started, "b"))
     assert "".join(started) == "abbaabba"
 
 
 def test_pair_has_a_record_of_each_side():
-    """Both sides leave evidence that says how it was taken, in which processes, and beside whom."""
+    """Both records name the method, the processes and the other side."""
     fake = Machine()
     got = measured(fake.side(), fake.side(2.0), "full")
     for side, run_id, ns in ((got.a, "run-a", 1000.0), (got.b, "run-b", 2000.0)):
@@ -249,7 +252,7 @@ def test_pair_has_a_record_of_each_side():
 
 
 def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
-    """Of four rounds the second was disturbed; both records say so, and in words that a reader sees."""
+    """Both records report, also as text, that round two was disturbed."""
     shares = iter([0.01, 0.4, 0.02, None])
     times = iter([1000, 1001, 1000, 2100, 1000, 1002, 999, 1000])
     monkeypatch.setattr(rounds, "Bystanders", lambda: SimpleNamespace(busy=lambda: next(shares)))
@@ -273,7 +276,7 @@ def test_one_round_says_that_processes_were_not_compared():
 
 
 def test_what_differs_between_processes_is_in_the_interval():
-    """Every process is 0 or 2 % slower throughout: turns alone would call that a difference, rounds do not."""
+    """Processes differ by 2 %: only rounds show that it is no difference."""
     speeds = iter([1.0, 1.02, 1.0, 1.02, 1.02, 1.0, 1.02, 1.0])
 
     def start():
@@ -287,7 +290,7 @@ def test_what_differs_between_processes_is_in_the_interval():
 
 
 def test_skipped_and_failing_points_do_not_end_the_others():
-    """Of three points one cannot run, one is wrong, and the third is measured."""
+    """One point cannot run, one gives wrong results, the third is measured."""
 
     def setup(point):
         if point["index"] == 0:
@@ -304,7 +307,7 @@ def test_skipped_and_failing_points_do_not_end_the_others():
 
 
 def test_rounds_at_once_are_set_up_together_and_timed_alone():
-    """Rounds of all pairs are set up before one is timed, none is while another is, and each pair gets its own."""
+    """All rounds are set up first, then timed one at a time, each for its pair."""
     order, lock = [], threading.Lock()
 
     def note(what):
@@ -333,7 +336,7 @@ def test_rounds_at_once_are_set_up_together_and_timed_alone():
 
 
 def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
-    """Eight rounds at once fail where memory is for two, four at once too, and two at once are measured."""
+    """With memory for two, eight and four concurrent rounds fail; two are measured."""
     n_there, lock = 0, threading.Lock()
 
     def setup(point):
@@ -368,7 +371,7 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
 
 
 def sides_that_break(errors, n, tried):
-    """Return the sides of ``n`` pairs, of which some cannot be set up; ``tried`` gets the number of each that is."""
+    """Return the sides of ``n`` pairs, some failing; ``tried`` records attempts."""
 
     def setup(point):
         tried.append(point["index"])
@@ -382,7 +385,10 @@ def sides_that_break(errors, n, tried):
 
 
 def test_pair_that_fails_beside_others_is_measured_by_itself():
-    """Others may have had the memory; what fails by itself too has failed, and what cannot run is not tried again."""
+    """A pair that failed next to others is retried alone.
+
+    Others may have had the memory. If it fails alone too, it has failed; a pair that cannot run is not retried.
+    """
     tried, said = [], []
     todo = sides_that_break({1: MemoryError("too many"), 2: Skip("no device; buy one")}, 3, tried)
     got = dict(in_rounds(todo, "smoke", at_once=3, say=said.append))
@@ -394,7 +400,7 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
 
 
 def test_want_of_memory_halves_the_crowd():
-    """The rounds that come next would fail as well."""
+    """The next rounds would fail as well."""
     todo = sides_that_break({0: MemoryError("too many")}, 7, [])
     got = dict(in_rounds(todo, "smoke", at_once=4))
     assert [got[place].a.notes.get("at_once") for place in range(1, 7)] == [2] * 6
@@ -408,7 +414,7 @@ def test_sides_of_different_versions_are_not_compared():
 
 
 def test_versions_of_different_cases_are_their_own():
-    """A peer's case is paired with whatever version of ours does the same work."""
+    """A peer's case is paired with our version that does the same work."""
     ours_case, peer = Machine().case(), Machine().case(version=7, name="peer")
     ours, theirs = sides_of("run", ours_case, (POINT, POINT), [serving(ours_case)] * 2)
     theirs = replace(theirs, case=peer, start=serving(peer))
@@ -418,7 +424,7 @@ def test_versions_of_different_cases_are_their_own():
 
 @pytest.mark.parametrize(("card", "shared"), [("one", True), ("another", False), (None, False)])
 def test_sides_share_a_card(card, shared):
-    """Two cards of one kind differ by as much as what is looked for."""
+    """Two GPUs of one kind differ as much as the differences to be found."""
 
     def reply(uuid):
         return {"case_version": 1, "facts": {"device": "cuda"}, "machine": {"gpu_uuid_hash": uuid}}
@@ -428,7 +434,7 @@ def test_sides_share_a_card(card, shared):
 
 
 def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
-    """Pairs that were finished are not measured again; one whose comparison a kill has cut off is."""
+    """Finished pairs are not measured again; a pair cut off by a kill is."""
     started, fake = [], Machine().case()
     points = [POINT | {"index": index} for index in range(3)]
     todo = [sides_of("run", fake, (point, point), [serving(fake, started, "a")] * 2) for point in points]
@@ -453,7 +459,7 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
 
 
 def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
-    """Pairs of two states of the code would be one table otherwise; of this checkout that is known beforehand."""
+    """Pairs of two states of the code must not share a table."""
     fake, said = Machine().case(), list[str]()
     points = [POINT | {"index": index} for index in range(2)]
     todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in points]
@@ -497,7 +503,7 @@ CASES = {
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A repository with this suite around a fake case, that says which of two commits it is of."""
+    """Repository with this suite and a fake case that tells its two commits apart."""
     root = tmp_path / "checkout"
     for package in ("bench", "envs", "warpdrive_min"):
         shutil.copytree(machine.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -511,7 +517,7 @@ def checkout(tmp_path):
 
 
 def test_revisions_are_measured_on_their_own_code(checkout):
-    """Each side runs the code of its commit in processes of its own and leaves a record of it; git stays as it is."""
+    """Each side runs its commit's code and records it; git is unchanged."""
     before = {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")}
     with revisions("first", "second", root=checkout) as starts:
         got = measure(sides_of("run", FAKE, (POINT, POINT), starts), "smoke")
@@ -526,7 +532,7 @@ def test_revisions_are_measured_on_their_own_code(checkout):
 @pytest.mark.nightly
 @pytest.mark.parametrize("commit", ["7b60f33", "73ae61c"])
 def test_older_commits_answer_our_requests(commit):
-    """Names of requests and fields of answers are an interface; the server's file has moved in between."""
+    """Request names and answer fields are an interface; the server's file has moved."""
     if subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=machine.ROOT, check=False).returncode:
         pytest.skip(f"{commit} is not in this clone")
     env_step = CASES["env_step"]
@@ -541,13 +547,13 @@ def test_older_commits_answer_our_requests(commit):
 
 
 def test_code_from_elsewhere_is_refused(tmp_path):
-    """A folder without the code cannot stand for it: the process ends, and that is an error."""
+    """A folder without the code is an error: its process ends."""
     with pytest.raises(WorkerError), Worker.on(tmp_path):
         pass
 
 
 def test_worker_finds_packages_where_its_caller_does(monkeypatch, tmp_path):
-    """What is installed by $PYTHONPATH is there, behind the code of the side; a commit's name is not another's."""
+    """$PYTHONPATH packages are found after the side's code; commit names stay apart."""
     monkeypatch.setenv("PYTHONPATH", "/packages")
     monkeypatch.setenv("BENCH_GIT_SHA", "abc")
     there = worker._environment(tmp_path)
@@ -556,7 +562,7 @@ def test_worker_finds_packages_where_its_caller_does(monkeypatch, tmp_path):
 
 
 def test_set_up_lets_go_of_the_point_before():
-    """A side holds one point at a time, also after one that failed."""
+    """A side holds one point at a time, also after a failed one."""
     alive = []
 
     def setup(point):

@@ -1,4 +1,4 @@
-"""What a paper needs: figures, LaTeX tables, the method, a document of it all and a manifest that holds."""
+"""Parts of a paper: figures, LaTeX tables, method, full document, valid manifest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bench.show.views.cases import learning_table
 from tests.bench.builders import bench, metric, point, record, seed_record, two_backends
 
 HARD_WORDS = r"50% of a_b & c#1 {x} $y$ ~z^2 \w <|>"
-"""Everything that LaTeX would take for a command."""
+"""All characters that LaTeX would read as commands."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(records: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the paper of two backends, which no test changes."""
+    """Return the folder of a two-backend paper, unchanged by tests."""
     out = tmp_path_factory.mktemp("written") / "paper"
     files = paper.write([records], out)
     assert sorted(files) == sorted(path for path in out.rglob("*") if path.is_file())
@@ -50,7 +50,7 @@ def names(table: Table) -> list[str]:
 
 
 def test_manifest_holds_every_file_with_its_hash(records: Path, written: Path) -> None:
-    """Each file below the folder but the manifest is a line of it, the records' copies too, with its SHA-256."""
+    """Each file but the manifest is a line with its SHA-256, record copies too."""
     lines = dict(reversed(line.split("  ")) for line in (written / paper.MANIFEST).read_text().splitlines())
     files = {path.relative_to(written).as_posix(): path for path in written.rglob("*") if path.is_file()}
     assert lines.keys() == files.keys() - {paper.MANIFEST}
@@ -68,7 +68,7 @@ def test_paper_is_the_same_for_the_same_records(records: Path, written: Path, tm
 
 
 def test_texts_are_balanced_latex_with_intervals(written: Path) -> None:
-    """Braces and environments close, rows have as many cells as the table has columns, and intervals are there."""
+    """Braces and environments close, rows match the columns, intervals are present."""
     texts = {path.relative_to(written).as_posix(): path.read_text() for path in written.rglob("*.tex")}
     machine = "nvidia-h200-16-cores"
     parts = {f"{machine}/methods"}
@@ -90,7 +90,7 @@ def test_texts_are_balanced_latex_with_intervals(written: Path) -> None:
 
 
 def test_labels_are_unique_over_machines(records: Path, tmp_path: Path) -> None:
-    """Two machines in one document have no label in common, and each that the document refers to is there."""
+    """Two machines in one document share no label, and each reference resolves."""
     other = tmp_path / "other.jsonl"
     elsewhere = [each.model_copy(update={"machine": {"cpu": "Some CPU", "cores": 2}}) for each in two_backends()]
     other.write_text("".join(each.to_line() for each in elsewhere))
@@ -102,7 +102,7 @@ def test_labels_are_unique_over_machines(records: Path, tmp_path: Path) -> None:
 
 
 def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> None:
-    """Without evidence, with two files of one name in folders of one, or with its own copies it writes nothing over."""
+    """No evidence, equal file names, or its own copies: no output."""
     empty, other = tmp_path / "empty.jsonl", tmp_path / records.parent.name / records.name
     empty.write_text(record(status="failed", point=point("cpu", 1)).to_line())
     other.parent.mkdir()
@@ -121,7 +121,7 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
 
 
 def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without arguments it takes the published sets, whose records have one name, and what lies beside them."""
+    """Without arguments it takes published sets, equally named, and adjacent files."""
     monkeypatch.setattr(paper, "figures", lambda *_: ([], []))  # drawn elsewhere
     bench("paper", "--out", tmp_path)
     copies = {path.relative_to(tmp_path / "records").as_posix() for path in tmp_path.rglob("*.jsonl")}
@@ -134,7 +134,7 @@ def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pyt
 
 
 def test_escape_leaves_no_special_letter() -> None:
-    """Every letter that LaTeX takes for a command is written so that it is printed."""
+    """Every letter of a LaTeX command is escaped."""
     assert render.escape(r"a_b & 5 % \ {x} ~^#$ <|>") == (
         r"a\_b \& 5\,\% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\#\$ "
         r"\textless{}\textbar{}\textgreater{}"
@@ -156,12 +156,12 @@ def test_escape_leaves_no_special_letter() -> None:
     ],
 )
 def test_numbers_are_set_as_such(plain: str, want: str) -> None:
-    """Powers of ten, signs and units are typeset; names and ranges with a hyphen stay."""
+    """Powers of ten, signs, units are typeset; names and hyphenated ranges stay."""
     assert render.escape(plain) == want
 
 
 def test_long_table_is_cut_into_parts_that_stand_alone() -> None:
-    """Of 120 rows there are three parts; only in the first row of each, and where it is new, a group is named."""
+    """120 rows give three parts; each starts with the name of its group."""
     columns = [Column("letter", lambda i: "a" if i < 60 else "b"), Column("value", str, float)]
     table = Table(columns=columns, rows=range(120), caption="Rows.", label="r", n_grouping=1)
     text = render.floating_table("m/tables/r", table)
@@ -174,7 +174,7 @@ def test_long_table_is_cut_into_parts_that_stand_alone() -> None:
 
 
 def test_methods_say_what_the_records_say() -> None:
-    """Samples, their length, the warm-up, its cap and the preset are those of the records; what did not occur, not."""
+    """Samples, length, warm-up, cap and preset are the records'; absent ones not."""
     warm_ups = [{"settled": True, "cap_s": 2.0}, {"settled": False, "cap_s": 2.0}]
     timed = [
         record(samples_ns=[1e6] * n, runs_per_sample=20, warm_up=warm_up, mode=mode)
@@ -192,7 +192,7 @@ def test_methods_say_what_the_records_say() -> None:
 
 
 def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
-    """An end is in the unit of the median, also where it has passed the next one."""
+    """An end has the unit of the median, even past the next unit."""
     assert interval_text(metric(25.01e6, 24.98e6, 25.04e6)) == "24.98 to 25.04 M"
     assert interval_text(metric(990e3, 981.25e3, 1001e3)) == "981.2 to 1001 k"
     assert interval_text(metric(0.5, 0.4, 0.6)) == "0.4000 to 0.6000"
@@ -201,7 +201,7 @@ def test_interval_has_the_digits_that_tell_its_ends_apart() -> None:
 
 
 def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
-    """Agent steps are so many times environment steps; a ratio over others is measured by itself."""
+    """Agent steps are a multiple of env steps; a ratio to others is not."""
     rate = {"env_steps_per_s": metric(100, 90, 120), "agent_steps_per_s": metric(500, 450, 600)}
     peer = record(case="peer", metrics={**rate, "ours_over_peer": metric(3, 2.9, 3.1)})
     (row,) = every_point([peer]).cells
@@ -209,7 +209,7 @@ def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
 
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
-    """Of 2, 4 and never the median is 4 and the interval is open; of 2, never and never there is none."""
+    """Times 2, 4, never: median 4, open interval; 2, never, never: no median."""
     (often,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, 4.0, 20), seed_record(2, None, 0)]).cells
     assert list(often[-6:-3]) == ["2 of 3", "400 (200 to not reached)", "4 (2 to not reached)"]
     (seldom,) = learning_table([seed_record(0, 2.0, 10), seed_record(1, None, 20), seed_record(2, None, 0)]).cells
@@ -220,7 +220,7 @@ def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:
 
 
 def test_high_figure_is_spread_over_pages() -> None:
-    """Twenty panels stand in threes on pages that are low enough, none lost, each part named."""
+    """Twenty panels form rows of three on several named pages."""
     sizes = [record(point=point("cpu", n, env=f"env-{i}")) for i in range(20) for n in (1, 10)]
     (chart,) = (each for each in charts(sizes) if each.name == "throughput")
     parts = list(plots.pages(chart))
@@ -243,7 +243,7 @@ def test_low_figure_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("engine", ["pdflatex", "xelatex"])
 def test_document_compiles_and_nothing_sticks_out(tmp_path: Path, engine: str) -> None:
-    """Records full of LaTeX's special characters compile without an error or an overfull line."""
+    """Records with LaTeX's special characters compile without error or overfull line."""
     if shutil.which(engine) is None:
         pytest.skip(f"{engine} is not installed")
     hard = {"machine": {"gpu": HARD_WORDS, "cores": 2}, "notes": {"note": HARD_WORDS}}

@@ -1,4 +1,4 @@
-"""Peers: Gymnasium as it is installed, and others by fakes that stand on the path of their process."""
+"""Peers: the installed Gymnasium, and fakes of other packages."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ RUN_CONFIG_FAKE = "{env: {}, trainer: {}, policy: {shared: {algorithm: A2C}}, sa
 
 
 def warp_drive_files(step: int) -> dict[str, str]:
-    """Return fakes of WarpDrive and of a torch with a GPU; a step moves the clocks on by ``step``."""
+    """Return fakes of WarpDrive and of a GPU's torch; a step takes ``step``."""
     return {
         "torch/__init__.py": TORCH_ON_GPU_FAKE,
         "warp_drive/__init__.py": "",
@@ -312,7 +312,7 @@ def warp_drive_files(step: int) -> dict[str, str]:
 
 @pytest.fixture
 def fakes(tmp_path, monkeypatch):
-    """Put fake packages on the path of every process; returns what adds one, with a version."""
+    """Put fake packages on every process's path; return a function that adds one."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(site))
@@ -329,20 +329,20 @@ def fakes(tmp_path, monkeypatch):
 
 
 def script(path: Path, body: str) -> str:
-    """Write an interpreter that is none."""
+    """Write a fake interpreter."""
     path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{body}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
 
 def smoke(name: str, variant: str = "", work: str = "") -> PeerJob:
-    """Return the first point of a peer, of a variant and of a kind of work."""
+    """Return a peer's first point of a variant and a kind of work."""
     where = [f"{axis}={value}" for axis, value in (("variant", variant), ("work", work)) if value]
     return chosen("smoke", [name], where)[0]
 
 
 def a_run(timeout_s: float = 60.0, **pythons: str) -> Run:
-    """Return a smoke run beside ours on a fake clock: 1,000 steps take 1 ms."""
+    """Return a smoke run on a fake clock: 1,000 steps take 1 ms."""
     return Run(
         context=Context.here("smoke", run_id="test"),
         pythons={"": sys.executable, **pythons},
@@ -362,7 +362,7 @@ OF_ENV_STEP = {"backend": "cpu", "exact": False}
 
 
 def records_of(job: PeerJob, run: Run | None = None) -> list[Record]:
-    """Return the records of a peer, and of ours beside it if it came to that."""
+    """Return the records of a peer, and ours if a pair was measured."""
     ((_, records, _),) = measure_each([job], run or a_run())
     return records
 
@@ -371,7 +371,7 @@ def records_of(job: PeerJob, run: Run | None = None) -> list[Record]:
 
 
 def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_dies(tmp_path):
-    """The dead peer is named and recorded; Gymnasium's record has its version, both rates and their ratio."""
+    """The dead peer is recorded; Gymnasium's record has version, both rates and ratio."""
     dying = script(tmp_path / "dying", "print('out of luck')\nsys.exit(3)")
     words = ["peers", "--preset", "smoke", "--peer", "gymnasium", "--peer", "envpool", "--backend", "cpu"]
     words += ["--where", "variant=sync"]
@@ -402,7 +402,7 @@ def test_interpreter_of_an_unknown_peer_is_refused():
         interpreters(["chess=/bin/true"])
 
 
-# ------------------------------------------------------------------ what can go wrong
+# ------------------------------------------------------------------ failures
 
 
 ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
@@ -418,7 +418,7 @@ ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
     ],
 )
 def test_peer_that_dies_or_talks_rubbish_or_hangs_is_named(tmp_path, body, timeout_s, message):
-    """Each is an error that names the peer, and its process is gone."""
+    """Each error names the peer, and its process has ended."""
     run = a_run(timeout_s, gymnax=script(tmp_path / "python", body))
     with started(smoke("gymnax"), run) as peer, pytest.raises(WorkerError, match=message):
         ask(smoke("gymnax"), peer, "set_up", adapter="gymnax", point={})
@@ -433,7 +433,7 @@ def test_interpreter_that_does_not_exist_is_named():
 
 
 def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fakes):
-    """What cannot be imported, and what has no GPU, are skips with a reason."""
+    """A peer without its package or a GPU is skipped with a reason."""
     (record,) = records_of(smoke("purejaxrl"))
     assert record.status == "skipped"
     assert "No module named 'purejaxrl'" in record.reason
@@ -446,7 +446,7 @@ def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fa
 
 
 def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
-    """An exception of a step is a record with the peer's name and its message, not an exception of ours."""
+    """An exception of a step is recorded with the peer's name."""
     broken = GYMNAX_FAKE.replace('assert name == "CartPole-v1", name', 'raise ValueError("no such world")')
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": broken})
     (record,) = records_of(smoke("gymnax"))
@@ -454,7 +454,7 @@ def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
 
 
 def test_wrong_step_of_a_peer_fails_its_point(fakes):
-    """A peer whose cart is pushed twice as hard does other work: it is not measured."""
+    """A peer whose cart is pushed twice as hard is not measured."""
     fakes(
         "gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE.replace("10.0 / 1.1", "20.0 / 1.1")}
     )
@@ -472,14 +472,14 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
     ],
 )
 def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
-    """The fastest block of a round counts beside a loop of Python, which other machines slow down, and nowhere else."""
+    """The fastest block counts only next to a loop in Python, which others slow."""
     run = replace(a_run(), context=replace(a_run().context, preset=preset), devices={name: "cpu"})
     _, theirs = sides._both(smoke(name), run)
     assert (theirs.block_s > 0) == is_longer
 
 
 def test_of_each_lap_of_a_run_the_fastest_counts(monkeypatch):
-    """Two runs in which another lap is disturbed each: neither is as fast as the two undisturbed laps together."""
+    """Two runs with another lap disturbed: the two undisturbed laps together count."""
     now = 0
     durations = iter([(1, 1), (1, 1), (30, 2), (1, 40), (4, 4)])  # the first two runs are not timed
     monkeypatch.setattr(worker.time, "perf_counter_ns", lambda: now)
@@ -500,7 +500,7 @@ def test_of_each_lap_of_a_run_the_fastest_counts(monkeypatch):
 
 
 def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
-    """Others are set up at once as asked for, loops of Python on a GPU among them."""
+    """Others are set up concurrently, including Python loops on a GPU."""
     asked = []
 
     def in_rounds(todo, preset, at_once, say):
@@ -522,7 +522,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
 
 @pytest.mark.parametrize(("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager")])
 def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes, variant, mode):
-    """A run is 50 steps of all environments, in one program or each its own; versions are those of its process."""
+    """A run is 50 steps of all environments, in one program or one each."""
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
     theirs, _ = records_of(smoke("gymnax", variant))
     assert theirs.is_evidence
@@ -541,7 +541,7 @@ def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes,
     ],
 )
 def test_what_compiles_while_it_is_timed_is_refused(fakes, calls, status, reason):
-    """A point is ready once a run compiles nothing, however many have compiled; later on none may."""
+    """A point is ready once a run compiles nothing; later ones must not."""
     jax = JAX_FAKE.replace("compiling = [1]", f"compiling = {list(calls)}")
     fakes("gymnax", {"jax/__init__.py": jax, "gymnax/__init__.py": GYMNAX_FAKE})
     theirs, *_ = records_of(smoke("gymnax", "scan"))
@@ -553,7 +553,7 @@ def test_what_compiles_while_it_is_timed_is_refused(fakes, calls, status, reason
 
 
 def test_jaxmarl_plays_another_game_in_our_sizes(fakes):
-    """Each agent gets its action; a game whose clock stands still is wrong."""
+    """Each agent gets its action; a game with a constant clock is wrong."""
     files = {"jax/__init__.py": JAX_FAKE, "jaxmarl/__init__.py": JAXMARL_FAKE.replace("STEP", "1")}
     fakes("jaxmarl", files, version="0.2")
     theirs, mine = records_of(smoke("jaxmarl", "scan-8"))
@@ -564,14 +564,14 @@ def test_jaxmarl_plays_another_game_in_our_sizes(fakes):
 
 
 def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
-    """Environments whose clocks stand still did no work."""
+    """Environments with constant clocks did no work."""
     fakes("jaxmarl", {"jax/__init__.py": JAX_FAKE, "jaxmarl/__init__.py": JAXMARL_FAKE.replace("STEP", "0")})
     (record,) = records_of(smoke("jaxmarl", "scan"))
     assert "jaxmarl: ArithmeticError at trace: of 4 environments 0 moved on by a step" in record.reason
 
 
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
-    """Its files import each other by their folder; it is paired with training of ours, and named by its sources."""
+    """It is paired with our training, and identified by its sources."""
     fakes(
         "gymnax",
         {
@@ -594,13 +594,13 @@ def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
 
 
 class Learned:
-    """A process of ours that reached the threshold in 2 s after 50,000 steps, or, without seconds, not at all."""
+    """Our run: it reaches the threshold in 2 s after 50,000 steps, or never."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
 
     def ask(self, method, case, point, context):
-        """Return the record of the run that it was asked for."""
+        """Return the record of the requested run."""
         assert (method, case, point["threshold"]) == ("measure", "learn", 40.0)
         values = {"env_steps_to_threshold": 5e4, "seconds_to_threshold": self._seconds} if self._seconds else {}
         figures = {name: Metric.exactly(value, "s", "lower") for name, value in values.items()}
@@ -616,7 +616,7 @@ class Learned:
     [((30.0, 50.0), 2.0, True), ((20.0, 30.0), 2.0, False), ((30.0, 50.0), None, True)],
 )
 def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypatch, returns, ours_s, reached):
-    """Its rows have as many steps as ours; where one side misses the threshold there is no ratio, and it is said."""
+    """Its rows have our number of steps; a missed threshold gives no ratio."""
     early, late = returns
     ppo = LEARNING_PPO_FAKE.replace("EARLY", str(early)).replace("LATE", str(late))
     files = {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE, "purejaxrl/ppo.py": ppo}
@@ -668,7 +668,7 @@ PUFFERLIB_FAKE = {
 
 
 def test_pufferlib_steps_in_c_or_around_gymnasium(fakes):
-    """It has as many processes as share environments evenly; without its environments in C that variant is skipped."""
+    """Its processes share environments evenly; without C environments a skip."""
     fakes("pufferlib", PUFFERLIB_FAKE, version="3.0")
     with started(smoke("pufferlib"), a_run()) as peer:
         for variant in ("native", "serial", "multiprocessing"):
@@ -684,7 +684,7 @@ def test_pufferlib_steps_in_c_or_around_gymnasium(fakes):
 
 
 def test_processes_of_a_peer_stand_still_between_its_blocks():
-    """Idle ones would take cores from our turn; the next block wakes them."""
+    """Idle ones would take cores from our timing; the next block wakes them."""
     states: list[str] = []
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), daemon=True)
     process.start()
@@ -703,7 +703,7 @@ def test_processes_of_a_peer_stand_still_between_its_blocks():
 
 
 def test_gymnasium_steps_in_processes_of_their_own():
-    """Its asynchronous environments have a process each; the ones that a step is shown of are closed."""
+    """Asynchronous environments have a process each; sample environments are closed."""
     with started(smoke("gymnasium"), a_run()) as peer:
         said = peer.ask("set_up", adapter="gymnasium", point=smoke("gymnasium", "async").given | {"n_envs": 2})
         assert (said["threads"], said["compiling"]) == (min(2, len(os.sched_getaffinity(0))), None)
@@ -711,7 +711,7 @@ def test_gymnasium_steps_in_processes_of_their_own():
 
 
 def test_card_is_the_one_that_the_driver_names(monkeypatch):
-    """Sixteen bytes of the first device make a UUID as torch writes it; a driver that fails names none."""
+    """Sixteen bytes of device 0 make torch's UUID; a failing driver names none."""
 
     def driver(code):
         def uuid_of(found, device):
@@ -728,12 +728,12 @@ def test_card_is_the_one_that_the_driver_names(monkeypatch):
 
 @pytest.mark.gpu
 def test_card_of_a_peer_is_the_one_that_torch_finds():
-    """The driver and torch name one card, so that a record's is told from another one."""
+    """Driver and torch name one card, so that records distinguish cards."""
     assert card_hash(card()) == fingerprint(torch.device("cuda"))["gpu_uuid_hash"]
 
 
 def test_what_disturbed_both_sides_is_said_once():
-    """The host is one; a warm-up that did not settle is of a side."""
+    """The host is shared; an unsettled warm-up belongs to a side."""
     loud = Host(load_before=0.0, pinned_cores=None, others_busy=0.5)
     ours, theirs = record(host=loud), record(host=loud, warm_up={"settled": False, "cap_s": 2.0})
     assert sides._remarks(ours, theirs) == [
@@ -743,7 +743,7 @@ def test_what_disturbed_both_sides_is_said_once():
 
 
 def test_peer_on_another_card_is_refused(fakes, monkeypatch):
-    """What its driver says decides; both cards are named, as records have them."""
+    """The peer's driver decides; the error names both cards as records do."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(sides, "fingerprint", lambda device: {"gpu_uuid_hash": card_hash("mine")})
     with pytest.raises(NotComparable, match=rf"must share our card \(got {card_hash('mine')} and {card_hash('else')}"):
@@ -752,7 +752,7 @@ def test_peer_on_another_card_is_refused(fakes, monkeypatch):
 
 
 def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
-    """Its sampler gets even probabilities, its trainer the sizes of the point; both are paired with ours."""
+    """Its sampler gets even probabilities, its trainer the point's sizes."""
     fakes("rl-warp-drive", warp_drive_files(step=1), version="2.7.1")
     jobs = chosen("smoke", ["rl-warp-drive"], ["variant=pycuda"])
     (stepped, _), (trained, _) = (records_of(job) for job in jobs)
@@ -767,7 +767,7 @@ def test_warp_drive_steps_and_trains_with_its_own_run_config(fakes):
 
 
 def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
-    """Files that it writes into its own packages are read by no other process."""
+    """Files that it writes into its packages are read by no other process."""
     files = warp_drive_files(step=1)
     files["warp_drive/env_wrapper.py"] += "\nimport pathlib; pathlib.Path(__file__).with_name('written').touch()\n"
     fakes("rl-warp-drive", files, version="2.7.1")
@@ -777,7 +777,7 @@ def test_warp_drive_runs_from_a_copy_of_its_packages(fakes, tmp_path):
 
 
 def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
-    """Environments whose clocks stand still did no work."""
+    """Environments with constant clocks did no work."""
     fakes("rl-warp-drive", warp_drive_files(step=0), version="2.7.1")
     (record,) = records_of(smoke("rl-warp-drive", "pycuda"))
     assert record.status == "failed"
@@ -786,7 +786,7 @@ def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
 
 @pytest.mark.parametrize("env", IDS)
 def test_steps_of_gymnasium_are_ours_and_a_wrong_one_is_seen(env):
-    """From the state that is read from its observations ours comes to the same observations and rewards."""
+    """Ours starts from the observed state and gives the same observations and rewards."""
     work = prepare({"env": env, "n_envs": 3, "options": {"vectorization_mode": "sync"}})
     work.run()
     trace = work.trace()
@@ -798,7 +798,7 @@ def test_steps_of_gymnasium_are_ours_and_a_wrong_one_is_seen(env):
 
 
 def test_states_are_read_from_observations():
-    """A pendulum at 3 rad that turns by -2 rad/s shows cosine, sine and speed; Acrobot two such angles."""
+    """A pendulum at 3 rad, -2 rad/s, and Acrobot with two such angles."""
     angle, other = 3.0, -1.0
     pendulum = STATES["pendulum"](np.array([[np.cos(angle), np.sin(angle), -2.0]]))
     np.testing.assert_allclose(pendulum, [[angle, -2.0]])
@@ -819,7 +819,7 @@ def test_states_are_read_from_observations():
     ],
 )
 def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backend, is_in_one_launch):
-    """Both keep the last step; the oracle takes one at a time, and so do we where observations would be left out."""
+    """Both keep the last step; without observations we take one step at a time."""
     case, point = smoke(peer, variant).ours(backend)
     assert case == ("many_steps" if is_in_one_launch else "env_step")
     assert point.get("mode") == ("fused" if is_in_one_launch else None)
@@ -829,7 +829,7 @@ def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backe
 
 @pytest.mark.parametrize("name", PEERS)
 def test_every_point_of_a_peer_is_the_same_work_of_ours(name):
-    """Ours has the environment, the sizes and the run config; trained sizes are those that others were measured on."""
+    """Ours has the same environment, run config and sizes."""
     for preset in PLANS:
         jobs = chosen(preset, [name], [])
         assert jobs

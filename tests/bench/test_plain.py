@@ -1,4 +1,4 @@
-"""The baselines in plain NumPy: steps are those of the oracle, episodes start where its do, and checks see faults."""
+"""Plain NumPy baselines: reference steps and starts, and checks that find faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CROWDED = {**SHORT, "grid_length": 4.0, "tagging_distance": 0.05, "edge_hit_pena
 
 
 def roles(num_taggers: int, num_runners: int) -> dict[str, int]:
-    """Return how many tag and run."""
+    """Return the numbers of taggers and runners."""
     return {"num_taggers": num_taggers, "num_runners": num_runners}
 
 
@@ -44,11 +44,11 @@ SPREAD = {
     "acrobot": [np.pi, np.pi, 12.0, 20.0],
     "pendulum": [np.pi, 8.0],
 }
-"""Bounds of states from which all that can happen soon does."""
+"""Bounds of start states; every event soon happens within them."""
 
 
 def both(env: str, n_agents: int, n_envs: int, changes: dict):
-    """Return a batch, of one environment more than its oracle, and the oracle."""
+    """Return a batch with one environment more than its reference, and the reference."""
     made = ENVS[env](**{**env_config(env, n_agents), **changes})
     oracle = EnvWrapper(made, num_envs=n_envs, env_backend="cpu", seed=SEED)
     oracle.reset()
@@ -56,7 +56,7 @@ def both(env: str, n_agents: int, n_envs: int, changes: dict):
 
 
 def test_environments_without_one_say_why():
-    """They have no points of it; the best code on a CPU is C++ there."""
+    """They have no such points; the best CPU code there is C++."""
     assert tuple(BATCHES) == PLAIN_ENVS
     assert set(BATCHES) < set(ENVS)
     for env in ("covid19_economy", "rice"):
@@ -68,14 +68,14 @@ def test_environments_without_one_say_why():
 
 @pytest.mark.parametrize("env", ["covid19_economy", "rice"])
 def test_an_economy_in_plain_numpy_is_skipped(env):
-    """Old records of such points can be asked for again, and get the reason."""
+    """Old records of such points can be queried, and get the reason."""
     with pytest.raises(Skip, match=f"{env}: no plain NumPy code"):
         CASES["env_step"].setup({"env": env, "backend": PLAIN, "n_envs": 2, "n_agents": 52})
 
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_steps_are_those_of_the_oracle(env, n_agents, n_envs, changes):
-    """From the same state with the same actions all arrays agree, also as episodes end, by the dynamics and by time."""
+    """From equal states and actions all arrays agree, at terminations and truncations."""
     batch, oracle = both(env, n_agents, n_envs, changes)
     generator = np.random.default_rng(1)
     n_terminated = n_truncated = n_ended = 0
@@ -98,7 +98,7 @@ def test_steps_are_those_of_the_oracle(env, n_agents, n_envs, changes):
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_episodes_start_as_the_oracle_starts_them(env, n_agents, n_envs, changes):
-    """What a restart writes, observations among it, lies where starts of the oracle lie."""
+    """A restart's arrays and observations are within the reference's starts."""
     batch, oracle = both(env, n_agents, 300 if n_agents < 60 else 30, changes)
     batch.restart(np.arange(batch.n_envs))
     data, got = oracle.cuda_data_manager, batch.arrays()
@@ -116,7 +116,7 @@ def test_episodes_start_as_the_oracle_starts_them(env, n_agents, n_envs, changes
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_actions_are_uniform(env, n_agents, n_envs, changes):
-    """Draws have every choice, or all of the range, as the random policy of the oracle has."""
+    """Draws cover every choice or the full range, as the reference's random policy."""
     batch, oracle = both(env, n_agents, 400, changes)
     drawn = np.stack([batch.as_sampled(batch.draw()) for _ in range(20)]).astype(np.float64)
     space = oracle.env.action_space[0]
@@ -134,7 +134,7 @@ def test_actions_are_uniform(env, n_agents, n_envs, changes):
 
 @pytest.mark.parametrize(("env", "n_agents", "n_envs", "changes"), SUBJECTS)
 def test_what_goes_back_does_the_same_again(env, n_agents, n_envs, changes):
-    """From a snapshot on, past the end of episodes, all arrays come out as the first time."""
+    """From a snapshot, past episode ends, all arrays repeat."""
     batch, _ = both(env, n_agents, n_envs, changes)
 
     def played() -> dict[str, np.ndarray]:
@@ -153,7 +153,7 @@ def test_what_goes_back_does_the_same_again(env, n_agents, n_envs, changes):
 
 
 def test_neighbours_are_those_of_a_sort():
-    """Both searches give the nearest first, the lower id among equals, and nobody where too few are left."""
+    """Both searches give the nearest first, then the lower id."""
     distance = np.random.default_rng(0).integers(0, 6, (3, 4, 9)).astype(np.float32)
     distance[:, 1, 3:] = np.inf
     want = np.argsort(distance, axis=-1, kind="stable")[..., :5]
@@ -181,13 +181,13 @@ def test_another_environment_is_seen(env):
     ],
 )
 def test_configs_that_a_baseline_does_not_have_are_refused(env, changes):
-    """None is run as another one."""
+    """No other config runs in its place."""
     with pytest.raises(ConfigError, match="plain Tag"):
         both(env, 5, 4, changes)
 
 
 def test_an_oracle_that_restarts_is_refused():
-    """It would have lost the states that ended."""
+    """It would have lost the final states."""
     made = ENVS["cartpole"]()
     oracle = EnvWrapper(made, num_envs=2, env_backend="cpu", auto_reset=True)
     with pytest.raises(ConfigError, match="must not restart"):
@@ -196,7 +196,7 @@ def test_an_oracle_that_restarts_is_refused():
 
 @pytest.mark.parametrize("draws", [True, False])
 def test_a_point_of_the_bench_that_does_another_work_is_refused(draws, monkeypatch):
-    """The baseline is held against the oracle like any backend, before it is timed and after."""
+    """The baseline is checked against the reference before and after its timing."""
     point = {"env": "cartpole", "backend": PLAIN, "n_envs": 32, "n_agents": 1}
     workload = CASES["env_step" if draws else "step"].setup(point)
     assert workload.facts.threads == 1

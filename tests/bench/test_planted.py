@@ -1,4 +1,4 @@
-"""Planted changes: they fit the code as it is, and both gates tell slower code from the same code."""
+"""Planted changes fit the code; both gates separate slower from equal code."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CHANGES = {"slower": planted.read(SLOWER), "the same": planted.read(SAME)}
 
 
 def test_changes_fit_the_code():
-    """Each finds its place in its file as it is now, and leaves another text."""
+    """Each finds its place in its file, and changes the text."""
     for change in [each for some in CHANGES.values() for each in some]:
         before = (ROOT / change.file).read_text()
         assert change.applied(before) != before, change.name
 
 
 def test_changes_are_as_many_as_are_asked_for():
-    """There are 60 of the first kind and 40 of the second, each with a name of its own."""
+    """60 of the first kind and 40 of the second, with unique names."""
     assert {kind: len(some) for kind, some in CHANGES.items()} == {"slower": 60, "the same": 40}
     names = [change.name for some in CHANGES.values() for change in some]
     assert len(set(names)) == len(names)
@@ -50,7 +50,7 @@ def test_slower_changes_can_be_measured():
 
 
 def test_copy_has_a_change_and_then_not_any_more():
-    """What is changed in a copy is what it was afterwards, and our code never changes."""
+    """A copy is restored after its change, and our code never changes."""
     change = CHANGES["the same"][0]
     before = (ROOT / change.file).read_text()
     with Copy.of() as copy:
@@ -62,7 +62,7 @@ def test_copy_has_a_change_and_then_not_any_more():
 
 
 def test_changes_that_do_not_fit_are_refused(tmp_path):
-    """A text that is not there, or is there twice, and a point that no case has, are errors that name the change."""
+    """A missing or repeated text, or an unknown point, names the change."""
     change = Change(name="gone", file="a.cu", old="x", new="y", case="step", where={"env": "chess"})
     with pytest.raises(CompareError, match=r"planted change 'gone': a.cu must have the old text once \(got 2\)"):
         change.applied("x = x")
@@ -90,7 +90,7 @@ def counts_of(names: Sequence[str], root: Path) -> list[Record]:
 
 
 def compared(before: Sequence[Record], now: Sequence[Record]) -> list[str]:
-    """Return the verdicts of the static gate, under which nothing may be broken."""
+    """Return the verdicts of the static gate; none may be "broken"."""
     report = report_on("before", THRESHOLD, static=True)
     judge_into(report, before, now)
     assert "broken" not in dict(report.problems)
@@ -99,7 +99,7 @@ def compared(before: Sequence[Record], now: Sequence[Record]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def static_gate():
-    """Yield a function from a change and a source of records to verdicts; a baseline is compiled once."""
+    """Yield a function from change and records to verdicts; compile the baseline once."""
     with Copy.of() as copy:
         baselines = {}
 
@@ -114,7 +114,7 @@ def static_gate():
 
 
 def sources(change: Change):
-    """Return what shows a change: machine code if it is of a kernel, and the instructions of a CPU."""
+    """Return the sources that show a change: machine code, or CPU instructions."""
     return (machine_code_of, counts_of) if change.is_of_kernels else (counts_of,)
 
 
@@ -129,7 +129,7 @@ TOOLS = "nothing shows this change here; install what docs/static.md names"
 @pytest.mark.nightly
 @each("slower")
 def test_static_gate_flags_a_slower_change(change, static_gate):
-    """Machine code shows it, else the instructions of a CPU."""
+    """Machine code shows it, or else CPU instructions."""
     verdicts = []
     for source in sources(change):
         verdicts += static_gate(change, source)
@@ -153,7 +153,7 @@ def test_static_gate_ignores_a_change_that_costs_nothing(change, static_gate):
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [*ENVS, *CORE])
 def test_static_gate_ignores_a_rebuild(name, tmp_path, monkeypatch):
-    """The same code compiled twice, in two folders and with empty caches, is not flagged."""
+    """Code compiled twice, in two folders with empty caches, is not flagged."""
     builds = []
     for cache in ("a", "b"):
         monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / cache))

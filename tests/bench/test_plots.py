@@ -40,7 +40,7 @@ SPEEDUP = speedup_over("cpu")
 
 
 def test_every_figure_is_written_in_each_format(tmp_path):
-    """Every figure of the records comes in the formats named, the PNG with a picture in it."""
+    """Every figure is written in the named formats; the PNG has a picture."""
     kinds = list(plots.Format)
     paths = plots.draw(two_backends(), tmp_path / "figures", formats=kinds)
     assert {path.name for path in paths} == {
@@ -53,7 +53,7 @@ def test_every_figure_is_written_in_each_format(tmp_path):
 
 
 def test_png_keeps_the_exact_colours_of_series():
-    """Rare colours of smoothed edges are merged, not the colours by which a reader tells series apart."""
+    """Only rare colours of smoothed edges are merged, not those of series."""
     pixels = np.random.default_rng(1).integers(0, 256, (100, 100, 3), np.uint8)
     colours = [tuple(round(255 * part) for part in mpl.colors.to_rgb(name)) for name in PART_COLORS]
     for row, colour in enumerate(colours):
@@ -78,7 +78,7 @@ def test_pdf_embeds_its_fonts(tmp_path, style):
 
 
 def test_figure_names_hardware_commit_and_run(sweep):
-    """The footer says where, from which commit and in which run the figures were measured."""
+    """The footer has the machine, the commit and the run."""
     text = paint(throughput_chart(sweep)).get_supxlabel()
     for word in ("NVIDIA H200", "16 CPU cores", "commit 0123456", "run run"):
         assert word in text
@@ -86,7 +86,7 @@ def test_figure_names_hardware_commit_and_run(sweep):
 
 @pytest.mark.parametrize(("n_runs", "says"), [(8, "run 1, 2, 3, 4, 5, 6, 7, 8"), (9, "9 runs, 1 to 9")])
 def test_footer_names_many_runs_by_the_first_and_the_last(n_runs, says):
-    """Dozens of names would be a block of letters that nobody reads."""
+    """Dozens of names would be unreadable."""
     found = [record(1e4 * n, point=point("pycuda", n), run_id=str(n)) for n in range(1, n_runs + 1)]
     assert says in paint(throughput_chart(found)).get_supxlabel().replace("\n", " ")
 
@@ -94,7 +94,7 @@ def test_footer_names_many_runs_by_the_first_and_the_last(n_runs, says):
 @pytest.mark.parametrize("columns", [2, 3])
 @pytest.mark.parametrize("runs", [2, 9])
 def test_names_of_commits_do_not_run_into_each_other(runs, columns):
-    """Whether few or many commits stand below an axis, narrow or wide, each can be read."""
+    """Few or many commits under a narrow or wide axis are readable."""
     commits = [{"started_at": f"2026-01-01T00:00:0{run}", "git": {"sha": f"{run}" * 7}} for run in range(runs)]
     places = [point("cpu", 9, env=env) for env in ("cartpole", "pendulum", "acrobot")]
     found = [record(point=place, run_id=str(run), **each) for place in places for run, each in enumerate(commits)]
@@ -109,7 +109,7 @@ def test_names_of_commits_do_not_run_into_each_other(runs, columns):
 
 @pytest.mark.parametrize("n_names", [2, 8])
 def test_long_legend_leaves_room_for_its_lines(n_names):
-    """A figure is as much higher as the lines of its legend need, and its panel is as high as with a short one."""
+    """A longer legend makes a figure taller, but not its panel."""
     chart = throughput_chart([record(point=point("cpu", n, 110, "tag_continuous")) for n in (1, 2)])
     (panel,) = chart.panels
     names = [f"a long name of a series, {n}" for n in range(n_names)]
@@ -123,7 +123,7 @@ def test_long_legend_leaves_room_for_its_lines(n_names):
 
 @pytest.mark.parametrize("ratio", [1.01, 1.7, 3, 8, 20, 60, 1e5])
 def test_every_range_of_values_has_several_numbers(ratio):
-    """Whether rates differ by a hundredth or by five powers of ten, both axes of a panel name some of them."""
+    """Rates of any range have several numbers per axis."""
     rates = (3.1e3, 3.1e3 * ratio)
     found = [record(rate, point=point("cpu", n, 110, "tag_continuous")) for n, rate in enumerate(rates, start=1)]
     found = [each.model_copy(update={"metrics": exact(each.metrics)}) for each in found]
@@ -143,7 +143,7 @@ def exact(metrics: dict[str, Metric]) -> dict[str, Metric]:
 
 
 def test_what_is_no_evidence_is_not_drawn(tmp_path):
-    """Failed, skipped and wrong records are left out; with nothing else there is an error."""
+    """Failed, skipped and wrong records are omitted; without others an error."""
     refused = [record(status="failed"), record(status="skipped"), record(passed=False)]
     with pytest.raises(ShowError, match="no record is measured and right"):
         plots.draw(refused, tmp_path)
@@ -159,7 +159,7 @@ def test_machines_are_not_mixed_in_a_figure(tmp_path):
 
 
 def test_ratio_is_within_one_run(sweep):
-    """A later run without NumPy adds to the throughput, and leaves the speed-up as the first run measured it."""
+    """A later run without NumPy adds throughput; the speed-up is the first run's."""
     later = [record(9e9, point=point("host", 100), threads=2, run_id="later", started_at="2026-02-01T00:00:00")]
 
     def host(chart):
@@ -170,7 +170,7 @@ def test_ratio_is_within_one_run(sweep):
 
 
 def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
-    """The factor is that of one run; a search in cells without its counterpart is not drawn."""
+    """The factor is within one run; a search in cells alone is not drawn."""
 
     def searched(rate: float, search: str, n_agents: int, **changes) -> Record:
         where = point("numba", 100, n_agents, "tag_continuous", neighbor_search=search)
@@ -188,7 +188,7 @@ def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
 
 
 def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
-    """From where all have begun to where the last one ends; a seed that is done earlier stays where it was."""
+    """From the last start to the last end; finished seeds keep their value."""
     curves = [
         ([100, 200, 300], [None, 0.0, 500.0]),
         ([100, 200, 300, 400], [0.0, 0.0, 0.0, 500.0]),
@@ -214,7 +214,7 @@ def test_learning_curve_is_the_interquartile_mean_of_all_seeds():
 
 
 def test_figure_is_that_of_the_style_alone(tmp_path):
-    """What the reader's matplotlib is set to changes no byte of it."""
+    """The reader's matplotlib settings change no byte."""
     records = [record(point=point("host", n)) for n in (1, 10)]
     drawn = plots.draw(records, tmp_path / "here")
     with mpl.rc_context({"axes.facecolor": "black", "xtick.major.pad": 30, "axes.unicode_minus": False}):

@@ -36,7 +36,7 @@ CLEAN = {"sha": "0123456789abcdef", "dirty": False, "diff_hash": None}
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """Return a function that publishes a few points of preset smoke on this machine, which is in order."""
+    """Return a function that publishes smoke points; the machine counts as healthy."""
     jobs = cases.jobs("smoke", SMOKE)
     monkeypatch.setattr(
         publish,
@@ -63,7 +63,7 @@ def folder_in(tmp_path):
 
 
 def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
-    """Time for one point leaves one record and an unfinished set that nobody reads; the next call does the rest."""
+    """Time for one point leaves an unfinished set; a second call resumes it."""
     stopped = here("--until-s", "0", exits=Code.UNFINISHED)
     assert "`python -m bench publish --preset smoke` goes on" in stopped
     folder = folder_in(tmp_path)
@@ -90,7 +90,7 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
 
 
 def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tmp_path):
-    """What came before the time was up stays; the next call measures the rest, each point once."""
+    """Finished points stay; the next call measures the rest, each once."""
     monkeypatch.setattr(local, "is_on_gpu", lambda job: True)
     here("--at-once", "2", "--until-s", "0", exits=Code.UNFINISHED)
     (first,) = read_all([folder_in(tmp_path) / RECORDS])
@@ -104,7 +104,7 @@ def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tm
 
 
 def test_shards_of_a_set_share_its_points(here, tmp_path):
-    """Each shard measures its own, in any order; the call without one adds what is left and finishes the set."""
+    """Each shard measures its own; a call without one finishes the set."""
     jobs = publish.jobs("smoke")
     for shard, points in (("2/2", jobs[1::2]), ("1/2", jobs[1::2] + jobs[::2])):
         here("--shard", shard, exits=Code.UNFINISHED)
@@ -117,7 +117,7 @@ def test_shards_of_a_set_share_its_points(here, tmp_path):
 
 
 def test_set_of_chosen_points_has_no_others(here, tmp_path):
-    """The manifest and the command that goes on name the choice; another one is refused, and so is an unknown value."""
+    """Manifest and resume command name the choice; another or an unknown one raises."""
     here("--case", "env_step", "--where", "backend=host", "--peer", "gymnax")
     folder = folder_in(tmp_path)
     assert {record.point["backend"] for record in read_all([folder / RECORDS])} == {"host"}
@@ -131,7 +131,7 @@ def test_set_of_chosen_points_has_no_others(here, tmp_path):
 
 
 def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
-    """Documents show the set of all points, though one of chosen points is of a later commit; without it all others."""
+    """Documents prefer the set of all points to a newer chosen set."""
     here()
     whole = folder_in(tmp_path)
     monkeypatch.setattr(machine, "git_state", lambda root: {**CLEAN, "sha": "fedcba9876543210"})
@@ -173,7 +173,7 @@ def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
     ids=["changes", "no commit", "problem"],
 )
 def test_what_could_not_be_published_is_refused(git, findings, says, here, tmp_path, monkeypatch):
-    """Changes, no commit and a problem of the doctor begin nothing."""
+    """Changes, no commit, or a doctor's problem prevent the start."""
     monkeypatch.setattr(machine, "git_state", lambda root: git)
     monkeypatch.setattr(publish.doctor, "examine", lambda: findings)
     assert says in here(exits=Code.NOTHING)
@@ -190,7 +190,7 @@ def test_set_goes_on_as_it_began(here, tmp_path):
 
 
 def test_archive_is_read_while_there_is_no_set(tmp_path):
-    """Without a finished set documents show the sweeps and what was measured beside peers."""
+    """Without a finished set documents use the sweeps and the peers' pairs."""
     (tmp_path / "sweeps").mkdir()
     assert (published_records(tmp_path), past_records(tmp_path)) == ([tmp_path / "sweeps"], [])
 

@@ -1,4 +1,4 @@
-"""Gates that were measured and published, judged again: the same code passes, a slower one does not."""
+"""Published gates, judged again: equal code passes, slower code does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.process.interleaved import Kept, Pair
 
 
 def rows(name):
-    """Return how each gate of a published file judges its point; the names of its runs end in the side."""
+    """Return the verdict of each published gate's point."""
     runs = defaultdict(dict)
     for record in read_all(matches(str(RESULTS / ARCHIVE / "comparisons" / f"*-{name}.jsonl"))):
         runs[record.run_id[:-2]][record.run_id[-1]] = record
@@ -26,14 +26,14 @@ def rows(name):
 
 
 def test_published_gates_pass_the_same_code():
-    """Each of 24 gates of a commit against itself passes, and sees less than 0.2 % either way."""
+    """Each of 24 gates of a commit with itself passes, within 0.2 %."""
     found = list(rows("gates-same"))
     assert [row.verdict for row in found] == ["ok"] * 24
     assert max(abs(row.estimate.value - 1) for row in found) < 0.002
 
 
 def test_published_gates_catch_a_twentieth():
-    """Both gates of a planted slow-down of 5 % say so, when they measured it first and when they measured it again."""
+    """A planted slow-down of 5 % is found in both measurements."""
     found = list(rows("gates-planted"))
     assert [row.verdict for row in found] == ["regression"] * 4
     assert [row.estimate.value - 1 for row in found] == [pytest.approx(0.052, abs=0.002)] * 4
@@ -52,7 +52,7 @@ GATES = {
 
 @pytest.mark.parametrize(("name", "n"), GATES.items(), ids=list(GATES))
 def test_published_gates_catch_3_percent_and_pass_the_same(name, n):
-    """Each gate passes the same code and catches a delay of 3 %, where the load follows the episode and in training."""
+    """Equal code passes, and a delay of 3 % fails."""
     folder = RESULTS / ARCHIVE / "comparisons"
     (file,) = matches(str(folder / f"*-gates-{name}-comparisons.jsonl"))
     found = defaultdict(list)

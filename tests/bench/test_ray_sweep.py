@@ -1,4 +1,4 @@
-"""Sweeps on a Ray cluster: nodes on this machine whose GPUs are only numbers, and points that say where they are."""
+"""Sweeps on Ray: local nodes with simulated GPUs, points that report."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
-    """Lend a cluster: a head with 2 CPUs and 2 GPUs."""
+    """Yield a cluster: a head with 2 CPUs and 2 GPUs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # nodes hand their environment on to what measures
+        patch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # nodes pass their environment to measuring processes
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         from ray.cluster_utils import Cluster
 
@@ -61,7 +61,7 @@ def jobs_of(setup: Any, backends: list[str]) -> list[Job]:
 
 @needs_ray
 def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
-    """Two points of GPUs run at once, each sees one; none shares it, and none runs beside a point of the CPU."""
+    """Two GPU points run concurrently, none next to a CPU point."""
     todo = jobs_of(partial(exclusive, tmp_path), ["pycuda", "pycuda", "cpu", "pycuda"])
     with ray_cluster.connected(nodes.address) as cluster:
         assert all(state.available for state in cluster.availability().values())
@@ -77,7 +77,7 @@ def test_points_have_their_gpu_or_their_node_alone(nodes, context, tmp_path):
 
 @needs_ray
 def test_dead_worker_is_tried_again_and_at_last_given_up(nodes, context, tmp_path, monkeypatch):
-    """A point whose process dies once is measured; one whose process always dies is recorded as failed."""
+    """A point that dies once is measured; one that always dies has failed."""
     monkeypatch.setattr(ray_cluster, "RETRIES", 1)
     todo = jobs_of(partial(deadly, tmp_path), ["pycuda", "pycuda"])
     with ray_cluster.connected(nodes.address) as cluster:
@@ -93,7 +93,7 @@ def test_dead_worker_is_tried_again_and_at_last_given_up(nodes, context, tmp_pat
 
 @needs_ray
 def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
-    """A node that came is used; when it goes, its point is sent to one that is left."""
+    """An added node is used; when it leaves, its point moves to another."""
     second = nodes.add_node(num_cpus=1, num_gpus=1)
     todo = jobs_of(partial(stuck, tmp_path, second.node_id), ["pycuda"] * 2)
 
@@ -114,7 +114,7 @@ def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
 
 @needs_ray
 def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
-    """What was recorded before SIGKILL is not run again, and what was running leaves nothing behind but a free GPU."""
+    """Records before SIGKILL are not repeated, and the GPU is free."""
     file = tmp_path / "r.jsonl"
     program = f"from tests.bench.test_ray_sweep import drive; drive({nodes.address!r}, {str(tmp_path)!r})"
     driver = subprocess.Popen([sys.executable, "-c", program], cwd=machine.ROOT, env={**os.environ, "PYTHONPATH": "."})
@@ -134,7 +134,7 @@ def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
 
 
 def drive(address: str, folder: str) -> None:
-    """Sweep, as a process of its own that is killed."""
+    """Sweep in a new process, which is killed."""
     os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
     todo = jobs_of(partial(gated, Path(folder)), ["pycuda"] * 2)
     with ray_cluster.connected(address) as cluster:
@@ -143,7 +143,7 @@ def drive(address: str, folder: str) -> None:
 
 @needs_ray
 def test_node_with_other_sources_is_refused(nodes):
-    """Nodes answer with the hash of what they have; another one is named, with what to do."""
+    """Nodes report their sources' hash; a differing one is named, with a remedy."""
     with ray_cluster.connected(nodes.address) as cluster:
         other = ray_cluster.Cluster(sys.modules["ray"], "0123456789abcdef")
         with pytest.raises(ray_cluster.ClusterError, match=r"0123456789abcdef \(got [0-9a-f]{16} on node"):
@@ -153,7 +153,7 @@ def test_node_with_other_sources_is_refused(nodes):
 
 @needs_ray
 def test_command_line_sweeps_on_a_cluster(nodes, tmp_path):
-    """`run --ray` records real points as `run` does, with the machine that measured them."""
+    """`run --ray` records real points as `run` does, with the measuring machine."""
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "host")
     said = bench("run", "--preset", "smoke", *where, "--no-plot", "--ray", nodes.address, "--out", tmp_path)
     (file,) = tmp_path.glob("*.jsonl")
@@ -167,7 +167,7 @@ def test_command_line_sweeps_on_a_cluster(nodes, tmp_path):
 
 
 def test_missing_ray_is_an_error_with_the_install_line(monkeypatch, tmp_path):
-    """Without Ray the command says what to install, and measures nothing."""
+    """Without Ray the command prints the install line and measures nothing."""
     monkeypatch.setitem(sys.modules, "ray", None)
     where = ("--case", "sampler", "--backend", "cpu")
     said = bench("run", "--preset", "smoke", *where, "--ray", "local", "--out", tmp_path, exits=2)
@@ -178,7 +178,7 @@ def test_missing_ray_is_an_error_with_the_install_line(monkeypatch, tmp_path):
 @needs_ray
 @pytest.mark.parametrize(("address", "why"), [("127.0.0.1:1", "refused"), ("nonsense", "not HOST:PORT")])
 def test_address_without_a_cluster_is_refused_at_once(address, why):
-    """Where no head listens the error says what an address is, and how to start a cluster."""
+    """Without a head the error explains addresses and how to start a cluster."""
     with (
         pytest.raises(ray_cluster.ClusterError, match=rf"got '{address}'.*{why}.*ray start"),
         ray_cluster.connected(address),
@@ -187,13 +187,13 @@ def test_address_without_a_cluster_is_refused_at_once(address, why):
 
 
 def test_node_without_the_package_says_so(monkeypatch):
-    """What asks a node for its sources needs nothing of this project there."""
+    """The query for a node's sources needs nothing of this project there."""
     monkeypatch.setitem(sys.modules, "bench.core.machine", None)
     assert "bench.core.machine" in ray_cluster._sources_there()()
 
 
 def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
-    """The same files give the same hash wherever they lie, whatever is compiled; changed or moved they give another."""
+    """The hash depends on names and contents, not on location or compiled files."""
 
     def hashed(**files: str) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -217,7 +217,7 @@ def task(backend: str, **changes: Any) -> ray_cluster.Task:
     [(16, 1, [16, 1], [16, 0]), (16, 4, [4, 1], [16, 0]), (2, 8, [1, 1], [2, 0]), (8, 0, None, [8, 0])],
 )
 def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus, n_gpus, on_gpu, on_cpu):
-    """CPUs are dealt to the GPUs that have one; a point of the CPU takes all, so that nothing runs beside it."""
+    """GPUs share a node's CPUs; a CPU point takes them all."""
     node = ray_cluster.Node("id", "host", n_cpus, n_gpus)
     for point, want in ((task("numba"), on_gpu), (task("host"), on_cpu)):
         assert node.could_run(point) == (want is not None)
@@ -229,7 +229,7 @@ def test_node_is_shared_by_its_gpus_and_given_whole_to_a_point_of_the_cpu(n_cpus
 
 
 def test_point_in_ranks_takes_as_many_gpus_of_one_node(context):
-    """Four ranks take four GPUs; a cluster whose nodes have fewer skips the point, and says so."""
+    """Four ranks take four GPUs of one node, or the point is skipped."""
     ranks = task("pycuda", workload=Ranks)
     assert ray_cluster.Node("id", "host", 8, 8).share(ranks) == {"num_cpus": 4, "num_gpus": 4}
     assert not ray_cluster.Node("id", "host", 8, 8).has_room_for(ranks, [ranks, task("pycuda")])

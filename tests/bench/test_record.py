@@ -1,4 +1,4 @@
-"""Records: written whole, read strictly."""
+"""Records: written atomically, read strictly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record() -> Record:
 
 
 def test_reason_of_any_length_is_short(monkeypatch, tmp_path):
-    """The whole is in a file of the cache, which the reason names."""
+    """The full text is in a cache file, which the reason names."""
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
 
     def setup(_point):
@@ -49,7 +49,7 @@ def test_reason_of_any_length_is_short(monkeypatch, tmp_path):
 
 
 def test_record_survives_its_file(record, tmp_path):
-    """What is read is what was written, and the line has the published names."""
+    """The record is unchanged, and its line has the published names."""
     file = tmp_path / "sweeps" / "test.jsonl"
     append(file, record)
     assert read_all([file]) == [record]
@@ -92,7 +92,7 @@ def test_line_that_breaks_the_schema_is_named(record, tmp_path, change, message)
 
 
 def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
-    """A sweep killed within a line costs that line alone, which is reported, and gone with what is appended next."""
+    """A sweep killed in a line costs that line, which is reported."""
     file = tmp_path / "cut.jsonl"
     append(file, record)
     whole = file.read_bytes()
@@ -107,7 +107,7 @@ def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
 
 
 def test_cut_line_stays_where_files_cannot_be_locked(record, tmp_path, monkeypatch):
-    """Somebody else may be writing it; what is appended stands on its own."""
+    """Another process may be writing it; appended lines are separate."""
     file = tmp_path / "cut.jsonl"
     append(file, record)
     whole = file.read_bytes()
@@ -122,7 +122,7 @@ IN_SCHEMA_2 = ("id", "host", "process", "taken")
 
 
 def as_schema_1(record, **changes) -> str:
-    """Return the line that schema 1 has for a record."""
+    """Return a record's line in schema 1."""
     fields = {name: value for name, value in json.loads(record.to_line()).items() if name not in IN_SCHEMA_2}
     for when in ("before", "after"):
         del fields["correctness"][when]["oracle"]
@@ -130,7 +130,7 @@ def as_schema_1(record, **changes) -> str:
 
 
 def test_record_of_schema_1_is_read_under_one_name(record, tmp_path):
-    """It has no host and no processes, says in its notes how it was taken, and its name is made of what it is."""
+    """It has no host or processes; its name is derived from its content."""
     file = tmp_path / "old.jsonl"
     file.write_text(as_schema_1(record) + as_schema_1(record, notes={"taken": "in turns with a peer"}))
     alone, paired = read_all([file])
@@ -146,7 +146,7 @@ def side(letter: str, samples_ns: list[float], **changes) -> Record:
 
 
 def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
-    """Turns of 2 and 4 over 1 and 2 ns: a ratio of 2, of turns alone, which says that processes were not compared."""
+    """Interleaved 2, 4 over 1, 2 ns give 2, without compared processes."""
     for letter, samples_ns in (("a", [1.0, 1.0, 2.0, 2.0]), ("b", [1.0, 3.0, 4.0, 4.0])):
         record = side(letter, samples_ns)
         line = as_schema_1(record, notes={"taken": record.taken})
@@ -160,7 +160,7 @@ def test_pairs_of_schema_1_are_comparisons_of_one_round(tmp_path):
 
 
 def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
-    """The record after a peer's is ours; that the peer takes three times as long makes the ratio 3."""
+    """The record after a peer's is ours; triple time gives a ratio of 3."""
     theirs = {"peer": "gymnax", "env": "cartpole", "n_envs": 100, "n_agents": 1, "work": "simulate"}
     notes = {"ours": {"point": {}}, "version": "1", "counts": "steps"}
     peer = plain_record(case="peer", point=theirs, samples_ns=[3.0] * 4, notes=notes)
@@ -173,7 +173,7 @@ def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
 
 
 def test_comparison_survives_its_file_beside_records(tmp_path):
-    """Its interval is over the means of rounds; readers of records leave it out."""
+    """Its interval is over the means of rounds; records ignore it."""
     a, b = side("a", [1.0, 1.0]), side("b", [1.0, 1.0])
     comparison = Comparison.of(a, b, [[0.0, 0.2], [0.1, 0.3], [0.2, 0.4]])
     for each in (a, comparison, b):
@@ -209,7 +209,7 @@ def test_two_sweeps_may_write_at_once(record, tmp_path):
 
 
 def test_a_zip_archive_is_read_like_a_folder(tmp_path):
-    """A file, a folder, a pattern and the whole archive give the records that the files on disk give."""
+    """File, folder, pattern and archive give the same records."""
     a, b = plain_record(run_id="a"), plain_record(run_id="b")
     for each in (a, b):
         append(tmp_path / "results" / "sweeps" / f"{each.run_id}.jsonl", each)
@@ -222,7 +222,7 @@ def test_a_zip_archive_is_read_like_a_folder(tmp_path):
 
 @pytest.mark.parametrize("inside", ["", "sweeps", "sweeps/a.jsonl"])
 def test_an_archive_that_is_damaged_or_lacks_a_file_is_named(tmp_path, inside):
-    """One line, with the path that was asked for."""
+    """One line, with the requested path."""
     (tmp_path / "bad.zip").write_bytes(b"PK no zip")
     with pytest.raises(FileError, match=r"bad\.zip: must be a zip archive"):
         read_all([tmp_path / "bad.zip" / inside])

@@ -32,7 +32,7 @@ def test_markdown_has_a_line_for_each_row() -> None:
 
 
 def test_terminal_aligns_numbers_and_prints_brackets_as_they_are() -> None:
-    """No text is markup; words stand on the left, numbers on the right of their columns."""
+    """No text is markup; words are left-aligned, numbers right-aligned."""
     text = io.StringIO()
     Console(file=text, width=80).print(render.terminal(TABLE))
     title, *_, first, second, _, caption = (line.rstrip() for line in text.getvalue().splitlines())
@@ -43,7 +43,7 @@ def test_terminal_aligns_numbers_and_prints_brackets_as_they_are() -> None:
 
 
 def test_latex_escapes_cells_and_aligns_numbers() -> None:
-    """Columns of numbers are right, letters that LaTeX would take for commands are escaped."""
+    """Number columns are right-aligned, letters of LaTeX commands are escaped."""
     text = render.floating_table("folder/lengths", TABLE)
     assert "\\begin{tabular}{@{}lr@{}}" in text
     assert "a\\_b & 3" in text

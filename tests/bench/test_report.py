@@ -1,4 +1,4 @@
-"""The report: one page from records, that works by itself."""
+"""Report: one self-contained page from records."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ def line(*pairs: tuple[float, float]) -> list[DataPoint]:
 
 
 def test_crossover_lies_on_the_straight_line_between_the_sizes() -> None:
-    """From a tenth at 1 to ten times at 100, a log-log line passes 1 at 10."""
+    """From a tenth at 1 to ten times at 100, a log-log line crosses at 10."""
     said = crossover(line((1, 0.1), (100, 10)))
     assert said == "faster from about 10 environments on (measured at 1 and 100); 10 times at best"
 
 
 def test_crossover_is_the_last_one() -> None:
-    """A ratio that falls below 1 again has not crossed it for good at its first size."""
+    """A ratio that falls below 1 again did not cross at its first size."""
     assert "measured at 10 and 1,000" in crossover(line((1, 2), (10, 0.5), (1_000, 4)))
     assert "faster from the smallest size on, 1;" in crossover(line((1, 2), (10, 3)))
     assert "not faster at the largest size, 10 " in crossover(line((1, 2), (10, 0.5)))
 
 
 def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
-    """Nine tenths of the highest rate count as full; a rate that is highest at the end alone is not saturated."""
+    """Nine tenths of the highest rate is full; a maximum at the end is not."""
     assert saturation(line((1, 10), (100, 90), (1_000, 100))).endswith("from 100 environments on")
     assert saturation(line((1, 10), (100, 80), (1_000, 100))) == "not saturated up to 1,000 environments"
 
 
 def test_energy_is_that_of_a_million_steps() -> None:
-    """50 J in 5 s are 10 W; at 2 million steps a second that is 5 J a million; a record without is left out."""
+    """50 J in 5 s at 2 M steps/s are 5 J per million."""
     telemetry = {"energy_j": 50.0, "duration_s": 5.0}
     found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00")]
     (chart,) = (each for each in charts(found) if each.name == "energy")
@@ -63,7 +63,7 @@ def test_energy_is_that_of_a_million_steps() -> None:
 
 
 def test_history_has_what_several_runs_measured() -> None:
-    """A point of two runs is drawn in the order of their starts, with their commits; of one run, or smaller, not."""
+    """A point of several runs is drawn by their start, with their commits."""
     old, new = record(1e6), record(2e6, run_id="later", started_at="2026-02-01T00:00:00", git={"sha": "fedcba9876"})
     small = [record(point=point("host", 7)), *(record(point=point("host", 5), run_id=run) for run in ("one", "two"))]
     (chart,) = (each for each in charts([new, old, *small]) if each.name == "history")
@@ -78,7 +78,7 @@ def test_history_has_what_several_runs_measured() -> None:
 
 
 def test_history_names_what_a_case_counts_and_leaves_out_what_was_not_timed() -> None:
-    """A panel has its own unit, and a title in words; bytes of an environment have no samples, and so no history."""
+    """Each panel has a unit and a title; bytes have no history."""
     axes = {"env": "cartpole", "backend": "numba", "n_envs": 7, "until": "first step", "fused": False}
     seconds = {"total_s": metric(2.0, unit="s")}
     found = [
@@ -104,7 +104,7 @@ def shipped(records: list[Record]) -> str:
 
 
 def test_report_of_shipped_records_is_complete_and_small(records: list[Record], shipped: str) -> None:
-    """Every record is a row, every figure has a table, nothing is loaded, links lead to sources; 2.2 kB a record."""
+    """Each record is a row, each figure has a table; 2.2 kB a record."""
     page = Page(shipped)
     counts = Counter(tag for tag, _ in page.elements)
     ids = [each["id"] for _, each in page.elements if "id" in each]
@@ -130,19 +130,19 @@ def test_report_of_shipped_records_is_complete_and_small(records: list[Record], 
     ],
 )
 def test_values_are_written_without_exponents(value: float, n: int, text: str) -> None:
-    """So many digits count, and large numbers are read by their commas."""
+    """A few digits count, and large numbers have commas."""
     assert digits(value, n) == text
 
 
 def test_headline_is_there_only_with_its_records() -> None:
-    """Of a machine on which nothing was stepped by itself there is no headline, and no link to one."""
+    """A machine without plain steps has no headline, and no link to it."""
     assert any("headline" in link for link in Page(report.html([record()])).links)
     others = Page(report.html([record(case="published")]))
     assert not any("headline" in str(each.values()) for _, each in others.elements)
 
 
 def test_headline_compares_within_the_newest_run_that_has_both() -> None:
-    """A newer record without NumPy beside it leads, and its ratio is that of the run before, 8 over 2 M."""
+    """A newer record without NumPy leads, with the earlier run's ratio."""
     both = [record(2e6), record(8e6, point=point("host", 100))]
     alone = record(16e6, point=point("host", 100), run_id="later", started_at="2027-01-01T00:00:00")
     made = headline([*both, alone])
@@ -153,7 +153,7 @@ def test_headline_compares_within_the_newest_run_that_has_both() -> None:
 
 
 def test_report_is_the_same_for_the_same_records() -> None:
-    """Nothing of the time or the machine that writes it gets into the page."""
+    """The page has nothing of its time or machine."""
     assert report.html(two_backends()) == report.html(two_backends())
 
 
@@ -168,7 +168,7 @@ def test_report_writes_what_records_say_as_text() -> None:
 
 
 def test_report_shows_what_is_no_evidence_apart() -> None:
-    """What failed stands with its reason in a table of its own and in no figure."""
+    """Failed records are in a separate table with reasons, and in no figure."""
     page = report.html([record(), record(status="failed", reason="it broke", point=point("host", 77_777))])
     assert "it broke" in page
     assert "No evidence" in page
@@ -177,7 +177,7 @@ def test_report_shows_what_is_no_evidence_apart() -> None:
 
 
 def test_report_shows_claims_with_their_counts_and_sources() -> None:
-    """A claim is a row with its source as a link and its ratio as a value; on top the verdicts are counted."""
+    """A claim is a row with source and ratio; verdicts are counted on top."""
     columns = [
         Column("claim", lambda row: row[0], is_long=True),
         Column("source", lambda row: "somebody", link=lambda row: "https://example.org/paper"),
@@ -197,7 +197,7 @@ def test_report_shows_claims_with_their_counts_and_sources() -> None:
 
 
 def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None:
-    """Tag at 3 M on an H200 stands beside the README's million on an A100; without that point claims are not there."""
+    """Tag's 3 M on an H200 is next to the README's million on an A100."""
     records, out = tmp_path / "records.jsonl", tmp_path / "report.html"
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     records.write_text(record(3e6, point=tag, threads=None, run_id="the-tag-run").to_line())
@@ -212,7 +212,7 @@ def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None
 
 
 def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
-    """The command makes the folder; without evidence it exits with 1 and writes nothing."""
+    """The command makes the folder; without evidence: exit code 1, no page."""
     records, out = tmp_path / "records.jsonl", tmp_path / "new" / "report.html"
     records.write_text(record(status="failed", reason="it broke").to_line())
     assert "no record is measured and right" in bench("report", records, "--out", out, exits=1)
@@ -225,7 +225,7 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page in")
 def test_report_works_in_a_browser(shipped: str, tmp_path: Path) -> None:
-    """No error or request; tables sort and filter, figures are drawn whole, series can be hidden, nothing overflows."""
+    """No error, request or overflow; tables sort and filter, series can be hidden."""
     watch = (
         "<head><script>window.errors = []; onerror = (...all) => { errors.push(String(all[0])); };"
         "addEventListener('securitypolicyviolation', event => { errors.push(event.violatedDirective); });</script>"

@@ -1,4 +1,4 @@
-"""Recorded points, measured again: verdicts by hand, on faked and on shipped records."""
+"""Recorded points, measured again: verdicts by hand, on faked and shipped records."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ON_GPU = {"threads": None, "mode": "graph"}
 
 
 def taken(ns: float, half: float = 0.0, **changes):
-    """Return a record of so many ns per step, give or take a half width."""
+    """Return a record with a time per step (ns) and a half width."""
     return record(metrics={"ns_per_env_step": metric(ns, ns - half, ns + half, "ns")}, **changes)
 
 
 def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.0, 100.0)):
-    """Return a record of a seed that ends at a return, having reached the threshold after some steps or not at all."""
+    """Return a seed's record: last return, steps to the threshold or none."""
     curve = Curve(env_steps=[1, 2], seconds=[0.1, 0.2], mean_return={"shared": list(returns)})
     return seed_record(3, steps, final, curve=curve)
 
@@ -55,7 +55,7 @@ def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.
     ],
 )
 def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
-    """Against 100 +- 1 ns: overlapping intervals, or a ratio within the tolerance, are the same figure."""
+    """Against 100 +- 1 ns: overlapping intervals or a ratio within tolerance agree."""
     got = compare(taken(100.0, 1.0), taken(here, half), 0.1)
     assert got.verdict == verdict
     assert any(says in reason for reason in got.reasons)
@@ -64,7 +64,7 @@ def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
 
 
 def test_metric_that_may_be_zero_has_no_ratio():
-    """Of figures around zero, as bytes may be, only the overlap of the intervals counts."""
+    """For figures around zero, as bytes may be, only overlapping intervals count."""
     none, some = (record(metrics={"bytes_per_env": metric(*figure, "bytes")}) for figure in ((0, 0, 0), (5, 4, 6)))
     same, apart = compare(none, none, 0.1), compare(none, some, 0.1)
     assert (same.verdict, same.estimate) == (REPRODUCED, None)
@@ -72,7 +72,7 @@ def test_metric_that_may_be_zero_has_no_ratio():
 
 
 def test_other_hardware_gives_the_ratio_as_information():
-    """On another GPU nothing is reproduced and nothing refuted; a point of the CPU looks at the CPU instead."""
+    """Another GPU neither reproduces nor refutes; for CPU points the CPU matters."""
     then = record(machine={"gpu": "NVIDIA H200", "cpu": "a", "cores": 16}, **ON_GPU)
     here = record(2e6, machine={"gpu": "NVIDIA A100", "cpu": "b", "cores": 16}, **ON_GPU)
     got = compare(then, here, 0.1)
@@ -87,7 +87,7 @@ def test_other_hardware_gives_the_ratio_as_information():
 
 
 def test_differences_are_listed():
-    """Versions, commit, changes and packages that are not the same stand there with both values; no others do."""
+    """Differing versions, commit, changes and packages, with both values; no others."""
     then = record(dependencies_hash="a", machine={"gpu": None, "torch": "2.11", "cores": 2, "unread": {"gpu": "none"}})
     git = {"sha": "fedcba", "dirty": True, "diff_hash": "1"}
     machine = {"gpu": None, "torch": "2.13", "cores": 2, "unread": {}, "settings": None}  # older records lack settings
@@ -103,7 +103,7 @@ def test_differences_are_listed():
 
 
 def test_troubles_of_either_side_are_told():
-    """A throttled GPU, a foreign process and an unsettled warm-up stand beside the verdict."""
+    """The verdict lists a throttled GPU, a foreign process, an unsettled warm-up."""
     telemetry = {"throttle_reasons": {"hardware thermal": 0.5, "idle": 1.0}, "contended": True}
     got = compare(record(), record(telemetry=telemetry, warm_up={"settled": False}), 0.1)
     assert got.reasons[-3:] == (
@@ -123,7 +123,7 @@ def test_troubles_of_either_side_are_told():
     ],
 )
 def test_learning_is_the_threshold_and_the_end_of_the_curve(here, verdict):
-    """A seed that reached 100 after 2 steps must reach it again, and end within the tolerance; the steps may differ."""
+    """A seed must reach 100 again and end within tolerance."""
     got = compare(learned(100.0, 2.0), here, 0.1)
     assert got.verdict == verdict
     assert got.reasons[0].startswith("seed 3: the threshold is reached in the record")
@@ -135,7 +135,7 @@ def test_learning_is_the_threshold_and_the_end_of_the_curve(here, verdict):
 
 
 def test_records_are_found_by_run_number_and_condition():
-    """RUN_ID, its start, RUN_ID:N and AXIS=VALUE choose; what is no evidence is left out."""
+    """RUN_ID, its start, RUN_ID:N and AXIS=VALUE select; invalid records are skipped."""
     points = [{"env": "cartpole", "backend": "cpu", "n_envs": n, "n_agents": 1, "exact": False} for n in (1, 10)]
     records = [record(run_id="run-a", point=each) for each in points]
     records += [record(run_id="run-a", passed=False), record(run_id="run-b")]
@@ -157,7 +157,7 @@ def test_records_are_found_by_run_number_and_condition():
 
 
 def test_worst_verdict_decides():
-    """Broken goes before not reproduced, that before other hardware."""
+    """Order: broken, not reproduced, other hardware."""
     order = [BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED]
     assert [exit_code(order[n:][::-1]) for n in range(4)] == [5, 1, 2, 0]
 
@@ -167,7 +167,7 @@ def test_worst_verdict_decides():
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    """Return a file with the record of a fake point, and what can be changed about its repetition."""
+    """Return a file with a fake point's record, and settings for its repetition."""
     how = {"setup": lambda point: timed(lambda: sum(range(3000)))}
     point = case(lambda point: how["setup"](point), 1)
     monkeypatch.setitem(reproduce.CASES, "fake", point)
@@ -182,7 +182,7 @@ def again(file, *more: object, exits: int = 0) -> str:
 
 
 def test_command_reproduces_on_this_machine(fake, tmp_path):
-    """The same point here is reproduced within a wide tolerance; the new record is kept, and JSON says the same."""
+    """The same point is reproduced (wide tolerance); the record is saved, JSON agrees."""
     file, _ = fake
     out = tmp_path / "new.jsonl"
     assert again(file, "--tolerance", "1000", "--out", out).startswith("REPRODUCED: fake[env=fake,backend=cpu,")
@@ -217,7 +217,7 @@ def test_figure_that_was_never_true_is_not_reproduced(fake):
     ids=["wrong", "raises", "version", "case", "schema"],
 )
 def test_what_cannot_be_measured_is_broken(fake, setup, old, new, says):
-    """A failed check, an exception, another version of the case, an unknown case and a broken file exit with 5."""
+    """Exit code 5: failed check, exception, other version, unknown case, bad file."""
     file, how = fake
     how["setup"] = setup or how["setup"]
     text = file.read_text()
@@ -227,7 +227,7 @@ def test_what_cannot_be_measured_is_broken(fake, setup, old, new, says):
 
 
 def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_another(fake):
-    """A skipped point of this machine is broken; of a machine with a GPU it is other hardware, without a ratio."""
+    """A skipped point is broken on this machine, other hardware on a GPU's."""
     file, how = fake
 
     def missing(point):
@@ -244,7 +244,7 @@ def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_ano
 
 
 def test_record_cut_in_half_is_no_such_run(fake):
-    """Half a line is told and left out; beside a whole one that is reproduced all the same."""
+    """Half a line is reported and skipped; a complete record is still reproduced."""
     file, _ = fake
     text = file.read_text()
     file.write_text(text[: len(text) // 2])
@@ -256,7 +256,7 @@ def test_record_cut_in_half_is_no_such_run(fake):
 
 
 def test_shipped_record_of_a_gpu_is_other_hardware_here():
-    """A published H200 figure is measured here through its own case and preset, and told apart from a refutation."""
+    """A published H200 figure runs here through its case and preset."""
     records = read_all(with_archived(machine.ROOT / SWEEPS))
     (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
     here = Context.here("smoke")
@@ -267,7 +267,7 @@ def test_shipped_record_of_a_gpu_is_other_hardware_here():
 
 
 def test_runs_are_looked_for_in_sets_and_in_the_archive(tmp_path):
-    """A set's name is a run as those of sweeps are: the records of the published figures are found without a folder."""
+    """A set's name works as a run: published records are found without a folder."""
     for folder, run_id in (("sets/a-set", "a-set"), ("sweeps", "run-a")):
         append(tmp_path / folder / "records.jsonl", record(run_id=run_id))
         assert find(read_all(reproduce.searched(tmp_path)), run_id, [])
@@ -279,7 +279,7 @@ def test_runs_are_looked_for_in_sets_and_in_the_archive(tmp_path):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """A folder with the certificate of a short run, one with other weights, and one that is cut."""
+    """Folder with three certificates: of a short run, with other weights, and cut."""
     folder = tmp_path_factory.mktemp("certificates")
     given = (
         "trainer.num_envs=4",
@@ -314,7 +314,7 @@ def certificates(tmp_path_factory):
     ],
 )
 def test_certificates_are_replayed(name, code, says, certificates):
-    """By file or by folder, of which the worst decides; the first tensor that differs is named."""
+    """By file or folder, whose worst decides; a differing tensor is named."""
     output = bench("reproduce", certificates / name, exits=code)
     assert says in output
     if name == "other.json":
@@ -322,7 +322,7 @@ def test_certificates_are_replayed(name, code, says, certificates):
 
 
 def test_answers_on_certificates_are_kept(certificates, tmp_path):
-    """A line for each, with the machine and the commit; sources that differ are counted where they are many."""
+    """One line each, with machine and commit; long lists of sources become counts."""
     bench("reproduce", certificates, "--out", tmp_path / "answers.jsonl", exits=5)
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [(each["name"], each["verdict"]) for each in answers] == [
@@ -341,7 +341,7 @@ def test_answers_on_certificates_are_kept(certificates, tmp_path):
 
 
 def test_published_certificates_are_named_after_their_runs(certificates):
-    """Environment, algorithm, backend and seed, of each that is published."""
+    """Each name has environment, algorithm, backend and seed."""
 
     def name(found: Certificate) -> str:
         (algorithm,) = {policy["algorithm"] for policy in found.run_config["policy"].values()}

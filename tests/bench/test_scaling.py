@@ -1,4 +1,4 @@
-"""Training in ranks: ranks that train together, the time of the slowest one, and the points of one to eight GPUs."""
+"""Training in ranks: joint training, the slowest rank's time, 1 to 8 GPUs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def point(n_ranks: int, backend: str = "cpu", env: str = "cartpole") -> dict:
 
 
 def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
-    """Alone it has no other rank to be compared with, so it is checked as `train` is; JSON gives all of it back."""
+    """One rank has no other to compare with, so `train`'s check runs."""
     points = []
     twin = Check(passed=True, max_error=0.0, oracle="a twin")
     monkeypatch.setattr(iterations, "twin_check", lambda point, _: points.append(point) or (lambda: twin))
@@ -46,7 +46,7 @@ def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
 
 
 def test_slowest_rank_counts_from_a_common_start(monkeypatch):
-    """Of 7 and 9 us both ranks get 9, of device times 5 and 3 both get 5; no clock starts before all ranks are here."""
+    """Both ranks get the slower's time: 9 of 7 and 9 us, 5 of 5 and 3."""
     met: list[float] = []
     watch = FakeWatch(cycle([7_000]), device_share=5 / 7)
 
@@ -66,7 +66,7 @@ def test_slowest_rank_counts_from_a_common_start(monkeypatch):
 
 
 def test_time_of_a_cpu_has_no_device_time():
-    """One rank alone keeps its own wall time."""
+    """A single rank has only its wall time."""
     watch = FakeWatch(cycle([7_000]))
     assert scaling.SlowestRank(watch, World(), torch.device("cpu")).time(watch.run) == (7_000, None)
 
@@ -75,7 +75,7 @@ def test_time_of_a_cpu_has_no_device_time():
     ("other", "error"), [([1.0, 0.0], 0.0), ([1.0, 0.25], 0.25), ([1.0, -0.0], float("inf")), (None, 0.0)]
 )
 def test_ranks_are_compared_to_the_bit(other, error):
-    """A quarter more is an error of 0.25, the other zero an infinite one; who is not the first sees nothing."""
+    """A quarter more is an error of 0.25, a zero an infinite one."""
     ours = torch.tensor([1.0, 0.0])
 
     class Two(World):
@@ -102,7 +102,7 @@ def test_ranks_are_compared_to_the_bit(other, error):
     ],
 )
 def test_each_rank_needs_a_gpu(n_gpus, n_ranks, why, monkeypatch):
-    """Too few are a skip with the reason, before a process is started; enough are the work of all of them."""
+    """Too few skip with a reason before any process starts."""
     monkeypatch.setattr(pycuda_driver.PyCudaBackend, "availability", lambda backend: Availability(True))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     monkeypatch.setattr(distributed_training, "launch", lambda *_, **__: pytest.fail("started"))
@@ -119,7 +119,7 @@ def test_each_rank_needs_a_gpu(n_gpus, n_ranks, why, monkeypatch):
 
 
 def curve(rates: dict[int, float], backend: str = "pycuda", threads: int | None = None, run_id: str = "run") -> list:
-    """Return the records of so many steps a second in so many ranks."""
+    """Return records of rates (steps/s) in numbers of ranks."""
     return [
         record(
             case="scaling",
@@ -133,14 +133,14 @@ def curve(rates: dict[int, float], backend: str = "pycuda", threads: int | None 
 
 
 def test_efficiency_is_the_share_of_as_many_times_one():
-    """Rates of 100, 180 and 300 in 1, 2 and 4 ranks give 1, 0.9 and 0.75; without one rank of the run there is none."""
+    """100, 180 and 300 in 1, 2 and 4 ranks give 1, 0.9 and 0.75."""
     found = [*curve({1: 100.0, 2: 180.0, 4: 300.0}), *curve({2: 50.0}, run_id="other")]
     efficiency = efficiencies(found)
     assert [efficiency.get(id(each)) for each in found] == [1.0, 0.9, 0.75, None]
 
 
 def test_figure_is_drawn_with_its_labels():
-    """On paper the percentages stand beside the dots, and the ticks are the numbers of ranks; one rank is no figure."""
+    """Percentages are next to dots, and ticks are rank counts."""
     both = curve({1: 100.0, 2: 180.0, 4: 300.0}) + curve({1: 50.0, 2: 75.0, 4: 125.0}, "numba")
     figure = plots.paint(scaling_chart(both))
     (axes,) = figure.axes

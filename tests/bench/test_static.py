@@ -1,4 +1,4 @@
-"""Machine code without a GPU: what is read of it, its loops, its occupancy, and that two readings are equal."""
+"""Machine code without a GPU: reading, loops, occupancy, repeatable results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTEXT = Context("a run", "default", {}, {}, "")
 
 
 def code(*lines: str) -> list[Instruction]:
-    """Return instructions, with the loops that they are in; ``@`` before one says that it is predicated."""
+    """Return instructions with their loops; ``@`` marks predicated ones."""
     split = [line.removeprefix("@").partition(" ") for line in lines]
     plain = [
         Instruction(opcode, operands, line.startswith("@"))
@@ -54,13 +54,13 @@ LOOPS = (
 
 
 def test_loops_are_counted_and_padding_is_not():
-    """An instruction is in as many loops as have an edge back to a block that every way to it leads through."""
+    """A loop is an edge back to a block that dominates the edge's source."""
     found = code(*LOOPS)
     assert [each.depth for each in found] == [0, 0, 1, 2, 2, 1, 1, 1, 0, 0]
 
 
 def test_branches_halve_the_share_of_passes():
-    """Within an if it is a half, within two a quarter, behind them all; a predicate halves it, and a loop does not."""
+    """An if halves the share; a predicate halves it, a loop does not."""
     nested = code(
         "@BRA 0x60",
         "FADD R1,R1,R2",
@@ -76,7 +76,7 @@ def test_branches_halve_the_share_of_passes():
 
 
 def test_a_block_that_was_put_out_of_line_is_no_loop():
-    """A jump back is a loop only if its target comes first on every way; compilers put rare blocks at the end."""
+    """A jump back is a loop only if its target dominates it."""
     found = code("@BRA 0x30", "FADD R1,R1,R2", "EXIT", "FMUL R1,R1,R1", "BRA 0x10")
     assert [each.depth for each in found] == [0] * 5
 
@@ -92,18 +92,18 @@ def test_a_block_that_was_put_out_of_line_is_no_loop():
     ],
 )  # fmt: skip
 def test_each_opcode_takes_one_pipe(opcode, pipe):
-    """Modifiers and the numbers behind a name do not matter; what is not known is counted apart."""
+    """Modifiers and number suffixes do not matter; unknown opcodes are counted apart."""
     assert pipe_of(Instruction(opcode, "", False)) == pipe
 
 
 def test_width_of_a_memory_instruction():
-    """A modifier says how many bytes; none means a word."""
+    """A modifier gives the bytes; without one it is a word."""
     words = {"LDG.E": 4, "LDG.E.64": 8, "STS.128": 16, "LDS.U8": 1, "LDG.E.U16.CONSTANT": 2}
     assert {opcode: width_of(Instruction(opcode, "", False)) for opcode in words} == words
 
 
 def test_shapes_ignore_order_and_registers_but_no_number():
-    """Other registers, another order and another place of an argument are the same shapes; another stride is not."""
+    """Registers, order and argument places do not matter; another stride does."""
     one = code("IMAD R1,R2,0x80,R3", "LDG.E R4,desc[UR4][R6.64+0x10]", "FADD R1,R1,c[0x0][0x210]")
     two = code("FADD R9,R9,c[0x0][0x218]", "IMAD R7,R8,0x80,R9", "LDG.E R5,desc[UR8][R2.64+0x10]")
     far = code("IMAD R1,R2,0x84,R3", "LDG.E R4,desc[UR4][R6.64+0x10]", "FADD R1,R1,c[0x0][0x210]")
@@ -116,7 +116,7 @@ def test_shapes_ignore_order_and_registers_but_no_number():
     "other", ["LEA R1,R2,R3,0x7", "SHF.L.U32 R1,R2,0x7,RZ", "IMAD.SHL.U32 R1,R2,0x80,RZ", "IMAD.WIDE R2,R5,0x80,R2"]
 )
 def test_stride_may_be_a_product_or_a_shift_any_number_of_times(other):
-    """Addresses are the same, however a compiler multiplies; a sum, and a copy of a number, multiply by nothing."""
+    """Addresses are equal however a compiler multiplies; sums and copies do not."""
     load = "LDG.E R4,desc[UR4][R6.64+0x10]"
     none = ("IMAD.MOV.U32 R1,RZ,RZ,0x5", "IMAD.IADD R1,R2,0x1,R3", "IADD3 R1,R2,0x40,RZ")
     assert access_hash(code("IMAD R1,R2,0x80,R3", load)) == access_hash(code(other, other, load, *none))
@@ -136,7 +136,7 @@ def test_stride_may_be_a_product_or_a_shift_any_number_of_times(other):
     ],
 )
 def test_occupancy(arch, threads, registers, shared, warps, limit):
-    """A multiprocessor holds whole blocks, as many as its scarcest resource has room for."""
+    """A multiprocessor holds complete blocks, limited by its scarcest resource."""
     found = warps_at_once(CAPABILITIES[arch], threads=threads, registers=registers, shared_bytes=shared)
     assert found == (warps, limit)
 
@@ -146,13 +146,13 @@ def test_occupancy(arch, threads, registers, shared, warps, limit):
     [(100, 1), (396, 1), (397, 2 * 396 / 397), (500, 2 * 396 / 500), (792, 1), (793, 3 * 396 / 793)],
 )
 def test_wave_quantization(blocks, waves):
-    """132 multiprocessors with room for twelve warps run 396 blocks of four at once; the next make another wave."""
+    """132 multiprocessors of twelve warps run 396 four-warp blocks; more need a wave."""
     at_once = blocks_at_once(CAPABILITIES["sm_90"], threads=128, warps=12)
     assert wave_quantization(blocks, at_once) == pytest.approx(waves)
 
 
 def test_every_environment_is_looked_at_on_both_backends():
-    """Without options there is a program for each environment, and sizes are the user's where given."""
+    """By default each environment has a program; given sizes are the user's."""
     programs = chosen([], [], None, None, {})
     assert {(each["name"], each["backend"]) for each in programs} >= {(n, b) for n in ENVS for b in BACKENDS}
     (one,) = chosen(["rice"], ["numba"], 7, 5, {})
@@ -160,7 +160,7 @@ def test_every_environment_is_looked_at_on_both_backends():
 
 
 def test_a_file_that_is_no_cubin_is_refused(tmp_path):
-    """What is read is checked before it is believed."""
+    """The content is checked before use."""
     path = tmp_path / "a.cubin"
     path.write_bytes(b"#!/bin/sh")
     with pytest.raises(cubin.CubinError, match="must be an ELF-64 file"):
@@ -168,7 +168,7 @@ def test_a_file_that_is_no_cubin_is_refused(tmp_path):
 
 
 def test_without_a_disassembler_the_error_names_the_package(monkeypatch):
-    """Who has none is told what to install."""
+    """The error names the package to install."""
     monkeypatch.setattr(sass.sys, "path", [])
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(CompareError, match=r"needs nvdisasm.*warpdrive-min\[static\]"):
@@ -176,7 +176,7 @@ def test_without_a_disassembler_the_error_names_the_package(monkeypatch):
 
 
 def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
-    """Each program has its records, also if what compiles it is killed; the next one gets a new process."""
+    """A killed compiler fails its program alone; a new process follows."""
     probe = tmp_path / "probe.py"
     probe.write_text(
         "import json, sys\n"
@@ -200,7 +200,7 @@ def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
 
 
 def kernel(name: str = "step", notes: dict[str, object] | None = None, **metrics: float) -> Record:
-    """Return the record of a kernel; what is not given is as in all others."""
+    """Return a kernel's record, with defaults for missing fields."""
     usual = dict.fromkeys((metric for names in verdict.COSTS.values() for metric in names), 100.0)
     told = {
         "code": "c",
@@ -226,7 +226,7 @@ def kernel(name: str = "step", notes: dict[str, object] | None = None, **metrics
 
 
 OTHER: dict[str, object] = {"code": "d", "shape": "t"}
-"""Notes of machine code that has other instructions."""
+"""Notes of machine code with other instructions."""
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ OTHER: dict[str, object] = {"code": "d", "shape": "t"}
     ],
 )
 def test_each_verdict_has_its_rule_and_exit_code(now, outcome, code, says, tmp_path):
-    """Exit codes are the timing gate's; one kernel that is worse fails the gate, whatever others are."""
+    """Exit codes are the timing gate's; one worse kernel fails the gate."""
     report = static_report(tmp_path, [kernel(), kernel("draw")], [now, kernel("draw")])
     assert [row.verdict for row in report.rows if row.subject.startswith("cartpole step")] == [outcome]
     (row,) = (row for row in report.rows if row.subject.startswith("cartpole step"))
@@ -265,7 +265,7 @@ def test_local_memory_that_was_not_there_is_new(tmp_path):
 
 
 def test_kernels_on_one_side_and_other_compilers_have_their_codes(tmp_path):
-    """As in the timing gate: 3 for another set of points, 4 for what cannot be compared, 5 for what is broken."""
+    """As in the timing gate: 3, 4 and 5 for set, comparison and breakage."""
     assert static_report(tmp_path, [kernel()], [kernel(), kernel("reset")]).code is Code.NOTHING
     other = kernel(notes={"compiler": "nvrtc 12"})
     assert static_report(tmp_path, [kernel()], [other]).code is Code.NOT_COMPARABLE
@@ -273,7 +273,7 @@ def test_kernels_on_one_side_and_other_compilers_have_their_codes(tmp_path):
     broken = Record.of(MACHINE_CODE, point, CONTEXT, started=StartTime(), status="failed", reason="no such type")
     report = static_report(tmp_path, [kernel()], [broken])
     assert report.code is Code.BROKEN
-    assert [kind for kind, _ in report.problems] == ["broken"]  # not "changed" too: it says what to do
+    assert [kind for kind, _ in report.problems] == ["broken"]  # not "changed" too: it has a remedy
 
 
 def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
@@ -292,7 +292,7 @@ def static_report(tmp_path, before: list[Record], now: list[Record]) -> Report:
 
 
 def test_compiled_code_is_kept_by_what_its_headers_say(tmp_path, monkeypatch):
-    """Wherever a checkout lies its compiled files are the same, and others once a header of the core has changed."""
+    """Compiled files are equal in any checkout, until a core header changes."""
     kept = []
     monkeypatch.setattr(probe, "cached", lambda key, suffix, make: kept.append(key))
     for folder, more in (("a", ""), ("b", ""), ("b", "// changed")):
@@ -307,7 +307,7 @@ def test_compiled_code_is_kept_by_what_its_headers_say(tmp_path, monkeypatch):
 
 
 def has_tools() -> bool:
-    """Tell whether machine code can be made and read here."""
+    """Return true if machine code can be compiled and read here."""
     try:
         sass.nvdisasm()
     except CompareError:
@@ -320,9 +320,9 @@ needs_tools = pytest.mark.skipif(not has_tools(), reason="found no CUDA compiler
 
 @needs_tools
 def test_kernels_are_read_twice_alike(tmp_path, monkeypatch):
-    """Machine code is whole, has what its source says, and two runs give the same but for their time.
+    """Machine code is complete; two runs differ only in time.
 
-    A module of a user's is found where the command runs, and `envs` there does not hide those of the checkout.
+    A user's module is found in the working folder; `envs` there does not hide the checkout's.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "envs.py").write_text("")

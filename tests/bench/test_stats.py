@@ -1,4 +1,4 @@
-"""Ratios, tests and their corrections: against tables, by hand, and at their nominal rates."""
+"""Ratios, tests and corrections: against tables, by hand, at their nominal rates."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bench.core.stats import (
 
 
 def paired_ratio(a, b) -> Ratio:
-    """Return the ratio of two sides whose times belong together one by one."""
+    """Return the ratio of two paired sides."""
     return Ratio.of_logs(log_ratios(a, b), between_processes=False)
 
 
 def closed_form_cdf(t: float, dof: int) -> float:
-    """Return Student's distribution by Abramowitz and Stegun 1964, equations 26.7.3 and 26.7.4: whole degrees."""
+    """Return Student's distribution by Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     angle = math.atan(t / math.sqrt(dof))
     odd, square = dof % 2, math.cos(angle) ** 2
     term = total = math.cos(angle) if odd else 1.0
@@ -42,7 +42,7 @@ def closed_form_cdf(t: float, dof: int) -> float:
 
 @pytest.mark.parametrize("dof", [1, 2, 3, 4, 9, 10, 30, 47, 100])
 def test_student_is_its_closed_form(dof):
-    """Probabilities and quantiles agree with the sums over whole degrees of freedom within 2e-14."""
+    """Probabilities and quantiles agree with the closed form's sums within 2e-14."""
     for t in np.linspace(-12, 12, 49):
         assert abs(student_cdf(t, dof) - closed_form_cdf(t, dof)) <= 2e-14
     for probability in (0.6, 0.9, 0.975, 0.995):
@@ -53,14 +53,14 @@ def test_student_is_its_closed_form(dof):
     ("dof", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (10, 2.228), (30, 2.042)]
 )
 def test_student_quantiles_are_those_of_the_tables(dof, t):
-    """The two-sided 95 % points of Student's t, to the three decimals that tables print."""
+    """The two-sided 95 % points of Student's t, to three decimals."""
     assert student_quantile(0.975, dof) == pytest.approx(t, abs=5e-4)
     assert student_cdf(-t, dof) == pytest.approx(0.025, abs=1e-4)
     assert student_cdf(0.0, dof) == 0.5
 
 
 def test_paired_ratio_by_hand():
-    """Ratios of 2 and 8 have the geometric mean 4 and, with one degree of freedom, an interval of a factor 2^12.7."""
+    """Ratios 2 and 8 have geometric mean 4 and an interval factor 2^12.7."""
     got = paired_ratio([1.0, 10.0], [2.0, 80.0])
     assert got.value == pytest.approx(4)
     assert got.error == pytest.approx(math.log(2))
@@ -77,13 +77,13 @@ def test_paired_ratio_refuses_sides_that_do_not_pair():
 
 
 def test_p_of_pairs_without_scatter_is_decided():
-    """Where all pairs have one ratio, it is above what is less, not above what is more, and undecided at itself."""
+    """A constant ratio is above smaller ones, not above larger, undecided at itself."""
     a, b = [1.0, 2.0, 4.0], [2.0, 4.0, 8.0]
     assert [paired_ratio(a, b).p_over(over) for over in (1.9, 2.0, 2.1)] == [0.0, 0.5, 1.0]
 
 
 def test_unpaired_ratio_by_hand():
-    """Medians 1 and 2, intervals of 0.8 to 1.25 and 1.6 to 2.5: on the log scale the halves add in quadrature."""
+    """Medians 1 and 2, intervals 0.8-1.25 and 1.6-2.5 add in quadrature (log scale)."""
     a, b = [0.8, 0.8, 1.0, 1.0, 1.25, 1.25], [1.6, 1.6, 2.0, 2.0, 2.5, 2.5]
     got = unpaired_ratio(a, b)
     half = math.sqrt(2) * math.log(1.25)
@@ -93,7 +93,7 @@ def test_unpaired_ratio_by_hand():
 
 
 def test_ratio_says_whether_it_holds_what_differs_between_processes():
-    """Its interval is the same; only the mark tells rounds from turns, and stays when noise is added."""
+    """Only a mark separates rounds from interleaved runs; the interval is equal."""
     rounds = Ratio.of_logs([0.1, 0.2, 0.3], between_processes=True)
     assert rounds.dof == 2
     assert rounds.widened(0.01, 5).between_processes
@@ -103,7 +103,7 @@ def test_ratio_says_whether_it_holds_what_differs_between_processes():
 
 
 def test_unpaired_p_by_hand():
-    """Of 3 and 3 samples that do not overlap U is 9: (9 - 4.5 - 0.5) / sqrt(9 * 7 / 12) = 1.746, p = 0.0404."""
+    """Two disjoint samples of 3: U = 9, 4 / sqrt(9 * 7 / 12) = 1.746, p = 0.0404."""
     assert unpaired_p([1, 2, 3], [4, 5, 6]) == pytest.approx(0.0404, abs=1e-4)
     assert unpaired_p([4, 5, 6], [1, 2, 3]) > 0.95
     assert unpaired_p([1, 2, 3], [4, 5, 6], over=10) > 0.95
@@ -111,20 +111,20 @@ def test_unpaired_p_by_hand():
 
 
 def test_unpaired_p_counts_ties_as_halves():
-    """Of 2 and 2 samples one pair is tied: U = 3.5, and the variance is 4 / 12 * (5 - (8 - 2) / 12) = 1.5."""
+    """Two samples of 2, one tie: U = 3.5, variance 4 / 12 * (5 - (8 - 2) / 12) = 1.5."""
     want = 1 - 0.5 * (1 + math.erf((3.5 - 2 - 0.5) / math.sqrt(1.5) / math.sqrt(2)))
     assert unpaired_p([1, 2], [2, 3]) == pytest.approx(want)
 
 
 def test_holm_by_hand():
-    """0.01, 0.04, 0.03 and 0.005: 4 * 0.005, 3 * 0.01, 2 * 0.03, and the last no smaller than the one before."""
+    """0.01, 0.04, 0.03, 0.005: 4 * 0.005, 3 * 0.01, 2 * 0.03, ascending."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
-    """Of 400 experiments with 5 % noise and a true ratio of 1.1, at least 92 % of the intervals hold it."""
+    """At 5 % noise at least 92 % of 400 intervals hold the true ratio."""
     random = np.random.default_rng(0)
     held = {paired_ratio: 0, unpaired_ratio: 0}
     for _ in range(400):
@@ -138,7 +138,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 
 @pytest.mark.parametrize("dof", [None, 9])
 def test_smallest_detectable_effect_is_found_four_times_in_five(dof):
-    """A slow-down of that size, in averages of 4 ratios of 2 % noise, is significant in 80 % of 2,000 experiments."""
+    """80 % of 2,000 experiments (4 ratios, 2 % noise) detect that slow-down."""
     size = smallest_detectable(0.02, 4, dof)
     random = np.random.default_rng(1)
     means = random.normal(math.log1p(size), 0.01, 2_000)
@@ -162,14 +162,14 @@ def test_widened_ratio_adds_noise_in_quadrature():
 
 
 def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
-    """Of five values the middle three count, of four the middle two, of three all."""
+    """The middle three of five values count, two of four, three of three."""
     assert interquartile_mean(np.array([100.0, 1.0, 2.0, 3.0, -50.0])) == 2
     assert interquartile_mean(np.array([9.0, 1.0, 3.0, -7.0])) == 2
     assert interquartile_mean(np.array([0.0, 1.0, 5.0])) == 2
 
 
 def test_band_of_equal_runs_has_no_width_and_others_hold_the_mean():
-    """Where all seeds agree so do all resamples; where they differ the interval is around the mean."""
+    """Equal seeds give equal resamples; otherwise the interval surrounds the mean."""
     values = np.stack([np.full(5, 3.0), np.array([1.0, 2.0, 3.0, 4.0, 5.0])], axis=1)
     low, high = interquartile_band(values)
     assert (low[0], high[0]) == (3, 3)
@@ -177,7 +177,7 @@ def test_band_of_equal_runs_has_no_width_and_others_hold_the_mean():
 
 
 def test_noise_that_is_known_twice_is_pooled_by_hand():
-    """Errors of 1 % with 3 degrees of freedom and 2 % with 12: their mean square, with 15."""
+    """1 % (3 degrees) and 2 % (12) give their mean square, 15 degrees."""
     own = Ratio(1.0, 0.9, 1.1, error=0.01, dof=3, between_processes=True)
     got = own.pooled(0.02, 12)
     error = math.sqrt((3 * 0.01**2 + 12 * 0.02**2) / 15)
@@ -187,7 +187,7 @@ def test_noise_that_is_known_twice_is_pooled_by_hand():
 
 
 def test_noise_beyond_the_known_one_counts_alone():
-    """Rounds that scatter ten times as far as the calibrated ones are not pooled with them."""
+    """Rounds that scatter ten times as far as the calibrated ones are not pooled."""
     own = Ratio(1.0, 0.9, 1.1, error=0.1, dof=3, between_processes=True)
     assert own.pooled(0.01, 12) == own
     assert own.pooled(0.0, 12) == own

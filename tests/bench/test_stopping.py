@@ -1,4 +1,4 @@
-"""Commands that are killed or stopped lose nothing that was finished, say how to go on, and leave nothing else."""
+"""Killed or stopped commands keep finished work, explain resuming, leave no trash."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes 
     ],
 )
 def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, monkeypatch):
-    """Whole lines are counted; a command that goes on as it is gets no more words."""
+    """Complete lines are counted; a command that resumes unchanged gets no more words."""
     file = tmp_path / "records.jsonl"
     monkeypatch.setattr(sys, "argv", ["bench", *given])
     kept = SavedFiles() if words == "nothing" else SavedFiles([file, tmp_path / "none.jsonl"], words)
@@ -42,7 +42,7 @@ def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, m
 @linux
 @pytest.mark.parametrize("number", SIGNALS)
 def test_command_is_stopped_while_it_imports(number, tmp_path):
-    """There is nothing to clean up, and no traceback of an import."""
+    """Nothing needs a clean-up, and no import prints a traceback."""
     attack = Attack(tmp_path, ["run", "--help"])
     pid = attack.start()
     attack.wait_for(lambda: b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes())
@@ -53,7 +53,7 @@ def test_command_is_stopped_while_it_imports(number, tmp_path):
 
 @linux
 def test_commands_that_are_killed_and_stopped_lose_and_leave_nothing():
-    """A sweep and training: each goes on where the attack before left it, and ends with all of its points."""
+    """A sweep and training resume after each attack, and end with all points."""
     commands = {"run": 3, "train": 30}
     assert {each["command"]: each["records"] for each in _attacked(2, *commands)} == commands
 
@@ -62,14 +62,14 @@ def test_commands_that_are_killed_and_stopped_lose_and_leave_nothing():
 @pytest.mark.nightly
 @pytest.mark.parametrize("command", ["run", "run-at-once", "publish", "publish-points", "train", "train-ranks"])
 def test_commands_that_are_killed_fifty_times_lose_nothing(command):
-    """Three hundred in all; training ends with the bits of a run that nobody killed."""
+    """Three hundred kills in all; training ends with an undisturbed run's bits."""
     (attacked,) = _attacked(50, command)
     assert sum(attacked["ended_by"].values()) == 50
 
 
 def _attacked(n: int, *commands: str) -> list[dict]:
     signals = ("SIGKILL", "SIGINT", "SIGTERM", "SIGHUP")
-    with tempfile.TemporaryDirectory() as folder:  # not pytest's, for paths of sockets must be short
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's: paths of sockets must be short
         attack = [sys.executable, "-m", "tests.bench.attack", "--forked", folder, str(n), *signals]
         done = subprocess.run([*attack, "--", *commands], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Sweeps: every point ends as a record, whatever becomes of it."""
+"""Sweeps: every point ends as a record, whatever happens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def jobs_of(fake):
 
 
 def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
-    """A point that raises and one that cannot run are recorded with their reasons; the others are measured."""
+    """A raising and a skipped point are recorded with reasons; others are measured."""
 
     def setup(point):
         if point["index"] == 0:
@@ -59,7 +59,7 @@ def test_failing_and_skipped_points_do_not_end_the_sweep(context, tmp_path):
 
 @pytest.mark.parametrize("wrong_at", [0, 1])
 def test_wrong_point_fails_before_or_after_its_timing(context, tmp_path, wrong_at):
-    """A point whose check fails is no evidence, also when it went wrong only while it was timed."""
+    """A point that fails a check, even during timing only, is no evidence."""
     checks = iter([index != wrong_at for index in range(2)])
     fake = case(lambda point: timed(some_work, check=lambda: Check(next(checks), 0.5, "by hand", "off by 0.5")), 1)
     (record,) = run(jobs_of(fake), context, tmp_path / "r.jsonl", in_this_process)
@@ -95,7 +95,7 @@ def test_resumed_sweep_runs_what_is_missing(context, tmp_path):
 
 
 def test_filters_keep_the_named_values():
-    """A filter keeps the points with one of its values; an axis that a case lacks drops the case."""
+    """A filter selects points by value; a case without the axis is dropped."""
     found = jobs("full", ["env=cartpole", "backend=host", "n_envs=1", "n_envs=100"])
     assert {(job.point["env"], job.point["backend"], job.point["n_envs"]) for job in found} == {
         ("cartpole", "host", 1),
@@ -115,7 +115,7 @@ def cartpoles(tmp_path_factory):
 
 
 def test_points_without_an_axis_are_chosen_by_absent():
-    """The word is known for every axis, and a wrong value is told of it."""
+    """The word works for every axis; errors for wrong values mention it."""
     require_known(["population=absent", "exact=True"])
     assert {job.point.get("population") for job in jobs("full", ["case=learn", "population=absent"])} == {None}
     with pytest.raises(typer.BadParameter, match=r"population=7: unknown \(known: 256, 1024, absent\)"):
@@ -123,7 +123,7 @@ def test_points_without_an_axis_are_chosen_by_absent():
 
 
 def test_speed_up_is_over_numpy_of_the_same_point(cartpoles):
-    """The table divides by the NumPy record of the same environment and size, and names its threads."""
+    """The table divides by the NumPy record of equal size, and names its threads."""
     numpy, host = (each.metrics["env_steps_per_s"].value for each in cartpoles)
     text = shown(cartpoles)
     assert "oracle (NumPy, 1 thread)" in text
@@ -131,14 +131,14 @@ def test_speed_up_is_over_numpy_of_the_same_point(cartpoles):
 
 
 def shown(records) -> str:
-    """Return what the table prints."""
+    """Return the printed table."""
     console = Console(width=250, file=io.StringIO())
     documents.show(records, console)
     return console.file.getvalue()
 
 
 def test_training_is_shown_over_the_reference():
-    """Twice WarpDrive's rate on its own point reads 2; where WarpDrive does not run that is said."""
+    """Twice WarpDrive's rate is 2; a missing WarpDrive is noted."""
     small, crowd = ANCHORS[0], next(each for each in ANCHORS if each.env_steps_per_s is None)
     split = {"rollout_s": 1.0, "update_s": 3.0}
     records = [
@@ -156,7 +156,7 @@ def test_training_is_shown_over_the_reference():
 
 
 def test_command_line_sweeps_records_and_draws(tmp_path):
-    """`run` writes records, and figures beside them, and prints a table, a line for each, and what smoke is for."""
+    """`run` writes records and figures, prints a table, lines and smoke's purpose."""
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--backend", "pycuda")
     said = bench("run", "--preset", "smoke", *where, "--out", tmp_path)
     assert "x oracle (NumPy, 1 thread)" in said

@@ -1,4 +1,4 @@
-"""Rollouts and training: shipped runs in other sizes, held against a twin to the bit."""
+"""Rollouts and training: shipped runs in other sizes, bit by bit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trainer():
 
 
 def test_run_is_one_iteration_of_the_trainer():
-    """A run does as many steps as it declares, and its parts took time; without a graph no capture did."""
+    """A run does its declared steps; only a graph has capture time."""
     workload = train.train(point())
     assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
     trainer = workload.run.__self__
@@ -46,7 +46,7 @@ def test_run_is_one_iteration_of_the_trainer():
 
 
 def test_twin_is_made_after_the_timing_alone():
-    """The check before has none, for another trainer would slow the timing down; the one after it has, if asked for."""
+    """The check before has none, as another trainer would slow timing."""
     points = []
     check = iterations.twin_check(point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]})
     own = Check(passed=True, max_error=0.0, oracle="itself", detail="moved")
@@ -74,7 +74,7 @@ def test_twin_is_made_after_the_timing_alone():
     ],
 )
 def test_training_that_is_wrong_is_refused(after, error, is_right):
-    """Weights must move, stay finite, and be those of the twin to the bit."""
+    """Weights must move, stay finite, and be bit-identical to the reference's."""
 
     class Moved:
         weight = torch.tensor([1.0, 2.0])
@@ -91,7 +91,7 @@ def test_training_that_is_wrong_is_refused(after, error, is_right):
 
 
 def test_weights_that_are_not_finite_are_refused():
-    """A network that has become NaN ends the check with an error."""
+    """NaN weights end the check with an error."""
     broken = WatchedTrainer("cartpole", trainers.settings(point()))
     with torch.no_grad():
         next(broken.groups["shared"].acting.parameters()).fill_(float("nan"))
@@ -109,7 +109,7 @@ def test_weights_that_are_not_finite_are_refused():
     ],
 )
 def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
-    """Minibatches, a replay buffer and two policies too give the same weights on both backends of the CPU."""
+    """Minibatches, replay buffer, two policies: equal weights on both CPU backends."""
     of_both = point(env=env, n_agents=n_agents, network=network) | {"algorithm": algorithm}
     check = iterations.twin_check(of_both, iterations.learned)()
     assert check.passed, check
@@ -120,7 +120,7 @@ def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_exact_training_is_held_against_that_of_a_cpu(backend):
-    """On a GPU as on a CPU: the twin of exact training is on `host`; each exact point stands beside one that is not."""
+    """The reference is `host`; each exact point has an inexact counterpart."""
     exact = {**point(backend, mode="eager"), "algorithm": "PPO", "exact": True}
     workload = train.train(exact)
     after = workload.check_after()
@@ -140,7 +140,7 @@ def test_exact_training_is_held_against_that_of_a_cpu(backend):
     [("pendulum", 1, "DDPG"), ("tag_continuous", 22, "PPO")],
 )
 def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, backend):
-    """From the same weights, moments, memories, environments and random counters the same is played and learned."""
+    """The same weights, environments and random counters give the same learning."""
     of_env = point(backend, env, n_agents) | {"algorithm": algorithm}
     trainer = WatchedTrainer(env, trainers.settings(of_env), exact=True)
     trainer.iterate_times(2)  # captured, where there are graphs
@@ -158,7 +158,7 @@ def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, b
 
 
 def test_only_the_first_rollout_of_a_trainer_is_checked(monkeypatch):
-    """Timed blocks start from a snapshot; the check of a first rollout would be timed in each."""
+    """Timed blocks start from a snapshot; each would time a first rollout's check."""
     trainer, checked = WatchedTrainer("cartpole", trainers.settings(point())), []
     whole = trainer.check.nothing_written
     monkeypatch.setattr(trainer.check, "nothing_written", lambda: checked.append(trainer.iteration) or whole())
@@ -175,7 +175,7 @@ def test_only_the_first_rollout_of_a_trainer_is_checked(monkeypatch):
 
 
 def test_settings_are_the_shipped_ones_in_other_sizes():
-    """What the axes do not say is as the run config says it."""
+    """Settings that are no axis come from the run config."""
     config = RunConfig.from_dict(trainers.settings(point(network="256-256")))
     own, want = config.policy["shared"], shipped("cartpole", "").policy["shared"]
     assert (own.lr, own.entropy_coeff, own.gamma) == (want.lr, want.entropy_coeff, want.gamma)
@@ -184,7 +184,7 @@ def test_settings_are_the_shipped_ones_in_other_sizes():
 
 
 def test_large_points_go_on_learning():
-    """A learning rate that the shipped run has lowered to zero within one iteration of the point stays as it begins."""
+    """The rate keeps its first value if the schedule would end at once."""
     point = training_point("cartpole", "host", 65_536, 1, 128, algorithm="PPO", network="64-64 separate tanh")
     *_, (ended, last) = shipped("cartpole", "_ppo").policy["shared"].lr
     assert last == 0
@@ -194,7 +194,7 @@ def test_large_points_go_on_learning():
 
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
-    """Where others were measured, our run config is whole, of their sizes, and finds their figure again."""
+    """Each size measured elsewhere has our run, with a comparable figure."""
     ours = training_point(backend="pycuda", **each.axes)
     config = RunConfig.from_dict(trainers.settings(ours))
     assert config.trainer.train_batch_size == each.n_envs * each.n_steps
@@ -208,14 +208,14 @@ def test_point_of_every_reference_is_a_run(each):
 
 
 def test_least_operations_are_those_of_the_weights(trainer):
-    """A row meets each weight once to act, twice to learn."""
+    """A row uses each weight once to act, twice to learn."""
     assert iterations.least_ops(trainer) == 32 * WEIGHTS * 3
     assert iterations.least_ops(trainer, learns=False) == 32 * WEIGHTS
     assert iterations.least_bytes(trainer) == 32 * (trainer.wrapper.env.bytes_per_step + 2 * 4 * 4)
 
 
 def test_what_all_agents_see_counts_once():
-    """Bytes and products of the first layer are those of one of Tag GridWorld's five rows, which differ by a mark."""
+    """Bytes and products of layer one are one row's; the five differ by a mark."""
     shared = WatchedTrainer("tag_gridworld", trainers.settings(point(env="tag_gridworld", n_agents=5)))
     n_first, n_others = 32 * 21, 32 * 32 + 32 * 5 + 32
     assert iterations.least_ops(shared, learns=False) == 32 * (n_first + 5 * n_others)
@@ -232,7 +232,7 @@ def test_what_all_agents_see_counts_once():
     ids=["right", "a step less", "no step", "no rewards"],
 )
 def test_rollout_is_whole_and_finite(n_played, rewards, is_right):
-    """However fast it is: seven of eight steps are no rollout, nor is one without rewards."""
+    """However fast: seven of eight steps, or no rewards, are no rollout."""
     trainer = trainers.player(point())
     data = trainer.wrapper.cuda_data_manager
 

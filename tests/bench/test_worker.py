@@ -1,4 +1,4 @@
-"""Points in processes of their own: what comes back, what a death leaves behind, and who ends with whom."""
+"""Points in own processes: results, deaths, and processes that end together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Crashing:
-    """A server that ends its process in the way that it is asked to."""
+    """Server that ends its process in the requested way."""
 
     def ask(self, method, **arguments):
         if method == "signal":
@@ -56,13 +56,13 @@ def smoke_job(backend="cpu"):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Let the CPU pass for a GPU, so that its points get processes of their own, which start with this environment."""
+    """Make the CPU pass for a GPU, whose points start processes."""
     monkeypatch.setattr(local, "is_on_gpu", lambda _: True)
     monkeypatch.setattr(worker, "PROCESSES", multiprocessing.get_context("spawn"))
 
 
 def test_answers_come_from_another_process():
-    """Each worker has a process of its own, which goes on until it is let go."""
+    """Each worker has its own process, which runs until released."""
     pids = set()
     for number in range(2):
         with Copy(serve_crashing)() as one:
@@ -75,7 +75,7 @@ def test_answers_come_from_another_process():
 
 @pytest.mark.parametrize(("how", "told"), [("signal", "by signal 11"), ("exit", "with exit code 7")])
 def test_death_of_a_process_is_told(how, told):
-    """Its signal or exit code is in the error, and the next process is not touched."""
+    """The error has its signal or exit code; the next process is unaffected."""
     with Copy(serve_crashing)() as one, pytest.raises(WorkerError, match=f"died at {how} {told}") as caught:
         one.ask(how)
     assert caught.value.kind == "Died"
@@ -84,7 +84,7 @@ def test_death_of_a_process_is_told(how, told):
 
 
 def test_error_of_an_answer_keeps_its_kind():
-    """The name of the exception and its message come back, and the process goes on."""
+    """The exception's name and message are returned, and the process continues."""
     with Copy(serve_crashing)() as one:
         with pytest.raises(WorkerError, match=r"^ZeroDivisionError: planted$") as caught:
             one.ask("raise")
@@ -98,13 +98,13 @@ def test_error_of_an_answer_keeps_its_kind():
 
 
 def test_copies_have_touched_no_gpu():
-    """Else none of them could use one."""
+    """Otherwise none of them could use one."""
     with Copy(serve_crashing)() as one:
         assert one.ask("cuda")["seen"] == [False, False]
 
 
 def test_points_of_a_gpu_are_recorded_from_processes_of_their_own(as_on_a_gpu):
-    """One that its process does not know is recorded as failed; the record of the next is one of this machine."""
+    """An unknown point is recorded as failed; the next record is this machine's."""
     job, context = smoke_job(), Context.here("smoke", run_id="test")
     lost = Job(replace(job.case, name="no_such_case"), job.point)
     died, fine = run_points([lost, job], context)
@@ -131,7 +131,7 @@ Copy(serve_crashing)().ask("sleep", file=sys.argv[1])
 
 
 def test_process_ends_with_the_sweep_that_started_it(tmp_path):
-    """Who kills a sweep has the GPU free for the next one."""
+    """Killing a sweep frees the GPU for the next one."""
     file = tmp_path / "pid"
     sweep = subprocess.Popen(
         [sys.executable, "-c", SLEEPER, str(file)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
@@ -143,7 +143,7 @@ def test_process_ends_with_the_sweep_that_started_it(tmp_path):
 
 
 def is_alive(pid):
-    """Return whether a process runs."""
+    """Return true if a process runs."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -161,7 +161,7 @@ def wait_until(condition, limit_s=60):
 
 @pytest.mark.gpu
 def test_sweep_itself_has_no_context_on_the_gpu():
-    """What starts the processes would be another process on the GPU, and make each point contended."""
+    """The starting process would otherwise make each point contended."""
     code = (
         "import ctypes, json\n"
         "from bench.core.record import Context\n"
@@ -177,6 +177,6 @@ def test_sweep_itself_has_no_context_on_the_gpu():
 
 
 def test_what_the_fork_server_imports_leaves_cuda_alone():
-    """A question about GPUs, once asked there, keeps all copies from using CUDA."""
+    """An early query about GPUs in it would keep all copies from CUDA."""
     refuse = "import torch; torch.cuda.is_available = torch.cuda.device_count = lambda: 1 / 0"
     subprocess.run([sys.executable, "-c", f"{refuse}; import bench.process.local"], cwd=machine.ROOT, check=True)

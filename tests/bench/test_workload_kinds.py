@@ -49,7 +49,7 @@ def ranks(got: Measurement = REPORT) -> Ranks:
 
 @pytest.fixture
 def recorded(tmp_path, monkeypatch):
-    """Return what makes the record of a workload, and checks that it is read as it was written."""
+    """Return a function that makes a workload's record, and checks its round trip."""
     monkeypatch.setitem(PLANS, "smoke", Plan(n_starts=2))
 
     def record(workload) -> Record:
@@ -64,7 +64,7 @@ def recorded(tmp_path, monkeypatch):
 
 
 def test_record_of_what_is_run_once_has_its_curve(recorded):
-    """Its curve, figures and notes stand in the record."""
+    """The record has its curve, figures and notes."""
     record = recorded(once())
     assert record.is_evidence
     assert (record.curve, record.metrics) == (CURVE, FINAL)
@@ -74,7 +74,7 @@ def test_record_of_what_is_run_once_has_its_curve(recorded):
 
 
 def test_record_of_cold_starts_has_every_part(recorded):
-    """Two processes of 3 and 5 s: a median of 4 s within them, and no warm-up, roofline or telemetry."""
+    """Processes of 3 and 5 s have median 4 s, and no telemetry."""
     record = recorded(cold_start())
     assert record.is_evidence, record.reason
     total = record.metrics["total_s"]
@@ -87,7 +87,7 @@ def test_record_of_cold_starts_has_every_part(recorded):
 
 
 def test_record_has_what_ranks_measured(recorded):
-    """A median of 2 ms for 1,000 steps is half a million a second; samples, warm-up and notes are the ranks' own."""
+    """A median of 2 ms for 1,000 steps is half a million a second."""
     record = recorded(ranks())
     assert record.is_evidence, record.reason
     assert record.metrics["env_steps_per_s"].value == 5e5

@@ -1,4 +1,4 @@
-"""All workloads: their points, what they measure, and whether their checks find what is wrong."""
+"""All workloads: points, measurements, and checks that find errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PRESETS: tuple[Preset, ...] = ("smoke", "default", "full", "paper")
 
 
 def smoke_points():
-    """Return all smoke points, but of cases that train or start processes one on each device."""
+    """Return smoke points, except training cases and ones with a process per device."""
     for case in CASES.values():
         points = list(case.points("smoke"))
         if case.workload is Ranks:
@@ -48,13 +48,13 @@ def smoke_points():
         for point in points:
             marks = [pytest.mark.gpu] if point["backend"] in ON_GPU else []
             if point["backend"] == "numba" and (case.scope in ("rollout", "learn") or point.get("kept") == "last"):
-                marks.append(pytest.mark.nightly)  # compiled for long; `train`, and steps that are kept, are alike
+                marks.append(pytest.mark.nightly)  # long compilation; `train`, and stored steps, are alike
             yield pytest.param(case, point, id=point_name(case.name, point), marks=marks)
 
 
 @pytest.mark.parametrize(("case", "point"), list(smoke_points()))
 def test_smoke_point_is_measured_and_right(case, point):
-    """A point is right before and after it is measured, by the kind of workload that its case declares."""
+    """A point is right before and after its measurement."""
     workload = case.setup(point)
     assert type(workload) is case.workload
     got = workload.measure(TINY)
@@ -76,7 +76,7 @@ def test_smoke_point_is_measured_and_right(case, point):
 @pytest.mark.parametrize("backend", ["host", *(pytest.param(each, marks=pytest.mark.gpu) for each in ON_GPU)])
 @pytest.mark.parametrize(("env", "n_agents"), [("cartpole", 1), ("tag_continuous", 5)])
 def test_steps_go_on_from_a_snapshot_to_the_bit(env, n_agents, backend):
-    """What follows is the same each time, draws too, in whatever state the environments were meanwhile."""
+    """Continuations are bit-identical, draws included, from any state in between."""
     wrapper = environments.start_env(place(env, backend, 64, n_agents, exact=False), backend, 64)
     data, draw = wrapper.cuda_data_manager, random_policy(wrapper)
     steps = repeated(wrapper.backend, lambda: (draw(), wrapper.step()))
@@ -110,7 +110,7 @@ ON_HOST += [
 
 @pytest.mark.parametrize(("case", "point"), ON_HOST)
 def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
-    """However fast: where launches of a backend leave the arrays as they are, its points fail their checks."""
+    """A point with unchanged arrays after its launches fails its checks, however fast."""
     prepare, is_broken = HostKernel.prepare, False
 
     def breakable(*arguments):
@@ -128,7 +128,7 @@ def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
 
 
 def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
-    """The observations of 100 steps, and as many last ones, of which a byte more than there is, is too many."""
+    """100 steps' observations need one byte more than the GPU has."""
     wrapper = EnvWrapper(ENVS["cartpole"](), num_envs=3, env_backend="cpu", auto_reset=True)
     wrapper.reset()
     data = SimpleNamespace(device=torch.device("cuda"), tensor=wrapper.cuda_data_manager.tensor)
@@ -144,7 +144,7 @@ def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
 
 HEAVY = ("torch", "numpy", "envs", "warpdrive_min")
 LIGHT = ("warpdrive_min.constants", "warpdrive_min.errors")
-"""Modules that import no torch; `BACKENDS` of `warpdrive_min` has names and imports a backend on first use."""
+"""Modules without torch; `warpdrive_min.BACKENDS` imports backends on first use."""
 
 
 @pytest.mark.parametrize("file", sorted(Path(cases.__file__).parent.glob("*.py")), ids=lambda file: file.stem)
@@ -180,7 +180,7 @@ def test_run_configs_of_tasks_say_their_environments():
 @pytest.mark.parametrize("has_gpu", [True, False])
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_points_are_told_apart_by_their_axes(case, preset, has_gpu, monkeypatch):
-    """No point stands twice; beyond smoke there are all backends, and torch once on each device; pairs are points."""
+    """No duplicates; beyond smoke all backends, torch once a device; pairs are points."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     points = case.points(preset)
     places = {tuple(point.items()) for point in points}
@@ -213,7 +213,7 @@ def test_points_are_told_apart_by_their_axes(case, preset, has_gpu, monkeypatch)
     ],
 )
 def test_ratios_that_are_shown_have_pairs(case, base, other):
-    """Pairs have the base of a table or a figure first, and what it divides second."""
+    """A pair is the baseline of a table or figure, then the divided side."""
     assert any(
         base.items() <= first.items() and {**base, **other}.items() <= second.items()
         for first, second in CASES[case].pairs("full")
@@ -221,7 +221,7 @@ def test_ratios_that_are_shown_have_pairs(case, base, other):
 
 
 def test_ratios_that_are_claimed_have_pairs():
-    """Each claim about a ratio of timed points has its pair, so that it can be measured in turns."""
+    """Each claimed ratio of timed points has a pair, so it can be interleaved."""
     ratios = [claim.query for claim in CLAIMS if claim.query and claim.query.over]
     timed = [query for query in ratios if CASES[query.of.case].workload is Timed]
     assert timed
@@ -232,7 +232,7 @@ def test_ratios_that_are_claimed_have_pairs():
 
 @pytest.mark.parametrize("got", [{}, {"a": [0.0] * 3}, {"a": [0.0, float("nan")]}])
 def test_arrays_that_are_missing_or_not_numbers_differ(got):
-    """No name, another shape, and NaN are infinitely far off."""
+    """A missing name, another shape and NaN are infinitely far off."""
     assert errors({"a": torch.zeros(2)}, got) == {"a": float("inf")}
     assert errors({"a": torch.tensor([0.0, 6.0])}, {"a": [0.5, 0.5]}, {"a": 6.0}) == {"a": 0.5}
 
@@ -241,7 +241,7 @@ def test_arrays_that_are_missing_or_not_numbers_differ(got):
 
 
 def test_step_alone_draws_nothing(monkeypatch):
-    """Many steps take the actions of one draw; with draws there is one for each."""
+    """Many steps share the actions of one draw; with draws each has its own."""
     draws = []
     monkeypatch.setattr(stepping, "random_policy", lambda wrapper, seed: lambda: draws.append(seed))
     point = {"env": "cartpole", "backend": "host", "n_envs": 8, "n_agents": 1}
@@ -256,7 +256,7 @@ def test_step_alone_draws_nothing(monkeypatch):
 
 @pytest.mark.skipif(BACKENDS["host"].own_cores is None, reason="threads cannot be pinned here")
 def test_threads_of_the_compiled_baseline_have_cores_of_their_own():
-    """Each thread is kept on its core while a sample is taken, and on none after it; the record says which."""
+    """Threads are pinned during a sample, released after; the record lists the cores."""
     host, allowed, seen = BACKENDS["host"], os.sched_getaffinity(0), []
     workload = env_step.env_step({"env": "cartpole", "backend": "host", "n_envs": 300, "n_agents": 1})
 
@@ -286,7 +286,7 @@ def affinities() -> list[set[int]]:
 
 
 def test_all_scans_sum_up_to_the_end_of_the_episode():
-    """Nothing follows an end, and the value of what comes last follows the last step."""
+    """Nothing follows an end; the last step is followed by the final value."""
     played = Played(
         rewards=torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None, None],
         terminated=torch.zeros(4, 1, dtype=torch.int32),
@@ -305,7 +305,7 @@ def test_all_scans_sum_up_to_the_end_of_the_episode():
 
 @pytest.mark.parametrize("n_filled", [0, 3])
 def test_scan_that_fills_in_too_little_is_refused(monkeypatch, n_filled):
-    """Rows that are not written, whatever was there before, fail the point."""
+    """Unwritten rows fail the point, whatever they held before."""
 
     def lazy(backend, played):
         return lambda: played.returns[:n_filled].copy_(kernels.returns_in_float64(played)[:n_filled])
@@ -317,14 +317,14 @@ def test_scan_that_fills_in_too_little_is_refused(monkeypatch, n_filled):
 
 @pytest.mark.parametrize("wrong", [[0, 1, 2, 2] * 25, list(range(100))], ids=["twice", "always the same"])
 def test_shuffle_that_is_none_is_refused(monkeypatch, wrong):
-    """An index that comes twice fails the point, and so does a permutation that does not change."""
+    """A repeated index fails the point, as does a permutation that never changes."""
     monkeypatch.setattr(torch, "randperm", lambda n, out: out.copy_(torch.tensor(wrong)))
     point = {"implementation": "torch.randperm", "backend": "cpu", "n_indices": 100}
     assert not CASES["shuffle"].setup(point).check().passed
 
 
 def test_sampler_with_wrong_frequencies_is_refused(monkeypatch):
-    """Two actions of which only the first is drawn are many standard errors off."""
+    """Two actions, only the first drawn: many standard errors off."""
     monkeypatch.setattr(torch, "multinomial", lambda rows, n, out: out.zero_())
     point = {"implementation": "torch.multinomial", "backend": "cpu", "n_envs": 8, "n_agents": 1, "n_actions": 2}
     check = CASES["sampler"].setup(point).check()

@@ -1,4 +1,4 @@
-"""RICE with negotiation, whose masks change with each stage, and the oracle that every bridge is held against."""
+"""RICE with negotiation and changing masks, and the reference of every bridge."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ N_REGIONS = 3
 
 
 def negotiating() -> Rice:
-    """Return three regions that negotiate, for two periods of three steps."""
+    """Return three negotiating regions, for two periods of three steps."""
     return Rice(num_regions=N_REGIONS, num_levels=4, negotiation=True, episode_length=6)
 
 
 class Oracle:
-    """Steps what a bridge steps, in NumPy, and knows what is allowed; ``n_bound`` counts rates that pledges limit."""
+    """NumPy reference of a bridge; ``n_bound`` counts rates limited by pledges."""
 
     def __init__(self, n_envs: int, auto_reset: bool = False) -> None:
         self.wrapper = EnvWrapper(negotiating(), num_envs=n_envs, auto_reset=auto_reset)
@@ -30,18 +30,18 @@ class Oracle:
 
     @property
     def masks(self):
-        """Choices that are allowed now, ``(n_envs, 3, n_choices)``."""
+        """Allowed choices, ``(n_envs, 3, n_choices)``."""
         return self.array("action_mask")
 
     def step(self, actions) -> None:
-        """Take a step with actions ``(n_envs, 3, n_types)``, none of which may be refused."""
+        """Take a step with actions ``(n_envs, 3, n_types)``, all of them allowed."""
         actions, allowed = np.asarray(actions), self.masks.copy()
         chosen = actions + np.cumsum([0, *self.sizes[:-1]])
         assert np.take_along_axis(allowed, chosen, -1).all(), "actions that the mask forbids"
         rates, acts = allowed[..., : self.sizes[0]], allowed[..., self.sizes[0] : 2 * self.sizes[0]].all()
         self.array("sampled_actions")[:] = actions
         self.wrapper.step()
-        if acts:  # so that what was said is what was done, not raised to a pledge
+        if acts:  # so that actions are taken unchanged, not raised to a pledge
             self.n_bound += int((rates == 0).any(-1).sum())
             goes_on = self.array("_done_") == 0
             np.testing.assert_allclose(self.array("mitigation")[goes_on], actions[goes_on, :, 0] / 3, rtol=1e-6)

@@ -23,7 +23,7 @@ def data_with(**arrays: object) -> CUDADataManager:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8])
 def test_export_shares_memory_with_numpy(dtype):
-    """What either side writes, the other reads."""
+    """Each side reads the other's writes."""
     data = data_with(x=np.arange(6, dtype=dtype).reshape(2, 3))
     shared = np.from_dlpack(export(data, "x"))
     assert (shared.shape, shared.dtype) == ((2, 3), dtype)
@@ -35,7 +35,7 @@ def test_export_shares_memory_with_numpy(dtype):
 
 @on_every_backend
 def test_export_shares_memory_with_torch_on_every_backend(backend):
-    """The same address on the same device."""
+    """Equal address on the same device."""
     data, _ = managers(backend)
     push(data, "x", np.ones((2, 3), np.float32))
     shared = torch.from_dlpack(export(data, "x"))
@@ -44,7 +44,7 @@ def test_export_shares_memory_with_torch_on_every_backend(backend):
 
 @on_every_backend
 def test_export_shares_every_part_of_dict_observations(backend):
-    """Views that a step writes into: at the data manager's addresses, with its numbers afterwards."""
+    """Views into which a step writes: the data manager's addresses and values."""
     wrapper = EnvWrapper(Lookout(), num_envs=2, env_backend=backend)
     wrapper.reset()
     data = wrapper.cuda_data_manager
@@ -65,7 +65,7 @@ def test_export_outlives_the_data_manager():
 
 
 def test_assign_copies_from_an_array_or_a_capsule():
-    """In place, with the numbers converted; the source is not shared."""
+    """In place, with converted numbers; the source is not shared."""
     data = data_with(x=np.zeros((2, 3), np.int32))
     address, source = data.tensor("x").data_ptr(), np.arange(6, dtype=np.int64).reshape(2, 3)
     assign(data, "x", source)
@@ -77,7 +77,7 @@ def test_assign_copies_from_an_array_or_a_capsule():
 
 
 def test_unknown_names_and_other_shapes_are_errors():
-    """The error names what there is and what was expected."""
+    """The error lists the names and the expected shape."""
     data = data_with(x=np.zeros((2, 3), np.float32))
     with pytest.raises(DataError, match=r"data 'y': is not there; known are .*, x"):
         export(data, "y")
@@ -110,7 +110,7 @@ def test_negative_strides_are_refused(as_capsule, version):
     ],
 )
 def test_numbers_out_of_range_are_refused(dtype, values, wrong):
-    """None is wrapped around or becomes infinite; the error shows it."""
+    """None wraps around or becomes infinite; the error has the number."""
     data = data_with(x=np.zeros(2, dtype))
     with pytest.raises(DataError, match=r"assign: 'x': must be from .*, the range of torch") as caught:
         assign(data, "x", torch.from_numpy(values))

@@ -1,4 +1,4 @@
-"""The bridge to Gymnasium: against its own vector environments, checkers and wrappers."""
+"""Bridge to Gymnasium, tested with its vector environments, checkers and wrappers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TAG = next(iter(TAG_CONFIGS.values()))
 
 
 def test_spaces_become_gymnasiums():
-    """Each of ours by hand; one of Gymnasium's is kept, and what is no space is an error."""
+    """Each of our spaces by hand; Gymnasium's pass through, others raise."""
     box = gymnasium.spaces.Box(-1, 2, (3,), np.float32)
     ours = spaces.Dict(
         {"a": spaces.Discrete(4), "b": spaces.MultiDiscrete([2, 3]), "c": spaces.Box(-1, 2, (3,)), "d": box}
@@ -57,13 +57,13 @@ ENVIRONMENTS = {
     "numbers": (lambda: Pendulum(reset_pool_size=1, episode_length=5), 12),
     "a Dict": (lambda: Lookout(1), 7),
 }
-"""Makers of environments whose starts are alike, and steps."""
+"""Factories of environments with equal starts, and steps."""
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("case", ENVIRONMENTS)
 def test_vector_env_does_what_gymnasiums_own_does(case, mode):
-    """It has a SyncVectorEnv's spaces, observations, rewards, ends and infos in both modes."""
+    """Spaces, observations, rewards, ends, infos equal SyncVectorEnv's in both modes."""
     make, n_steps = ENVIRONMENTS[case]
     got = GymnasiumVectorEnv(make(), num_envs=4, auto_reset=mode is AutoresetMode.SAME_STEP, to_numpy=True, exact=True)
     want = SyncVectorEnv([lambda: GymnasiumEnv(make(), exact=True)] * 4, autoreset_mode=mode)
@@ -97,7 +97,7 @@ def test_vector_env_does_what_gymnasiums_own_does(case, mode):
 
 @pytest.mark.parametrize("env_class", [CartPole, Pendulum])
 def test_plain_env_passes_gymnasiums_checker(env_class):
-    """check_env is content; it recommends action boxes within +-1, which Pendulum's is not."""
+    """check_env passes; it recommends action boxes within +-1, unlike Pendulum's."""
     env = GymnasiumEnv(env_class())
     if env_class is Pendulum:
         with pytest.warns(UserWarning, match="we recommend using a symmetric and normalized space"):
@@ -110,7 +110,7 @@ def test_plain_env_passes_gymnasiums_checker(env_class):
 
 
 def test_tensors_hold_what_the_numpy_arrays_hold():
-    """Without to_numpy the same numbers come as tensors, and final_obs and its mask in every step."""
+    """Without to_numpy the numbers are tensors; each step has final_obs and its mask."""
     config = {"episode_length": 9}
     tensors = GymnasiumVectorEnv(CartPole(**config), num_envs=3, seed=4)
     arrays = GymnasiumVectorEnv(CartPole(**config), num_envs=3, seed=4, to_numpy=True)
@@ -143,7 +143,7 @@ def test_tensors_hold_what_the_numpy_arrays_hold():
 )
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_step_and_reset_do_not_synchronise(backend, env):
-    """On a GPU, with tensors, torch sees no synchronising call: with an array, a Dict, or masks in the infos."""
+    """Torch sees no synchronising call with arrays, a Dict, or masks in infos."""
     envs = GymnasiumVectorEnv(env(), num_envs=64, env_backend=backend, agents_as_envs=True)
     envs.reset()
     actions = torch.ones(envs.action_space.shape, dtype=torch.int64, device=envs.wrapper.cuda_data_manager.device)
@@ -151,7 +151,7 @@ def test_step_and_reset_do_not_synchronise(backend, env):
     envs.step(actions)
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the mode is a prototype, it says
+        warnings.simplefilter("ignore", UserWarning)  # Gymnasium warns that the mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(5):
@@ -167,7 +167,7 @@ def test_step_and_reset_do_not_synchronise(backend, env):
 
 
 def test_seed_gives_the_starts():
-    """The same seed gives the same starts, each copy its own; without a seed the draws go on."""
+    """A seed repeats its starts, one per copy; unseeded draws continue."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3, seed=11)
     unseeded = envs.reset()[0]
     starts = [envs.reset(seed=seed)[0] for seed in (11, 12)]
@@ -203,7 +203,7 @@ def test_reset_mask_restarts_the_named_copies_alone():
 
 
 def test_record_episode_statistics_counts_episodes():
-    """Two episodes of five steps in each of three copies: six returns, each the sum of its rewards."""
+    """Three copies, two episodes of five steps: six returns, each its rewards' sum."""
     envs = RecordEpisodeStatistics(GymnasiumVectorEnv(Pendulum(episode_length=5), num_envs=3, to_numpy=True))
     envs.reset(seed=0)
     returns = np.zeros((2, 3))
@@ -220,7 +220,7 @@ def test_record_episode_statistics_counts_episodes():
 
 
 def test_agents_become_environments():
-    """Row ``env * n_agents + agent``; actions reach their agent, and the agents of an environment end together."""
+    """Row ``env * n_agents + agent``: actions reach their agent; all end together."""
     envs = GymnasiumVectorEnv(Counter(episode_length=3), num_envs=2, agents_as_envs=True, auto_reset=False)
     observations, _ = envs.reset()
     assert (envs.num_envs, tuple(observations.shape)) == (6, (6, 2))
@@ -252,7 +252,7 @@ def test_environment_without_reasons_terminates_before_its_time():
 
 @on_every_backend
 def test_dict_observations_are_dicts_of_batches(backend):
-    """Each part by hand over an end, on every backend: shapes and dtypes stay, and later steps write elsewhere."""
+    """Each part by hand over an end; later steps write to other memory."""
     envs = GymnasiumVectorEnv(Lookout(episode_length=2), num_envs=2, env_backend=backend, agents_as_envs=True)
     actions, totals = torch.tensor([0, 1, 2, 0]), np.array([0, 0, 0, 0])
     got, want = [envs.reset()[0]], [(0, totals)]
@@ -277,7 +277,7 @@ def test_dict_observations_are_dicts_of_batches(backend):
 
 
 def test_plain_env_with_dict_observations_passes_gymnasiums_checker():
-    """check_env is content, and flattening lays the parts side by side."""
+    """check_env passes; flattening joins the parts."""
     check_env(GymnasiumEnv(Lookout(1)), skip_render_check=True)
     flat = gymnasium.wrappers.FlattenObservation(GymnasiumEnv(Lookout(1)))
     assert flat.reset()[0].shape == flat.observation_space.shape == (12,)
@@ -320,12 +320,12 @@ def test_restarting_in_the_step_needs_every_part_of_final_observations():
         GymnasiumVectorEnv(env)
 
 
-# ------------------------------------------------------------------ action masks beside the observations
+# ------------------------------------------------------------------ action masks next to the observations
 
 
 @on_every_backend
 def test_masks_are_infos(backend):
-    """They are the oracle's over an end, and who draws by them does nothing that is refused."""
+    """Masks equal the reference's over an end; actions drawn by them are accepted."""
     envs = GymnasiumVectorEnv(negotiating(), num_envs=2, env_backend=backend, agents_as_envs=True, to_numpy=True)
     oracle, space = Oracle(2, auto_reset=True), envs.single_action_space
     space.seed(3)
@@ -344,7 +344,7 @@ def test_masks_are_infos(backend):
 
 
 def test_masks_are_tensors_with_tensors():
-    """Fresh ones in reset and step, beside the infos of ends."""
+    """Fresh masks in reset and step, next to the infos of ends."""
     envs = GymnasiumVectorEnv(negotiating(), num_envs=2, agents_as_envs=True)
     _, before = envs.reset()
     kept = before["action_mask"].clone()
@@ -368,7 +368,7 @@ class OneWay(CartPole):
 
 
 def test_mask_of_a_plain_env_is_what_its_space_samples_by():
-    """``info["action_mask"]``, as in Gymnasium's own Taxi; of an action of one type an array."""
+    """``info["action_mask"]`` as in Gymnasium's Taxi; one action type gives an array."""
     env = GymnasiumEnv(OneWay())
     check_env(env, skip_render_check=True)
     _, info = env.reset()
@@ -379,7 +379,7 @@ def test_mask_of_a_plain_env_is_what_its_space_samples_by():
 
 
 def test_mask_must_be_there_with_an_entry_for_each_choice():
-    """The error says what is missing, or which agent's is of another size."""
+    """The error names the missing mask, or the agent with a wrong size."""
     env = OneWay()
     env.get_tensor_dictionary = super(OneWay, env).get_tensor_dictionary
     with pytest.raises(DataError, match=r"environment 'CartPole': masks actions, and needs the array 'action_mask'"):
@@ -399,7 +399,7 @@ def test_mask_must_be_there_with_an_entry_for_each_choice():
 
 @pytest.mark.parametrize("bridge", [GymnasiumEnv, GymnasiumVectorEnv])
 def test_roles_need_another_bridge(bridge):
-    """Gymnasium has one space for all, also where roles have spaces of one form; the error names the bridges."""
+    """Gymnasium has one space for all, so the error names other bridges."""
     rule = rf"^{bridge.__name__}: shows agents alike, and environment 'Covid19Economy' has roles .*"
     with pytest.raises(ConfigError, match=rule + r"got 'governor, government'.; use PettingZooParallelEnv or TorchRL"):
         bridge(Covid19Economy(), **({"agents_as_envs": True} if bridge is GymnasiumVectorEnv else {}))
@@ -434,7 +434,7 @@ def test_restarting_in_the_step_needs_final_observations():
 
 
 def test_constructor_takes_a_wrapper_or_options():
-    """A wrapper keeps its way of restarting; options besides it, Python alone and wrong sizes are errors."""
+    """A wrapper keeps its restart mode; extra options, Python only, wrong sizes raise."""
     wrapper = EnvWrapper(CartPole(), num_envs=5)
     envs = GymnasiumVectorEnv(wrapper)
     assert envs.wrapper is wrapper
@@ -452,7 +452,7 @@ def test_constructor_takes_a_wrapper_or_options():
 
 
 def test_actions_must_fit_their_space():
-    """Another shape, or real numbers for discrete actions, are not guessed at."""
+    """Another shape, or real numbers for discrete actions, are errors."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3)
     with pytest.raises(ActionError, match=r"actions must have shape .3,. .got .3, 1."):
         envs.step(torch.zeros((3, 1), dtype=torch.int64))
@@ -462,7 +462,7 @@ def test_actions_must_fit_their_space():
 
 @pytest.mark.parametrize("package", ["gymnasium", "pettingzoo", "torchrl"])
 def test_missing_package_says_how_to_install_it(monkeypatch, package):
-    """The import of its bridge fails, as an ImportError of ours."""
+    """Importing its bridge raises our ImportError."""
     name = f"warpdrive_min.bridges.{package}"
     monkeypatch.delitem(sys.modules, name, raising=False)
     for module in [each for each in sys.modules if each.split(".")[0] == package]:

@@ -1,4 +1,4 @@
-"""Misuse of the bridges and the wrapper: steps before a reset or after an end, wrong actions, wrong seeds."""
+"""Misuse of bridges and wrapper: early or late steps, wrong actions, wrong seeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from warpdrive_min.bridges.torchrl import TorchRLEnv
 
 
 class Case:
-    """A bridge with its environment of one agent, whose step takes the actions of ``n`` copies."""
+    """Bridge with a one-agent environment; its step takes the actions of ``n`` copies."""
 
     def __init__(self, bridge: str, env: Any, n: int = 3, **options: Any) -> None:
         self.kind, self.n = bridge, n if bridge in ("tensors", "arrays", "torchrl") else 1
@@ -40,7 +40,7 @@ class Case:
         self.env = classes.get(bridge, GymnasiumVectorEnv)(env, **options)
 
     def step(self, actions: Any) -> Any:
-        """Take a step with an array of an action for each copy, as the bridge takes it."""
+        """Take a step with one action per copy, in the bridge's form."""
         if self.kind == "torchrl":
             return self.env.step(TensorDict({"action": torch.as_tensor(actions)}, [self.n]))
         if self.kind == "tensors":
@@ -62,7 +62,7 @@ on_every_bridge = pytest.mark.parametrize("kind", KINDS)
 @on_every_fast_backend
 @on_every_bridge
 def test_actions_of_a_graph_leave_it(kind, backend):
-    """Outputs of a policy without `no_grad` are steps like others, and no array of the environment joins its graph."""
+    """Policy outputs without `no_grad` work as actions; no array joins their graph."""
     case = Case(kind, Pendulum(), env_backend=backend)
     data = case.env.wrapper.cuda_data_manager
     case.env.reset()
@@ -80,7 +80,7 @@ def test_actions_of_a_graph_leave_it(kind, backend):
 
 @on_every_fast_backend
 def test_tensors_of_a_graph_are_taken_by_the_core(backend):
-    """As actions, as a rollout's policy, as pushed data and as a single environment's action."""
+    """As actions, a rollout's policy, pushed data, or a single environment's action."""
     wrapper = EnvWrapper(Pendulum(), num_envs=2, env_backend=backend, auto_reset=True)
     wrapper.reset()
     data, weight = wrapper.cuda_data_manager, torch.ones(1, requires_grad=True)
@@ -101,7 +101,7 @@ def test_tensors_of_a_graph_are_taken_by_the_core(backend):
 @on_every_bridge
 @pytest.mark.parametrize("is_reset", [False, True])
 def test_step_needs_a_reset(kind, is_reset):
-    """Also of a wrapper that somebody has reset; Gymnasium's bridges raise its own error too."""
+    """Also with a wrapper that was reset; Gymnasium's bridges raise its error too."""
     env = CartPole()
     if is_reset:
         env = EnvWrapper(env, num_envs=1)
@@ -116,7 +116,7 @@ def test_step_needs_a_reset(kind, is_reset):
 
 @on_every_bridge
 def test_closed_environment_takes_no_step(kind):
-    """Nor a reset; the error says so."""
+    """Neither steps nor resets; the error says it is closed."""
     case = Case(kind, CartPole())
     case.env.reset()
     case.env.close()
@@ -152,7 +152,7 @@ def test_space_of_an_unknown_agent_is_refused(space):
 
 @pytest.mark.parametrize("kind", ["tensors", "arrays", "torchrl"])
 def test_first_reset_starts_all(kind):
-    """One with a mask that leaves copies out is refused, one that names all is not."""
+    """A mask that leaves copies out is refused."""
     case, some, all_of_them = Case(kind, CartPole()), torch.tensor([True, False, True]), torch.ones(3, dtype=torch.bool)
 
     def reset(mask):
@@ -216,7 +216,7 @@ def test_vector_env_without_auto_reset_wants_ended_copies_reset(kind):
     ],
 )
 def test_actions_outside_their_space_are_refused(kind, env, wrong):
-    """The error names the action, its value and the space in one line, and nothing is stepped."""
+    """One line names the action, its value and the space; nothing is stepped."""
     case = Case(kind, env())
     case.env.reset()
     actions = case.actions(wrong, like=[0] if env is Pendulum else 0)
@@ -238,7 +238,7 @@ def test_actions_outside_their_space_are_refused(kind, env, wrong):
     [(CartPole, [1.0]), (CartPole, [True]), (CartPole, [1j]), (CartPole, [[0]]), (Pendulum, [[1j]]), (Pendulum, [0.0])],
 )
 def test_actions_of_another_kind_or_shape_are_refused(kind, env, wrong):
-    """Real numbers, flags and complex numbers are no choices, and a shape is not guessed at."""
+    """Real numbers, flags and complex numbers are no choices; shapes are not guessed."""
     case = Case(kind, env(), n=1)
     case.env.reset()
     with pytest.raises(ActionError, match=r"step: (actions must (be|have)|the action of agent_0 must be of)"):
@@ -270,7 +270,7 @@ def test_integers_of_every_size_are_choices(kind, dtype):
 
 
 def test_bounds_are_those_of_float32():
-    """A float64 on a bound of float32, or rounded to it, lies in the box; integers do too."""
+    """A float64 at or rounded to a float32 bound is in the box; so are integers."""
     for kind in KINDS:
         case = Case(kind, Pendulum())
         case.env.reset()
@@ -292,7 +292,7 @@ def test_roles_are_named():
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_on_a_gpu_are_checked_where_the_bridge_waits(kind):
-    """NumPy arrays always are, tensors on the GPU are not without ``debug``."""
+    """NumPy arrays always are; tensors on the GPU only with ``debug``."""
     case = Case(kind, CartPole(), env_backend="pycuda")
     case.env.reset()
     if kind in ("tensors", "torchrl"):
@@ -319,7 +319,7 @@ def test_values_on_a_gpu_are_checked_where_the_bridge_waits(kind):
     ],
 )
 def test_debug_checks_the_actions_of_the_python_environment(actions, match):
-    """On `cpu`, where the wrapper takes them by agent; without ``debug`` they are the environment's own matter."""
+    """On `cpu` the wrapper checks actions by agent; without ``debug`` it does not."""
     wrapper = EnvWrapper(Counter(), debug=True)
     wrapper.reset()
     with pytest.raises(ActionError, match=match):
@@ -341,7 +341,7 @@ def test_debug_finds_nan():
 
 @pytest.mark.parametrize("backend", ["cpu", "host"])
 def test_seed_for_each_copy(backend):
-    """A copy starts as by its seed alone; the same list gives the same episodes, and rows of None go on drawing."""
+    """A copy starts by its own seed; None continues the draws."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3, env_backend=backend)
     alone = {seed: envs.reset(seed=seed)[0] for seed in (1, 2, 2**63)}
     seeds = [2, 2**63, 2]
@@ -376,7 +376,7 @@ def test_seeds_of_agents_are_those_of_their_environment():
     "seed", [[1], [1, 2, 3, 4], [1, 2, -1], [1, 2, 2**64], [1, 2, 0.5], [1, 2, "3"], "abc", 0.5, {1: 2}, [True] * 3]
 )
 def test_wrong_seeds_are_refused(seed):
-    """Too many, too few, or what is no seed; one line, and nothing restarts."""
+    """Too many, too few or invalid seeds: one line, and nothing restarts."""
     envs = GymnasiumVectorEnv(CartPole(), num_envs=3)
     before = envs.reset()[0]
     with pytest.raises(ConfigError, match=r"^[^\n]*seed: must be (an integer|in |at least |at most )[^\n]*$"):
@@ -407,7 +407,7 @@ def test_seeds_that_are_none_are_refused_where_they_are_given(kind, seed):
     ],
 )
 def test_assign_refuses_what_an_array_cannot_hold(source, match):
-    """Real numbers would be cut to integers; what is no array is named."""
+    """Real numbers would be truncated to integers; non-arrays are named."""
     wrapper = EnvWrapper(CartPole(), num_envs=2)
     wrapper.reset()
     with pytest.raises(DataError, match=rf"^[^\n]*{match}[^\n]*$"):

@@ -41,7 +41,7 @@ ONE_EACH = {
 
 @pytest.mark.parametrize("mode", TAG_CONFIGS)
 def test_env_passes_pettingzoos_tests(mode):
-    """Interface and seeding, over episodes of 40 steps with tags, whether tagged runners leave or stay."""
+    """Interface and seeding: 40-step episodes with tags; tagged ones leave or stay."""
     config = {**TAG_CONFIGS[mode], "tagging_distance": 0.3}
     env = PettingZooParallelEnv(TagContinuous(**config))
     parallel_api_test(env, num_cycles=100)
@@ -71,7 +71,7 @@ def test_agents_are_named_after_role_and_id():
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_tagged_runner_terminates_alone(leaves):
-    """Put next to the tagger, it gets its penalty and, if tagged runners leave, is gone; the others play on."""
+    """Next to the tagger it gets its penalty and may leave; the others play on."""
     env = PettingZooParallelEnv(TagContinuous(**ONE_EACH, runner_exits_game_after_tagged=leaves))
     env.reset()
     tagger, prey, other = sorted(env.agents, key=lambda name: (name.startswith("runner"), name))
@@ -97,7 +97,7 @@ def test_tagged_runner_terminates_alone(leaves):
 
 
 def test_actions_reach_their_agents():
-    """Counter by hand: agents 0 and 2 count; all terminate when one reaches the limit of 2."""
+    """Counter by hand: agents 0 and 2 count; all terminate at the limit of 2."""
     env = PettingZooParallelEnv(Counter(limit=2))
     observations, infos = env.reset()
     assert infos == {"agent_0": {}, "agent_1": {}, "agent_2": {}}
@@ -114,7 +114,7 @@ def test_actions_reach_their_agents():
 
 @on_every_backend
 def test_agents_see_dicts_of_their_own(backend):
-    """PettingZoo's test, which draws actions by the mask; then by hand: agent 1 alone does not see the map."""
+    """PettingZoo's test draws by the mask; only agent 1 has no map."""
     env = PettingZooParallelEnv(Lookout(without_map=[1]), env_backend=backend)
     parallel_api_test(env, num_cycles=4)
     observations, _ = env.reset()
@@ -132,7 +132,7 @@ def test_agents_see_dicts_of_their_own(backend):
 
 
 def test_roles_see_and_choose_what_is_theirs():
-    """Governors and government have names, spaces, masks and rewards of their own, and each its own action."""
+    """Governors and government have own names, spaces, masks, rewards and actions."""
     env = PettingZooParallelEnv(Covid19Economy(episode_length=20, num_subsidy_levels=4), env_backend="cpu")
     assert [env.possible_agents[index] for index in (0, 50, 51)] == ["governor_0", "governor_50", "government_51"]
     assert [env.action_space(agent).n for agent in ("governor_0", "government_51")] == [11, 6]
@@ -151,7 +151,7 @@ def test_roles_see_and_choose_what_is_theirs():
 
 
 def test_masks_are_infos_that_spaces_sample_by():
-    """PettingZoo's own tests draw by them; they are the oracle's, and who draws by them is never refused."""
+    """PettingZoo's tests draw by them; they equal the reference's and are accepted."""
     with pytest.warns(UserWarning, match="Action space for each agent probably should be"):
         api_test(parallel_to_aec(PettingZooParallelEnv(negotiating())), num_cycles=18)
     seed_test(lambda: parallel_to_aec(PettingZooParallelEnv(negotiating())), num_cycles=18)
@@ -182,7 +182,7 @@ def test_one_copy_restarted_by_reset():
 
 
 def test_step_needs_an_episode_and_an_action_for_each_agent():
-    """Before reset, and with missing, misshapen or real-numbered actions, the error says what is needed."""
+    """The error names the missing reset, or the wrong actions."""
     env = PettingZooParallelEnv(TagContinuous(**ONE_EACH))
     with pytest.raises(ConfigError, match=r"no episode is under way; call reset"):
         env.step({})

@@ -28,7 +28,7 @@ TAG = next(iter(TAG_CONFIGS.values()))
 
 
 def environments() -> dict[str, Environment]:
-    """Return a discrete environment, a continuous one and one with several agents, with short episodes."""
+    """Return short-episode environments: discrete, continuous, and several agents."""
     return {
         "cartpole": CartPole(episode_length=10),
         "pendulum": Pendulum(episode_length=10),
@@ -41,7 +41,7 @@ def environments() -> dict[str, Environment]:
 
 @pytest.mark.parametrize("name", environments())
 def test_specs_pass_torchrls_checker(name):
-    """check_env_specs, with rollouts that stop at an end and that go on."""
+    """check_env_specs passes, with rollouts that stop at an end and that continue."""
     check_env_specs(TorchRLEnv(environments()[name], num_envs=5), break_when_any_done="both", seed=3)
 
 
@@ -74,7 +74,7 @@ def test_specs_say_shapes_and_kinds():
 
 @pytest.mark.parametrize("name", environments())
 def test_rollout_goes_over_ends(name):
-    """25 steps of episodes of at most 10: every end is marked, followed by a start, and time is truncation."""
+    """25 steps, episodes of at most 10: every end is marked; time is truncation."""
     env = TorchRLEnv(environments()[name], num_envs=4)
     env.set_seed(1)
     torch.manual_seed(0)
@@ -96,7 +96,7 @@ def test_rollout_goes_over_ends(name):
 @on_every_backend
 @pytest.mark.parametrize("name", environments())
 def test_random_rollout_is_that_of_single_steps(backend, name):
-    """Over ends, without a policy and with a random one, they are to the bit TorchRL's loop; so is what follows."""
+    """Without or with a random policy it equals TorchRL's loop bit by bit."""
     got, want = [], []
     for kind, rollouts in ((TorchRLEnv, got), (EnvBase, want)):
         env = TorchRLEnv(environments()[name], num_envs=2, env_backend=backend, exact=True)
@@ -120,7 +120,7 @@ def test_random_rollout_is_that_of_single_steps(backend, name):
 
 
 def test_rollout_says_why_it_goes_step_by_step():
-    """Calls of TorchRL between steps, policies, parts of observations, and backends without launches have a case."""
+    """Cases: calls between steps, policies, partial observations, no launches."""
     env = TorchRLEnv(CartPole(), num_envs=2, env_backend="cpu")
     over_ends = {"break_when_any_done": False}
     for match, options in (
@@ -140,7 +140,7 @@ def test_rollout_says_why_it_goes_step_by_step():
 
 
 def test_partial_restart_touches_the_named_copies_alone():
-    """``_reset`` of copy 1: it starts anew and the others keep their step."""
+    """``_reset`` of copy 1 restarts it; the others keep their step."""
     env = TorchRLEnv(CartPole(), num_envs=3)
     data = env.rollout(4)[:, -1]["next"].exclude("reward")
     assert not data["done"].any()
@@ -153,7 +153,7 @@ def test_partial_restart_touches_the_named_copies_alone():
 
 
 def test_agents_keep_their_rewards_and_actions():
-    """Counter by hand: actions and rewards stand in the agents' columns, and all end together."""
+    """Counter by hand: agents' columns have actions and rewards; all end together."""
     env = TorchRLEnv(Counter(limit=2), num_envs=2)
     data = env.reset()
     actions = torch.tensor([[1, 0, 1], [0, 0, 0]])
@@ -176,7 +176,7 @@ def test_transforms_see_episodes():
 @on_every_backend
 @pytest.mark.parametrize("n_agents", [1, 2])
 def test_dict_observations_are_nested_entries(backend, n_agents):
-    """TorchRL's checker, then by hand: parts under "observation", and a mask by which ActionMask draws actions."""
+    """TorchRL's checker, then by hand: "observation" parts, and ActionMask's mask."""
     env = TorchRLEnv(Lookout(n_agents), num_envs=2, env_backend=backend)
     check_env_specs(env)
     group = ("agents",) if n_agents > 1 else ()
@@ -197,7 +197,7 @@ def test_dict_observations_are_nested_entries(backend, n_agents):
 
 
 def test_masks_lie_beside_the_actions():
-    """ActionMask draws by them, for actions of several types; they are the oracle's, and nothing drawn is refused."""
+    """ActionMask uses them for several types; they equal the reference's, and work."""
     env, oracle = TorchRLEnv(negotiating(), num_envs=2), Oracle(2)
     check_env_specs(env)
     torch.manual_seed(1)
@@ -213,7 +213,7 @@ def test_masks_lie_beside_the_actions():
 
 
 def test_seed_gives_the_starts():
-    """The next reset after set_seed gives the seed's starts; without one the draws go on."""
+    """The reset after set_seed has its starts; without one the draws continue."""
     env = TorchRLEnv(CartPole(), num_envs=3)
     starts = []
     for seed in (4, None, 4, 5):
@@ -226,7 +226,7 @@ def test_seed_gives_the_starts():
 
 
 def test_torchrl_restarts_itself():
-    """A wrapper whose step restarts is an error; one that does not is taken."""
+    """A wrapper whose step restarts is an error; one without is accepted."""
     with pytest.raises(ConfigError, match=r"TorchRLEnv.auto_reset: must be False .got True"):
         TorchRLEnv(EnvWrapper(CartPole(), num_envs=2, auto_reset=True))
     wrapper = EnvWrapper(CartPole(), num_envs=2)
@@ -241,7 +241,7 @@ def test_agents_of_a_group_see_the_same_keys():
 
 
 def test_roles_are_groups_of_their_own():
-    """Governors and government have their own entries, specs and masks, and each action reaches its agent."""
+    """Governors and government have own entries, specs, masks; actions reach them."""
     env = TorchRLEnv(Covid19Economy(episode_length=5, num_subsidy_levels=4), num_envs=2, env_backend="cpu")
     check_env_specs(env)
     assert {group: len(names) for group, names in env.group_map.items()} == {"governor": 51, "government": 1}

@@ -1,1 +1,1 @@
-"""Tests of the drop-in compatibility with WarpDrive; `walkers*` is code as WarpDrive's users write it."""
+"""Tests of compatibility with WarpDrive; `walkers*` is code in its users' style."""

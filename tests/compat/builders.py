@@ -1,4 +1,4 @@
-"""Users' environments: on which backends they run, what registers them, and started wrappers."""
+"""Users' environments: their backends, registration, and started wrappers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).with_name("environments")
 SMALL = {"num_towns": 3, "episode_length": 4, "seed": 1}
 """Three towns and their council."""
 FOUR = {"num_regions": 4, "episode_length": 4, "seed": 2}
-"""Four regions that make treaties."""
+"""Four regions with treaties."""
 
 N_ENVS = 4
 
@@ -56,7 +56,7 @@ def registrar_of_users() -> EnvironmentRegistrar:
 
 
 def name_of(backend: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of a backend in code for WarpDrive, in which `host` plays the part of `pycuda` for a test."""
+    """Return a backend's name in WarpDrive code; `host` acts as `pycuda` for a test."""
     if backend != "host":
         return backend
     monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "host")
@@ -64,7 +64,7 @@ def name_of(backend: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def wrapped(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) -> EnvWrapper:
-    """Return a wrapper of an environment; in CUDA C the walkers' moves are constants."""
+    """Return a wrapper; in CUDA C the walkers' moves are constants."""
     wrapper = EnvWrapper(env, num_envs=n_envs, env_backend=backend, blocks_per_env=blocks)
     if backend in ("host", "pycuda") and hasattr(env, "step_actions"):
         wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": env.step_actions})
@@ -73,7 +73,7 @@ def wrapped(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) 
 
 
 def start(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) -> EnvWrapper:
-    """Return a started wrapper with the arrays of a step that a trainer pushes."""
+    """Return a started wrapper with a trainer's step arrays."""
     wrapper = wrapped(env, backend, n_envs, blocks)
     wrapper.reset_all_envs()
     push_placeholders(wrapper, push_data_batch_placeholders=False)
@@ -81,7 +81,7 @@ def start(env: Any, backend: str, n_envs: int = 2, blocks: int | None = None) ->
 
 
 def push_placeholders(wrapper: EnvWrapper, **arguments: Any) -> None:
-    """Push what a trainer would; the towns' policies have arrays of their own."""
+    """Push a trainer's placeholders; the towns' policies have separate arrays."""
     policies = getattr(wrapper.env, "policy_tag_to_agent_id_map", None)
     create_and_push_data_placeholders(
         wrapper,
@@ -101,5 +101,5 @@ def settings(folder: Path, policies: dict[str, Any], **trainer: Any) -> dict[str
 
 
 def policy(algorithm: str = "A2C", **more: Any) -> dict[str, Any]:
-    """Return the config of a policy that learns."""
+    """Return the config of a learning policy."""
     return {"to_train": True, "algorithm": algorithm, "lr": 0.01, "model": {"fc_dims": [8]}, **more}

@@ -1,4 +1,4 @@
-"""Coins in Numba, as a user of WarpDrive writes it: actions (n_envs, n_agents), without an axis of types."""
+"""Coins in Numba by a WarpDrive user: actions (n_envs, n_agents), without types."""
 
 import numba.cuda as numba_driver
 from warp_drive.numba_includes.env_config import wkNumberAgents

@@ -1,4 +1,4 @@
-"""Coins, an environment that cannot be copied, and wrappers of their own for it, as users of WarpDrive write them."""
+"""Coins, an environment that cannot be copied, and users' wrappers for it."""
 
 import math
 import threading
@@ -22,7 +22,7 @@ SOURCES = {"pycuda": str(Path(__file__).with_name("coin_step.cu")), "numba": "te
 
 
 class World:
-    """What steps the coins: it holds the managers, and cannot be copied."""
+    """Stepper of the coins; it holds the managers, and cannot be copied."""
 
     def __init__(self):
         self.cuda_data_manager = self.cuda_function_manager = self.cuda_step = self.feed = None
@@ -34,7 +34,7 @@ class World:
         raise TypeError("a world cannot be copied")
 
     def step(self, backend):
-        """Launch the step with the managers that were given last."""
+        """Launch the step with the latest managers."""
         arguments = self.feed(ARGUMENTS)
         block, grid = self.cuda_function_manager.block, self.cuda_function_manager.grid
         if backend == "numba":
@@ -44,7 +44,7 @@ class World:
 
 
 class Coins:
-    """Agents show heads, which pays 1, or tails, and see how many heads they have shown."""
+    """Agents show heads (pays 1) or tails, and observe their number of heads."""
 
     name = "Coins"
 
@@ -84,7 +84,7 @@ class Coins:
 
 
 class CUDACoins(Coins, CUDAEnvironmentContext):
-    """Coins in kernels, for WarpDrive's own wrapper; their array of actions has no axis of types."""
+    """Coins in kernels for WarpDrive's wrapper; its actions have no axis of types."""
 
     def __init__(self, *args, **kwargs):
         CUDAEnvironmentContext.__init__(self)
@@ -122,7 +122,7 @@ def registrar():
 
 
 class WrapperByHand:
-    """A class with the methods of WarpDrive's wrapper, and with its attributes, that is not derived from it."""
+    """Class with the methods and attributes of WarpDrive's wrapper, but no subclass."""
 
     def __init__(self, env_obj=None, num_envs=1, env_backend="cpu", **others):
         self.env, self.n_envs, self.env_backend = env_obj, num_envs, env_backend
@@ -172,7 +172,7 @@ class WrapperByHand:
 
 
 class NumberedCoins(Coins):
-    """Coins that number their agents, whatever ``action_space`` calls them; actions come by the names there."""
+    """Coins with numbered agents; actions use the names of ``action_space``."""
 
     def observe(self):
         return {agent: np.array([self.total[agent], self.timestep], np.float32) for agent in range(self.num_agents)}
@@ -188,7 +188,7 @@ class NumberedCoins(Coins):
 
 
 class NamingWrapper(WrapperByHand):
-    """A wrapper as users of WarpDrive 1 wrote them: told ``use_cuda``, with text for ids, and for the CPU too."""
+    """WarpDrive 1 wrapper: ``use_cuda``, text as ids, and CPU support."""
 
     def __init__(self, env_obj=None, env_name=None, env_config=None, num_envs=1, use_cuda=False, env_registrar=None):
         if use_cuda:
@@ -209,7 +209,7 @@ class NamingWrapper(WrapperByHand):
 
 
 class WrapperWithOtherArguments(EnvWrapper):
-    """A subclass of WarpDrive's wrapper that is made in another way."""
+    """WarpDrive wrapper's subclass with another constructor."""
 
     def __init__(self, env_obj=None, num_envs=1, env_backend="cpu", **others):
         self.others = others

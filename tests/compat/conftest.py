@@ -1,4 +1,4 @@
-"""Puts WarpDrive's module paths in place before the tests of this folder are imported."""
+"""Install WarpDrive's module paths before this folder's tests are imported."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from warpdrive_min import EnvironmentRegistrar
 
 @pytest.fixture(autouse=True)
 def _alone(_one_thread):
-    """Run on one thread: what threads share is tested with the kernels."""
+    """Run on one thread: kernel tests cover shared work."""
 
 
 @pytest.fixture(autouse=True)
 def registrar(monkeypatch: pytest.MonkeyPatch) -> EnvironmentRegistrar:
-    """Lend the registrar, which knows users' classes and sources for one test."""
+    """Yield the registrar with users' classes and sources, for one test."""
     from tests.compat.builders import registrar_of_users
 
     for table in ("_classes", "_sources"):

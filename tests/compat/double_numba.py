@@ -1,4 +1,4 @@
-"""A kernel as in WarpDrive's own tests: halves x, doubles y, and is done at a step or from a value of y on."""
+"""Kernel of WarpDrive's tests: halve x, double y, then finish."""
 # ruff: noqa: F403, F405
 
 from numba import cuda as numba_driver

@@ -1,4 +1,4 @@
-"""What docs/compat.md says: each row and bullet is held by tests, which `claims.toml` names."""
+"""docs/compat.md: tests hold each row and bullet, as `claims.toml` names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def names_of_tests() -> set[str]:
 
 @pytest.mark.parametrize("statement", statements())
 def test_statement_is_held_by_tests(statement):
-    """Each has one entry, whose tests are there."""
+    """Each has one entry, whose tests exist."""
     entries = [tests.split() for begin, tests in CLAIMS.items() if statement.startswith(begin)]
     assert len(entries) == 1, "name the tests that hold it in claims.toml, once"
     assert entries[0]
@@ -55,7 +55,7 @@ def test_statement_is_held_by_tests(statement):
 
 
 def test_no_entry_is_of_a_statement_that_is_gone():
-    """Each entry is of a row or bullet that is there."""
+    """Each entry is of an existing row or bullet."""
     assert [begin for begin in CLAIMS if not any(each.startswith(begin) for each in statements())] == []
 
 
@@ -77,7 +77,7 @@ def test_seed_none_is_seed_0():
 
 
 def test_actions_of_a_seed_are_numpys_and_the_same_again():
-    """Each copy has its own, drawn agent by agent after the seed; without a seed NumPy's generator goes on."""
+    """Each copy draws agent by agent after the seed; unseeded, NumPy continues."""
     spaces = {"a": Discrete(9), "b": MultiDiscrete([9, 4]), "c": Box(-2.0, 3.0, (2,))}
     env = types.SimpleNamespace(action_space=spaces)
     actions = generate_random_actions(env, 2, seed=7)
@@ -95,7 +95,7 @@ def test_actions_of_a_seed_are_numpys_and_the_same_again():
     [(EnvironmentCPUvsGPU, 3, True), (EnvironmentCPUvsGPU, None, False), (agreement.EnvironmentCPUvsGPU, 3, False)],
 )
 def test_checker_of_warpdrive_repeats_the_actions_of_a_seed(checker, seed, repeats):
-    """Each step of a check with a seed has the same actions, and without one others; the core's has always others."""
+    """A seeded check has the same actions at each step; others, and the core's, vary."""
     played = []
 
     class Checker(checker):

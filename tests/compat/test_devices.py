@@ -24,7 +24,7 @@ from warpdrive_min.processes import STARTED_BY
 
 
 def test_process_hands_its_error_to_its_parent():
-    """A process that starts afresh sends what ended it."""
+    """A spawned process sends its exception."""
     process = ProcessWrapper(target=operator.truediv, args=(1, 0))
     process.start()
     process.join()
@@ -32,7 +32,7 @@ def test_process_hands_its_error_to_its_parent():
 
 
 def test_error_that_cannot_be_sent_is_told():
-    """A text takes the place of an exception that holds what cannot be pickled."""
+    """A text replaces an exception that cannot be pickled."""
 
     def fail():
         raise ValueError(lambda: 1)
@@ -66,7 +66,7 @@ def test_process_joins_its_fellows(monkeypatch):
 
 
 def test_process_group_opens_and_closes(monkeypatch):
-    """One process is a group of its own; closing twice is fine."""
+    """One process is a group; closing twice is fine."""
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "")
     with socket.socket() as unused:
@@ -81,7 +81,7 @@ def test_process_group_opens_and_closes(monkeypatch):
 
 @pytest.mark.parametrize("cls", [NumbaSingleDeviceContext, PyCUDASingleDeviceContext])
 def test_context_must_be_made_first(cls):
-    """An attribute of a context that is not there is an error that says what to call."""
+    """A missing context attribute raises, and names the call to make."""
     with pytest.raises(ConfigError, match=r"call init_context\(\) first"):
         _ = cls().push
 
@@ -89,7 +89,7 @@ def test_context_must_be_made_first(cls):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("cls", [NumbaSingleDeviceContext, PyCUDASingleDeviceContext])
 def test_context_needs_a_gpu(cls):
-    """Without one the error says so."""
+    """The error names the missing GPU."""
     with pytest.raises(BackendUnavailable):
         cls().init_context(0)
 
@@ -97,7 +97,7 @@ def test_context_needs_a_gpu(cls):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["Numba", "PyCUDA"])
 def test_context_is_that_of_torch(name):
-    """A context is made on the device, and torch goes on with it when it is let go."""
+    """A context is made on the device, and torch continues after its release."""
     context = getattr(devices, f"{name}SingleDeviceContext")()
     context.init_context(0)
     assert context.context is not None

@@ -1,7 +1,7 @@
-"""Environments that are written for `warp_drive` alone: they load, step and reset as they are.
+"""Environments written for `warp_drive` only load, step and reset unchanged.
 
-`towns` is one class for all backends with two policies of their own arrays, `treaties` a Python class with a subclass
-for the kernels; see their folders.
+`towns` is one class for all backends with two policies of their own arrays. `treaties` is a Python class with a
+subclass for the kernels; see their folders.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pull(wrapper: EnvWrapper, name: str) -> np.ndarray:
 
 
 def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> None:
-    """Write actions into their array, the same in every copy where only one copy's are given."""
+    """Write actions into their array; one copy's are repeated in every copy."""
     target = wrapper.cuda_data_manager.data_on_device_via_torch(name)
     target.copy_(torch.as_tensor(np.asarray(actions, np.int32)))
 
@@ -46,7 +46,7 @@ def act(wrapper: EnvWrapper, actions: Any, name: str = "sampled_actions") -> Non
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_treaties_as_worked_by_hand(backend):
-    """Offers 5, 6 and 9 lie within 2 for the first two regions only; the fourth offers 6 but does not join."""
+    """Offers 5, 6, 9 lie within 2 for two regions; the fourth does not join."""
     wrapper = start(CUDATreaties(**FOUR), backend)
     actions = np.zeros((4, 4), int)
     actions[:, PROPOSAL], actions[:, ACCEPTANCE] = [5, 6, 9, 6], [1, 1, 1, 0]
@@ -68,7 +68,7 @@ def test_treaties_as_worked_by_hand(backend):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_kernels_agree_with_python_beside_other_environments(backend, registrar):
-    """Two sizes of the towns, the treaties and Tag Continuous live in one process, each with its own sizes.
+    """Two sizes of towns, treaties and Tag Continuous share a process, sizes apart.
 
     Five towns have the agents on the last axis of their observations.
     """
@@ -104,7 +104,7 @@ def towns_checker(config: dict[str, Any], backend: str, registrar: Any, **argume
 def treaties_checker(
     configs: dict[str, dict[str, Any]], backend: str, registrar: Any, **arguments: Any
 ) -> EnvironmentCPUvsGPU:
-    """Return the checker of the two classes."""
+    """Return the checker of both classes."""
     return EnvironmentCPUvsGPU(
         cpu_env_class=Treaties,
         cuda_env_class=CUDATreaties,
@@ -117,7 +117,7 @@ def treaties_checker(
 
 
 def follow(wrapper: EnvWrapper, n_steps: int) -> None:
-    """Step towns and a Python object with the same random actions, and compare states and rewards."""
+    """Step towns and a Python object alike; compare states and rewards."""
     reference = Towns(**SMALL)
     reference.reset()
     np.random.seed(3)  # noqa: NPY002  (WarpDrive's draws)
@@ -137,7 +137,7 @@ def follow(wrapper: EnvWrapper, n_steps: int) -> None:
 @pytest.mark.parametrize("backend", THREADED)
 @pytest.mark.parametrize(("parameter", "array"), [("grant", "observations_town"), ("cost", "rewards_council")])
 def test_checker_finds_a_planted_difference(parameter, array, backend, registrar):
-    """A Python class with another parameter is caught, in the observations or in the second kernel's rewards."""
+    """A changed parameter is caught in observations or in the second kernel's rewards."""
 
     class Other(Towns):
         def __init__(self, **config):
@@ -161,7 +161,7 @@ def test_checker_finds_a_planted_difference(parameter, array, backend, registrar
 @pytest.mark.gpu
 @pytest.mark.parametrize(("backend", "blocks"), [("numba", 1), ("pycuda", 1), ("pycuda", 2)])
 def test_full_size_agrees_with_python(backend, blocks, registrar):
-    """50 towns and 27 regions, two whole episodes, on one block for an environment or on a cluster of two."""
+    """50 towns and 27 regions, two episodes, on one block or on a cluster of two."""
     arguments = {"blocks_per_env": blocks, "num_episodes": 2}
     assert (
         towns_checker({"seed": 1, "agents_last": True}, backend, registrar, **arguments).test_env_reset_and_step(seed=1)
@@ -177,7 +177,7 @@ def test_full_size_agrees_with_python(backend, blocks, registrar):
 
 @pytest.mark.parametrize(("name", "config"), [("Towns", SMALL), ("Treaties", FOUR)])
 def test_python_classes_run_in_the_wrapper(name, config, registrar):
-    """Without a GPU, also by the old argument, the wrapper steps the one environment with actions by agent."""
+    """Without a GPU, or by the old argument, it steps one environment by agent."""
     with pytest.warns(DeprecationWarning, match="use_cuda"):
         wrapper = EnvWrapper(env_name=name, env_registrar=registrar, env_config=config, use_cuda=False)
     first = wrapper.reset()
@@ -194,7 +194,7 @@ def test_python_classes_run_in_the_wrapper(name, config, registrar):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_towns_run_from_sampler_to_log(backend, registrar):
-    """Made by its registered name, sampled, logged and restarted: the log is what Python computes for those actions."""
+    """Made by name, sampled, logged, restarted: the log equals Python's result."""
     wrapper = EnvWrapper(env_name="Towns", env_registrar=registrar, env_config=SMALL, num_envs=2, env_backend=backend)
     first = wrapper.reset_all_envs()
     data = wrapper.cuda_data_manager
@@ -241,7 +241,7 @@ def test_towns_run_from_sampler_to_log(backend, registrar):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_treaties_are_stepped_by_torchrl(backend):
-    """Features and mask are entries of a group; actions of four types that ActionMask draws respect the mask."""
+    """Features and mask are a group's entries; ActionMask's four types respect it."""
     pytest.importorskip("torchrl")
     from torchrl.envs import TransformedEnv
     from torchrl.envs.transforms import ActionMask
@@ -263,7 +263,7 @@ def test_treaties_are_stepped_by_torchrl(backend):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_treaties_run_with_masks_and_their_own_reset(backend):
-    """Actions sampled under the mask respect the treaties; finished copies alone restart; so does all by the kernel."""
+    """Actions under the mask respect the treaties; only finished copies restart."""
     wrapper = EnvWrapper(env_obj=CUDATreaties(**FOUR), num_envs=2, env_backend=backend)
     first = wrapper.reset_all_envs()
     assert set(first[0]) == {"features", "action_mask"}
@@ -334,7 +334,7 @@ def test_treaties_run_with_masks_and_their_own_reset(backend):
     ],
 )
 def test_cuda_sources_compile_for_the_gpu(name, n_agents, kernels, blocks):
-    """Each source gives machine code as it is, with the parameters of every kernel read."""
+    """Each source compiles unchanged, and every kernel's parameters are read."""
     source = FOLDER / name / f"{name}_step.cu"
     text = source.read_text()
     declared = cuda_source.signatures(text, {}, source.name)
@@ -347,7 +347,7 @@ def test_cuda_sources_compile_for_the_gpu(name, n_agents, kernels, blocks):
 
 
 def test_environments_know_warp_drive_only():
-    """No file of theirs imports this project."""
+    """None of their files imports this project."""
     imported = set()
     for path in FOLDER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""WarpDrive's example environments under its names: its arguments, defaults and starts, on every backend."""
+"""WarpDrive's example environments: names, arguments, defaults, starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLASSIC = {
 
 
 def classic(folder):
-    """Return WarpDrive's two classes of an environment of one agent, and their name."""
+    """Return WarpDrive's two classes of a one-agent environment, and their name."""
     module = importlib.import_module(f"example_envs.single_agent.classic_control.{folder}.{folder}")
     name = f"ClassicControl{CLASSIC[folder]}Env"
     return getattr(module, name), getattr(module, f"CUDA{name}"), name
@@ -39,7 +39,7 @@ def states(wrapper, names):
 
 @pytest.mark.parametrize("folder", CLASSIC)
 def test_environment_of_one_agent_has_warpdrives_name_and_arguments(folder):
-    """Both classes are one under WarpDrive's name; arguments come in its order, and may be attributes."""
+    """Both classes are one; arguments follow WarpDrive's order, or are attributes."""
     cls, cuda_class, name = classic(folder)
     assert cls is cuda_class
     assert issubclass(cls, getattr(envs, CLASSIC[folder]))
@@ -51,7 +51,7 @@ def test_environment_of_one_agent_has_warpdrives_name_and_arguments(folder):
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("make", [lambda: classic("cartpole")[1](2, seed=4), lambda: TagContinuous(2, 3, seed=7)])
 def test_copies_and_episodes_start_alike(make, backend):
-    """Every copy has the state of the first, and the second episode starts as the first did."""
+    """Every copy starts as the first one, every episode as the first."""
     wrapper = EnvWrapper(make(), num_envs=3, env_backend=backend)
     wrapper.reset()
     names = ["state"] if wrapper.n_agents == 1 else ["loc_x", "loc_y", "direction"]
@@ -72,7 +72,7 @@ def test_one_agent_with_a_pool_starts_from_it():
 
 
 def test_first_state_is_that_of_the_seed():
-    """CartPole starts where NumPy's generator puts it, Tag Continuous where its random state does."""
+    """CartPole starts by NumPy's generator, Tag Continuous by its random state."""
     want = np.random.default_rng(54231).uniform(-0.05, 0.05, 4)
     np.testing.assert_allclose(classic("cartpole")[0](200, seed=54231).reset()[0], want, atol=1e-7)
     random = np.random.RandomState(7)
@@ -93,7 +93,7 @@ def test_pendulum_has_warpdrives_gravity():
 
 
 def test_tag_on_a_grid_has_its_moves():
-    """The table of moves is there, and every key of the config; the pool has WarpDrive's five rows."""
+    """The table of moves and all config keys exist; the pool has five rows."""
     env = TagGridWorld(4, 6, 20, tag_penalty_for_runner=3)
     assert env.step_actions[[1, 4]].tolist() == [[1, 0], [0, -1]]
     assert (env.num_taggers, env.grid_length, env.episode_length, env.tag_penalty_for_runner) == (4, 6, 20, 3)
@@ -104,14 +104,14 @@ def test_tag_on_a_grid_has_its_moves():
 
 @pytest.mark.parametrize(("given", "named"), [((3,), {"num_taggers": 3}), (range(13), {})])
 def test_argument_is_given_once(given, named):
-    """Once more by name, or one too many, is an error with WarpDrive's order."""
+    """A repeated or extra argument is an error with WarpDrive's order."""
     with pytest.raises(ConfigError, match=r"takes each argument once.*in order they are num_taggers, grid_length"):
         TagGridWorld(*given, **named)
 
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_moves_may_be_copied_to_the_device(backend):
-    """WarpDrive's scripts copy the table of moves before they step; it is compiled in, so nothing changes."""
+    """Scripts copy the moves; they are compiled in, so nothing changes."""
     wrapper = EnvWrapper(TagGridWorld(2, 4, 3), num_envs=2, env_backend=backend)
     wrapper.cuda_data_manager.add_shared_constants({"kIndexToActionArr": wrapper.env.step_actions})
     wrapper.cuda_function_manager.initialize_shared_constants(wrapper.cuda_data_manager, ["kIndexToActionArr"])
@@ -122,7 +122,7 @@ def test_moves_may_be_copied_to_the_device(backend):
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] == "numba"])
 def test_step_module_of_warpdrive_is_a_source(backend, registrar):
-    """A user registers the path of WarpDrive's step module, and this project's kernels run."""
+    """A user registers WarpDrive's step module, and this project's kernels run."""
     path = "example_envs.tag_gridworld.tag_gridworld_step_numba"
     registrar.add_cuda_env_src_path("TagGridWorld", path, env_backend="numba")
     wrapper = EnvWrapper(TagGridWorld(2, 4, 3), num_envs=2, env_backend=backend, env_registrar=registrar)

@@ -1,4 +1,4 @@
-"""Code for WarpDrive 1: environments that read `use_cuda`, kernels that read `num_agents`, names of arguments then."""
+"""WarpDrive 1: `use_cuda`, kernels with `num_agents`, former argument names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __global__ void CudaHillsStep(int* height, const int* action, float* obs, float*
 
 
 class Hills(CUDAEnvironmentContext):
-    """Agents on a ring raise their hills, and see those beside them."""
+    """Agents on a ring raise their hills, and observe adjacent ones."""
 
     name = "Hills"
 
@@ -95,7 +95,7 @@ def hills(tmp_path):
 @pytest.mark.parametrize("old_name", ["customized_env_registrar", "env_registry"])
 @pytest.mark.parametrize("backend", IN_CUDA_C)
 def test_checker_runs_an_environment_of_warpdrive_1(backend, old_name, hills, monkeypatch):
-    """Its class is ``env_class``, and it steps by the kernel where its wrapper runs kernels."""
+    """Its class is ``env_class``; the kernel steps it where its wrapper runs kernels."""
     name_of(backend, monkeypatch)
     configs = {"three": {}, "five": {"num_agents": 5}}
     with pytest.warns(DeprecationWarning, match="is the old name of"):
@@ -106,7 +106,7 @@ def test_checker_runs_an_environment_of_warpdrive_1(backend, old_name, hills, mo
 @needs_host
 @pytest.mark.parametrize("old_name", ["customized_env_registrar", "env_registry"])
 def test_wrapper_takes_old_names_and_tells_use_cuda(old_name, hills, monkeypatch):
-    """An environment that has ``use_cuda`` learns by it whether it is stepped in kernels."""
+    """An environment with ``use_cuda`` reads from it if kernels step it."""
     name_of("host", monkeypatch)
     with pytest.warns(DeprecationWarning, match=f"{old_name} is the old name of env_registrar"):
         wrapper = EnvWrapper(Hills(), num_envs=2, env_backend="pycuda", **{old_name: hills})
@@ -117,7 +117,7 @@ def test_wrapper_takes_old_names_and_tells_use_cuda(old_name, hills, monkeypatch
 
 @needs_host
 def test_wrapper_has_a_function_feed(hills, monkeypatch):
-    """``cuda_function_feed`` turns names into the arguments of a kernel, also of one that is launched by hand."""
+    """``cuda_function_feed`` turns names into arguments, also for manual launches."""
     name_of("host", monkeypatch)
     wrapper = EnvWrapper(Hills(), num_envs=2, env_backend="pycuda", env_registrar=hills)
     wrapper.reset_all_envs()
@@ -128,7 +128,7 @@ def test_wrapper_has_a_function_feed(hills, monkeypatch):
 
 @needs_host
 def test_manager_has_the_first_name_of_get_function(hills, monkeypatch):
-    """``_get_function`` gives the kernel's handle, and ``cuda_function_names`` tells the kernels, of wrappers too."""
+    """``_get_function`` returns the handle, ``cuda_function_names`` the kernels."""
     name_of("host", monkeypatch)
     manager = PyCUDAFunctionManager(num_agents=3, num_envs=2)
     manager.compile_and_load_cuda("Hills", customized_env_registrar=hills)
@@ -152,7 +152,7 @@ def test_manager_has_the_first_name_of_get_function(hills, monkeypatch):
     ],
 )
 def test_sizes_of_warpdrive_1_are_there_where_none_is_declared(text, names):
-    """``num_agents`` and ``num_envs`` are given to a source that reads them as WarpDrive's, and to no other."""
+    """Only sources that read ``num_agents`` and ``num_envs`` as WarpDrive get them."""
     sizes = cuda_source.warp_drive_sizes(text, n_envs=2, n_agents=3, blocks_per_env=1)
     assert sizes.keys() & {"num_agents", "num_envs"} == names
     assert all(sizes[name] == {"num_agents": 3, "num_envs": 2}[name] for name in names)

@@ -35,7 +35,7 @@ def test_learning_rate_follows_the_schedule():
 
 @pytest.mark.parametrize("arguments", [{"schedule": 0.1}, {"schedule": [[0, 0.0], [5, 1.0]], "optimizer": True}])
 def test_learning_rate_needs_an_optimizer_and_a_start(arguments):
-    """No optimizer, or a first value of 0, by which the others would be divided."""
+    """No optimizer, or a first value of 0, which is a divisor."""
     if arguments.get("optimizer"):
         arguments = {**arguments, "optimizer": torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)}
     with pytest.raises(ConfigError, match=r"optimizer|must not start from 0"):
@@ -58,7 +58,7 @@ def test_blocks_give_each_agent_a_thread():
     ],
 )
 def test_device_setup_depends_on_clusters(arch, threads, blocks, want):
-    """Several blocks need sm_90 and are at most eight; the number of environments never matters."""
+    """Several blocks need sm_90, eight at most; the number of environments is free."""
     assert validate_device_setup(arch, 10**7, threads, blocks) is want
 
 
@@ -77,13 +77,13 @@ def test_old_argument_name_warns_and_works():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_context_needs_a_gpu():
-    """Without PyCUDA or a GPU the error says what is missing."""
+    """Without PyCUDA or a GPU the error names the missing part."""
     with pytest.raises(BackendUnavailable, match="backend 'pycuda'"):
         make_current_context()
 
 
 def test_config_is_filled_up_with_defaults():
-    """What is there stays, at every depth, and the config itself is returned."""
+    """Existing values stay at every depth; the same config is returned."""
     config = {"trainer": {"num_envs": 2}, "policy": 3}
     defaults = {"trainer": {"num_envs": 10, "seed": 1}, "policy": {"lr": 1}, "saving": {"tag": "x"}}
     assert recursive_merge_config_dicts(config, defaults) is config
@@ -102,7 +102,7 @@ def test_target_follows_softly_or_at_once():
 
 
 def test_small_functions_are_warpdrives(capsys):
-    """Equality of all, a message of a device, limits of a multiprocessor, models by name."""
+    """Equality, a device's message, a multiprocessor's limits, models by name."""
     assert [all_equal(values) for values in ([], [1, 1], [1, 2])] == [True, True, False]
     verbose_print("hello", 3)
     assert capsys.readouterr().out == "[Device 3]: hello \n"
@@ -113,7 +113,7 @@ def test_small_functions_are_warpdrives(capsys):
 
 
 def test_film_of_an_episode_shows_who_is_left():
-    """A frame for each state of the episode, in the colours of taggers, runners and who is out."""
+    """A frame per state, in the colours of taggers, runners and tagged ones."""
     pytest.importorskip("matplotlib")
     from matplotlib.colors import to_hex
 

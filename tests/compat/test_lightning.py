@@ -1,4 +1,4 @@
-"""WarpDrive's names for Lightning: a script's calls, one iteration an epoch, and the two callbacks."""
+"""WarpDrive's names for Lightning: calls, an epoch per iteration, callbacks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ N_ITERATIONS = N_EPISODES * LENGTH // BATCH
 
 @pytest.fixture
 def make(tmp_path):
-    """A maker of modules or trainers that start alike, each with a folder of its own."""
+    """Factory of equal modules or trainers, each with a folder."""
     made = []
 
     def make(kind):
@@ -73,7 +73,7 @@ def fit(module, *callbacks):
 
 
 def test_module_learns_what_the_trainer_learns(make):
-    """An epoch is an iteration, and the weights are those of WarpDrive's plain trainer; rows and files are as asked."""
+    """An epoch is an iteration, and weights equal the trainer's."""
     module, plain = make(WarpDriveModule), make(TrainerA2C)
     before = weights(plain)
     plain.train()
@@ -88,7 +88,7 @@ def test_module_learns_what_the_trainer_learns(make):
 
 
 def test_module_offers_what_scripts_ask_for(make):
-    """The attributes are those of the run, and what neither has is an AttributeError."""
+    """Attributes are the run's; a missing one is an AttributeError."""
     module = make(WarpDriveModule)
     assert (module.training_batch_size, module.num_envs, module.policies_to_train) == (BATCH, N_ENVS, ["shared"])
     assert module.cuda_envs is module.run.wrapper
@@ -100,7 +100,7 @@ def test_module_offers_what_scripts_ask_for(make):
 
 
 def test_cuda_callback_restarts_a_new_run_only(make):
-    """At the start of training every environment begins its next episode; a run that goes on is left alone."""
+    """Every environment starts an episode at training's start, but not on resumption."""
     module = make(WarpDriveModule)
     callback = CUDACallback(module=module)
     episodes = module.cuda_envs.cuda_data_manager.tensor(EPISODE)
@@ -114,7 +114,7 @@ def test_cuda_callback_restarts_a_new_run_only(make):
 
 
 def test_perf_stats_callback_measures_and_prints(make, capsys):
-    """Every second iteration and the last one are printed, then all of the fit; times and rates fit together."""
+    """Every second and the last iteration, then the fit; times and rates agree."""
     module = make(WarpDriveModule)
     stats = PerfStatsCallback(batch_size=module.training_batch_size, num_iters=module.num_iters, log_freq=2)
     fit(module, stats)
@@ -135,13 +135,13 @@ def test_perf_stats_callback_measures_and_prints(make, capsys):
 
 @pytest.mark.parametrize("given", [{}, {"batch_size": 1}, {"batch_size": 1, "num_iters": 1, "log_freq": 0}])
 def test_perf_stats_callback_needs_its_numbers(given):
-    """What is missing or not positive is an error that shows what was given."""
+    """A missing or non-positive number raises with its value."""
     with pytest.raises(ConfigError, match="needs batch_size, num_iters and log_freq of at least 1"):
         PerfStatsCallback(**given)
 
 
 def test_dataset_makes_its_items():
-    """Items are made by their index, and there are as many as the batch has."""
+    """Items come by index, and their number is the batch's."""
     data = WarpDriveDataset(lambda batch_index: 10 * batch_index, batch_size=3)
     assert len(data) == 3
     assert list(data) == [0, 10, 20]

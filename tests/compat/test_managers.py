@@ -1,4 +1,4 @@
-"""WarpDrive's managers, step by step as its tutorials use them, on Numba; compiled files with a fake driver."""
+"""WarpDrive's managers as in its tutorials, on Numba; files with a fake driver."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DOUBLE = Path(__file__).with_name("double.cu")
 
 
 def feed(**entries):
-    """Return a feed of arrays that resets restore and the logger records, and of scalars."""
+    """Return a feed of scalars and of arrays with reset copies and logs."""
     result = DataFeed()
     for name, value in entries.items():
         is_array = isinstance(value, list)
@@ -51,7 +51,7 @@ def feed(**entries):
 
 
 def doubling(backend, blocks):
-    """Return managers of 2 copies of 5 agents, and what launches the kernel that halves x and doubles y."""
+    """Return 2 copies' managers, and a launcher that halves x and doubles y."""
     data_manager, function_manager = MANAGERS[backend]
     data = data_manager(num_agents=5, num_envs=2, blocks_per_env=blocks, episode_length=2)
     functions = function_manager(int(data.meta_info("n_agents")), int(data.meta_info("n_envs")), blocks)
@@ -75,7 +75,7 @@ def doubling(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_kernel_log_and_reset_work_together(backend, blocks, monkeypatch):
-    """The sequence of WarpDrive's own test: launch, log each copy, reset, and copies that finish at different times."""
+    """WarpDrive's sequence: launch, log copies, reset; copies end at different times."""
     data, functions, launch = doubling(name_of(backend, monkeypatch), blocks)
     logger, resetter = NumbaLogController(function_manager=functions), NumbaEnvironmentReset(function_manager=functions)
     data.push_data_to_device(feed(x=[[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]], factor=2.0))
@@ -120,7 +120,7 @@ def test_kernel_of_the_sequence_compiles_for_the_gpu(blocks):
 
 @needs_numba
 def test_sampler_draws_what_is_certain():
-    """init_random, register_actions and sample in WarpDrive's order; probabilities 0 and 1 leave no choice."""
+    """init_random, register_actions, sample in its order; probabilities are 0 and 1."""
     data = NumbaDataManager(num_agents=3, num_envs=2, episode_length=1)
     functions = NumbaFunctionManager(num_agents=3, num_envs=2)
     functions.import_numba_from_source_code("warp_drive.numba_includes.test_build")
@@ -148,7 +148,7 @@ def test_environment_without_a_source_is_an_error():
 
 
 def test_pycuda_managers_need_a_gpu():
-    """Without one the error is the backend's, with what is missing."""
+    """Without a GPU the backend's error names the missing part."""
     if BACKENDS["pycuda"].availability().available:
         pytest.skip("there is a GPU")
     with pytest.raises(BackendUnavailable, match="backend 'pycuda'"):
@@ -157,7 +157,7 @@ def test_pycuda_managers_need_a_gpu():
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """Let the PyCUDA manager be made without a GPU; returns what it compiles: (text, constants)."""
+    """Allow the PyCUDA manager without a GPU; return its compiled (text, constants)."""
     calls = []
     monkeypatch.setattr(type(BACKENDS["pycuda"]), "availability", lambda self: Availability(True))
     monkeypatch.setattr(
@@ -170,7 +170,7 @@ def compiled(monkeypatch):
 
 @without_gpu
 def test_pycuda_manager_compiles_text_and_registered_files(compiled):
-    """Both get WarpDrive's sizes where they use its words, and nothing where they do not."""
+    """Both get WarpDrive's sizes only where they use its words."""
     registrar = EnvironmentRegistrar()
     registrar.add_cuda_env_src_path(Walkers.name, str(CUDA_SOURCE))
     functions = PyCUDAFunctionManager(num_agents=6, num_envs=3, blocks_per_env=2)
@@ -185,7 +185,7 @@ def test_pycuda_manager_compiles_text_and_registered_files(compiled):
 
 
 class Driver:
-    """Stands in for PyCUDA's driver with one compiled file that has the kernel ``known``."""
+    """Fake of PyCUDA's driver with one compiled file that has the kernel ``known``."""
 
     LogicError = KeyError
 
@@ -241,12 +241,12 @@ def test_tensor_holder_is_a_pointer():
     assert holder.gpudata == holder.get_pointer() == tensor.data_ptr()
 
 
-# ------------------------------------------------------------------ what Numba is given
+# ------------------------------------------------------------------ arguments of Numba kernels
 
 
 @needs_numba
 def test_explicit_signature_declares_the_parameters():
-    """Types of the one signature give dtype and rank; several signatures, or none, declare nothing."""
+    """A single signature's types give dtype and rank; several or none give nothing."""
     from numba import boolean, float32, int32
 
     def kernel(states, is_full, length):
@@ -267,18 +267,18 @@ def test_explicit_signature_declares_the_parameters():
 
 
 def test_scalars_are_32_bits_wide():
-    """Numba would make a Python number 64 bits wide, and arithmetic with it too."""
+    """Numba would use 64 bits for a Python number and its arithmetic."""
     for value, dtype, want in ((1, None, "int32"), (True, None, "int32"), (0.5, None, "float32"), (1, "bool", "bool")):
         assert scalar(value, dtype).dtype == want
     assert scalar(2, "float32").dtype == "float32"
 
 
-# ------------------------------------------------------------------ what only WarpDrive has
+# ------------------------------------------------------------------ features of WarpDrive alone
 
 
 @needs_numba
 def test_parts_of_a_reset_restore_arrays_or_draw_from_pools():
-    """Saved copies of finished environments, or of all; where there is the other part too, it is an error."""
+    """Saved copies of finished or all environments; with the other part it raises."""
     data = NumbaDataManager(num_agents=2, num_envs=2, episode_length=3)
     data.push_data_to_device(feed(x=[[1.0, 2.0], [3.0, 4.0]]), torch_accessible=True)
     reset = NumbaEnvironmentReset(NumbaFunctionManager(num_agents=2, num_envs=2))
@@ -303,7 +303,7 @@ def test_parts_of_a_reset_restore_arrays_or_draw_from_pools():
 
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 def test_source_is_compiled_into_a_file(tmp_path):
-    """The file is machine code with the kernel for the sizes that were told, in a folder that is made."""
+    """The file is machine code with the kernel, for given sizes, in a new folder."""
     update_env_header("template_env_config.h", num_envs=2, num_agents=5)
     check_env_header(num_envs=2, num_agents=5)
     with pytest.raises(ConfigError, match="must have the sizes"):
@@ -313,7 +313,7 @@ def test_source_is_compiled_into_a_file(tmp_path):
 
 
 def test_registrar_takes_old_names_of_arguments(registrar):
-    """``device`` and ``use_cuda`` of WarpDrive 1 say the backend, with a warning."""
+    """WarpDrive 1's ``device`` and ``use_cuda`` set the backend, with a warning."""
     with pytest.warns(DeprecationWarning, match="device is the old name of env_backend"):
         registrar.add(device="cuda")(Walkers)
     with pytest.warns(DeprecationWarning, match="use_cuda is the old name of env_backend"):

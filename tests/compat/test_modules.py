@@ -1,4 +1,4 @@
-"""WarpDrive's module paths: every name is there, and nobody's own modules are hidden."""
+"""WarpDrive's module paths: all names exist, no user module is hidden."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 @pytest.mark.parametrize(("module", "name"), OFFERED)
 def test_name_resolves(module, name):
-    """The name is something that can be called or used, and the same each time."""
+    """The name can be called or used, and is the same each time."""
     value = getattr(importlib.import_module(module), name)
     assert value is not None
     assert getattr(importlib.import_module(module), name) is value
 
 
 def test_module_that_was_moved_is_the_one_of_now():
-    """It has all names of the module whose place it had, and they are the same."""
+    """It has all names of its former module, and they are the same."""
     moved = {module: names["*"] for module, names in EARLIER.items() if "*" in names}
     assert "warp_drive.cuda_managers.pycuda_data_manager" in moved
     for before, now in moved.items():
@@ -62,7 +62,7 @@ def test_module_that_was_moved_is_the_one_of_now():
 
 @pytest.mark.parametrize("module", warp_drive_names.kept())
 def test_module_of_warp_drive_has_its_public_names(module):
-    """Each public name of the module is there, or its absence has a reason, which the error says."""
+    """Each public name exists, or its error has the reason of its absence."""
     names = warp_drive_names.kept()[module]
     missing = {name: why_left_out(f"{module}.{name}") for name in names}
     if module == NEEDS_A_GPU and not torch.cuda.is_available():
@@ -76,7 +76,7 @@ def test_module_of_warp_drive_has_its_public_names(module):
 
 
 def has(module, name):
-    """Tell whether a module has a name, or its class or the objects of that an attribute."""
+    """Return true if a module, its class or its objects have an attribute."""
     first, _, inner = name.partition(".")
     known = hasattr(module, first)
     return known and (not inner or hasattr(getattr(module, first), inner) or inner in OF_OBJECTS.get(first, ()))
@@ -87,11 +87,11 @@ OF_OBJECTS = {
     "CUDAFunctionManager": ("blocks_per_env",),
     "WarpDriveModule": ("fetch_episode_states", "graceful_close", "load_model_checkpoint", "save_model_checkpoint"),
 }
-"""Attributes that objects have from when they are made; those of the module are its run's."""
+"""Attributes set in constructors; a module's belong to its run."""
 
 
 def test_attributes_of_objects_are_there():
-    """What is listed of objects is there, of the module in the trainer that is its run."""
+    """All listed attributes exist; a module's are in the trainer that runs it."""
     pytest.importorskip("pytorch_lightning")
     from warpdrive_min.compat.lightning import OF_RUN
 
@@ -105,7 +105,7 @@ def test_attributes_of_objects_are_there():
 
 
 def test_names_are_those_of_a_checkout():
-    """The names that are kept are all that a checkout has."""
+    """The stored names are all names of a checkout."""
     checkout = os.environ.get(warp_drive_names.CHECKOUT)
     if checkout is None:
         pytest.skip(f"there is no checkout of WarpDrive 2.7.1; name one by {warp_drive_names.CHECKOUT}")
@@ -113,14 +113,14 @@ def test_names_are_those_of_a_checkout():
 
 
 def test_left_out_name_says_why():
-    """The error of a name that is left out has the reason."""
+    """The error of an omitted name has the reason."""
     random = importlib.import_module("warp_drive.numba_includes.core.random")
     with pytest.raises(AttributeError, match="has no 'sample_actions'; sampler, resetter and logger bring kernels"):
         _ = random.sample_actions
 
 
 def test_classes_are_this_projects():
-    """Both spellings are one class, or one's child, so that isinstance and the registrar's table agree."""
+    """Both spellings are one class or a child, for isinstance."""
     from warp_drive.managers.function_manager import CUDASampler
     from warp_drive.managers.numba_managers.numba_function_manager import NumbaSampler
     from warp_drive.utils.env_registrar import EnvironmentRegistrar, env_registrar
@@ -133,7 +133,7 @@ def test_classes_are_this_projects():
 
 
 def test_module_knows_its_names_only():
-    """An unknown name is an AttributeError with those that are known; a star import takes all."""
+    """An unknown name is an AttributeError listing the known; star imports take all."""
     constants = importlib.import_module("warp_drive.utils.constants")
     with pytest.raises(AttributeError, match="no 'Constant'; known are Constants"):
         _ = constants.Constant
@@ -164,14 +164,14 @@ def test_installed_warp_drive_is_not_hidden(tmp_path):
 
 
 def test_warp_drive_that_was_imported_before_is_an_error(monkeypatch):
-    """Half of a program on one warp_drive and half on another would be wrong."""
+    """A program must not mix two versions of warp_drive."""
     monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if type(finder).__name__ != "_Finder"])
     with pytest.raises(Exception, match="must be imported before warp_drive"):
         install()
 
 
 def test_script_runs_unchanged(tmp_path):
-    """The script gets its arguments, its own folder first on the path, __main__, and its own packages of our names."""
+    """The script gets arguments, its folder first on the path, and __main__."""
     scripts = tmp_path / "scripts"
     for package in ("envs", "example_envs"):
         (scripts / package).mkdir(parents=True)
@@ -190,7 +190,7 @@ def test_script_runs_unchanged(tmp_path):
 
 
 def test_missing_script_is_an_error(tmp_path, monkeypatch, capsys):
-    """One line says how the command is used."""
+    """One line shows the command's usage."""
     monkeypatch.setattr(sys, "argv", ["compat", str(tmp_path / "nothing.py")])
     with pytest.raises(SystemExit) as caught:
         run_script()

@@ -1,4 +1,4 @@
-"""The arrays that WarpDrive's trainer pushes: their names, shapes and dtypes, and the actions registered."""
+"""Arrays that WarpDrive's trainer pushes: names, shapes, dtypes, and actions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from warpdrive_min.spaces import Box, Discrete, MultiDiscrete
 
 
 class Bare(Counter):
-    """Counter that leaves observations, actions and rewards to the trainer; actions and observations can be others."""
+    """Counter without observations, actions and rewards; spaces can be replaced."""
 
     def __init__(self, action_spaces=None, observation=None, **config):
         super().__init__(**config)
@@ -90,7 +90,7 @@ def test_one_row_of_time_has_its_batch_too():
 
 
 def test_separate_arrays_for_each_policy():
-    """Policies with different spaces: MultiDiscrete is split by type, Box is float32, tags may have underscores."""
+    """MultiDiscrete is split by type, Box is float32, tags may have underscores."""
     spaces = [MultiDiscrete([3, 5]), Box(-1, 1, (1,)), Box(-1, 1, (1,))]
     wrapper = start(Bare(spaces, observation=lambda agent: np.zeros(4 if agent == 0 else 2)))
     sampler = CUDASampler(wrapper.cuda_function_manager)
@@ -121,7 +121,7 @@ def test_separate_arrays_for_each_policy():
 
 
 def test_dict_observations_have_an_array_for_each_key():
-    """Agents last swaps the axes; the mask does not count for the size of the processed observations."""
+    """Agents last swaps the axes; a mask adds nothing to the processed size."""
     wrapper = start(Bare(observation=lambda agent: {"obs": np.full((4, 5), agent), "action_mask": np.ones(2)}))
     create_and_push_data_placeholders(
         wrapper, obs_dim_corresponding_to_num_agents="last", training_batch_size_per_env=2
@@ -135,7 +135,7 @@ def test_dict_observations_have_an_array_for_each_key():
 
 
 def test_observations_describe_the_state_that_was_pushed():
-    """A random start is drawn once for all: the observations are those of the reset that gave the state."""
+    """A random start is drawn once: observations come from the state's own reset."""
     wrapper = start(Bare(random_start=True), n_envs=3)
     create_and_push_data_placeholders(wrapper, push_data_batch_placeholders=False)
     data = wrapper.cuda_data_manager
@@ -145,7 +145,7 @@ def test_observations_describe_the_state_that_was_pushed():
 
 
 def test_arrays_of_the_environment_stay():
-    """Our environments push observations, actions and rewards themselves; only the batches are added."""
+    """Our environments push observations, actions, rewards; only batches are added."""
     wrapper = start(CartPole())
     observations = wrapper.cuda_data_manager.tensor("observations")
     create_and_push_data_placeholders(wrapper, training_batch_size_per_env=5)
@@ -168,7 +168,7 @@ def test_arrays_of_the_environment_stay():
     ],
 )
 def test_rules_are_checked(arguments, message):
-    """Each broken rule is a ConfigError that says what was given, before anything is pushed."""
+    """Each broken rule is a ConfigError with the value, before any push."""
     wrapper = start(Bare())
     before = described(wrapper)
     with pytest.raises(ConfigError, match=message):
@@ -198,7 +198,7 @@ def test_get_obs_stacks_agents_first_or_last():
 
 
 def test_flattened_size_adds_up():
-    """2 x 3 is 6; nested in a dict 6 + 5 without the mask; spaces of Gymnasium's kind have `spaces`."""
+    """2 x 3 is 6; in a dict 6 + 5 without the mask; Gymnasium's spaces work."""
     shapes = {"a": np.zeros((2, 3)), "b": np.zeros(5), "action_mask": np.zeros(9)}
     space = recursive_obs_dict_to_spaces_dict(shapes)
     assert get_flattened_obs_size(space["a"]) == 6
@@ -207,7 +207,7 @@ def test_flattened_size_adds_up():
 
 
 def test_spaces_are_gyms_where_gym_was_imported(monkeypatch):
-    """Code asks of what class a space is; without `gym` the spaces are ours. Gymnasium stands for it here."""
+    """Code tests a space's class; without `gym` they are ours (here Gymnasium)."""
     assert type(recursive_obs_dict_to_spaces_dict(np.zeros(3))) is spaces.Box
     monkeypatch.setitem(sys.modules, "gym.spaces", gymnasium.spaces)
     wrapper = EnvWrapper(CUDATagGridWorld(num_taggers=2), num_envs=2, env_backend="cpu")

@@ -1,4 +1,4 @@
-"""Folders and files where scripts look for them: a checkout's, or those that stand for them."""
+"""Folders and files of scripts: a checkout's, or replacements for them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def write(folder: Path, **files: str) -> None:
 
 @needs_numba
 def test_script_of_a_checkout_runs(tmp_path):
-    """It finds the checkout's run config and environment, whose kernels the table of names knows, and our package."""
+    """It finds the checkout's run config and environment, and our package."""
     write(
         tmp_path,
         warp_drive__wrong_py="raise ImportError('the other one')",
@@ -106,7 +106,7 @@ print(torch.zeros(2).cuda().device)
 
 @pytest.fixture
 def cast(monkeypatch):
-    """Let a test cast the part of `pycuda`; afterwards it plays itself."""
+    """Let a test act as `pycuda`; restore it afterwards."""
     monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "pycuda")
     for name in (modules.CHOICE, modules.PLAYER):
         monkeypatch.setenv(name, "")
@@ -116,7 +116,7 @@ def cast(monkeypatch):
 
 @needs_host
 def test_script_for_pycuda_runs_on_host(tmp_path, monkeypatch, capsys, cast):
-    """With ``--host`` before it, the option is gone, and processes that it spawns do as it does."""
+    """``--host`` before it is removed, and also applies to its spawned processes."""
     write(tmp_path, script_py=HOST_SCRIPT)
     monkeypatch.setattr(sys, "argv", ["warpdrive_min.compat", "--host", str(tmp_path / "script.py"), "-x"])
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -128,7 +128,7 @@ def test_script_for_pycuda_runs_on_host(tmp_path, monkeypatch, capsys, cast):
 
 
 def test_cuda_is_the_cpu_where_host_plays(monkeypatch, cast):
-    """Tensors and models stay where they are and copies from the device are copies; asking for no host ends it."""
+    """Tensors and models stay, device copies are copies; without a host it ends."""
     monkeypatch.setenv(modules.PLAYER, "host")
     modules.cast_pycuda()
     tensor, device = torch.zeros(2), torch.device("cuda", 0)
@@ -158,13 +158,13 @@ def test_cuda_is_the_cpu_where_host_plays(monkeypatch, cast):
 
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch):
-    """Go where no checkout is around, with a cache of one's own."""
+    """Enter a folder without a checkout, with a new cache."""
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 
 def test_run_configs_have_warp_drives_names(nowhere):
-    """Without a checkout, they are ours in a folder that is filled when it is asked for."""
+    """Without a checkout ours fill a folder on request."""
     folder = get_project_root() / "warp_drive" / "training" / "run_configs"
     assert sorted(path.stem for path in folder.iterdir()) == sorted([*ENVIRONMENTS, "default_configs"])
     for name in ENVIRONMENTS:
@@ -186,7 +186,7 @@ def test_compiled_file_of_the_tutorials_has_a_source(nowhere):
 
 @pytest.mark.parametrize("backend", IN_CUDA_C)
 def test_kernel_of_the_tutorials_steps(backend, monkeypatch, nowhere):
-    """X is divided and y multiplied, an environment with an element at its target is done; `compile` may go first."""
+    """X is divided, y multiplied; an element at its target ends the episode."""
     name_of(backend, monkeypatch)
     root = get_project_root() / "warp_drive"
     binary = root / "cuda_bin" / "test_build.fatbin"
@@ -207,14 +207,14 @@ def test_kernel_of_the_tutorials_steps(backend, monkeypatch, nowhere):
 
 
 def test_project_is_that_around_the_working_folder(tmp_path, monkeypatch):
-    """A notebook of a checkout finds its data, though nothing put the checkout on the path."""
+    """A notebook of a checkout finds its data without the checkout on the path."""
     write(tmp_path, warp_drive__training__x_yaml="", tutorials__x_ipynb="")
     monkeypatch.chdir(tmp_path / "tutorials")
     assert get_project_root() == tmp_path.resolve()
 
 
 def test_project_is_that_of_the_hidden_package(tmp_path, monkeypatch):
-    """A `warp_drive` further back on the path tells where its data are."""
+    """A `warp_drive` later on the path locates its data."""
     write(tmp_path, warp_drive__training__x_yaml="")
     monkeypatch.syspath_prepend(tmp_path)
     assert get_project_root() == tmp_path.resolve()
@@ -223,7 +223,7 @@ def test_project_is_that_of_the_hidden_package(tmp_path, monkeypatch):
 
 
 def test_compiled_file_is_built_from_its_source(tmp_path, monkeypatch):
-    """A source in `cuda_includes` stands for the file of its name in `cuda_bin`, which need not be there."""
+    """A source in `cuda_includes` replaces its `cuda_bin` file, which may be absent."""
     built = []
     kind = type(BACKENDS["pycuda"])
     monkeypatch.setattr(kind, "availability", lambda self: Availability(True))
@@ -237,7 +237,7 @@ def test_compiled_file_is_built_from_its_source(tmp_path, monkeypatch):
 
 
 def test_source_lies_beside_the_class_or_its_base(tmp_path, monkeypatch):
-    """A file of the module's name is taken where neither the registrar nor the class names one."""
+    """The module's file name is the default if registrar and class name none."""
     write(
         tmp_path,
         meadow_py="class Meadow:\n    pass\n",

@@ -1,12 +1,12 @@
-"""Public code that was written for WarpDrive, as shipped, on a GPU and by ``--host``: what docs/compat.md says of it.
+"""Public code for WarpDrive, unchanged, on a GPU and by ``--host``.
 
-The environment variable PUBLIC_WARP_DRIVE_CODE names a folder with checkouts: `warp-drive` (salesforce/warp-drive at
-bac017e), `warp-drive-1.1` and so on (at its tags, or where docs/compat.md says), `crowd`
-(superboySB/Awesome-Mobile-Crowdsensing at 54c7797), `rice` (mila-iqia/climate-cooperation-competition at 148ed85),
-`rice-1` (AlaiaS/AI-Climate at e0d2da3), `rice-2` (pjwozny/a4gcc at b85250e), `rice-3`
-(adityak77/climate-cooperation-competition at 442e7ba), `lightning` (Lightning-AI/tutorials at 264d0b0),
-`collective` (Finebouche/collective_MARL at 85f4c27) and `ai-economist` (salesforce/ai-economist at a84d5f3). They
-import `gym` 0.26 and GPUtil; RICE scikit-learn; `lightning` pytorch_lightning; the last one pandas, lz4, pycryptodome.
+Results are as docs/compat.md states. The environment variable PUBLIC_WARP_DRIVE_CODE names a folder with checkouts:
+`warp-drive` (salesforce/warp-drive at bac017e), `warp-drive-1.1` and so on (at its tags, or where docs/compat.md says),
+`crowd` (superboySB/Awesome-Mobile-Crowdsensing at 54c7797), `rice` (mila-iqia/climate-cooperation-competition at
+148ed85), `rice-1` (AlaiaS/AI-Climate at e0d2da3), `rice-2` (pjwozny/a4gcc at b85250e), `rice-3`
+(adityak77/climate-cooperation-competition at 442e7ba), `lightning` (Lightning-AI/tutorials at 264d0b0), `collective`
+(Finebouche/collective_MARL at 85f4c27) and `ai-economist` (salesforce/ai-economist at a84d5f3). They import `gym` 0.26
+and GPUtil; RICE scikit-learn; `lightning` pytorch_lightning; the last one pandas, lz4, pycryptodome.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ON_BOTH = (
     ("rice", ("scripts/run_cpu_gpu_env_consistency_checks.py",), "scenario 'no_negotiation'"),
     ("rice", ("scripts/train_with_warp_drive.py",), "Valid submission"),
 )
-"""Checkout, what is run in it, and what it says at its end, with a GPU and under ``--host``."""
+"""Checkout, command and final output, with a GPU and under ``--host``."""
 RUNS = [
     ("warp-drive", (*PYTEST, "tests/warp_drive/pycuda_tests"), "8 passed"),
     ("warp-drive", (*PYTEST, "tests/example_envs/pycuda_tests"), "5 passed"),
@@ -67,7 +67,7 @@ RUNS = [
     ("ai-economist", ("tests/run_covid19_cpu_gpu_consistency_checks.py",), "verify_activation_code"),
     ("ai-economist", ("ai_economist/training/training_script.py", "-e", COVID), "verify_activation_code"),
 ]
-"""The same for what is run under ``--host``."""
+"""Checkout, command and final output under ``--host``."""
 NUMBA_SCRIPT = SCRIPT.replace("pycuda", "numba")
 ON_A_GPU = [
     ("warp-drive", (*PYTEST, "tests/warp_drive/pycuda_tests"), "8 passed"),
@@ -102,11 +102,11 @@ ON_A_GPU = [
     *ON_BOTH,
     ("crowd", ("warp_drive/run_toturial_1.py",), "rc 0"),
 ]
-"""The same for what is run on a GPU."""
+"""Checkout, command and final output on a GPU."""
 
 
 def script_of(notebook: Path, folder: Path) -> Path:
-    """Write the code cells of a notebook as a script; lines for IPython do nothing."""
+    """Write a notebook's code cells as a script without IPython lines."""
     cells = [cell["source"] for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     lines = [line for cell in cells for line in "".join(cell).splitlines()]
     script = folder / "script.py"
@@ -115,12 +115,12 @@ def script_of(notebook: Path, folder: Path) -> Path:
 
 
 def run(checkout: Path, *words: str, host: bool = True) -> str:
-    """Run words of a command line in a checkout, and return what it says, at last its exit status.
+    """Run a command line in a checkout; return its output, then its exit code.
 
     Args:
         checkout: Folder, the working folder of the run.
         words: Script or ``-m module``, and its arguments.
-        host: By ``--host``, and scripts without assertions, which most make of a GPU.
+        host: Run by ``--host``, and scripts without assertions, most of which require a GPU.
     """
     python = [sys.executable, *(["-O"] if host and words[0] != "-m" else []), "-W", "ignore"]
     path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep), str(checkout)])
@@ -151,7 +151,7 @@ needs_checkouts = pytest.mark.skipif(FOLDER is None, reason="no checkouts; name 
     ],
 )
 def test_public_code_runs(project, words, says, host, tmp_path):
-    """It ends well, or by an error of its own or what docs/compat.md says."""
+    """It succeeds, or fails by its own error or as docs/compat.md states."""
     checkout = Path(str(FOLDER), project)
     if words[0].endswith(".ipynb"):
         words = (str(script_of(checkout / words[0], tmp_path)),)
@@ -202,7 +202,7 @@ print(trainer.current_timestep, trainer.fetch_episode_states([state])[state].sha
     ],
 )
 def test_warp_drives_trainer_trains_as_a_users(name, algorithm, says, tmp_path):
-    """Its own loops, on our arrays, draws, models and losses: as in the trainers that users derived from it."""
+    """WarpDrive's loops on our arrays, draws, models, losses, as in derived trainers."""
     trainers = Path(str(FOLDER), "warp-drive/warp_drive/training/trainers")
     files = {f"own_{stem}": (trainers / f"trainer_{stem}.py").read_text() for stem in ("base", "a2c", "ddpg")}
     base = "warp_drive.training.trainers.trainer_base"
@@ -241,7 +241,7 @@ print(trainer.current_timestep, type(trainer.models["runner"]).__module__)
 @needs_checkouts
 @pytest.mark.parametrize("version", ["-1.1", *(f"-{tag}" for tag in TAGS), ""])
 def test_warp_drives_network_trains_as_a_users(version, tmp_path):
-    """A copy of it beside the script, with the base that 2.7 has, finds what it reads when it is made."""
+    """A copy next to the script, with 2.7's base, finds its data."""
     folder = Path(str(FOLDER), f"warp-drive{version}", "warp_drive/training/models")
     for stem in ("fully_connected", "model_base"):
         if (file := folder / f"{stem}.py").exists():
@@ -276,7 +276,7 @@ print(trainer.current_timestep)
 
 @needs_checkouts
 def test_collective_marl_trains_its_own_models(monkeypatch, tmp_path):
-    """By the cells of its notebook, smaller, with the trainer of WarpDrive for that of its fork."""
+    """Its notebook's cells, smaller, with WarpDrive's trainer instead of its fork's."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(str(FOLDER), "collective")), *sys.path]))
     (tmp_path / "script.py").write_text(COLLECTIVE)
     assert "{'prey': 24, 'predator': 24}" in run(tmp_path, "script.py", host=False)

@@ -1,6 +1,6 @@
-"""Sources and data as WarpDrive's users write them: in several files, in whatever types, for nvcc.
+"""Users' sources and data: several files, any types, written for nvcc.
 
-`orchard` is an environment of that kind, which nobody registers; see its folder.
+`orchard` is an unregistered environment of that kind; see its folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compiled(source: Path, blocks: int = 1) -> bytes:
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Write files, whose names have __ for a slash and end in .cu, and return the first one's path."""
+    """Write files (__ is a slash, .cu the suffix); return the first path."""
     paths = [folder / f"{name.replace('__', '/')}.cu" for name in files]
     for path, text in zip(paths, files.values(), strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def kernel(body: str = "", parameters: str = "float* x") -> str:
 
 
 def test_kernels_words_and_types_are_found_through_includes():
-    """The file that is registered has none of them; a template or a mere declaration is no kernel to launch."""
+    """The registered file has none of them; templates and declarations are no kernels."""
     whole = cuda_source.whole_text(ORCHARD)
     assert cuda_source.warp_drive_sizes(whole, 2, 3, 1) == {"wkNumberAgents": 3, "wkBlocksPerEnv": 1, "wkNumberEnvs": 2}
     declared = cuda_source.signatures(whole, {}, ORCHARD.name)
@@ -79,13 +79,13 @@ def test_kernels_words_and_types_are_found_through_includes():
 
 @needs_cuda_compiler
 def test_source_of_several_files_compiles_for_the_gpu():
-    """It is machine code with the kernel's name, though it includes headers that only nvcc finds."""
+    """It compiles under the kernel's name, though it includes headers of nvcc alone."""
     assert b"CudaOrchardStep" in compiled(ORCHARD)
 
 
 @needs_cuda_compiler
 def test_error_names_file_and_line_of_what_is_included(tmp_path):
-    """The message is the compiler's, of the file where the mistake stands."""
+    """The message is the compiler's, for the file with the mistake."""
     source = write(
         tmp_path, build='#include "a/part.cu"\n', a__part='#include "b/deep.cu"\n', a__b__deep="\n\nwrong f;\n"
     )
@@ -94,7 +94,7 @@ def test_error_names_file_and_line_of_what_is_included(tmp_path):
 
 
 def test_include_is_looked_up_beside_the_file_then_beside_the_source(tmp_path):
-    """A name in two places is the nearer one's, and files that include each other end."""
+    """The nearer file of a name is used; circular includes end."""
     source = write(
         tmp_path,
         build='#include "a/part.cu"\n/*\n#include "near.cu"\n*/\n#if 0\nnever\n#else\nalways\n#endif\n',
@@ -110,7 +110,7 @@ def test_include_is_looked_up_beside_the_file_then_beside_the_source(tmp_path):
 
 @needs_cuda_compiler
 def test_files_of_the_users_may_be_named_as_the_cores(tmp_path):
-    """Both are found: the core's own by its path, the user's beside the source."""
+    """Both are found: the core's by its path, the user's next to the source."""
     parts = {name: f"__device__ int own_{name}() {{ return 1; }}\n" for name in ("reset", "sample")}
     (tmp_path / "core.cuh").write_text("__device__ int own_core() { return 1; }\n")
     text = '#include "core.cuh"\n#include "reset.cu"\n#include "sample.cu"\n'
@@ -121,7 +121,7 @@ def test_files_of_the_users_may_be_named_as_the_cores(tmp_path):
 @needs_cuda_compiler
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_source_may_bring_words_of_warp_drives_itself(tmp_path, blocks):
-    """Its own constants and functions go before ours, which it may mix with them."""
+    """Its own constants and functions precede ours, and may mix with them."""
     own = f"const int wkNumberAgents = 3;\n#define wkBlocksPerEnv {blocks}\nconst int N_AGENTS = wkNumberAgents;\n"
     own += "__device__ int getEnvID(const int block) { return block / wkBlocksPerEnv; }\n"
     body = "x[getEnvID(blockIdx.x) + getAgentID(threadIdx.x, blockIdx.x, blockDim.x)] = N_AGENTS; __sync_env_threads();"
@@ -131,7 +131,7 @@ def test_source_may_bring_words_of_warp_drives_itself(tmp_path, blocks):
 
 @needs_cuda_compiler
 def test_what_nvcc_accepts_compiles(tmp_path):
-    """Headers of the host, numbers of their names, and functions of mixed types; NVRTC knows none of them itself."""
+    """Host headers, their named numbers, mixed-type functions; NVRTC lacks them all."""
     text = "#include <math.h>\n#include <cstdio>\n#include <cfloat>\n#include <stdint.h>\n#include <cuda_runtime.h>\n"
     body = "uint8_t small = 3; int64_t n = INT_MAX; x[0] = pow(2, x[1]) + pow(small, 2) + pow(x[1], 2.0) + M_PI_2;"
     body += 'x[1] = std::sqrt(x[0]) + std::pow(x[0], 2) + FLT_MAX + NAN; assert(n > 0); if (n < 0) printf("%f", x[0]);'
@@ -143,7 +143,7 @@ def test_what_nvcc_accepts_compiles(tmp_path):
     [("near.cu", False), ("stdio.h", False), ("curand_kernel.h", False), ("thrust/sort.h", True), ("absent.h", True)],
 )
 def test_libraries_are_for_nvcc(tmp_path, header, wants_nvcc):
-    """Where a file that is included names one, the source is not for NVRTC, which would not find it."""
+    """A source that includes a library's header is not for NVRTC."""
     source = write(tmp_path, step='#include "a/part.cu"\n', a__part=f"#include <{header}>\n", near="")
     assert cuda_source.needs_nvcc(source) == wants_nvcc
 
@@ -164,7 +164,7 @@ def test_random_numbers_of_curand_compile(tmp_path, text):
 
 @needs_cuda_compiler
 def test_header_of_curand_may_include_cccl(tmp_path, monkeypatch):
-    """The toolkit's cuRAND takes types and limits from there, and each is defined once; the source sees them, too."""
+    """Types and limits that cuRAND takes from CCCL are defined once."""
     folders = [Path(site) / "nvidia/cu13/include/cccl" for site in sys.path]
     cccl = next((folder for folder in folders if folder.is_dir()), None)
     if cccl is None:
@@ -213,14 +213,14 @@ def test_states_draw_from_streams_of_their_own(backend, monkeypatch):
     ],
 )
 def test_parameter_of_an_agent_kernel(declaration, want):
-    """Names of types are looked up in the source; a pointer to an unknown one takes any array."""
+    """Type names are looked up in the source; unknown pointers take any array."""
     text = "typedef\n  float number;\nusing real = number;\n#define MASK const int*\n#define RESTRICT __restrict__\n"
     got = cuda_source.signatures(text + kernel(parameters=declaration), {}, "f.cu")
     assert got["f"].parameters == (want,)
 
 
 class Taken:
-    """Stands in for a compiled kernel; keeps what it is launched with."""
+    """Fake compiled kernel that records its launch arguments."""
 
     name = "f"
 
@@ -235,7 +235,7 @@ class Taken:
 
 
 class CudaC(type(CUDAFunctionManager().backend)):
-    """The CPU, which says that it runs CUDA C."""
+    """CPU backend that claims to run CUDA C."""
 
     language = "cuda_c"
 
@@ -253,7 +253,7 @@ def launch(kernel: Taken, *arguments: Any) -> list[str]:
 
 
 def test_agent_kernel_takes_data_of_other_types_with_a_warning():
-    """The array stays as it is, a float is cut; each is said once with kernel, parameter and both types."""
+    """The array stays, a float is cut; one warning has all types."""
     x, n, y = Parameter("x", "float32", ANY_RANK), Parameter("n", "int32", 0), Parameter("y", None, 2, (None, 3))
     kernel = Taken(False, x, n, y)
     array = torch.zeros(4, dtype=torch.int32)
@@ -268,14 +268,14 @@ def test_agent_kernel_takes_data_of_other_types_with_a_warning():
 
 
 def test_numbers_of_numpy_are_launch_arguments():
-    """They are what WarpDrive's data managers give; an int is good for a float."""
+    """WarpDrive's data managers return them; an int is accepted as a float."""
     kernel = Taken(False, Parameter("n", "int32", 0), Parameter("rate", "float32", 0), Parameter("flag", "bool", 0))
     assert launch(kernel, np.int64(3), np.int32(2), np.bool_(True)) == []
     assert kernel.arguments == [3, 2, True]
 
 
 def test_other_mismatches_stay_errors():
-    """A kernel that owns environments gets what it declares, and no kernel a scalar for an array."""
+    """Kernels that own environments get declared types; no array takes a scalar."""
     parameter = Parameter("x", "float32", ANY_RANK)
     with pytest.raises(TypeMismatch, match=r"is declared float32 \(got int32"):
         launch(Taken(True, parameter), torch.zeros(4, dtype=torch.int32))
@@ -286,7 +286,7 @@ def test_other_mismatches_stay_errors():
 
 
 def test_kernels_that_a_module_lacks_are_left_out(monkeypatch, tmp_path):
-    """The preprocessor may have taken them; one that owns environments must be there."""
+    """The preprocessor may remove them; one that owns environments must exist."""
 
     class Driver:
         LogicError = KeyError
@@ -310,7 +310,7 @@ def test_kernels_that_a_module_lacks_are_left_out(monkeypatch, tmp_path):
 @pytest.mark.filterwarnings("ignore:kernel 'CudaOrchardStep', parameter:RuntimeWarning")
 @pytest.mark.parametrize("backend", THREADED)
 def test_orchard_agrees_with_python(backend):
-    """Two episodes, so that what changed is restored, and the numbers of all types arrive."""
+    """Two episodes, so that changes are restored; numbers of all types arrive."""
     checker = EnvironmentCPUvsGPU(
         dual_mode_env_class=Orchard,
         env_configs={"three": {"num_trees": 3, "episode_length": 3}},
@@ -324,7 +324,7 @@ def test_orchard_agrees_with_python(backend):
 @pytest.mark.filterwarnings("ignore:kernel 'CudaOrchardStep', parameter:RuntimeWarning")
 @pytest.mark.parametrize("backend", THREADED)
 def test_numbers_that_resets_restore_are_one_for_each_environment(backend):
-    """A copy that is done starts from the first number, and the others go on."""
+    """A finished copy restarts at the first number, and the others continue."""
     wrapper = start(Orchard(), backend)
     data = wrapper.cuda_data_manager
     assert data.get_shape("season") == data.get_shape("price") == (2,)

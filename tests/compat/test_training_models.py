@@ -1,4 +1,4 @@
-"""WarpDrive's models: its constructor, what it returns, its names of weights, and users' own models in training."""
+"""WarpDrive's models: constructor, results, weight names, and users' own models."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_logit_mask_forbids_what_is_0():
 
 
 def test_fully_connected_sees_the_policys_agents(tag):
-    """Observations are the rows of the policy's agents; probabilities of each type sum to 1; batches take them."""
+    """Observations are the policy's rows; each type's probabilities sum to 1."""
     wrapper, policies = tag
     model = FullyConnected(wrapper, CONFIG, "tagger", policies)
     assert FullyConnected(wrapper, [6, 4], "tagger", policies).fc_dims == [6, 4]  # of WarpDrive 1.x
@@ -87,7 +87,7 @@ def test_fully_connected_sees_the_policys_agents(tag):
 
 
 def test_mask_of_the_last_step_counts(tag):
-    """A mask that leaves one choice of each type gives it probability 1."""
+    """A mask with one choice of each type gives it probability 1."""
     wrapper, policies = tag
     model = FullyConnected(wrapper, CONFIG, "runner", policies)
     mask = torch.zeros(sum(model.output_dims), dtype=torch.int32)
@@ -99,7 +99,7 @@ def test_mask_of_the_last_step_counts(tag):
 
 
 def test_state_dict_has_warpdrives_keys_and_comes_back(tag):
-    """Keys and shapes are WarpDrive's, also behind the prefix of a distributed model; other shapes are refused."""
+    """Keys and shapes are WarpDrive's, with a distributed prefix too; others raise."""
     wrapper, policies = tag
     first, second = (FullyConnected(wrapper, CONFIG, "runner", policies) for _ in range(2))
     state = first.state_dict()
@@ -125,7 +125,7 @@ def test_state_dict_has_warpdrives_keys_and_comes_back(tag):
 
 
 def test_actor_and_critic_take_continuous_actions():
-    """The actor gives one column for each action, within its scale; the critic takes it as a list or an array."""
+    """The actor has a column per action; the critic takes list or array."""
     wrapper = EnvWrapper(CUDAClassicControlPendulumEnv(episode_length=5), num_envs=2, env_backend="cpu")
     policies = {"shared": [0]}
     actor = FullyConnectedActor(wrapper, {**CONFIG, "output_w": 2.0}, "shared", policies)
@@ -140,7 +140,7 @@ def test_actor_and_critic_take_continuous_actions():
 
 
 def test_factory_knows_the_built_in_models():
-    """Names give the classes; a second model of one name, and an unknown name, are errors."""
+    """Names map to classes; a duplicate name and an unknown one are errors."""
     assert ModelFactory.create("fully_connected") is FullyConnected
     assert ModelFactory.create("fully_connected_actor") is FullyConnectedActor
     with pytest.raises(ConfigError, match="is there already"):
@@ -171,7 +171,7 @@ def run_config(folder) -> dict:
 
 @pytest.mark.usefixtures("gated")
 def test_users_model_trains_and_is_saved_under_its_own_names(tmp_path):
-    """It gets its own key, learns with its gate, and its file goes back into it and into a new run."""
+    """It learns with its gate; its file loads into it and a new run."""
     config = run_config(tmp_path)
     given = copy.deepcopy(config)
     trainer = TrainerA2C(cartpole(), config, {"shared": [0]}, verbose=False)
@@ -196,7 +196,7 @@ def test_users_model_trains_and_is_saved_under_its_own_names(tmp_path):
 
 @pytest.mark.usefixtures("gated")
 def test_users_model_needs_a_trainer_of_warp_drive(tmp_path):
-    """This project's trainer has none of the arguments that the model is built with, and says so."""
+    """This project's trainer lacks the model's arguments, and reports it."""
     config = run_config(tmp_path)
     del config["policy"]["shared"]["model"]["gate"]
     with pytest.raises(ConfigError, match="'gated': is written for WarpDrive"):
@@ -206,7 +206,7 @@ def test_users_model_needs_a_trainer_of_warp_drive(tmp_path):
 @pytest.mark.usefixtures("gated")
 @pytest.mark.parametrize("name", ["Copied", "CopiedFrom1"])
 def test_copy_of_warpdrives_network_finds_the_batches(tmp_path, name):
-    """When it is made they have their shapes; after a rollout they hold it, and cost no memory of their own."""
+    """At construction they have shapes; after a rollout its data, without a copy."""
     ModelFactory.add("copied", "tests.compat.written_models", name)
     config = run_config(tmp_path)
     config["policy"]["shared"]["model"] = {"type": "copied", "fc_dims": [8, 6]}
@@ -228,13 +228,13 @@ def test_copy_of_warpdrives_network_finds_the_batches(tmp_path, name):
     again = type(model)(wrapper, {"fc_dims": [8, 6]} if name == "Copied" else [8, 6], "shared", {"shared": [0]})
     again.load_state_dict(model.state_dict())
     torch.testing.assert_close(again(observations), model(observations))
-    create_and_push_data_placeholders(wrapper, training_batch_size_per_env=2)  # as a trainer of the user's own does
+    create_and_push_data_placeholders(wrapper, training_batch_size_per_env=2)  # as a user's own trainer does
     assert data.get_shape("processed_observations_batch_shared") == (2, 4, 1, 4)
 
 
 @pytest.mark.parametrize("ids", [str, int, np.int64])
 def test_policies_name_agents_by_number_or_text(tmp_path, ids):
-    """What the trainer's policies and the placeholders hold is what the environment calls its agents."""
+    """Policies and placeholders of the trainer use the environment's agent names."""
     config = settings(tmp_path, {"shared": policy()}, num_episodes=12)
     policies = {"shared": np.array([ids(0)]) if ids is np.int64 else (ids(0),)}
     trainer = TrainerA2C(cartpole(), config, policies, verbose=False)
@@ -249,7 +249,7 @@ def test_policies_name_agents_by_number_or_text(tmp_path, ids):
 
 @pytest.mark.usefixtures("gated")
 def test_users_model_is_in_the_trainers_that_scaling_measures(tmp_path, monkeypatch):
-    """Each is built with the user's model and its own key, as the script's first trainer would be."""
+    """Each has the user's model and its key, as the script's first trainer has."""
     gates = []
 
     def noted(model, *arguments, **named):

@@ -1,4 +1,4 @@
-"""WarpDrive's searches and processes: the largest number that works, the best number of environments, several ranks."""
+"""WarpDrive's searches (largest number, environments) and several ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_config(folder: Path) -> dict:
 
 
 def limit(largest: int, tried: list[int]):
-    """Return a function that fails above a number, and notes what it is called with."""
+    """Return a function that fails above a number, and notes its arguments."""
 
     def func(number: int) -> None:
         tried.append(number)
@@ -47,7 +47,7 @@ def limit(largest: int, tried: list[int]):
     ],
 )
 def test_best_param_search_as_worked_by_hand(low, margin, want, tried):
-    """13 is the largest that works: halve down to one that does, double up to one that does not, then halve between."""
+    """13 is the largest: halve until one works, double until not, then bisect."""
     calls: list[int] = []
     assert best_param_search(low, margin, limit(13, calls)) == want
     assert calls == tried
@@ -63,7 +63,7 @@ def test_best_param_search_says_that_nothing_works():
 
 
 def test_vertical_scaling_takes_what_the_script_would_train(tmp_path, monkeypatch):
-    """The script's own trainer is never built; environments grow until memory is full; a rollout keeps its 5 steps."""
+    """The script's trainer is not built; environments fill memory; 5 steps stay."""
     points = []
     with_little_memory = functools.partial(scaling.auto_scale, free_bytes=100_000, start=2, on_point=points.append)
     monkeypatch.setattr(scaling, "auto_scale", with_little_memory)
@@ -113,7 +113,7 @@ def test_distributed_training_gives_each_process_a_gpu(backend, tmp_path):
 
 
 def test_distributed_training_raises_what_a_process_raised(tmp_path):
-    """An error in a rank ends the call, with its message, where WarpDrive prints it and goes on."""
+    """A rank's error ends the call with its message; WarpDrive prints and continues."""
     config = run_config(tmp_path) | {"name": "chess"}
     config["trainer"]["num_gpus"] = 1
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="unknown environment"):

@@ -1,4 +1,4 @@
-"""WarpDrive's trainers: scripts run unchanged, and its files, metrics, weights and episodes are there."""
+"""WarpDrive's trainers: unchanged scripts, files, metrics, weights, episodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ddpg(**more: Any) -> dict[str, Any]:
 def trainer_of(
     env: Any, folder: Path, policies: dict[str, Any] | None = None, agents: dict[str, Any] | None = None, **trainer: Any
 ) -> TrainerA2C | TrainerDDPG:
-    """Return the trainer of an environment on the CPU, or of a started one, with one policy unless told otherwise."""
+    """Return the trainer of a CPU or started environment, with one policy by default."""
     wrapper = env if isinstance(env, EnvWrapper) else EnvWrapper(env, num_envs=N_ENVS, env_backend="cpu")
     config = settings(folder, policies or {"shared": policy()}, **{"num_envs": wrapper.n_envs, **trainer})
     kind = TrainerDDPG if config["policy"].get("shared", {}).get("algorithm") == "DDPG" else TrainerA2C
@@ -75,7 +75,7 @@ def tag(folder: Path) -> TrainerA2C:
 
 @pytest.mark.parametrize("kind", [TrainerA2C, TrainerDDPG, Trainer])
 def test_trainer_refuses_methods_that_nobody_calls(kind):
-    """A trainer whose update a user wrote on WarpDrive's methods would train by ours without a word."""
+    """A user's update on WarpDrive's methods must not silently be replaced by ours."""
 
     class Own(kind):
         def _update_model_params(self, iteration):
@@ -98,7 +98,7 @@ def test_trainer_refuses_methods_that_nobody_calls(kind):
     ],
 )
 def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
-    """In a process of its own, by its names alone: three environments, one policy and two."""
+    """A new process trains by WarpDrive's names: three environments, 1 or 2 policies."""
     ran = subprocess.run(
         [sys.executable, "-m", "warpdrive_min.compat", str(SCRIPT), str(tmp_path), backend],
         cwd=tmp_path,
@@ -118,7 +118,7 @@ def test_script_of_warpdrive_trains_unchanged(backend, tmp_path):
 @pytest.mark.parametrize("backend", ["cpu", *ON_GPU])
 @pytest.mark.parametrize("name", ["tag_continuous", "tag_gridworld_with_reset_pool", "single_pendulum"])
 def test_setup_trainer_and_train_trains_warpdrives_run_configs(name, backend, tmp_path):
-    """The function of the scripts takes the environment from the config's name, and the policies from theirs."""
+    """The scripts' function finds environment and policies by the config's names."""
     envs = {"tag_continuous": TAG, "tag_gridworld_with_reset_pool": {"grid_length": 5, "episode_length": 6}}
     policies = {
         "tag_continuous": {"runner": policy(), "tagger": policy()},
@@ -133,7 +133,7 @@ def test_setup_trainer_and_train_trains_warpdrives_run_configs(name, backend, tm
 
 
 def test_setup_trainer_and_train_refuses_unknown_environments():
-    """The error lists WarpDrive's names; the function of each backend can be sent to another process."""
+    """The error lists WarpDrive's names; each backend's function can be pickled."""
     with pytest.raises(ConfigError, match=r"unknown environment \(got 'chess'\); known are single_acrobot"):
         numba_script({"name": "chess", "policy": {}})
     assert pickle.loads(pickle.dumps(numba_script)).keywords == {"env_backend": "numba"}
@@ -143,7 +143,7 @@ def test_setup_trainer_and_train_refuses_unknown_environments():
 
 
 def test_attributes_are_warpdrives(tmp_path):
-    """What users touch is there, with WarpDrive's meaning."""
+    """The attributes that users access exist, with WarpDrive's meaning."""
     trainer = tag(tmp_path)
     assert isinstance(trainer, TrainerBase)
     assert Trainer is TrainerA2C
@@ -162,7 +162,7 @@ def test_attributes_are_warpdrives(tmp_path):
 
 
 def test_results_have_warpdrives_words(tmp_path):
-    """A line for each log, with metrics by policy and statistics of speed; a second run in the folder adds its own."""
+    """One line per log: metrics by policy, speed statistics; a second run appends."""
     for run in (1, 2):
         trainer = cartpole(tmp_path)
         trainer.train()
@@ -194,7 +194,7 @@ def test_ddpg_results_have_warpdrives_words(tmp_path):
 
 
 def test_loss_by_warpdrives_rule_is_that_of_its_algorithm(tmp_path):
-    """With `compat: warpdrive` the trainer's loss is what A2C computes by hand from the same batch."""
+    """With `compat: warpdrive` the loss is A2C's, by hand from the same batch."""
     still = policy(lr=0.0, gamma=0.9, vf_loss_coeff=0.5, entropy_coeff=0.1, normalize_advantage=True)
     trainer = cartpole(tmp_path, policies={"shared": still}, compat="warpdrive")
     row = trainer.train(2)
@@ -213,7 +213,7 @@ def test_loss_by_warpdrives_rule_is_that_of_its_algorithm(tmp_path):
 
 
 def test_weights_are_saved_and_come_back(tmp_path):
-    """A file goes into another run by hand and by the config, and the timestep goes on from that of its name."""
+    """Weights load by hand and by config; the file name gives the timestep."""
     trainer = cartpole(tmp_path)
     trainer.train()
     file = trainer.folder / "shared_60.state_dict"
@@ -236,7 +236,7 @@ def test_weights_are_saved_and_come_back(tmp_path):
 
 
 def test_save_model_checkpoint_follows_the_frequency(tmp_path):
-    """The first iteration and the last one are saved, and multiples of the frequency; others are not."""
+    """The first and last iteration and multiples of the frequency are saved."""
     trainer = cartpole(tmp_path)
     file = trainer.folder / "shared_0.state_dict"
     for iteration, is_saved in ((1, False), (0, True), (trainer.num_iters - 1, True), (100, True), (50, False)):
@@ -246,7 +246,7 @@ def test_save_model_checkpoint_follows_the_frequency(tmp_path):
 
 
 def test_targets_of_ddpg_follow_weights_that_are_loaded(tmp_path):
-    """Targets are the networks themselves after a load, where WarpDrive leaves them at their random start."""
+    """After a load targets equal the networks; WarpDrive leaves them at random values."""
     trainer = pendulum(tmp_path)
     trainer.train()
     files = {part: str(trainer.folder / f"shared_{part}_60.state_dict") for part in ("actor", "critic")}
@@ -274,7 +274,7 @@ def test_loading_refuses_what_is_not_there(tmp_path):
 
 
 def test_episode_states_are_warpdrives(tmp_path):
-    """States of one more row than steps, integer actions, rewards, and probabilities of each action type."""
+    """One state row more than steps, integer actions, rewards, type probabilities."""
     trainer = tag(tmp_path)
     before = trainer.cuda_envs.cuda_data_manager.pull_data_from_device("loc_x").copy()
     states, actions, rewards, chances = trainer.fetch_episode_states(
@@ -298,7 +298,7 @@ def test_episode_states_are_warpdrives(tmp_path):
 
 
 def test_episode_states_end_with_the_episode(tmp_path):
-    """After the end states are NaN, and actions and rewards 0: in an episode in which the pole falls."""
+    """After a fallen pole states are NaN, actions and rewards 0."""
     trainer = cartpole(tmp_path, 40)
     states, _, rewards = trainer.fetch_episode_states(["state"], include_rewards_actions=True, use_argmax=True)
     n_steps = int(rewards.sum())
@@ -309,7 +309,7 @@ def test_episode_states_end_with_the_episode(tmp_path):
 
 
 def test_evaluated_episodes_count_every_step(tmp_path):
-    """CartPole pays 1 a step, so rewards and steps are equal in every environment, the last step included."""
+    """CartPole pays 1 a step: rewards equal steps in every environment, last included."""
     trainer = cartpole(tmp_path, 12)
     rewards, steps = trainer.evaluate_episodes(use_argmax=True)
     assert rewards["shared"].shape == (N_ENVS, 1)
@@ -324,7 +324,7 @@ def test_evaluated_episodes_count_every_step(tmp_path):
 
 
 def test_batch_is_rounded_down_with_a_warning(tmp_path):
-    """WarpDrive drops what is left over; so is it here, and said. The user's mapping stays as it is."""
+    """WarpDrive drops the remainder, as here; the user's mapping is unchanged."""
     config = settings(tmp_path, {"shared": policy()}, train_batch_size=23)
     given = copy.deepcopy(config)
     with pytest.warns(UserWarning, match=r"must be a multiple of num_envs = 4 \(got 23\); 20 is taken"):
@@ -344,7 +344,7 @@ def test_batch_is_rounded_down_with_a_warning(tmp_path):
     ],
 )
 def test_key_that_nothing_reads_is_left_out_with_a_warning(tmp_path, place, key, says):
-    """WarpDrive ignores it; all else is taken, and the user's mapping stays as it is."""
+    """WarpDrive ignores it; all else is used, and the user's mapping is unchanged."""
     config = settings(tmp_path, {"shared": policy()})
     want = run_config(config)
     section = config
@@ -358,7 +358,7 @@ def test_key_that_nothing_reads_is_left_out_with_a_warning(tmp_path, place, key,
 
 
 def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
-    """PPO's minibatches divide the batch unless the config names them; Weights & Biases is a sink only if asked for."""
+    """PPO minibatches divide the batch by default; Weights & Biases is opt-in."""
     config = settings(tmp_path, {"shared": policy("PPO"), "named": policy("PPO", n_minibatches=2)}, train_batch_size=12)
     made = run_config(config)
     assert (made.policy["shared"].n_minibatches, made.policy["named"].n_minibatches) == (4, 2)
@@ -379,14 +379,14 @@ def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
     ],
 )
 def test_what_warpdrive_has_not_is_refused(key, more, tmp_path):
-    """WarpDrive's trainers know no such network and no running moments, and say who does."""
+    """WarpDrive's trainers lack the network and moments; the error names ours."""
     config = settings(tmp_path, {"shared": policy(**more)})
     with pytest.raises(ConfigError, match=rf"policy\.shared\.{key}: is not there .* use warpdrive_min"):
         run_config(config)
 
 
 def test_recurrent_model_is_refused(tmp_path):
-    """WarpDrive's trainers show models that know no states, and say who trains others."""
+    """WarpDrive's trainers have models without states; the error names ours."""
     policies = {"shared": policy(model={"type": "gru", "fc_dims": [8]})}
     with pytest.raises(ConfigError, match=r"policy\.shared\.model\.type: .* no recurrent .*gru.* use warpdrive_min"):
         cartpole(tmp_path, policies=policies)
@@ -400,7 +400,7 @@ def test_wrapper_and_config_must_be_given():
 
 
 def test_statistics_print(capsys):
-    """What WarpDrive prints can be printed."""
+    """WarpDrive's printed statistics can be printed."""
     PerfStats.pretty_print(
         PerfStats(iters=2, steps=10, rollout_time=1.0, training_time=2.0, total_time=4.0).get_perf_stats()
     )
@@ -418,7 +418,7 @@ def test_statistics_print(capsys):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_users_environment_trains(backend, tmp_path):
-    """Walkers, which knows no time limits and restarts nothing: episodes of 4 steps end, and restart, in 5 steps."""
+    """Walkers has neither time limit nor restart: 4-step episodes restart in 5 steps."""
     wrapper = wrapped(CUDAWalkers(), backend)
     trainer = trainer_of(wrapper, tmp_path, train_batch_size=10)
     before = trainer.models["shared"].state_dict()
@@ -436,7 +436,7 @@ def test_users_environment_trains(backend, tmp_path):
 
 
 class RowedWalkers(CUDAWalkers):
-    """Walkers that make the rows of two environments themselves, and keep their cells from episode to episode."""
+    """Walkers that create the rows of two environments and keep cells at resets."""
 
     def get_data_dictionary(self):
         feed = super().get_data_dictionary()
@@ -447,7 +447,7 @@ class RowedWalkers(CUDAWalkers):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_rows_that_an_environment_made_itself_are_fetched(backend, tmp_path):
-    """An array ``(n_envs, n)`` that was pushed without a copy for resets is a state of an episode."""
+    """An array ``(n_envs, n)`` pushed without a reset copy is a state of an episode."""
     trainer = trainer_of(wrapped(RowedWalkers(), backend), tmp_path)
     cells, actions, _ = trainer.fetch_episode_states(["cell"], env_id=1, include_rewards_actions=True)
     moves = np.array([0, 1, -1])[actions[:, :, 0]]
@@ -457,7 +457,7 @@ def test_rows_that_an_environment_made_itself_are_fetched(backend, tmp_path):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path):
-    """The towns' two policies have observations, actions and rewards of their own; both learn."""
+    """The towns' two policies have own observations, actions and rewards; both learn."""
     wrapper = wrapped(Towns(**SMALL), backend)
     policies = wrapper.env.policy_tag_to_agent_id_map
     config = settings(tmp_path, {name: policy() for name in policies}, num_envs=2, train_batch_size=6)
@@ -475,7 +475,7 @@ def test_environment_with_arrays_of_each_policy_trains(backend, tmp_path):
 
 
 def test_arrays_of_each_policy_need_an_environment_that_reads_them(tmp_path):
-    """Tag has one array of actions for all agents: policies with arrays of their own would act on nothing."""
+    """Tag has one action array; arrays per policy would have no effect."""
     wrapper = EnvWrapper(TagContinuous(**TAG), num_envs=N_ENVS, env_backend="cpu")
     config = settings(tmp_path, {"runner": policy(), "tagger": policy()})
     agents = {"tagger": list(wrapper.env.taggers), "runner": list(wrapper.env.runners)}
@@ -485,7 +485,7 @@ def test_arrays_of_each_policy_need_an_environment_that_reads_them(tmp_path):
 
 @pytest.mark.parametrize("backend", THREADED)
 def test_environment_with_masks_trains(backend, tmp_path):
-    """The observations of treaties are dicts with a mask: no action that it forbids is drawn."""
+    """Observations of treaties are dicts with a mask; no forbidden action is drawn."""
     wrapper = wrapped(CUDATreaties(**FOUR), backend)
     trainer = trainer_of(wrapper, tmp_path, train_batch_size=4)
     trainer.train(1)
@@ -498,11 +498,11 @@ def test_environment_with_masks_trains(backend, tmp_path):
 
 
 def test_defaults_are_warpdrives():
-    """What a mapping does not say is as WarpDrive's default config has it; what it says stays."""
+    """Missing settings come from WarpDrive's default config; present ones stay."""
     read = run_config({"policy": {"a": {"algorithm": "PPO"}, "b": {"algorithm": "PPO", "clip_param": 0.3}}})
     policy, trainer, saving = read.policy["a"], read.trainer, read.saving
     want = yaml.safe_load(DEFAULT_CONFIGS.read_text())
-    want["policy"]["algorithm"] = "PPO"  # whose clip_param it is
+    want["policy"]["algorithm"] = "PPO"  # PPO has the clip_param
     assert want["policy"].pop("model").items() <= policy.model.model_dump(mode="json").items()
     for section, found in (("policy", policy), ("trainer", trainer), ("saving", saving)):
         assert want[section].items() <= found.model_dump(mode="json").items()

@@ -1,4 +1,4 @@
-"""Environments that cannot be copied, and wrappers that users wrote: they train, are looked at and checked."""
+"""Uncopyable environments and users' wrappers: training, evaluation, checks."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ WRAPPERS = {
 
 @pytest.fixture(autouse=True)
 def _lent_registrar(registrar):
-    """Forget the sources of the coins after each test."""
+    """Remove the sources of the coins after each test."""
 
 
 @pytest.fixture(params=THREADED)
 def backend(request, monkeypatch):
-    """Lend a backend with a thread for each agent; where it is `host`, that plays the part of `pycuda`."""
+    """Return a threaded backend's name; `host` acts as `pycuda`."""
     return name_of(request.param, monkeypatch)
 
 
@@ -74,7 +74,7 @@ def arrays(wrapper):
 
 @pytest.mark.parametrize("kind", WRAPPERS)
 def test_environment_that_cannot_be_copied_trains_and_is_looked_at(kind, backend, tmp_path):
-    """Episodes are played between two iterations, in turns, and everything is afterwards where it was."""
+    """Episodes are played between two iterations, and the state is restored."""
     wrapper = wrapped(kind, backend)
     trainer = trainer_of(wrapper, tmp_path)
     assert trainer.cuda_envs is wrapper
@@ -102,7 +102,7 @@ def test_environment_that_cannot_be_copied_trains_and_is_looked_at(kind, backend
 
 
 def test_looking_on_leaves_training_as_it_is(backend, tmp_path):
-    """A run that is looked at learns the same weights as one that is not."""
+    """An observed run learns the same weights as another."""
     weights = []
     for n_looks in (0, 1):
         trainer = trainer_of(wrapped("warpdrive's", backend), tmp_path / str(n_looks))
@@ -116,7 +116,7 @@ def test_looking_on_leaves_training_as_it_is(backend, tmp_path):
 
 @pytest.mark.parametrize("wrapper", [EnvWrapper, WrapperWithOtherArguments, WrapperByHand])
 def test_checker_takes_a_users_wrapper(wrapper, backend):
-    """The arguments are those that WarpDrive's checker gives; a reward that differs in Python is found."""
+    """Arguments as for WarpDrive's checker; a differing reward in Python is found."""
 
     class Generous(Coins):
         def step(self, actions=None):
@@ -142,7 +142,7 @@ def test_checker_takes_a_users_wrapper(wrapper, backend):
 @needs_host
 @pytest.mark.parametrize("ids", [str, int, np.int64])
 def test_checker_asks_users_wrappers_for_agents_by_their_ids(ids, monkeypatch):
-    """The wrapper names agents "0" and "1", the environment 0 and 1, the policies either; what differs is found."""
+    """The wrapper uses "0" and "1", the environment 0 and 1, policies either."""
     name_of("host", monkeypatch)
 
     class Generous(NumberedCoins):
@@ -167,7 +167,7 @@ def test_checker_asks_users_wrappers_for_agents_by_their_ids(ids, monkeypatch):
 
 
 def test_checker_says_whose_value_is_missing(backend):
-    """A Python class that calls an agent otherwise than ``action_space`` does is an error that names both."""
+    """A Python class with agents unlike ``action_space`` raises and names both."""
 
     class Forgetful(Coins):
         def step(self, actions=None):
@@ -186,7 +186,7 @@ def test_checker_says_whose_value_is_missing(backend):
 
 
 def test_users_wrapper_is_scaled_by_its_script(backend, tmp_path, monkeypatch):
-    """The script makes the environments of each trial, which nothing copies."""
+    """The script makes each trial's environments; nothing copies them."""
     sizes = []
 
     def auto_scale(config, make_wrapper, policies, n_iterations):
@@ -212,13 +212,13 @@ def test_users_wrapper_is_scaled_by_its_script(backend, tmp_path, monkeypatch):
 
 
 def test_wrapper_must_have_what_warpdrives_has():
-    """An object of another kind is an error that names what it lacks."""
+    """The error names the missing attributes."""
     with pytest.raises(ConfigError, match="wrapper object: needs the attribute 'env'; WarpDrive's wrapper has it"):
         create_and_push_data_placeholders(object())
 
 
 def test_copy_of_a_model_is_in_the_same_environment(monkeypatch, tmp_path):
-    """A user's model may hold an environment that cannot be copied: DDPG's targets are copies that hold it too."""
+    """DDPG's target copies share a model's uncopyable environment."""
 
     class Holding(Gated):
         def __init__(self, env, *arguments, **named):

@@ -29,7 +29,7 @@ needs_cuda_compiler = pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_walkers_step_as_worked_by_hand(backend, blocks):
-    """Agents at cells 0, 2, 4 of 6 step +1, -1, 0 in copy 0 and meet at 1; in copy 1 agent 0 goes round to 5."""
+    """Cells 0, 2, 4 of 6 step +1, -1, 0 and meet at 1; in copy 1 agent 0 wraps to 5."""
     wrapper = start(CUDAWalkers(), backend, blocks=blocks)
     data = wrapper.cuda_data_manager
     data.data_on_device_via_torch("sampled_actions")[:, :, 0] = torch.tensor([[1, 2, 0], [2, 0, 1]])
@@ -45,7 +45,7 @@ def test_walkers_step_as_worked_by_hand(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_walkers_restart_where_they_started(backend, blocks):
-    """A finished episode sets the flag, and a reset restores cells, step counter and observations."""
+    """The flag is set at the end; a reset restores cells, counter and observations."""
     wrapper = start(CUDAWalkers(episode_length=2), backend, blocks=blocks)
     data = wrapper.cuda_data_manager
     data.data_on_device_via_torch("sampled_actions").fill_(1)
@@ -61,7 +61,7 @@ def test_walkers_restart_where_they_started(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), BLOCKS)
 def test_consistency_checker_runs_the_users_classes(backend, blocks, registrar):
-    """The checker pushes observations, actions and rewards itself, and finds the two classes equal."""
+    """The checker pushes observations, actions, rewards; both classes are equal."""
     checker = EnvironmentCPUvsGPU(
         cpu_env_class=Walkers,
         cuda_env_class=CUDAWalkers,
@@ -92,7 +92,7 @@ def test_consistency_checker_finds_a_difference():
 
 
 def test_python_class_runs_on_the_cpu():
-    """Without a GPU the wrapper steps the one Python environment with a dict of actions."""
+    """Without a GPU the wrapper steps one Python environment with a dict of actions."""
     wrapper = EnvWrapper(CUDAWalkers(), env_backend="cpu")
     assert list(wrapper.reset()) == [0, 1, 2]
     _, rewards, done, _ = Walkers.step(wrapper.env, {0: 1, 1: 2, 2: 0})
@@ -102,7 +102,7 @@ def test_python_class_runs_on_the_cpu():
 
 @pytest.mark.gpu
 def test_large_environment_over_eight_blocks_agrees_with_python():
-    """5,000 agents over 8 blocks: every agent sees all moves, which the barrier of the cluster orders."""
+    """5,000 agents, 8 blocks: all agents see all moves through the cluster's barrier."""
     wrapper = start(CUDAWalkers(num_agents=5000), "pycuda", n_envs=3, blocks=8)
     data, reference = wrapper.cuda_data_manager, Walkers(num_agents=5000)
     reference.reset()
@@ -140,7 +140,7 @@ def _sizes(n_agents: int, n_envs: int, load: str = "import") -> list[int]:
 
 @needs_numba
 def test_several_sizes_live_in_one_process():
-    """Each load has its own sizes, in the helper module too, and an earlier wrapper keeps its own."""
+    """Each load has its own sizes, also in the helper module; earlier ones stay."""
     small, large = start(CUDAWalkers(2), "numba"), start(CUDAWalkers(4), "numba", n_envs=1)
     for wrapper in (small, large, small):
         data = wrapper.cuda_data_manager
@@ -160,7 +160,7 @@ def test_step_module_sees_the_managers_sizes(load):
 
 @needs_numba
 def test_device_functions_are_no_kernels():
-    """What kernels call cannot be launched, and its name stays free."""
+    """Functions called by kernels cannot be launched; their names stay free."""
     functions = NumbaFunctionManager(num_agents=2, num_envs=2)
     functions.import_numba_from_source_code(NUMBA_SOURCE)
     assert functions.has_function("sizes")
@@ -169,7 +169,7 @@ def test_device_functions_are_no_kernels():
 
 @needs_numba
 def test_config_is_there_while_a_module_loads_only():
-    """Afterwards neither the config nor what depends on it can be imported by chance."""
+    """Afterwards neither the config nor its dependents can be imported."""
     _sizes(3, 2)
     helper = "tests.compat.walkers_moves_numba"
     assert not {CONFIG, NUMBA_SOURCE, helper} & set(sys.modules)
@@ -197,7 +197,7 @@ def _constants(blocks: int) -> dict[str, int]:
 @needs_cuda_compiler
 @pytest.mark.parametrize("blocks", [1, 2, 8])
 def test_cuda_source_compiles_for_the_gpu(blocks):
-    """The source gives machine code for every number of blocks that a cluster can have, with its signatures read."""
+    """The source compiles for every cluster size, and its signatures are read."""
     cubin = cuda_c.compile_cubin(CUDA_SOURCE, _constants(blocks), "sm_90")
     assert cubin.read_bytes()[:4] == b"\x7fELF"
     declared = cuda_source.signatures(CUDA_SOURCE.read_text(), {}, "walkers_step.cu")
@@ -212,7 +212,7 @@ def test_cuda_source_compiles_for_the_gpu(blocks):
 
 @needs_cuda_compiler
 def test_source_may_use_what_nvcc_includes(tmp_path):
-    """WarpDrive compiles with nvcc, so sources use names of the host's headers, which NVRTC does not have."""
+    """WarpDrive uses nvcc, so sources need host headers, which NVRTC lacks."""
     source = tmp_path / "user.cu"
     source.write_text(
         'extern "C" __global__ void f(float* x, int* n) {\n'
@@ -236,7 +236,7 @@ def test_source_may_use_what_nvcc_includes(tmp_path):
     ],
 )
 def test_blocks_of_an_environment_are_a_cluster(tmp_path, blocks, wants):
-    """One block has the block's barrier; several are launched as one cluster, with the cluster's barrier."""
+    """One block has a block barrier; several are one cluster with its barrier."""
     unit, ptx = tmp_path / "unit.cu", tmp_path / "unit.ptx"
     unit.write_text(cuda_c.unit(CUDA_SOURCE, _constants(blocks)))
     command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", f"-I{cuda_source.ROOT}", "-o", str(ptx), str(unit)]
@@ -254,7 +254,7 @@ def test_blocks_of_an_environment_are_a_cluster(tmp_path, blocks, wants):
     ],
 )
 def test_clusters_have_limits(blocks, architecture, message):
-    """More than eight blocks, or several on a GPU without clusters, are refused before anything is compiled."""
+    """Over eight blocks, or several without clusters, raise before compilation."""
     with pytest.raises(CompileError, match=message):
         cuda_c.compile_cubin(CUDA_SOURCE, _constants(blocks), architecture)
 

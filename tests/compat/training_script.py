@@ -1,4 +1,4 @@
-"""A script as a user of WarpDrive writes it: trains three environments. Arguments: folder of results, backend."""
+"""WarpDrive user's script. Arguments: folder of results, backend."""
 
 import json
 import sys

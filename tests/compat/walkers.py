@@ -1,4 +1,4 @@
-"""Walkers, an environment as a user of WarpDrive writes it: a Python class, and a subclass that steps in kernels."""
+"""Walkers, as a WarpDrive user writes it: a Python class and a kernel subclass."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ NUMBA_SOURCE = "tests.compat.walkers_step_numba"
 
 
 class Walkers:
-    """Agents walk on a ring of twice as many cells; each is paid for the others that it meets."""
+    """Agents on a ring of twice the cells; each is paid per agent it meets."""
 
     name = "Walkers"
 

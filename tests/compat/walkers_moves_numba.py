@@ -1,4 +1,4 @@
-"""A part of the step module that depends on the config too."""
+"""Part of the step module that also depends on the config."""
 
 import numba.cuda as numba_driver
 import warp_drive.numba_includes.env_config

@@ -1,4 +1,4 @@
-"""Walkers in Numba, as a user of WarpDrive writes it."""
+"""Walkers in Numba, as a WarpDrive user writes it."""
 # ruff: noqa: F403, F405
 
 import numba.cuda as numba_driver
@@ -49,7 +49,7 @@ def NumbaWalkersStep(
 
 @numba_driver.jit
 def sizes(out):
-    """The config that the module was loaded with."""
+    """Config with which the module was loaded."""
     out[0] = wkNumberEnvs
     out[1] = wkNumberAgents
     out[2] = wkBlocksPerEnv

@@ -1,6 +1,6 @@
-"""Public names of a checkout of WarpDrive, and ``warp_drive_names.toml``, where those of 2.7.1 are kept.
+"""Public names of a WarpDrive checkout; those of 2.7.1 are in a toml file.
 
-``python -m tests.compat.warp_drive_names CHECKOUT`` writes the file.
+``python -m tests.compat.warp_drive_names CHECKOUT`` writes ``warp_drive_names.toml``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ CHECKOUT = "WARP_DRIVE_CHECKOUT"
 
 
 def kept() -> dict[str, list[str]]:
-    """Return the public names of each module of 2.7.1; ``Class.method`` of what classes define."""
+    """Return each module's public names in 2.7.1; ``Class.method`` for classes."""
     return {module: text.split() for module, text in tomllib.loads(FILE.read_text()).items()}
 
 
 def found(checkout: Path) -> dict[str, list[str]]:
-    """Return the same of a checkout."""
+    """Return the public names of a checkout, by module."""
     files = sorted(path for top in ("warp_drive", "example_envs") for path in (checkout / top).rglob("*.py"))
     return {module_of(path.relative_to(checkout)): sorted(set(names(path))) for path in files}
 
@@ -33,7 +33,7 @@ def module_of(path: Path) -> str:
 
 
 def names(path: Path) -> Iterator[str]:
-    """Yield what a file defines at its top, and the methods and attributes that its classes define."""
+    """Yield a file's top-level names, and its classes' methods and attributes."""
     for node in ast.parse(path.read_text()).body:
         yield from public(node)
         if isinstance(node, ast.ClassDef):
@@ -42,7 +42,7 @@ def names(path: Path) -> Iterator[str]:
 
 
 def public(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds, other than by an import, if they are public."""
+    """Yield the public names that a statement binds, except by import."""
     bound: list[str] = []
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         bound = [node.name]

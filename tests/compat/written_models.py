@@ -1,4 +1,4 @@
-"""Models as users of WarpDrive write them: on its base, or on torch's alone, as a copy of its network is."""
+"""Users' models: on WarpDrive's base, on torch alone, or copies of its network."""
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ class Gated(ModelBaseFullyConnected):
 
 
 class Copied(nn.Module):
-    """A network that is no subclass of WarpDrive's: it asks wrapper and data manager for its sizes, as up to 2.7."""
+    """Network without WarpDrive's base, sized by wrapper and data manager (to 2.7)."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Copied(nn.Module):
 
 
 class CopiedFrom1(Copied):
-    """One of WarpDrive 1.2 to 2.0, which is told the widths of its layers."""
+    """Network of WarpDrive 1.2 to 2.0, with layer widths as arguments."""
 
     def __init__(self, env, fc_dims, policy, policy_tag_to_agent_id_map, *others, **more):
         super().__init__(env, {"fc_dims": fc_dims}, policy, policy_tag_to_agent_id_map, *others, **more)

@@ -19,7 +19,10 @@ def sampler_of(
     seed: int | None = 0,
     categories: tuple[int, ...] = (),
 ) -> tuple[CUDADataManager, CUDASampler]:
-    """Return a sampler of ``sampled_actions``, of numbers if there are no categories; a seed of None is none."""
+    """Return a sampler of ``sampled_actions``: continuous without categories.
+
+    None as seed leaves it unseeded.
+    """
     data, functions = managers(backend, n_agents, n_envs)
     empty = np.full((n_envs, n_agents, len(categories)), -1, np.int32)
     numbers = np.full((n_envs, n_agents, n_types), np.nan, np.float32)

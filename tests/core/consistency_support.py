@@ -1,4 +1,7 @@
-"""What the tests of the consistency checker share: checkers of Counter, and Summing with its spaces and layouts."""
+"""Shared by consistency checker tests: Counter's checkers, and Summing.
+
+Summing has spaces and layouts.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def against_counter(wrong: type, **arguments: object) -> EnvironmentCPUvsGPU:
 
 
 def report_of(check: EnvironmentCPUvsGPU, *arguments: object, **named: object) -> str:
-    """Return the report of a checker that must find something."""
+    """Return the report of a checker with an expected failure."""
     with pytest.raises(AssertionError) as caught:
         check.test_env_reset_and_step(*arguments, **named)
     return str(caught.value)
@@ -45,7 +48,7 @@ def draw_config(generator: np.random.Generator) -> dict[str, int]:
 
 
 class Summing:
-    """Every agent observes the sum of its actions so far; the reward is the sum over its types of actions."""
+    """Every agent observes its summed actions; the reward is their sum."""
 
     name = "Summing"
 
@@ -72,7 +75,7 @@ class Summing:
 
 
 class SummingInKernels(Summing, CUDAEnvironmentContext):
-    """Summing, whose kernels are `build`; the arrays are pushed by `Placed`."""
+    """Summing with kernels from `build`; `Placed` pushes the arrays."""
 
     kernel_sources = {"numpy": __name__}  # noqa: RUF012  (as in a manual)
     layout = "shared"
@@ -90,7 +93,7 @@ class SummingInKernels(Summing, CUDAEnvironmentContext):
 
 
 def build(c):
-    """Return the step of Summing in NumPy, for arrays of all agents, or of each policy."""
+    """Return Summing's NumPy step, for arrays of all agents, or of each policy."""
 
     def count(_timestep_, _done_):
         _timestep_ += 1

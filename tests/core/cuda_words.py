@@ -1,4 +1,4 @@
-"""Words of CUDA C with an expression of each and its value: what `docs/cuda-words.md` lists."""
+"""Words of CUDA C with an expression and its value, for `docs/cuda-words.md`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Use(NamedTuple):
-    """A use of a word: statements, the expression of its result, and the value."""
+    """Use of a word: statements, the expression of its result, and the value."""
 
     word: str
     expression: str
@@ -326,7 +326,7 @@ def body(uses: list[Use], *, own: bool) -> str:
         )
         lines.append("  { " + use.before + " " + cast.format(at, use.expression) + " }")
     text = "\n".join(lines)
-    if own:  # whose parameters have no such type
+    if own:  # its parameters have no such type
         text = "unsigned long long* const sl = reinterpret_cast<unsigned long long*>(sl_);\n" + text
     return text
 

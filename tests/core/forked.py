@@ -1,4 +1,7 @@
-"""Uses `host` with two threads, then forks; each child does one thing and reports. Run by `test_forks`."""
+"""Use `host` with two threads, then fork; each child reports one task.
+
+`test_forks` runs it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from warpdrive_min.backends import host
 
 SIZES = {"THREADS": 32, "ENVS_PER_BLOCK": 1, "BLOCKS_PER_ENV": 1, "N_AGENTS": 1, "EXACT": False}
 LARGE = 1_000_000
-"""Numbers that torch adds up on several threads."""
+"""Size that torch sums on several threads."""
 
 
 def wrapper() -> EnvWrapper:
@@ -40,7 +43,7 @@ def agents(folder: Path) -> Callable[[], None]:
 
 
 def in_grandchild(work: Callable[[], object]) -> dict[str, object]:
-    """Fork a child that does nothing but fork, and return what its own child reports."""
+    """Fork a child that only forks, and return its child's report."""
     ours, theirs = os.pipe()
     if child := os.fork():
         os.close(theirs)
@@ -53,7 +56,7 @@ def in_grandchild(work: Callable[[], object]) -> dict[str, object]:
 
 
 def in_child(work: Callable[[], object]) -> dict[str, object]:
-    """Fork, do the work in the child within 20 s, and return its exit status, threads and warnings."""
+    """Fork, work in the child within 20 s; return exit code, threads and warnings."""
     ours, theirs = os.pipe()
     if child := os.fork():
         os.close(theirs)
@@ -72,7 +75,7 @@ def in_child(work: Callable[[], object]) -> dict[str, object]:
 
 
 def of_a_server(connection) -> None:
-    """Report the threads of a process that the fork server has made."""
+    """Report the threads of a process from the fork server."""
     torch.set_num_threads(2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""Runs one kernel once, on one backend, on NumPy arrays."""
+"""Run one kernel once, on one backend, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def run(
     arguments: Mapping[str, np.ndarray | int],
     n_blocks: int,
 ) -> None:
-    """Run a kernel over ``n_blocks`` blocks, built exactly unless ``constants`` say otherwise, and wait for it.
+    """Run a kernel over ``n_blocks`` blocks, and wait for it.
 
-    Arrays are changed in place. ``sources`` is the stem of a file of the core, or the source of each language;
-    ``arguments`` are in the order of the kernel's parameters.
+    It is built exactly unless ``constants`` differ. Arrays are changed in place. ``sources`` is the stem of a file of
+    the core, or the source of each language; ``arguments`` are in the order of the kernel's parameters.
     """
     here = BACKENDS[backend]
     paths = core_sources(sources) if isinstance(sources, str) else sources
@@ -54,5 +54,5 @@ def probe() -> dict[Language, Source]:
 
 
 def n_blocks(constants: Mapping[str, Any], n_envs: int) -> int:
-    """Return how many blocks own ``n_envs`` environments."""
+    """Return the number of blocks that own ``n_envs`` environments."""
     return -(-n_envs // int(constants["ENVS_PER_BLOCK"]))

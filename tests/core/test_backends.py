@@ -1,4 +1,4 @@
-"""The backends: what is available and why not, declared parameters, and that all run the same kernel alike."""
+"""Backends: availability and reasons, declared parameters, equal kernel results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_unknown_backend_raises_and_lists_those_known():
     ],
 )
 def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, package, message):
-    """A missing package is an error with the install line, from every way to ask for the backend."""
+    """A missing package is an error with the install line, on every path to it."""
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: None if each == package else find_spec(each))
     assert not availability()[name].available
@@ -84,7 +84,7 @@ def test_backend_that_is_not_installed_says_what_to_install(monkeypatch, name, p
     ],
 )
 def test_backend_without_a_gpu_says_why(monkeypatch, name, cuda, message):
-    """With the packages there but no GPU, the reason tells a CPU build of torch from a missing GPU."""
+    """The reason separates a CPU build of torch from a missing GPU."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: each)
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -94,7 +94,7 @@ def test_backend_without_a_gpu_says_why(monkeypatch, name, cuda, message):
 
 
 def test_numba_says_that_it_simulates(monkeypatch):
-    """In the simulator the backend is available without a GPU, has no graphs, and keeps arrays on the CPU."""
+    """The simulator needs no GPU, has no graphs, and keeps arrays on the CPU."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: each)
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     assert availability()["numba"] == Availability(True, "simulator")
@@ -103,7 +103,7 @@ def test_numba_says_that_it_simulates(monkeypatch):
 
 
 def test_availability_reads_as_a_sentence():
-    """A state says what there is, or what is missing and what to do."""
+    """A state names the available parts, or the missing part and a remedy."""
     assert str(Availability(True)) == "available"
     assert str(Availability(True, "NumPy")) == "available (NumPy)"
     assert str(Availability(False, "no GPU", "buy one")) == "not available: no GPU; buy one"
@@ -111,7 +111,7 @@ def test_availability_reads_as_a_sentence():
 
 @on_every_backend
 def test_backend_tells_where_it_runs(backend):
-    """CPU backends count their threads; a GPU has none to count, and the simulator stands for one."""
+    """CPU backends count threads; a GPU has no count."""
     got = backends.get(backend)
     assert got is BACKENDS[backend]
     assert got.threads == {"cpu": 1, "host": torch.get_num_threads()}.get(backend)
@@ -139,13 +139,13 @@ def test_backend_tells_where_it_runs(backend):
     ],
 )
 def test_parameter_refuses_everything_else(parameter, argument, message):
-    """The error names kernel and parameter, what is declared and what was given."""
+    """The error names kernel, parameter, declaration and argument."""
     with pytest.raises(BindingError, match=f"kernel 'step', parameter 'x': .*{message}"):
         parameter.check("step", argument)
 
 
 def test_annotations_declare_dtype_and_rank():
-    """Numba's notation is read, contiguous axes included; other annotations declare nothing."""
+    """Numba's notation is read, contiguous axes included; others declare nothing."""
 
     def kernel(a: float32[:, ::1], b: int32[:], c: uint32, d: float, e, f: list[int]):  # noqa: F821
         local = a
@@ -162,14 +162,14 @@ def test_annotations_declare_dtype_and_rank():
 
 
 class State(NamedTuple):
-    """Arrays that a kernel takes whole; a field without underscores stands for a reserved array."""
+    """Arrays for a kernel; a field without underscores maps to a reserved array."""
 
     speed: float32[:, :]  # noqa: F821
     timestep: int32[:]  # noqa: F821
 
 
 def test_named_tuple_stands_for_a_parameter_a_field():
-    """Its fields are bound by name like parameters, and handed over as one argument."""
+    """Its fields bind by name like parameters, and pass as one argument."""
 
     def kernel(force: int32, state: State, n_envs):  # noqa: F821
         pass
@@ -192,7 +192,7 @@ class Scene(NamedTuple):
 
 
 def test_named_tuple_may_hold_others():
-    """Each array in them is a parameter, and they are handed over as one argument."""
+    """Each array in them is a parameter; they pass as one argument."""
 
     def kernel(scene: Scene, force: int32):  # noqa: F821
         pass
@@ -214,7 +214,7 @@ def test_dtype_names_are_numpys():
 @on_every_backend
 @pytest.mark.parametrize(("n_agents", "n_envs"), [(1, 1), (3, 2), (3, 43), (5, 26), (70, 2)])
 def test_kernel_reaches_every_agent_once(backend, n_agents, n_envs):
-    """With environments packed into blocks or one to a block, and a last block that is not full."""
+    """Environments packed into blocks, or one to a block, with a partial last block."""
     if is_simulated(backend) and n_agents * n_envs > 150:
         n_envs = 1 + 150 // n_agents  # the simulator starts some thousand threads a second
     data, functions = managers(backend, n_agents, n_envs)
@@ -231,7 +231,7 @@ def test_kernel_reaches_every_agent_once(backend, n_agents, n_envs):
 
 @on_every_backend
 def test_launch_keeps_its_number_of_blocks(backend):
-    """Also where the kernel is prepared once more, for fewer environments: the simulator has one shape a kernel."""
+    """Also for fewer environments than prepared: one shape a kernel in simulation."""
     data, functions = managers(backend, 3, 43)
     push(data, "target", np.zeros((43, 3), np.float32))
     push(data, "offset", [7])
@@ -258,7 +258,7 @@ def test_launch_keeps_its_number_of_blocks(backend):
     ],
 )
 def test_host_passes_scalars_of_every_width(tmp_path, c_type, value):
-    """A scalar by value arrives whole, whatever its number of bytes."""
+    """A scalar by value arrives complete, for any number of bytes."""
     source = tmp_path / "scalar.cu"
     source.write_text(f"WD_KERNEL(scalar)(double* out, {c_type} value) {{ out[0] = static_cast<double>(value); }}\n")
     data, functions = managers("host")
@@ -269,14 +269,14 @@ def test_host_passes_scalars_of_every_width(tmp_path, c_type, value):
 
 
 def test_language_without_a_source_raises():
-    """An environment without a source for the backend's language is told so."""
+    """The error names the language without a source."""
     _, functions = managers("cpu")
     with pytest.raises(CompileError, match="'cpu': runs numpy kernels, and there is no source of one; sources: cuda_c"):
         functions.load({"cuda_c": Path("kernel.cu")})
 
 
 def test_openmp_probe_says_no_for_a_compiler_without_it(monkeypatch):
-    """A compiler that cannot link OpenMP builds kernels for one thread instead of failing."""
+    """A compiler that cannot link OpenMP builds single-threaded kernels instead."""
     from warpdrive_min.backends import host
 
     def refuse(*_: object) -> None:
@@ -288,10 +288,10 @@ def test_openmp_probe_says_no_for_a_compiler_without_it(monkeypatch):
 
 
 def test_module_is_unloaded_where_another_one_is_loaded():
-    """Dropping the last kernel of a module does not unload it, in whatever thread; loading the next one does."""
+    """The next load unloads a module, not its last kernel's deletion."""
 
     class Module:
-        """Stands in for PyCUDA's."""
+        """Fake of PyCUDA's module."""
 
     module = Module()
     there = weakref.ref(module)
@@ -304,7 +304,7 @@ def test_module_is_unloaded_where_another_one_is_loaded():
 
 
 def test_lazy_module_is_replaced_by_the_module():
-    """A kernel's launch pays for no detour."""
+    """A kernel's launch has no indirection."""
     namespace = {}
     namespace["m"] = LazyModule("math", namespace, "m")
     assert namespace["m"].sqrt(4.0) == 2.0

@@ -1,4 +1,4 @@
-"""What git says of the checkout that code is in, and what to do where it refuses."""
+"""Git's facts about a checkout of code, and refusals of git."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _with_branch(origin: Path) -> Path:
 def test_git_that_refuses_is_quoted_with_advice(
     made: Callable[[Path], Path], variables: dict, name: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own message is in the error, and what to do."""
+    """The error has git's message and a remedy."""
     root = made(repository(tmp_path / "origin"))
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
@@ -90,7 +90,7 @@ def test_git_that_refuses_is_quoted_with_advice(
 
 @pytest.mark.parametrize("made", ["checkout", "detached", "worktree", "submodule", "subfolder"])
 def test_commit_is_that_of_the_folder(made, tmp_path, monkeypatch):
-    """Whatever kind of checkout it is, and whichever repository a hook's variables name."""
+    """For any kind of checkout, and any repository in a hook's variables."""
     root = repository(tmp_path / "origin")
     want = _git(root, "rev-parse", "HEAD").strip()
     if made == "detached":
@@ -136,7 +136,7 @@ def test_output_that_is_not_utf8_is_read(tmp_path):
     ids=lambda settings: "+".join(settings),
 )
 def test_diff_does_not_depend_on_the_users_settings(settings, tmp_path):
-    """Records have its hash; and no program that the settings name is run."""
+    """Records have its hash; no program in the settings is run."""
     root, ran = repository(tmp_path / "origin"), tmp_path / "ran"
     (root / ".gitattributes").write_text("code diff=words\n")
     (root / "caf\u00e9").write_text("\n".join("abcdefgh"))

@@ -25,7 +25,7 @@ from warpdrive_min.errors import ConfigError
     ],
 )
 def test_arguments_are_checked(arguments, message):
-    """What is missing or not supported raises before anything runs."""
+    """Missing or unsupported arguments raise before anything runs."""
     with pytest.raises(ConfigError, match=message):
         checker(**arguments)
 
@@ -54,6 +54,6 @@ def test_resynchronising_needs_numpy_kernels(backend):
 
 
 def test_environment_without_kernels_cannot_be_checked():
-    """There is nothing to hold against its Python class."""
+    """Its Python class has no counterpart."""
     with pytest.raises(ConfigError, match=r"'PythonCounter'.* has no kernels"):
         checker(dual_mode_env_class=PythonCounter, env_configs={"one": {}}).test_env_reset_and_step()

@@ -1,4 +1,4 @@
-"""What the consistency checker runs and compares: free-running, resynchronised, and in drawn configs."""
+"""Runs of the consistency checker: free, resynchronised, and in drawn configs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warpdrive_min.errors import ConfigError
 
 
 def test_copy_state_takes_the_first_environments():
-    """A smaller copy gets the rows of its environments, and whatever is shared whole."""
+    """A smaller copy gets its environments' rows, and all shared arrays."""
     many, few = managers("cpu", n_envs=5)[0], managers("cpu", n_envs=2)[0]
     for data in (many, few):
         push(data, "row", np.zeros(3, np.float32), n_copies=data.n_envs)
@@ -31,7 +31,7 @@ def test_copy_state_takes_the_first_environments():
 
 
 class Working(Counter):
-    """Counter with a workspace of its kernels, in which nothing means anything between two steps."""
+    """Counter with a kernel workspace, meaningless between two steps."""
 
     def get_data_dictionary(self):
         feed = super().get_data_dictionary()
@@ -40,7 +40,7 @@ class Working(Counter):
 
 
 def test_scratch_is_neither_copied_nor_compared():
-    """What lies in it may differ, and stays where it is."""
+    """Its content may differ, and is not moved."""
     pair = [EnvWrapper(Working(), num_envs=2) for _ in range(2)]
     for value, wrapper in enumerate(pair):
         wrapper.reset()
@@ -64,12 +64,12 @@ def test_kernels_agree_with_numpy(backend):
 
 @on_every_other_backend
 def test_kernels_agree_with_python_objects(backend):
-    """An environment without NumPy kernels is held against its Python class, one object for each copy."""
+    """Without NumPy kernels the reference is its Python class, an object per copy."""
     assert checker(backend, dual_mode_env_class=PlainCounter).test_env_reset_and_step(seed=0) == 0
 
 
 def test_actions_are_fresh_at_every_step():
-    """With a seed the run repeats, but not one action forever, as WarpDrive's checker does."""
+    """A seed repeats the run, but not one action forever, unlike WarpDrive's checker."""
     runs: list[list[bytes]] = []
 
     class Recording(Counter):
@@ -90,7 +90,7 @@ def test_actions_are_fresh_at_every_step():
 
 
 class Changing(Counter):
-    """Its step changes an array of some environments besides."""
+    """Counter whose step also changes an array of some environments."""
 
     array, change = "label", 1
     envs = slice(None)
@@ -101,7 +101,10 @@ class Changing(Counter):
 
 
 def test_resynchronised_run_compares_the_state():
-    """A wrong array that no observation shows would be copied from step to step; free-running it is not looked at."""
+    """A wrong unobserved array would be copied from step to step.
+
+    A free run does not compare it.
+    """
     check = against_counter(Changing)
     assert check.test_env_reset_and_step(seed=0) == 0
     report = report_of(check, seed=0, resynchronise=True)
@@ -120,7 +123,7 @@ def test_resynchronised_errors_do_not_pile_up():
 
 
 def test_resynchronised_run_leaves_out_what_rounding_decides():
-    """A row that the environment puts in doubt may differ; in an exact build none may."""
+    """A row in doubt may differ; in an exact build none may."""
 
     class Doubtful(Counter):
         def rounding_decides(self, before, after):
@@ -136,14 +139,14 @@ def test_resynchronised_run_leaves_out_what_rounding_decides():
 
 
 class AllDoubtful(Counter):
-    """Rounding decides everything of every environment."""
+    """Counter with every environment in doubt."""
 
     def rounding_decides(self, before, after):
         return np.ones(len(after["_done_"]), bool), np.zeros((len(after["_done_"]), self.num_agents), bool)
 
 
 def test_steps_of_which_every_row_is_in_doubt_do_not_agree():
-    """A comparison of nothing has no small error: no tolerance lets it pass."""
+    """An empty comparison has no small error: no tolerance accepts it."""
     pair = [EnvWrapper(AllDoubtful(), num_envs=2) for _ in range(2)]
     for wrapper in pair:
         wrapper.reset()
@@ -154,14 +157,14 @@ def test_steps_of_which_every_row_is_in_doubt_do_not_agree():
 
 
 def test_resynchronised_run_of_which_every_row_is_in_doubt_is_an_error():
-    """It would return 0 for kernels that were never looked at."""
+    """It would return 0 for kernels without any comparison."""
     check = checker(dual_mode_env_class=AllDoubtful)
     with pytest.raises(ConfigError, match="nothing was compared"):
         check.test_env_reset_and_step(seed=0, resynchronise=True)
 
 
 def test_integers_of_the_state_must_be_equal():
-    """Half a per cent of a large count is an error all the same: integers have no rounding."""
+    """Half a per cent of a large count is an error: integers have no rounding."""
 
     class Miscounting(Changing):
         array = "_episode_"
@@ -182,7 +185,7 @@ def test_integers_of_the_state_must_be_equal():
 
 @pytest.mark.parametrize("resynchronise", [False, True])
 def test_configs_can_be_drawn(resynchronise):
-    """As many as asked are run, all of them different, and the same for the same seed."""
+    """The requested number runs, all different, the same for one seed."""
     drawn: list[str] = []
 
     def recorded(generator):

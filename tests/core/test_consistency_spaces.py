@@ -1,4 +1,4 @@
-"""Every space, policy and layout that the consistency checker draws actions for and compares."""
+"""Spaces, policies and layouts of the consistency checker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warpdrive_min.spaces import Box, Discrete, MultiDiscrete
 
 @pytest.mark.parametrize("space", SPACES)
 def test_every_kind_of_action_is_drawn_and_written(space, monkeypatch):
-    """One choice, several choices or continuous values reach both sides, and are not all alike."""
+    """A choice, several choices and continuous values reach both sides, and vary."""
     sums = []
     step = Summing.step
     monkeypatch.setattr(Summing, "step", lambda self, actions: (step(self, actions), sums.append(self.total["y"]))[0])
@@ -28,13 +28,13 @@ def test_every_kind_of_action_is_drawn_and_written(space, monkeypatch):
 
 @pytest.mark.parametrize("layout", ["dict", "first", "last"])
 def test_arrays_of_each_policy_and_entry_are_compared(layout):
-    """Observations that are dicts, and placeholders of each policy with the agents first or last, agree."""
+    """Dict observations and each policy's placeholders agree, agents first or last."""
     assert summing_checker(layout, is_dict=layout == "dict").test_env_reset_and_step(seed=0) < 1e-6
 
 
 @pytest.mark.parametrize("layout", ["first", "last"])
 def test_fault_in_an_array_of_a_policy_names_the_agent(layout):
-    """Agent z is the first of its policy, and the last of all; its component is told whatever the layout."""
+    """Agent z is first in its policy, last overall; its component is named."""
     report = report_of(summing_checker(layout, error_of_z=0.5), seed=0)
     assert report.startswith("scenario 'sums', step 1: observations_two of environment ")
     assert re.search(r"environment \d, agent 'z', component 1: want .*, error 0.5 ", report)
@@ -45,7 +45,7 @@ def test_fault_in_an_array_of_a_policy_names_the_agent(layout):
 
 
 def test_random_actions_lie_in_their_spaces():
-    """Every kind of space is drawn from, within its bounds and over all of them; a seed repeats."""
+    """Each kind of space is covered within its bounds; a seed repeats."""
     spaces = {"a": Discrete(3), "b": MultiDiscrete([2, 5]), "c": Box(-1.0, 2.0, (4,))}
     env, generator = SimpleNamespace(action_space=spaces), np.random.default_rng(0)
     draws = [generate_random_actions(env, generator) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""What the consistency checker takes for a difference, and the tolerances that it allows."""
+"""Differences and tolerances of the consistency checker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_difference_counts_nan_as_infinite():
 
 
 def test_difference_of_equal_infinities_is_none():
-    """Equal is equal; infinities of two signs are as far apart as can be, as angles too."""
+    """Equal is equal; opposite infinities are infinitely far apart, as angles too."""
     inf = np.array([np.inf])
     assert difference(inf, inf).error == 0
     assert difference(inf, -inf).error == difference(inf, -inf, period=1.0).error == np.inf
@@ -47,13 +47,13 @@ def test_difference_of_equal_infinities_is_none():
 
 
 def agrees(want: float, got: float, tolerance: Tolerance, period: float = 0.0) -> bool:
-    """Tell whether two single values agree."""
+    """Return true if two single values agree."""
     return tolerance.compare(np.array([want]), np.array([got]), period).n_wrong == 0
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6) | st.floats(-0.02, 0.02), st.floats(0.001, 50))
 def test_tolerance_is_the_rule_of_warp_drive(want, error, percent):
-    """Any two values agree exactly if WarpDrive's formula says so."""
+    """Two values agree exactly if WarpDrive's formula agrees."""
     got = want + error
     distance = abs(got - want)
     rule = distance < percent / 100 or 100 * distance / abs(1e-10 + want) < percent
@@ -69,7 +69,7 @@ def test_tolerance_takes_an_absolute_bound():
 
 @given(st.integers(1, 254), st.integers(0, 2**22), st.integers(1, 1000), st.sampled_from([1, -1]))
 def test_tolerance_counts_units_in_the_last_place(exponent, fraction, n_ulps, sign):
-    """So many floats further on in the reference's binade is so many units."""
+    """A number of floats in the reference's binade is that number of units."""
     bits = (exponent << 23) + fraction
     want, got = sign * np.array([bits, bits + n_ulps], np.int32).view(np.float32)
     assert agrees(want, got, Tolerance(0, ulps=n_ulps))
@@ -83,7 +83,7 @@ def test_tolerance_in_units_needs_another_bound_around_zero():
 
 
 def test_tolerance_goes_around_the_circle():
-    """Angles on both sides of 0 agree, in units of the larger one; as plain numbers they do not."""
+    """Angles on both sides of 0 agree, in the larger one's units; numbers do not."""
     turn = 2 * np.pi
     want, got = np.float32(1e-7), np.float32(turn - 1e-7)
     assert agrees(want, got, Tolerance(0, ulps=1), turn)
@@ -93,7 +93,7 @@ def test_tolerance_goes_around_the_circle():
 
 
 def test_comparison_counts_all_and_keeps_the_five_worst():
-    """Of ten wrong elements the largest errors are kept, in order; the relative error is that of the whole array."""
+    """Ten wrong elements: the largest errors in order, the array's relative error."""
     want, got = np.full((3, 4), 2.0), np.full((3, 4), 2.0)
     got.flat[:10] += np.arange(1, 11)
     found = Tolerance().compare(want, got)
@@ -110,7 +110,7 @@ def test_comparison_counts_all_and_keeps_the_five_worst():
 
 @pytest.mark.parametrize("bound", [{"relative_pct": -1}, {"absolute": -0.1}, {"ulps": float("nan")}])
 def test_tolerance_is_checked(bound):
-    """A negative bound or NaN would let nothing pass, and say so nowhere."""
+    """A negative bound or NaN would silently let nothing pass."""
     (name,) = bound
     with pytest.raises(ConfigError, match=f"{name} must be 0 or more"):
         Tolerance(**bound)

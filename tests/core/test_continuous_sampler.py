@@ -15,7 +15,7 @@ from warpdrive_min import BACKENDS, capture, rng
 from warpdrive_min.kernels import noise_numpy
 
 NORMAL = {"damping": 1.0, "stddev": 1.0}
-"""Plain standard normals."""
+"""Standard normals."""
 
 
 # ------------------------------------------------------------------ normals
@@ -23,7 +23,7 @@ NORMAL = {"damping": 1.0, "stddev": 1.0}
 
 @on_every_backend
 def test_normals_are_box_muller_of_the_documented_words(backend):
-    """Draw d of type j of J: radius from word 2 (dJ + j), angle from the next one, by the formula in double."""
+    """Draw d of type j of J: radius of word 2 (dJ + j), angle of the next."""
     data, sampler = sampler_of(backend, seed=(7 << 32) + 5)
     got = draw(data, sampler, 3, **NORMAL)
     for d, env, agent, j in np.ndindex(*got.shape):
@@ -37,7 +37,7 @@ def test_normals_are_box_muller_of_the_documented_words(backend):
 
 
 def test_every_uniform_gives_a_finite_normal():
-    """All 2^24 radii and cosines are those of double precision; over them the mean is 0 and the variance 1."""
+    """All 2^24 radii and cosines equal double precision; mean 0 and variance 1."""
     totals = np.zeros(3)
     for start in range(0, 2**24, 2**20):
         upper = np.arange(start, start + 2**20, dtype=np.uint32)
@@ -58,7 +58,7 @@ def test_every_uniform_gives_a_finite_normal():
 
 @on_every_fast_backend
 def test_normals_have_the_normal_distribution(backend):
-    """Chi-square over 100 bins of equal probability and Kolmogorov-Smirnov stay below their 0.01 % bounds."""
+    """Chi-square (100 equal bins) and Kolmogorov-Smirnov stay below 0.01 % bounds."""
     data, sampler = sampler_of(backend, n_envs=1000, n_agents=5, n_types=2, seed=1)
     values = draw(data, sampler, 30, **NORMAL).ravel()
     below = np.sort(torch.special.ndtr(torch.from_numpy(values).double()).numpy())
@@ -76,7 +76,7 @@ def test_normals_have_the_normal_distribution(backend):
 
 @on_every_backend
 def test_noise_follows_the_recurrence(backend):
-    """State and action are those of the two formulas in double, on the normals that the same seed gives."""
+    """State and action follow both formulas in double, on the seed's normals."""
     data, sampler = sampler_of(backend, seed=3)
     normals = draw(data, sampler, 6, **NORMAL).astype(np.float64)
     sampler.init_random(3)
@@ -92,10 +92,13 @@ def test_noise_follows_the_recurrence(backend):
 @on_every_fast_backend
 @pytest.mark.parametrize("params", [{}, {"damping": 0.3, "stddev": 0.25}])
 def test_noise_is_stationary_as_in_the_closed_form(backend, params):
-    """5,000 processes: deviation stddev / sqrt(1 - (1 - damping)^2), and lag 10 keeps (1 - damping)^10 of variance."""
+    """5,000 processes: deviation stddev / sqrt(1 - (1 - damping)^2).
+
+    Lag 10 keeps (1 - damping)^10 of the variance.
+    """
     damping, stddev = params.get("damping", 0.15), params.get("stddev", 0.2)
     data, sampler = sampler_of(backend, n_envs=1000, n_agents=5, n_types=1, seed=4)
-    values = draw(data, sampler, 1560, **params)[60:].astype(np.float64)  # what the start was, 0.85^60, is forgotten
+    values = draw(data, sampler, 1560, **params)[60:].astype(np.float64)  # the start has the weight 0.85^60
     want = stddev / math.sqrt(1 - (1 - damping) ** 2)
     assert values.std() == pytest.approx(want, abs=0.001)
     assert np.mean(values[10:] * values[:-10]) == pytest.approx(want**2 * (1 - damping) ** 10, abs=0.001)
@@ -112,7 +115,7 @@ def test_defaults_are_those_of_warpdrive(backend):
 @on_every_backend
 @pytest.mark.parametrize("silence", [{"scale": 0}, {"scale": 9e-9}, {"use_argmax": True}])
 def test_silent_draw_is_the_mean_and_leaves_no_trace(backend, silence):
-    """Actions are the mean to the bit, and noise and counters go on as if the draw had not been."""
+    """Actions are bit-identical to the mean; noise and counters ignore the draw."""
     data, sampler = sampler_of(backend)
     want = draw(data, sampler, 2)
     data, sampler = sampler_of(backend)
@@ -127,7 +130,7 @@ def test_silent_draw_is_the_mean_and_leaves_no_trace(backend, silence):
 @on_every_backend
 @pytest.mark.parametrize("names", [("damping", "stddev", "scale"), ("scale",), ("damping", "stddev")])
 def test_numbers_on_the_device_are_read_when_the_kernel_runs(backend, names):
-    """Written into the same tensors, a schedule gives the bits of the same floats; the others stay floats."""
+    """A schedule in the same tensors gives the bits of floats."""
     schedule = [
         {"damping": 0.3, "stddev": 0.5, "scale": 2.0},
         {"damping": 0.1, "stddev": 0.4, "scale": 0.7},
@@ -147,7 +150,7 @@ def test_numbers_on_the_device_are_read_when_the_kernel_runs(backend, names):
 
 @on_every_backend
 def test_silent_scale_on_the_device_is_the_mean_but_moves_the_noise(backend):
-    """The host does not see it: a draw is consumed, and the noise is that of any other scale."""
+    """A draw is consumed, with the noise of any other scale."""
     want_data, want_sampler = sampler_of(backend)
     draw(want_data, want_sampler, 2)
     data, sampler = sampler_of(backend)
@@ -170,7 +173,7 @@ def test_argmax_leaves_numbers_on_the_device_unread(backend):
 
 @on_every_backend
 def test_only_reset_noise_clears_the_noise(backend):
-    """Seeding again repeats the normals around the noise that is there; cleared too, the actions repeat."""
+    """Seeding again repeats the normals on the old noise; cleared, actions repeat."""
     data, sampler = sampler_of(backend, seed=5)
     first = draw(data, sampler, 2)
     sampler.init_random(5)
@@ -188,13 +191,16 @@ def test_only_reset_noise_clears_the_noise(backend):
 @on_every_other_backend
 @pytest.mark.parametrize("n_types", [1, 2, 5])
 def test_noise_is_bit_identical_on_every_backend_and_for_any_number_of_environments(backend, n_types):
-    """Seed, array, environment, agent, type and count of the draw decide alone, on uneven counts too."""
+    """Only seed, array, environment, agent, type and draw count matter.
+
+    Counts may be uneven.
+    """
     n_agents = 2 if is_simulated(backend) else 70
     second = min(2**31 // n_types - 2, 2**31 - 5)
     ends = []
     for name, n_envs in ((backend, 2), ("cpu", 5)):
         data, sampler = sampler_of(name, n_envs, n_agents, n_types, seed=6)
-        # The first counts as 2^32 - 9; with several types the second one's number of a word soon passes 2^32.
+        # The first counter is 2^32 - 9; with several types the second one's word index soon passes 2^32.
         data.tensor("sampled_actions_draws")[:2] = torch.tensor([-9, second])
         ends.append(draw(data, sampler, 4, mean=0.1)[:, :2])
         assert data.pull_data_from_device("sampled_actions_draws")[:2].tolist() == [-5, second + 4]
@@ -205,7 +211,7 @@ def test_noise_is_bit_identical_on_every_backend_and_for_any_number_of_environme
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_replay_goes_on_drawing(backend):
-    """A captured graph of noise, means and uniform draws leaves the same bits as the eager calls."""
+    """A captured graph of noise, means and uniform draws is bit-identical to eager."""
     ends = []
     for is_captured in (False, True):
         data, sampler = sampler_of(backend, n_envs=300)
@@ -234,7 +240,7 @@ def test_replay_goes_on_drawing(backend):
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_replay_keeps_floats_and_follows_tensors(backend):
-    """After other floats were used eagerly, a replay draws with those captured, and with what the tensor now holds."""
+    """A replay uses the captured floats, even after other ones, and current tensors."""
     data, sampler = sampler_of(backend, n_envs=300)
     mean, scale = mean_of(data), torch.ones((), device=data.device)
 

@@ -1,4 +1,4 @@
-"""Every shipped CUDA C source compiles for the GPU, where there is a CUDA compiler; no GPU is needed."""
+"""Every shipped CUDA C source compiles, given a CUDA compiler but no GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRAINING = {
 
 
 def test_core_sources_compile_for_the_gpu():
-    """The sampler and what training runs, with everything switched on, and the generic reset give machine code."""
+    """Sampler, training kernels (all features) and generic reset compile."""
     shape = {"N_AGENTS": 110, "EXACT": True, **LaunchShape.of(110).constants()}
     flags = {"MASKED": True, "LOG_PROB": True, "ENTROPY": True}
     for stem, constants in (("sample", {**SAMPLER, **flags, **shape}), ("reset", shape), *TRAINING.items()):
@@ -42,7 +42,7 @@ FORMS = {
     "tag_gridworld, shared": ("tag_gridworld", {"num_taggers": 999}, 4),
     "tag_gridworld, 10000, shared": ("tag_gridworld", {"num_taggers": 9_999, "use_full_observation": False}, 40),
 }
-"""Environment, config, and over how many blocks it is spread if not by its own choice."""
+"""Environment, config, and number of blocks (None: its own choice)."""
 VARIANTS = ("cartpole, pool", "tag_gridworld, partial, pool", "rice", "rice, trade")
 """Forms of a source which is built exact in another form."""
 BUILDS = [(form, False) for form in FORMS] + [(form, True) for form in SCENARIOS if form not in VARIANTS]

@@ -1,4 +1,4 @@
-"""CUDA C sources: constants, declared parameters, compiler messages and the cache of compiled code."""
+"""CUDA C sources: constants, declared parameters, compiler messages, the cache."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The sources that the C++ compiler was called for, but for those that try whether it knows a flag."""
+    """Sources passed to the C++ compiler, without probes of its flags."""
     calls: list[str] = []
     compile_shared_library = cuda_c.compile_shared_library
 
@@ -67,7 +67,7 @@ def write(folder: Path, text: str, name: str = "kernel.cu") -> Path:
 
 
 def test_prelude_defines_each_constant_before_the_vocabulary_or_the_tables_after_it():
-    """Scalars precede the header, which uses them; tables follow it, since it says where they live."""
+    """Scalars precede the header, which uses them; tables follow it."""
     got = cuda_c.prelude(
         {"TABLE": (1, 2), "RATE": 0.1, "N": np.int64(3), "FLAG": True, "ANGLES": [0.5, 2], "HALF": np.float32(0.5)}
     )
@@ -83,7 +83,7 @@ def test_prelude_defines_each_constant_before_the_vocabulary_or_the_tables_after
 
 
 def test_prelude_floats_read_back_as_the_same_float32():
-    """The decimals in the source stand for the float32 that NumPy and Numba get, down to subnormals."""
+    """Decimals in the source give NumPy's and Numba's float32, down to subnormals."""
     values = np.concatenate([np.random.default_rng(0).normal(size=200) * 10.0 ** np.arange(-40, 40).repeat(200)[:200]])
     for value in [*values.astype(np.float32), np.float32(1e-45), np.finfo(np.float32).max]:
         text = cuda_c.prelude({"X": value}).splitlines()[0].split(" = ")[1].rstrip("f;")
@@ -121,13 +121,13 @@ def test_prelude_refuses_what_is_not_finite(value):
     ],
 )
 def test_signature_of_one_parameter(declaration, want):
-    """Type, rank and sizes are read from the declaration; sizes that are no constant are left open."""
+    """Type, rank and sizes come from the declaration; non-constant sizes stay open."""
     got = cuda_source.signatures(f"WD_KERNEL(k)({declaration}) {{}}", CONSTANTS, "k.cu")["k"]
     assert got.parameters == (want,)
 
 
 def test_signatures_of_a_source_in_order():
-    """Comments, bodies and device functions declare no kernel, and both kinds of kernel are told apart."""
+    """Comments, bodies and device functions declare nothing; both kernel kinds differ."""
     text = """
     // WD_KERNEL(commented)(int a) {}
     /* __global__ void commented_too(int a) {} */
@@ -172,7 +172,7 @@ def test_cuda_error_is_the_compilers_with_file_and_line(tmp_path, cache_folder):
 
 @needs_cuda_compiler
 def test_cubin_is_compiled_once_without_a_gpu(cache_folder, monkeypatch):
-    """The second call finds the cubin of the first; another architecture or EXACT makes another."""
+    """The second call finds the first cubin; another architecture or EXACT compiles."""
     first = cuda_c.compile_cubin(FILL["cuda_c"], CONSTANTS, "sm_90")
     assert first.read_bytes()[:4] == b"\x7fELF"
     assert b"fill" in first.read_bytes()
@@ -192,7 +192,7 @@ def test_no_cuda_compiler_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize("chosen", ["no-such-compiler", "/no/such -O2", "'", " ", "/", "/bin/false", __file__])
 def test_no_cpp_compiler_names_the_variable(monkeypatch, chosen):
-    """$CXX goes before the PATH; what is no program, or does not answer, is named."""
+    """$CXX precedes PATH; a non-program, or one without an answer, is named."""
     monkeypatch.setenv("CXX", chosen)
     assert cuda_c.cpu_compiler() is None
     state = BACKENDS["host"].availability()
@@ -210,7 +210,7 @@ def test_program_that_builds_nothing_is_no_compiler(monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("arguments", ["-c", "-E", "-fsyntax-only", "-nostdlib -nodefaultlibs"])
 def test_compiler_whose_libraries_cannot_be_used_is_named(monkeypatch, cache_folder, arguments):
-    """One that writes something else, or leaves out the library of C++: the probe loads what it has built."""
+    """The probe loads its build: wrong output or no C++ library is an error."""
     monkeypatch.delenv("CXX", raising=False)
     chosen = f"{cuda_c.cpu_compiler()} {arguments}"
     monkeypatch.setenv("CXX", chosen)
@@ -242,7 +242,7 @@ def test_long_command_of_a_compiler_is_shortened(monkeypatch):
 
 @needs_compiler
 def test_compiler_on_a_full_disk_is_not_blamed(tmp_path, cache_folder):
-    """The error says that the disk is full, and where room is needed."""
+    """The error reports the full disk and the folder."""
     source, host = write(tmp_path, "WD_KERNEL(k)(int* x, int n_envs) { x[0] = 1; }\n"), BACKENDS["host"]
     for known in (host_module._obstacle, host_module.accepted):
         known.cache_clear()
@@ -265,7 +265,7 @@ def test_warnings_of_our_own_loops_are_no_errors(compiler, monkeypatch, cache_fo
 
 @needs_compiler
 def test_arguments_of_the_compiler_are_passed_on_and_recorded(tmp_path, monkeypatch, cache_folder):
-    """$CXX is split as a shell does; its path may have spaces, and its arguments are part of its version."""
+    """$CXX is split as in a shell; its arguments are in the version."""
     compiler = tmp_path / "a compiler"
     compiler.symlink_to(shlex.split(cuda_c.cpu_compiler())[0])
     source = write(tmp_path, "WD_KERNEL(k)(int* x, int n_envs) { x[0] = GIVEN; }\n")
@@ -285,7 +285,7 @@ def test_arguments_of_the_compiler_are_passed_on_and_recorded(tmp_path, monkeypa
 @on_each_compiler
 @pytest.mark.parametrize("style", ["WD_KERNEL(f)(float* x, int n_envs)", 'extern "C" __global__ void f(float* x)'])
 def test_error_begins_with_the_first_of_the_authors_file(tmp_path, compiler, style):
-    """Neither a warning nor what the compiler says of its flags goes before it."""
+    """Neither warnings nor remarks on flags precede it."""
     text = f"{style} {{\n  const int n = 1 << 99;\n  x[0] = max(x[1], x[2]) + n;\n  x[1] = nowhere;\n}}\n"
     source = write(tmp_path, text)
     with pytest.raises(CompileError) as caught:
@@ -295,7 +295,10 @@ def test_error_begins_with_the_first_of_the_authors_file(tmp_path, compiler, sty
 
 
 def test_error_in_a_header_of_ours_keeps_the_way_to_it():
-    """Of a template of a header the author sees the line that requires it; errors of the own file go before it."""
+    """The author sees the line that uses a header's template.
+
+    Errors of the author's file come first.
+    """
     output = (
         "core.cuh:9:1: warning: what is this\nIn file included from unit.cpp:3:\nwords.cuh: In instantiation of 'f':\n"
         "/user/kernel.cu:3:4:   required from here\nwords.cuh:7:8: error: no such type\n  7 | code\n"
@@ -310,7 +313,7 @@ def test_error_in_a_header_of_ours_keeps_the_way_to_it():
 
 
 def test_long_output_is_cut_and_kept_in_a_file(cache_folder, monkeypatch):
-    """Head and tail are shown; where the file cannot be written, too."""
+    """Head and tail appear, also where the file cannot be written."""
     text = "head" + "x" * 100_000 + "tail"
     shown = cache.excerpt(text)
     assert len(shown) < 2000
@@ -337,13 +340,13 @@ def test_error_of_any_length_is_short(tmp_path, cache_folder):
 # ------------------------------------------------------------------ paths
 
 NAMES = ['a"b', "a\\nb", "a b", "$HOME `x`", "ü 😀", "a\nb", "'", "??/", "%s #", os.fsdecode(b"\xff")]
-"""Names of folders that a shell, or C++, would read in another way."""
+"""Folder names that a shell, or C++, would read differently."""
 
 
 @needs_compiler
 @pytest.mark.parametrize("style", ["own", "threads"])
 def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
-    """The source, its headers, the cache and the core's headers may be in a folder of any name; so does a message."""
+    """Source, headers, cache and core headers may be in any folder."""
     folder = tmp_path
     for name in NAMES:
         folder = folder / name
@@ -367,7 +370,7 @@ def test_source_compiles_in_any_folder(tmp_path, monkeypatch, style):
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="found no nvcc")
 def test_nvcc_compiles_in_any_folder(tmp_path, monkeypatch):
-    """It starts its parts through a shell, which must see no name of ours."""
+    """It starts its parts through a shell, which must not see our folder names."""
     folder = tmp_path
     for name in (*NAMES[:-1], "$(touch made)"):
         folder = folder / name
@@ -404,14 +407,14 @@ def test_source_that_cannot_be_read_is_named(tmp_path):
 
 @needs_compiler
 def test_same_source_and_constants_compile_once(tmp_path, cache_folder, builds):
-    """Only what may change the code compiles again: a constant, the source, or a header beside it."""
+    """Only a changed constant, source or adjacent header compiles again."""
     host = BACKENDS["host"]
     header = write(tmp_path, "constexpr int EXTRA = 1;\n", "extra.cuh")
     source = write(tmp_path, '#include "extra.cuh"\nWD_KERNEL(k)(int* x, int n_envs) { x[0] = EXTRA + N_AGENTS; }\n')
     for _ in range(2):
         host.compile(source, CONSTANTS)
     assert len(builds) == 1
-    n_probes = len(list(cache_folder.iterdir())) - 1  # of what the compiler can do, where no test has asked before
+    n_probes = len(list(cache_folder.iterdir())) - 1  # about compiler features, unless an earlier test has queried them
     host.compile(source, {**CONSTANTS, "N_AGENTS": 4})
     assert len(builds) == 2
     header.write_text("constexpr int EXTRA = 2;\n")
@@ -435,7 +438,7 @@ def test_failed_build_leaves_nothing_and_the_next_one_works(tmp_path, cache_fold
 
 
 def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
-    """The project's own variable goes before the user's cache folder, and that before the home folder."""
+    """The project's variable precedes the user's cache folder, and the home folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / "own"))
     assert cache.folder() == tmp_path / "own"
@@ -464,17 +467,17 @@ def make(path):
 
 print(cache.cached({"what": "text"}, ".txt", make).read_text())
 """
-"""Builds a file letter by letter; run in processes of its own."""
+"""Script that writes a file letter by letter in a new process."""
 
 
 def start_builder(mode: str) -> subprocess.Popen[str]:
-    """Start a process that builds the file, or dies while it does."""
+    """Start a process that builds the file, or dies during it."""
     command = [sys.executable, "-c", BUILDER, str(ROOT), mode]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def test_killed_build_leaves_no_file_to_be_found(cache_folder):
-    """A process killed in the middle leaves nothing under the name, and the next one builds the whole."""
+    """A killed process leaves no file; the next one builds it completely."""
     killed = start_builder("dies")
     output, _ = killed.communicate(timeout=60)
     assert (killed.returncode, output) == (-9, "")
@@ -485,7 +488,7 @@ def test_killed_build_leaves_no_file_to_be_found(cache_folder):
 
 
 def test_processes_that_build_at_once_both_see_the_whole(cache_folder):
-    """Neither sees half a file nor fails over the other's, and one file remains."""
+    """Neither reads half a file nor fails over the other's, and one file remains."""
     builders = [start_builder("lives") for _ in range(4)]
     outputs = [builder.communicate(timeout=60)[0] for builder in builders]
     assert [output.splitlines()[-1] for output in outputs] == ["whole"] * 4
@@ -496,7 +499,7 @@ def test_processes_that_build_at_once_both_see_the_whole(cache_folder):
 @pytest.mark.as_shipped
 @pytest.mark.parametrize("exact", [False, True])
 def test_nothing_less_nothing_is_no_negative_zero(tmp_path, exact):
-    """Flags that keep loops branchless leave the sign of a zero as arithmetic has it."""
+    """Branchless loops keep the sign of a zero as in arithmetic."""
     text = "WD_KERNEL(gain)(const int* taken, float* gains, int n_envs) {\n"
     text += "  WD_EACH_ENV(local, env) gains[env] = 0.f - 0.01f * static_cast<float>(taken[env] != 0);\n}\n"
     backend, taken, gains = BACKENDS["host"], torch.arange(8, dtype=torch.int32) % 2, torch.ones(8)

@@ -1,4 +1,4 @@
-"""Words of CUDA C that nvcc offers: both styles of kernel run them on `host`, and nvcc knows them."""
+"""Words of CUDA C from nvcc, which both kernel styles run on `host`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def source_of(folder: Path, style: str) -> Path:
 
 
 def wrong_of(numbers: torch.Tensor, integers: torch.Tensor) -> list[tuple[object, ...]]:
-    """Return the uses whose result is wrong: an integer, or a number beyond the error of a float."""
+    """Return the uses with wrong results: integers, or floats beyond their error."""
     wrong: list[tuple[object, ...]] = []
     for use, number, integer in zip(cuda_words.USES, numbers.tolist(), integers.tolist(), strict=True):
         if not isinstance(use.value, float):
@@ -61,7 +61,7 @@ def wrong_of(numbers: torch.Tensor, integers: torch.Tensor) -> list[tuple[object
 @on_each_compiler
 @pytest.mark.parametrize("style", STYLES)
 def test_words_mean_what_they_do_on_a_gpu(compiler, tmp_path, style):
-    """Integers and what is rounded in a given way are equal, other numbers are within the error of a float."""
+    """Integers and directed rounding are equal, others within a float's error."""
     given = arrays(style)
     BACKENDS["host"].compile(source_of(tmp_path, style), SIZES)["words"].prepare(given, 1, 32)()
     assert wrong_of(*given[-2:]) == []
@@ -69,7 +69,7 @@ def test_words_mean_what_they_do_on_a_gpu(compiler, tmp_path, style):
 
 @needs_nvcc
 def test_nvcc_knows_the_words(tmp_path):
-    """The source compiles to PTX, which takes a few seconds; a cubin takes four times as long."""
+    """The source compiles to PTX, in seconds; a cubin takes four times as long."""
     unit = tmp_path / "unit.cu"
     unit.write_text(cuda_c.unit(source_of(tmp_path, "__global__"), SIZES))
     words = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", f"-I{cuda_source.ROOT}", "-o", "unit.ptx", "unit.cu"]
@@ -89,20 +89,20 @@ def test_words_compile_for_a_gpu(tmp_path, style):
 @pytest.mark.nightly
 @pytest.mark.parametrize("style", STYLES)
 def test_words_have_the_same_values_on_a_gpu(tmp_path, style):
-    """The table is right where the words come from."""
+    """The table is right on a GPU."""
     given = [each.cuda() for each in arrays(style)]
     BACKENDS["pycuda"].compile(source_of(tmp_path, style), SIZES)["words"].prepare(given, 1, 32)()
     assert wrong_of(*(each.cpu() for each in given[-2:])) == []
 
 
 def expanded(text: str) -> list[str]:
-    """Return the words that a pattern of the page stands for: ``a{b,c}`` is ab and ac."""
+    """Return the words of a page's pattern: ``a{b,c}`` is ab and ac."""
     parts = re.split(r"\{([^}]*)\}", text)
     return ["".join(each) for each in itertools.product(*(part.split(",") for part in parts))]
 
 
 def test_page_lists_the_words():
-    """The page for authors names what is tested, and nothing else."""
+    """The page for authors lists exactly the tested words."""
     both, _, threads_only = PAGE.read_text().partition("## Only with a thread for each agent")
     listed = {
         word for row in re.findall(r"^\|[^|]*\|(.*)\|$", both, re.MULTILINE) for word in re.findall(r"`([^`]+)`", row)

@@ -15,7 +15,7 @@ def attributes(save: bool = False, log: bool = False, **more: object) -> dict[st
 
 
 def test_add_data_keeps_value_flags_and_further_attributes():
-    """An entry is the value as given beside its flags and whatever else was said of it."""
+    """An entry has the value, its flags and all further attributes."""
     feed, value = DataFeed(), np.arange(3)
     feed.add_data("x", value, save_copy_and_apply_at_reset=True, per_env=True, period=2.0)
     assert feed["x"]["data"] is value
@@ -62,13 +62,13 @@ def test_add_data_list_takes_a_flag_that_is_no_bool_as_unset():
     ],
 )
 def test_add_data_list_refuses_other_items(argument, message):
-    """What is neither form raises and says what was given."""
+    """Neither form: the error has the value."""
     with pytest.raises(DataError, match=message):
         DataFeed().add_data_list(argument)
 
 
 def test_add_pool_for_reset_names_its_target():
-    """A pool is an entry that says which array it refills; it is neither saved nor logged."""
+    """A pool entry names the array it refills; it is neither saved nor logged."""
     feed = DataFeed()
     feed.add_pool_for_reset("x_reset_pool", [[1], [2]], reset_target="x")
     assert feed["x_reset_pool"]["attributes"] == attributes(is_reset_pool=True, reset_target="x")

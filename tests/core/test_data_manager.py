@@ -1,4 +1,4 @@
-"""The data manager: what becomes of arrays and scalars, and what it refuses."""
+"""Data manager: storage of arrays and scalars, and refused input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_sizes_must_be_positive_integers(name, value):
 
 @on_every_backend
 def test_reserved_arrays_are_there_and_zero(backend):
-    """Flags, counters, seed and log mask exist from the start, on the backend's device."""
+    """Flags, counters, seed and log mask exist from the start, on the device."""
     data, _ = managers(backend, n_envs=2, episode_length=4)
     want = {"_done_": (2,), "_timestep_": (2,), "_episode_": (2,), "_reset_seed_": (2,), "_log_mask_": (5,)}
     for name, shape in want.items():
@@ -127,7 +127,7 @@ def test_arrays_are_stored_in_row_major_order(data):
 
 
 def test_tensor_is_the_live_memory(data):
-    """What torch writes is what is pulled and what kernels are given."""
+    """Torch's writes appear in pulls and in kernels."""
     push(data, "x", np.zeros(3, np.float32))
     data.data_on_device_via_torch("x").fill_(4)
     assert data.pull_data_from_device("x").tolist() == [4, 4, 4]
@@ -135,7 +135,7 @@ def test_tensor_is_the_live_memory(data):
 
 
 def test_find_prefers_data_to_meta_information_to_shared_constants(data):
-    """One name may stand in all three; the most particular one is bound."""
+    """One name may be in all three; the most specific one is bound."""
     data.add_shared_constants({"shared": 1, "n_envs": 2})
     assert data.find("n_envs") == 2
     push(data, "shared", np.float32(3))
@@ -149,7 +149,7 @@ def test_find_prefers_data_to_meta_information_to_shared_constants(data):
 
 @on_every_backend
 def test_n_copies_gives_each_environment_its_row(backend):
-    """With the wrapper's attribute the row is replicated, in memory of its own."""
+    """With the wrapper's attribute the row is replicated, in separate memory."""
     data, _ = managers(backend)
     push(data, "x", [1.0, 2.0, 3.0], n_copies=2, save_copy_and_apply_at_reset=True)
     data.tensor("x")[0] = 9
@@ -167,7 +167,7 @@ def test_logged_array_gets_a_buffer_for_one_environment(data):
 
 
 def test_pool_is_found_by_its_target(data):
-    """A pool's flags count for nothing, and its target knows it."""
+    """A pool's flags are ignored, and its target refers to it."""
     feed = DataFeed()
     feed.add_data("x", np.zeros((2, 3)))
     feed.add_pool_for_reset("x_reset_pool", np.zeros((7, 3)), "x")
@@ -181,7 +181,7 @@ def test_pool_is_found_by_its_target(data):
 
 @on_every_backend
 def test_reset_device_restores_in_place(backend):
-    """One array or all go back to what was pushed, in the same memory, scalars or not."""
+    """One or all arrays are restored in the same memory, scalars or not."""
     data, _ = managers(backend)
     push(data, "x", [1.0, 2.0], n_copies=2)
     push(data, "y", np.array([3, 4]))
@@ -199,7 +199,7 @@ def test_reset_device_restores_in_place(backend):
     assert [data.tensor(name).data_ptr() for name in ("x", "y", "_done_")] == addresses
 
 
-# ------------------------------------------------------------------ what it refuses
+# ------------------------------------------------------------------ errors
 
 
 def push_pools(data: CUDADataManager, **targets: np.ndarray) -> None:
@@ -278,12 +278,12 @@ REFUSED = {
         "'second' of 'x': the target has the pool 'first' already",
     ),
 }
-"""Calls with a manager that has an array, a scalar and a shared constant, and what is said."""
+"""Calls for a manager with an array, a scalar and a constant, and their errors."""
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_data_manager_refuses(case, data):
-    """Names stand for one thing, hold numbers of 32 bits, and are known; nothing is kept of what is refused."""
+    """Names are unique and known, numbers fit 32 bits; refused input leaves nothing."""
     push(data, "array", np.zeros(3))
     push(data, "scalar", 1)
     data.add_shared_constants({"rate": 0.5})
@@ -298,7 +298,7 @@ def test_data_manager_refuses(case, data):
 
 @pytest.mark.parametrize("allocates", ["clone", "zeros", "to"])
 def test_full_device_says_what_was_asked_and_what_is_free(data, monkeypatch, allocates):
-    """Wherever torch runs out, the array's name, its bytes and the free bytes are told, and nothing is kept."""
+    """The error has name, bytes and free bytes; nothing is stored."""
 
     def full(*_: object, **__: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")

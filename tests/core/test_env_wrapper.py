@@ -1,4 +1,7 @@
-"""The wrapper: construction, reset and step on every backend, with an environment in WarpDrive's own style."""
+"""Wrapper: construction, reset and step, with an environment in WarpDrive's style.
+
+On every backend.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from warpdrive_min.spaces import Discrete
 
 
 def started(backend: str, num_envs: int = 4, **options: object) -> EnvWrapper:
-    """Return a wrapper of Counter that was reset."""
+    """Return a wrapper of Counter after a reset."""
     wrapper_options = {name: options.pop(name) for name in ("auto_reset", "debug", "seed") if name in options}
     wrapper = EnvWrapper(Counter(**options), num_envs=num_envs, env_backend=backend, **wrapper_options)
     wrapper.reset()
@@ -64,7 +67,7 @@ def test_wrapper_takes_over_the_environments_sizes_and_derives_the_observation_s
 
 @on_every_other_backend
 def test_wrapper_tells_the_environment_its_backend(backend):
-    """A dual-mode environment is told which mode it is in."""
+    """A dual-mode environment receives its mode."""
     wrapper = EnvWrapper(Counter(), env_backend=backend)
     assert wrapper.env.env_backend == wrapper.env_backend == backend
 
@@ -83,7 +86,7 @@ def test_environment_is_made_by_name(monkeypatch):
 
 
 def test_registered_source_goes_before_the_classs_own(monkeypatch, tmp_path):
-    """What was registered for the language is what is compiled."""
+    """The source registered for the language is compiled."""
     if not any(each.values[0] == "host" for each in BACKENDS_HERE):
         pytest.skip("found no C++ compiler")
     monkeypatch.setattr(EnvironmentRegistrar, "_sources", {})
@@ -106,7 +109,7 @@ def test_old_names_of_the_backend():
 
 @pytest.mark.parametrize("attribute", ["name", "num_agents", "episode_length", "action_space", "reset", "step"])
 def test_environment_must_have_warpdrives_contract(attribute):
-    """The error names what is missing."""
+    """The error names the missing parts."""
 
     class Broken:
         name, num_agents, episode_length, action_space = "Broken", 1, 1, {}
@@ -144,7 +147,7 @@ def counter(**attributes: object) -> Counter:
     ],
 )
 def test_wrapper_refuses(env, options, got):
-    """Neither agents nor steps, an agent without observation, in no role or in two, no copies, no blocks."""
+    """No agents, steps or observation; an agent in no role or in two."""
     with pytest.raises(ConfigError) as caught:
         EnvWrapper(env, **options)
     assert caught.value.got == got
@@ -170,7 +173,7 @@ WRONG_TYPES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize("backend", ["cpu", "host"])
 @pytest.mark.parametrize(("what", "attributes", "options"), WRONG_TYPES, ids=lambda value: str(value)[:40])
 def test_wrong_types_are_refused_by_name(backend, what, attributes, options):
-    """Neither a raw error of what they are used for later, nor silence."""
+    """The error is neither raw and late, nor missing."""
     with pytest.raises((ConfigError, BackendUnavailable), match=re.escape(what)) as caught:
         EnvWrapper(counter(**attributes), **{"env_backend": backend, **options}).reset()
     assert len(str(caught.value).splitlines()) == 1
@@ -178,7 +181,7 @@ def test_wrong_types_are_refused_by_name(backend, what, attributes, options):
 
 @pytest.mark.parametrize("n_agents", [2, 3])
 def test_arrays_of_other_agents_are_refused(n_agents):
-    """The error names the array and what it must be."""
+    """The error names the array and its required shape."""
     env = CartPole()
     env.get_tensor_dictionary = lambda: trainer_arrays(n_agents, 4)
     with pytest.raises(
@@ -191,19 +194,19 @@ def test_arrays_of_other_agents_are_refused(n_agents):
 
 @pytest.mark.parametrize("module", ["no_such_module", "envs"])
 def test_module_without_kernels_is_refused(module):
-    """It must be there, and have what builds the kernels."""
+    """It must exist, and build the kernels."""
     with pytest.raises(CompileError, match=f"kernels {module}: "):
         EnvWrapper(counter(kernel_sources={"numpy": module}))
 
 
 def test_flags_may_be_numpys():
-    """As they come out of arrays of settings."""
+    """They may come from arrays of settings."""
     assert EnvWrapper(Counter(), auto_reset=np.bool_(True)).auto_reset is True
 
 
 @on_every_other_backend
 def test_environment_without_kernels_runs_on_cpu_only(backend):
-    """There is no silent fallback to Python."""
+    """No silent fallback to Python."""
     with pytest.raises(ConfigError, match=f"'PythonCounter': has no .* kernels, which backend '{backend}' runs"):
         EnvWrapper(PythonCounter(), env_backend=backend)
 
@@ -249,7 +252,7 @@ def test_warpdrives_constants_are_compiled_in_where_they_are_asked_for(tmp_path)
 
 @on_every_backend
 def test_steps_follow_the_worked_example(backend):
-    """Three agents count their actions in every copy; one at the limit, or the last step, ends the episode."""
+    """Three agents count their actions; the limit or the last step ends an episode."""
     wrapper = started(backend, num_envs=2, episode_length=4, limit=3)
     act(wrapper, [[1, 0, 1], [0, 0, 0]])
     count, observations, rewards = pull(wrapper, "count", "observations", "rewards")
@@ -269,7 +272,7 @@ def test_steps_follow_the_worked_example(backend):
 
 @on_every_backend
 def test_first_reset_returns_what_was_pushed(backend):
-    """The observations of the environment's reset are those of the arrays, though each reset draws a start."""
+    """The arrays have the reset's observations, though each reset draws a start."""
     wrapper = EnvWrapper(Counter(random_start=True), num_envs=2, env_backend=backend)
     observations = wrapper.reset()
     got = wrapper.cuda_data_manager.pull_data_from_device("observations")
@@ -281,7 +284,7 @@ def test_first_reset_returns_what_was_pushed(backend):
 
 @on_every_backend
 def test_auto_reset_restarts_an_environment_without_a_reset_kernel(backend):
-    """The arrays start again at once, and ``_done_`` tells of it until the next step, though no kernel clears it."""
+    """Arrays restart at once; ``_done_`` stays until the next step without a kernel."""
     wrapper = started(backend, num_envs=2, episode_length=5, limit=2, auto_reset=True)
     seen = []
     for actions in ([[1, 0, 0], [0, 0, 0]],) * 4:
@@ -307,7 +310,7 @@ def test_actions_step_the_python_environment_on_cpu():
 
 
 def test_python_environment_needs_no_kernels():
-    """An environment that knows nothing of the core resets and steps; arrays are what it has not."""
+    """An environment without knowledge of the core resets and steps, without arrays."""
     wrapper = EnvWrapper(PythonCounter(episode_length=2))
     assert not wrapper.vectorised
     assert list(wrapper.reset()) == list(wrapper.obs_at_reset()) == ["only"]
@@ -318,12 +321,12 @@ def test_python_environment_needs_no_kernels():
             call()
 
 
-# ------------------------------------------------------------------ what it refuses
+# ------------------------------------------------------------------ errors
 
 
 @on_every_backend
 def test_step_before_reset_raises(backend):
-    """There is nothing to step yet."""
+    """The environment has no state yet."""
     wrapper = EnvWrapper(Counter(), env_backend=backend)
     for name in ("step", "reset_only_done_envs", "init_reset_pool", "custom_reset_all_envs"):
         with pytest.raises(ConfigError, match=rf"{name}: the environments have not started; call reset\(\) first"):
@@ -332,7 +335,7 @@ def test_step_before_reset_raises(backend):
 
 @on_every_other_backend
 def test_actions_as_an_argument_are_for_cpu(backend):
-    """Elsewhere they are read from the array, and the error says how to write them."""
+    """Other backends read the array; the error says how to write actions."""
     wrapper = started(backend)
     with pytest.raises(
         ConfigError, match=r"takes no actions: it reads the array 'sampled_actions'; write them with CUDASampler.assign"
@@ -343,7 +346,7 @@ def test_actions_as_an_argument_are_for_cpu(backend):
 @on_every_backend
 @pytest.mark.parametrize("action", [-1, 2])
 def test_debug_mode_finds_actions_out_of_range(backend, action):
-    """The first wrong action is named with environment, agent, type and range, and nothing is stepped."""
+    """The error names environment, agent, type and range; nothing is stepped."""
     wrapper = started(backend, num_envs=4, debug=True)
     act(wrapper, [[1, 1, 1]] * 4)
     actions = [[1, 1, 1]] * 3 + [[1, 1, action]]
@@ -355,14 +358,14 @@ def test_debug_mode_finds_actions_out_of_range(backend, action):
 
 
 def test_without_debug_mode_actions_are_not_checked():
-    """The check synchronises, so it is asked for."""
+    """The check synchronises, so it is optional."""
     wrapper = started("cpu")
     act(wrapper, [[7, 0, 0]] * 4)
     assert pull(wrapper, "count")[0][0] == [7, 0, 0]
 
 
 def test_environments_that_do_not_fit_raise_at_reset(monkeypatch):
-    """The error says how many do, before anything is pushed."""
+    """The error has the number that fits, before any push."""
     wrapper = EnvWrapper(CartPole(), num_envs=1000)
     monkeypatch.setattr(wrapper.cuda_data_manager, "free_bytes", lambda: 10_000)
     with pytest.raises(
@@ -391,13 +394,13 @@ COUNTS = {
     "data manager's num_envs": lambda value: CUDADataManager(1, value, 1, 5),
     "n_steps": lambda value: rolling().rollout(value),
 }
-"""Constructors and methods by the argument that they are given."""
+"""Constructors and methods by the argument that they receive."""
 
 
 @pytest.mark.parametrize("argument", COUNTS)
 @pytest.mark.parametrize("value", BAD_COUNTS, ids=repr)
 def test_argument_that_is_no_count_is_refused(argument, value):
-    """Everywhere by its name; before anything is compiled or allocated."""
+    """The error has its name, before any compilation or allocation."""
     may_be = {"blocks_per_env": (None,), "seed": (0, 2**31)}
     if value in may_be.get(argument, ()) and value is not True:
         return

@@ -1,4 +1,4 @@
-"""The environment's side of the core: the context's hooks, one environment in dicts, and the memory it needs."""
+"""The environment's side: context hooks, one environment in dicts, its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_context_is_empty_until_it_is_wired():
 
 @on_every_backend
 def test_context_gets_its_managers_and_its_step_kernel(backend):
-    """After wiring the context has what it was given; a step kernel that is not loaded raises."""
+    """After wiring the context has its parts; a step kernel that is not loaded raises."""
     data, functions = managers(backend)
     functions.load(Counter.kernel_sources, environment_constants(Counter()))
     context, feed = CUDAEnvironmentContext(), CUDAFunctionFeed(data)
@@ -50,7 +50,7 @@ def test_environment_constants_are_the_cores_and_the_environments():
 
 
 def test_single_environment_speaks_warpdrives_dicts():
-    """Observations, rewards and done come by agent, and one episode follows another with another start."""
+    """Observations, rewards, done come by agent; each episode has another start."""
     env = CartPole(episode_length=3)
     first = env.reset()
     assert set(first) == {0}
@@ -74,7 +74,7 @@ def test_single_environment_returns_copies():
 
 
 def test_single_environment_says_what_it_needs():
-    """A reset before a step, actions without a wrapper, and one for each agent."""
+    """It needs a reset before a step, actions without a wrapper, one per agent."""
     env = CartPole()
     with pytest.raises(ConfigError, match=r"CartPole.step: no episode has started; call reset\(\) first"):
         env.step({0: 1})
@@ -90,7 +90,7 @@ def test_single_environment_says_what_it_needs():
 
 @on_every_backend
 def test_push_gives_rows_to_what_asks_for_them(backend):
-    """Saved arrays, pool targets and ``per_env`` arrays get a row for each environment; the rest is shared."""
+    """Saved, pool-target and ``per_env`` arrays get rows; the rest is shared."""
     data, _ = managers(backend, n_agents=3, n_envs=5, episode_length=6)
     env = Counter(pool_size=4)
     env.cuda_data_manager = data
@@ -104,7 +104,7 @@ def test_push_gives_rows_to_what_asks_for_them(backend):
 
 
 def test_memory_error_tells_how_many_environments_fit(monkeypatch):
-    """The bytes asked for, the bytes free, and the largest number that fits, which then does fit."""
+    """Requested bytes, free bytes, and the largest number that fits (and does)."""
     feed = DataFeed()
     feed.add_data("shared", np.zeros(250, np.float32))  # 1,000 bytes
     feed.add_data("row", np.zeros((1, 25), np.float32), n_copies=10)  # 100 bytes for each environment

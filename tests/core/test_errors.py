@@ -1,4 +1,4 @@
-"""Errors say what broke which rule, and keep the parts of that sentence."""
+"""Errors name the subject and the rule, and keep these parts."""
 
 import pickle
 import re
@@ -10,7 +10,7 @@ from warpdrive_min.errors import ConfigError, DataError, require, whole
 
 
 def test_broken_rule_keeps_its_parts() -> None:
-    """Type, fields and text; also on the other side of a pickle."""
+    """Type, fields and text, also after pickling."""
     with pytest.raises(ConfigError) as caught:
         require(0 >= 1, "trainer.num_envs", "must be at least 1", 0, "give 1")
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
@@ -19,7 +19,7 @@ def test_broken_rule_keeps_its_parts() -> None:
 
 
 def test_text_leaves_out_what_is_not_given() -> None:
-    """Neither a value nor advice; another type; text in quotes."""
+    """Without value or advice; another type; text in quotes."""
     with pytest.raises(DataError, match=r"^x: must be there$"):
         require([], "x", "must be there", error=DataError)
     assert (
@@ -45,7 +45,7 @@ def test_argument_that_is_no_count_is_named(value):
 
 @pytest.mark.parametrize("value", [1, 2**31 - 1, np.int64(7), np.uint8(3)], ids=str)
 def test_count_of_python_or_numpy_is_one(value):
-    """It comes back as Python's."""
+    """It returns as Python's."""
     assert whole("num_envs", value) == value
     assert type(whole("num_envs", value)) is int
 
@@ -56,7 +56,7 @@ def test_count_of_python_or_numpy_is_one(value):
     ids=lambda each: type(each).__name__,
 )
 def test_value_is_shown_in_one_line(got):
-    """However long it is, and whatever it holds."""
+    """It is one line for any length and content."""
     said = str(ConfigError.of("x", "must be y", got))
     assert "\n" not in said
     assert len(said) < 1_200

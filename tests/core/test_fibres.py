@@ -1,4 +1,7 @@
-"""Kernels with a thread for each agent on `host`: barriers, shared memory, warps, atomics, and what cannot end."""
+"""Kernels with a thread per agent on `host`: barriers, shared memory, warps.
+
+Also atomics, and kernels that cannot end.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ N_AGENTS, N_ENVS = 40, 3
 
 @pytest.fixture(scope="module", autouse=True, params=COMPILERS)
 def _quickly_built(request):
-    """Compile for tests what the module shares, too, with each C++ compiler."""
+    """Compile for tests, also the module's shared code, with each C++ compiler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", request.param)
         patch.setattr(host, "OPTIMISATION", "-Og")
@@ -66,7 +69,7 @@ def put(functions: CUDAFunctionManager, **constants: list[int]) -> None:
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_barriers_in_a_loop_order_shared_memory(functions, monkeypatch, n_threads):
-    """Each round sees the sum of its own block and the constants, on one thread of the system or two."""
+    """Each round reads its block's sum, on one OS thread or two."""
     monkeypatch.setattr(type(functions.backend), "threads", n_threads)
     put(functions, offsets=[5, -3])
     x = integers(N_ENVS, N_AGENTS)
@@ -78,7 +81,7 @@ def test_barriers_in_a_loop_order_shared_memory(functions, monkeypatch, n_thread
 
 
 def test_threads_that_left_do_not_count(functions):
-    """Of 40 threads 20 stay, then 19: the barrier's count, its all and its any are theirs."""
+    """40 threads, then 20, then 19: the barrier's count, all and any cover those."""
     x = torch.full((N_ENVS, N_AGENTS), -1, dtype=torch.int32)
     launch(functions, "leaving", x)
     want = np.full(N_AGENTS, -1)
@@ -88,14 +91,14 @@ def test_threads_that_left_do_not_count(functions):
 
 
 def test_barrier_is_one_wherever_it_stands(functions):
-    """Two branches meet at it, and a loop turns as often as shared memory says."""
+    """Two branches meet at it; a loop repeats as shared memory says."""
     x = torch.zeros(N_ENVS, N_AGENTS, dtype=torch.int32)
     launch(functions, "branches", x)
     assert (x == 3).all()
 
 
 def test_lanes_of_a_warp_see_each_other(functions):
-    """Shuffles, ballots and matches of a whole warp and of 7 lanes of another; those that left bring nothing."""
+    """Shuffles, ballots, matches of a warp; exited lanes add nothing."""
     x, y = torch.zeros(N_AGENTS, 4, dtype=torch.int32), torch.zeros(N_AGENTS)
     launch(functions, "warps", x, y, grid=(1, 1))
     lanes = np.arange(39) % 32
@@ -114,7 +117,7 @@ def test_lanes_of_a_warp_see_each_other(functions):
 
 
 def test_lanes_of_a_warp_add_up_what_they_have(functions):
-    """Sums, extremes and bits of a warp and of 3 lanes of another, and whether all have the same."""
+    """Sums, extremes, bits and equality over a warp and over 3 lanes of another."""
     x = torch.zeros(N_AGENTS, 8, dtype=torch.int32)
     launch(functions, "reductions", x, grid=(1, 1))
     whole = [sum(range(-20, 12)), 11 * 1000 - 20, 32 + 6200, 8 + 3100, -1 + 3, -1, 1, 0]
@@ -123,7 +126,7 @@ def test_lanes_of_a_warp_add_up_what_they_have(functions):
 
 
 def test_threads_go_in_step_from_write_to_write(functions):
-    """Where all of them compute and write the same, it is as if one had."""
+    """If all compute and write the same, the result equals one thread's."""
     x = torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=torch.int32)
     first = x @ torch.tensor([1, 2], dtype=torch.int32)
     second = 2 * first + 3 * x[:, 1]
@@ -134,7 +137,7 @@ def test_threads_go_in_step_from_write_to_write(functions):
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize(("n_agents", "blocks"), [(7, 3), (N_AGENTS, 1)])
 def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch, n_agents, blocks, n_threads):
-    """Each block sums its own agents, and all read each other's after the barrier; a thread may have no agent."""
+    """Blocks sum their agents, then read all sums after the barrier."""
     functions = functions_of(n_agents=n_agents, blocks=blocks)
     monkeypatch.setattr(type(functions.backend), "threads", n_threads)
     x = integers(N_ENVS, n_agents, start=1)
@@ -150,7 +153,7 @@ def test_blocks_of_an_environment_meet_and_keep_their_shared_memory(monkeypatch,
 
 
 def test_barrier_of_an_environment_is_ours_where_the_source_has_one(tmp_path):
-    """A source's own waits in memory for blocks that would get no turn."""
+    """A source's own barrier waits in memory for blocks that cannot run."""
     own = "__device__ void __sync_env_threads();\n__device__ void __sync_env_threads() { for (;;) __threadfence(); }\n"
     body = "x[blockIdx.x] = 1; __sync_env_threads(); y[blockIdx.x] = x[blockIdx.x ^ 1];"
     source = tmp_path / "kernel.cu"
@@ -164,7 +167,7 @@ def test_barrier_of_an_environment_is_ours_where_the_source_has_one(tmp_path):
 
 
 def test_atomics_lose_nothing(functions):
-    """Each has its meaning, of ints, floats and words of 64 bits."""
+    """Each has its meaning, for ints, floats and 64-bit words."""
     n = N_AGENTS * N_ENVS
     x = torch.tensor([0, 0, 0, 0, 255, 0, 0, 0, 0], dtype=torch.int32)
     y, z = torch.zeros(2), torch.zeros(1, dtype=torch.uint64)
@@ -176,14 +179,14 @@ def test_atomics_lose_nothing(functions):
 
 
 def test_lock_is_taken_in_turns(functions):
-    """Threads of a block and of others try for it until they have it."""
+    """Threads of several blocks try until they hold it."""
     x = torch.zeros(1, dtype=torch.int32)
     launch(functions, "locked", x)
     assert x.item() == N_AGENTS * N_ENVS
 
 
 def test_variables_of_the_device_are_each_managers_own(functions):
-    """They live from launch to launch, and a manager that loads the same code has others."""
+    """They persist across launches; another manager of the same code has its own."""
     other = functions_of()
     x = torch.zeros(1, dtype=torch.int32)
     seen = []
@@ -194,7 +197,7 @@ def test_variables_of_the_device_are_each_managers_own(functions):
 
 
 def test_constants_are_checked(functions):
-    """One that no source has raises, and one of another size."""
+    """A missing source or another size raises."""
     with pytest.raises(DataError, match="'chart': no loaded CUDA C source has a __constant__ of this name"):
         put(functions, chart=[1])
     with pytest.raises(DataError, match=r"'offsets': the symbol has 8 bytes \(got 12\)"):
@@ -209,7 +212,7 @@ def test_names_of_nvcc_mean_what_they_do_there(functions):
     assert y.tolist() == [*map(sum, sums), 10 + 2 + 5 + 1 + 40]
 
 
-# ------------------------------------------------------------------ what cannot run
+# ------------------------------------------------------------------ kernels that cannot run
 
 
 @pytest.mark.parametrize(
@@ -250,7 +253,7 @@ def test_launch_has_limits(functions):
 
 
 def test_kernel_that_the_preprocessor_takes_is_left_out(functions):
-    """The source has one more under a condition that does not hold."""
+    """The source has another one under a false condition."""
     assert functions.has_function("numbers")
     assert not functions.has_function("absent")
 
@@ -264,7 +267,7 @@ def test_kernel_that_the_preprocessor_takes_is_left_out(functions):
     ],
 )
 def test_source_that_cannot_run_is_an_error_with_its_line(tmp_path, body, message):
-    """What a launch cannot give, what no stack holds, and what the compiler says."""
+    """Impossible launches, stack overflows, and compiler errors."""
     source = tmp_path / "kernel.cu"
     source.write_text(f'extern "C" __global__ void f(int* x)\n{{ {body} }}\n')
     with pytest.raises(CompileError, match=message):

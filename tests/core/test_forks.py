@@ -1,4 +1,4 @@
-"""A forked process works on one thread where its parent had more: OpenMP's threads do not live through a fork."""
+"""A forked process uses one thread: OpenMP's threads do not survive a fork."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKS = ("new environments", "old environments", "agents", "more threads", "trai
 
 @pytest.fixture(scope="module")
 def found():
-    """What each child of one process reports; one that hangs is ended by an alarm."""
+    """Reports of one process's children; an alarm ends one that hangs."""
     done = subprocess.run([sys.executable, "-m", "tests.core.forked"], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -34,7 +34,7 @@ def test_forked_process_works_on_one_thread_and_says_so_once(found, work):
 
 
 def test_operations_of_torch_do_not_wait_either(found):
-    """After use of `host`, also in a child that does not use it; nothing is said there."""
+    """After use of `host`, also in a child without it; nothing is printed."""
     assert found["torch"] == {"status": 0, "threads": [1, 1], "warnings": []}
 
 
@@ -45,7 +45,7 @@ def test_fork_server_that_ran_nothing_gives_all_threads(found):
 
 @pytest.mark.parametrize(("imported", "is_noted"), [("torch", True), ("json", False)])
 def test_fork_is_noted_once_torch_may_have_threads(imported, is_noted):
-    """Also where nothing of the package was used before; a process without torch has no threads to lose."""
+    """Also without earlier use of the package; without torch no threads are lost."""
     code = (
         f"import os, warpdrive_min, {imported}\nif os.fork() == 0: print(warpdrive_min.forks.forked)\nelse: os.wait()"
     )

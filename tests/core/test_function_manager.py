@@ -1,4 +1,4 @@
-"""The function manager: launch shapes, binding by name, explicit arguments, and the feed that makes them."""
+"""Function manager: launch shapes, binding by name, explicit arguments, the feed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ WANT = [[7, 7.5, 8], [8.5, 9, 9.5]]
     ],
 )
 def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
-    """A block has fewer environments where packed ones are too few to keep a GPU busy, of one agent a warp at least."""
+    """Blocks own fewer environments if packed blocks are too few to fill a GPU.
+
+    With one agent a block is a warp at least.
+    """
     assert LaunchShape.of(n_agents, n_envs=n_envs) == LaunchShape(threads, envs_per_block)
 
 
@@ -57,12 +60,12 @@ def test_few_environments_fill_a_gpu(n_agents, n_envs, threads, envs_per_block):
     ("n_agents", "n_envs", "threads"), [(1, 10_000, 32), (1, 100_000, 224), (1, 1_000_000, 512), (5, 9_999, 128)]
 )
 def test_environments_of_one_agent_may_have_large_blocks(n_agents, n_envs, threads):
-    """Few of them still fill a GPU, and those of several agents are as ever."""
+    """Few of them fill a GPU; environments of several agents are unchanged."""
     assert LaunchShape.of(n_agents, n_envs=n_envs, packed_threads=512).threads == threads
 
 
 def test_kernels_with_a_policy_have_fewer_blocks():
-    """Three for each of 132 multiprocessors, which all run at once: a fourth would wait, and take as long again."""
+    """Three blocks per multiprocessor run at once; a fourth would wait."""
     of_policy = LaunchShape.of(5, n_envs=2_000, blocks_below=FILLING_BLOCKS_OF_A_POLICY)
     assert (LaunchShape.of(5, n_envs=2_000).blocks(2_000), of_policy.blocks(2_000)) == (500, 334)
 
@@ -72,7 +75,7 @@ def test_kernels_with_a_policy_have_fewer_blocks():
     [(1, 100, 128), (1, 2_047, 128), (1, 2_048, 256), (1, 1_000_000, 256), (5, 1_000_000, 25)],
 )
 def test_blocks_on_a_cpu_are_wide_where_each_thread_has_some(n_agents, n_envs, envs_per_block):
-    """Many environments of one agent are in wide blocks, of which each of two threads has at least four."""
+    """Many one-agent environments: wide blocks, at least four for each of two threads."""
     assert LaunchShape.on_cpu(n_agents, n_envs, n_workers=2).envs_per_block == envs_per_block
 
 
@@ -81,7 +84,7 @@ def test_blocks_on_a_cpu_are_wide_where_each_thread_has_some(n_agents, n_envs, e
     [(1, 128, 128), (5, 128, 25), (63, 128, 2), (64, 64, 1), (100, 128, 1), (1024, 256, 1), (5000, 256, 1)],
 )
 def test_launch_shape_packs_small_environments(n_agents, threads, envs_per_block):
-    """Below 64 agents a block of 128 threads owns several environments, from there on one, in whole warps."""
+    """Below 64 agents a block of 128 threads packs environments; above, whole warps."""
     shape = LaunchShape.of(n_agents)
     assert shape == LaunchShape(threads, envs_per_block)
     assert shape.constants() == {"THREADS": threads, "ENVS_PER_BLOCK": envs_per_block, "BLOCKS_PER_ENV": 1}
@@ -105,7 +108,7 @@ def test_sizes_must_be_positive(name):
 
 
 def test_block_and_grid_are_those_of_a_thread_for_each_agent():
-    """WarpDrive's shape: blocks of the agents' share, so many for each environment."""
+    """WarpDrive's shape: a number of blocks per environment that share its agents."""
     assert (CUDAFunctionManager(5, 2).block, CUDAFunctionManager(5, 2).grid) == ((5, 1, 1), (2, 1))
     shared = CUDAFunctionManager(5, 2, blocks_per_env=2)
     assert (shared.block, shared.grid) == ((3, 1, 1), (4, 1))
@@ -124,7 +127,7 @@ def test_defaults_are_added_and_can_be_given():
 
 @on_every_backend
 def test_kernels_are_known_by_name_and_loaded_once(backend):
-    """A loaded kernel can be asked for; an unknown one lists the known; a second one of the name raises."""
+    """Loaded kernels are found; unknown ones list the known; duplicate names raise."""
     _, functions = filled(backend)
     assert functions.has_function("fill")
     functions.initialize_functions(["fill"])
@@ -146,9 +149,9 @@ def test_binary_is_for_pycuda(tmp_path):
 
 @on_every_backend
 def test_bind_looks_up_every_parameter(backend):
-    """Arrays, scalars and meta information are found by the parameters' names; given arguments go before them.
+    """Parameter names find arrays, scalars and meta data; explicit arguments go first.
 
-    Arguments are converted once; what torch writes meanwhile is seen.
+    Arguments are converted once; later writes by torch are visible.
     """
     data, functions = filled(backend)
     launch = functions.bind("fill", data)
@@ -173,7 +176,7 @@ def test_bind_takes_shared_constants(backend):
 
 @on_every_backend
 def test_bind_checks_its_arguments(backend):
-    """A parameter without data raises, with the names there are; an array elsewhere would be read as an address."""
+    """A parameter without data raises and lists names; foreign arrays are no address."""
     data, functions = filled(backend, offset=None)
     with pytest.raises(
         BindingError, match=r"kernel 'fill', parameter 'offset': there is no data of this name; known .*target"
@@ -185,7 +188,7 @@ def test_bind_checks_its_arguments(backend):
 
 @pytest.mark.parametrize("backend", [each for each in OTHER_BACKENDS if each.values[0] != "numba"])
 def test_bind_checks_sizes(backend):
-    """CUDA C declares sizes too, so an array for other agents raises instead of being read past its end."""
+    """CUDA C declares sizes: an array for other agents raises before it is overread."""
     data, functions = filled(backend, target=np.zeros((2, 4), np.float32))
     with pytest.raises(BindingError, match=r"'target': is declared with shape \(\?, 3\) .got \(2, 4\)"):
         functions.bind("fill", data)
@@ -196,9 +199,9 @@ def test_bind_checks_sizes(backend):
 
 @on_every_backend
 def test_function_takes_arguments_in_each_form(backend):
-    """In order ``f(*args)`` has the shape that fits; ``f(*args, block=, grid=)`` and ``f[grid, block](*args)`` say it.
+    """``f(*args)`` picks a shape; ``block=, grid=`` or ``f[grid, block]`` set it.
 
-    After `bound_to` a call without arguments finds them by name; before it, it says what is missing.
+    After `bound_to` a call without arguments finds them by name; before it, the error names the missing ones.
     """
     data, functions = filled(backend)
     function, threads = functions.get_function("fill"), functions.shape.threads
@@ -218,7 +221,7 @@ def test_function_takes_arguments_in_each_form(backend):
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] != "numba"])
 def test_function_launches_a_wd_kernel_in_its_own_shape(backend):
-    """A kernel compiled for a shape reaches every agent even if it is called with WarpDrive's block and grid."""
+    """A kernel compiled for a shape reaches every agent also in WarpDrive's shape."""
     data, functions = filled(backend)
     arguments = CUDAFunctionFeed(data)(["target", "offset", "scale", ("n_envs", "m")])
     functions.get_function("fill")(*arguments, block=functions.block, grid=functions.grid)
@@ -227,7 +230,7 @@ def test_function_launches_a_wd_kernel_in_its_own_shape(backend):
 
 @on_every_backend
 def test_function_counts_its_arguments(backend):
-    """Too few raise and are told the parameters; an argument of the wrong kind too."""
+    """Too few arguments raise and list the parameters; a wrong kind raises too."""
     data, functions = filled(backend)
     with pytest.raises(BindingError, match=r"'fill': takes 4 arguments \(target, offset, scale, n_envs\) .got 1"):
         functions.get_function("fill")(data.tensor("target"))
@@ -235,7 +238,7 @@ def test_function_counts_its_arguments(backend):
 
 @on_every_other_backend
 def test_function_checks_explicit_arguments(backend):
-    """Explicit arguments are held against the declaration as those found by name."""
+    """Explicit arguments are checked like those found by name."""
     data, functions = filled(backend)
     with pytest.raises(BindingError, match=r"parameter 'target': is declared float32 .got int32"):
         functions.get_function("fill")(data.tensor("offset"), data.tensor("offset"), 0.5, 2)
@@ -246,7 +249,7 @@ def test_function_checks_explicit_arguments(backend):
 
 @pytest.mark.parametrize(("source", "want"), [("d", 1), ("DEVICE", 1), ("m", 2), ("Meta", 2), ("s", 3), ("shared", 3)])
 def test_feed_reads_the_named_source(source, want):
-    """One name may stand for data, meta information and a shared constant; the source says which."""
+    """One name may be data, meta information or a constant; the source decides."""
     data, _ = managers("cpu")
     push(data, "x", 1)
     data.add_meta_info({"x": 2})
@@ -256,7 +259,7 @@ def test_feed_reads_the_named_source(source, want):
 
 @on_every_backend
 def test_feed_gives_arrays_as_live_tensors(backend):
-    """Data and shared arrays are on the device; each call answers for its own list."""
+    """Data and shared arrays are on the device; each call has its own list."""
     data, _ = managers(backend)
     push(data, "x", [1, 2])
     data.add_shared_constants({"table": [3, 4]})
@@ -291,7 +294,7 @@ def test_feed_refuses_unknown_sources_and_names():
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] != "pycuda"])
 def test_shared_constants_need_no_symbol_where_they_are_parameters(backend):
-    """Off `pycuda` initialising checks that the constants exist, and kernels take them by name."""
+    """Off `pycuda` constants must exist at initialisation; kernels take them by name."""
     data, functions = filled(backend)
     data.add_shared_constants({"table": [1]})
     functions.initialize_shared_constants(data, ["table"])
@@ -302,7 +305,7 @@ def test_shared_constants_need_no_symbol_where_they_are_parameters(backend):
 @pytest.mark.gpu
 @pytest.mark.skipif(all(each.values[0] != "pycuda" for each in BACKENDS_HERE), reason="pycuda is not available")
 def test_shared_constants_are_copied_to_symbols(tmp_path):
-    """On `pycuda` a ``__constant__`` of the name is filled; one that no source has, or of another size, raises."""
+    """On `pycuda` ``__constant__`` is filled; a missing source or wrong size raises."""
     source = tmp_path / "symbol.cu"
     source.write_text(
         'extern "C" { __constant__ int table[2]; }\n'
@@ -325,7 +328,7 @@ def test_shared_constants_are_copied_to_symbols(tmp_path):
 
 
 def test_sequence_launches_its_kernels_in_order_with_their_scalars(tmp_path):
-    """A sequence is one kernel to its callers: bound by name, launched in order, each stage with its own scalars."""
+    """A sequence binds by name and launches in order, each stage with its scalars."""
     source = tmp_path / "steps.cu"
     source.write_text("""
 WD_KERNEL(add)(int (*value)[N_AGENTS], int amount, int n_envs) {

@@ -1,4 +1,7 @@
-"""Gaussian policies: actions, log-probabilities and entropies of `CUDASampler.sample_gaussian`."""
+"""Gaussian policies: `CUDASampler.sample_gaussian`.
+
+Its actions, log-probabilities and entropies.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from warpdrive_min import BACKENDS, capture
 
 
 class Policy:
-    """A sampler of continuous ``sampled_actions`` and the tensors of a Gaussian policy over them.
+    """Sampler of continuous ``sampled_actions`` and a Gaussian policy's tensors.
 
     The mean and log_std of an agent and type are the same for every number of environments.
     """
@@ -35,7 +38,10 @@ class Policy:
         )
 
     def draw(self, n: int, **options: object) -> list[np.ndarray]:
-        """Return actions (n, n_envs, n_agents, n_types), log-probabilities and entropies (n, n_envs, n_agents)."""
+        """Return actions, log-probabilities and entropies.
+
+        Shapes: (n, n_envs, n_agents, n_types), and (n, n_envs, n_agents) for the other two.
+        """
         draws = []
         for _ in range(n):
             self.enqueue(**options)
@@ -66,7 +72,7 @@ class Policy:
 
 @on_every_backend
 def test_action_is_the_mean_and_the_deviation_times_the_normals_of_sample(backend):
-    """By the formula in double, on the normals that `sample` draws from the same seed; each draw is counted."""
+    """By the formula in double, on `sample`'s normals of the seed; each draw counts."""
     normals = Policy(backend, seed=3).normals(3).astype(np.float64)
     policy = Policy(backend, seed=3)
     actions, _, _ = policy.draw(3)
@@ -79,7 +85,7 @@ def test_action_is_the_mean_and_the_deviation_times_the_normals_of_sample(backen
 
 @on_every_backend
 def test_gaussian_and_other_draws_share_the_counter(backend):
-    """Between them stand an Ornstein-Uhlenbeck and a uniform draw: the Gaussian ones are number 0 and 3."""
+    """With an Ornstein-Uhlenbeck and a uniform draw between, they are 0 and 3."""
     want = Policy(backend).draw(4)[0]
     policy = Policy(backend)
     first = policy.draw(1)[0]
@@ -97,7 +103,7 @@ def test_log_prob_and_entropy_are_those_of_torch(backend):
     policy = Policy(backend)
     actions, log_prob, entropy = (torch.from_numpy(each).double() for each in policy.draw(3))
     want = torch.distributions.Normal(policy.mean.cpu().double(), policy.log_std.cpu().double().exp())
-    # Three terms of up to 5 with a few roundings of 6e-8 each, and that of the action, over a deviation of 0.4.
+    # Three terms of up to 5 with a few roundings of 6e-8 each, and the action's, over a deviation of 0.4.
     torch.testing.assert_close(log_prob, want.log_prob(actions).sum(-1), rtol=0, atol=1e-5)
     torch.testing.assert_close(entropy, want.entropy().sum(-1).expand(3, -1, -1), rtol=0, atol=2e-6)
     assert log_prob.unique().numel() == log_prob.numel()
@@ -105,7 +111,10 @@ def test_log_prob_and_entropy_are_those_of_torch(backend):
 
 @on_every_backend
 def test_argmax_is_the_mean_and_leaves_no_trace(backend):
-    """To the bit, -0 too; the log-probability is -sum(log_std + log(2 pi) / 2), and draws go on after it."""
+    """Bit-identical, -0 too; log-probability -sum(log_std + log(2 pi) / 2).
+
+    Later draws are unaffected.
+    """
     want = Policy(backend).draw(2)[0]
     policy = Policy(backend)
     first = policy.draw(1)[0]
@@ -124,7 +133,7 @@ def test_argmax_is_the_mean_and_leaves_no_trace(backend):
 
 @on_every_backend
 def test_vanishing_deviation_is_the_mean_with_a_finite_log_prob(backend):
-    """Below e^-87 the deviation is 0; the log-probability still follows the formula, of the normals drawn."""
+    """Below e^-87 the deviation is 0; the log-probability still follows the formula."""
     normals = Policy(backend).normals(1).astype(np.float64)
     policy = Policy(backend)
     policy.log_std.fill_(-100.0)
@@ -138,7 +147,7 @@ def test_vanishing_deviation_is_the_mean_with_a_finite_log_prob(backend):
 @on_every_backend
 @pytest.mark.parametrize("asked", [(), ("log_prob",), ("entropy",)])
 def test_what_is_not_asked_for_is_not_touched(backend, asked):
-    """Actions and what is asked for are those of the full call; the other tensor keeps what it held."""
+    """The requested outputs equal the full call's; the other tensor is unchanged."""
     want = dict(zip(("actions", "log_prob", "entropy"), Policy(backend).draw(1), strict=True))
     policy = Policy(backend)
     targets = {name: getattr(policy, name) for name in asked}
@@ -155,14 +164,14 @@ def test_what_is_not_asked_for_is_not_touched(backend, asked):
 @on_every_other_backend
 @pytest.mark.parametrize(("n_agents", "n_types"), [(2, 1), (3, 2), (1, 5), (1100, 3)])
 def test_gaussians_are_bit_identical_on_every_backend_and_for_any_number_of_environments(backend, n_agents, n_types):
-    """Actions, log-probabilities and entropies; counts that wrap, and more agents than a block has threads."""
+    """Actions, log-probabilities, entropies; wrapped counts, more agents than threads."""
     if is_simulated(backend):
         n_agents = min(n_agents, 3)
     second = min(2**31 // n_types - 2, 2**31 - 4)
     ends = []
     for name, n_envs in ((backend, 2), ("cpu", 5)):
         policy = Policy(name, n_envs, n_agents, n_types, seed=(7 << 32) + 5)
-        # The first counts as 2^32 - 1; with several types the number of a word soon passes 2^32.
+        # The first counter is 2^32 - 1; with several types the word index soon passes 2^32.
         policy.data.tensor("sampled_actions_draws")[:2] = torch.tensor([-1, second])
         ends.append([each[:, :2] for each in policy.draw(3)])
         assert policy.n_draws[:2] == [2, second + 3]
@@ -175,7 +184,7 @@ def test_gaussians_are_bit_identical_on_every_backend_and_for_any_number_of_envi
 
 @on_every_backend
 def test_tensors_with_gradients_are_read_like_others(backend):
-    """The mean that a network gave and a parameter log_std: nothing that is filled becomes part of torch's graph."""
+    """A network's mean and a parameter log_std: no output joins torch's graph."""
     want = Policy(backend).draw(1)
     policy = Policy(backend)
     policy.mean.requires_grad_()
@@ -190,7 +199,7 @@ def test_tensors_with_gradients_are_read_like_others(backend):
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_replay_goes_on_drawing_and_follows_the_tensors(backend):
-    """A captured draw leaves the bits of the eager calls, while mean and log_std change between replays."""
+    """A captured draw has the eager bits, with changing mean and log_std."""
     ends = []
     for is_captured in (False, True):
         policy = Policy(backend, n_envs=300)

@@ -1,4 +1,4 @@
-"""CUDA graphs on the GPU backends: a replay does what the eager calls do, to the bit."""
+"""CUDA graphs on GPU backends: a replay is bit-identical to eager calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ gpu_backends = [
 
 @on_backends("case", SCENARIOS, gpu_backends, numba=KINDS)
 def test_replay_equals_eager(case, backend):
-    """Sampling, stepping and restarting in a replayed graph leave the same bits as the same calls made eagerly."""
+    """A replay of sampling, steps and restarts is bit-identical to eager calls."""
     name, config = SCENARIOS[case]
     ends = {}
     for mode in ("eager", "graph"):
@@ -46,7 +46,7 @@ def test_replay_equals_eager(case, backend):
 
 @pytest.mark.parametrize("backend", gpu_backends)
 def test_replay_keeps_what_it_runs_on(backend, kept_numba_kernels):
-    """Who has only the replay left can go on: kernels and arrays are not freed with the environments."""
+    """A replay alone keeps its kernels and arrays alive without the environments."""
     wrapper = start("cartpole", {}, backend, 300, auto_reset=True)
     wrapper.step()
     played = wrapper.cuda_data_manager.tensor("_timestep_")
@@ -70,13 +70,13 @@ def test_backend_has_one_stream(backend):
 
 @pytest.mark.gpu
 def test_pycuda_refuses_a_stream_it_did_not_make():
-    """On another library's stream PyCUDA cannot launch, and the error says what to enter."""
+    """PyCUDA cannot launch on another library's stream; the error has a remedy."""
     wrapper = start("cartpole", {}, "pycuda", 4)
     with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(BindingError, match=r"with backend.stream"):
         wrapper.step()
 
 
 def test_cpu_has_no_graphs():
-    """Capturing on a CPU backend is an error that says what to do."""
+    """Capturing on a CPU backend raises with a remedy."""
     with pytest.raises(ConfigError, match="backend 'cpu' has no CUDA graphs; call the work itself"):
         capture(BACKENDS["cpu"], lambda: None)

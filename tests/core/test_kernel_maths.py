@@ -1,4 +1,4 @@
-"""The functions that CUDA C, Numba and NumPy compute alike."""
+"""Functions that CUDA C, Numba and NumPy compute alike."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _ulp_error(got: np.ndarray, want: np.ndarray) -> float:
 @on_every_backend
 @pytest.mark.parametrize("exact", [False, True])
 def test_maths_is_accurate_in_every_language(backend: str, exact: bool) -> None:
-    """Errors stay within the documented units in the last place of the result in double precision."""
+    """Errors are within the documented ulps of the double-precision result."""
     x = _values()
     got = _evaluate(backend, exact, x).astype(np.float64)
     wide = x.astype(np.float64)
@@ -60,7 +60,7 @@ def test_maths_is_accurate_in_every_language(backend: str, exact: bool) -> None:
 
 @on_every_backend
 def test_wrap_stays_inside_the_period(backend: str) -> None:
-    """Angles land in [0, period): exact where fmod is, and 0 where the sum rounds to the period itself."""
+    """Angles are in [0, period), and 0 if the sum rounds to the period."""
     x = np.float32([0, 1, TWO_PI, -TWO_PI, -1, -1e-9, 2 * TWO_PI, 7])
     got = _evaluate(backend, True, x)[:, 4]
     want = [0, 1, 0, 0, TWO_PI - np.float32(1), 0, 0, np.float32(7) - TWO_PI]
@@ -71,7 +71,7 @@ def test_wrap_stays_inside_the_period(backend: str) -> None:
 
 @on_every_backend
 def test_principal_angle_is_within_half_a_turn(backend: str) -> None:
-    """Angles within +-pi keep their bits; others lose or gain whole turns until they are there too."""
+    """Angles within +-pi are unchanged; others move by full turns."""
     pi = np.float32(np.pi)
     inside = np.float32([0, -0.0, 1, -1e-9, pi, -pi])
     outside = np.float32([4, -4, TWO_PI, 7, -7, 2 * TWO_PI])
@@ -137,7 +137,10 @@ with mock.patch.object(dispatcher, "get_current_device", lambda: device):
 
 
 def test_contraction_off_leaves_no_fma() -> None:
-    """Compiled with contraction off, a kernel multiplies and adds singly in its PTX, never by FMA or in double."""
+    """Without contraction a kernel's PTX has separate products and sums.
+
+    It has neither FMA nor double.
+    """
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _COMPILE_TO_PTX],

@@ -1,4 +1,4 @@
-"""The logger: which rows of which environment it keeps."""
+"""Logger: its rows and its environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def logged(backend: str) -> tuple[CUDADataManager, CUDALogController]:
 
 
 def put(data: CUDADataManager, step: int) -> None:
-    """Let every element tell step and environment."""
+    """Make every element identify step and environment."""
     for name in ("x", "y"):
         for env in range(2):
             data.tensor(name)[env] = 10 * env + step
@@ -31,7 +31,7 @@ def put(data: CUDADataManager, step: int) -> None:
 @on_every_backend
 @pytest.mark.parametrize("env_id", [0, 1])
 def test_log_keeps_every_step_of_one_environment(backend, env_id):
-    """Rows 0 to the last step hold what the chosen environment had then, and the mask says which are valid."""
+    """Rows have the chosen environment's values, with a valid mask."""
     data, logger = logged(backend)
     put(data, 0)
     logger.reset_log(data, env_id)
@@ -61,7 +61,7 @@ def test_fetch_log_takes_names_and_a_last_step():
 
 
 def test_fetched_log_is_a_copy():
-    """A later episode does not change what was fetched."""
+    """A later episode does not change a fetched log."""
     data, logger = logged("cpu")
     logger.reset_log(data)
     got = logger.fetch_log(data)["x_for_log"]
@@ -71,7 +71,7 @@ def test_fetched_log_is_a_copy():
 
 
 def test_step_past_the_episode_is_ignored():
-    """There is no row for it."""
+    """It has no row."""
     data, logger = logged("cpu")
     logger.reset_log(data)
     for step in range(1, LENGTH + 3):
@@ -87,7 +87,7 @@ def test_step_past_the_episode_is_ignored():
     ],
 )
 def test_rows_that_nobody_writes_are_refused(call, message):
-    """A gap or a repetition of steps, steps before the first one, which `reset_log` writes, and no environment."""
+    """Gaps, repeated steps, steps before `reset_log`'s first, and no environment."""
     data, logger = logged("cpu")
     with pytest.raises(DataError, match=r"must follow the last one logged, -1 .got 1.; call reset_log"):
         logger.update_log(data, 1)
@@ -98,7 +98,7 @@ def test_rows_that_nobody_writes_are_refused(call, message):
 
 
 def test_fetch_log_finds_a_broken_mask():
-    """A mask that is not one run of ones up to the last step raises, unless it is not to be checked."""
+    """A mask other than ones up to the last step raises, unless unchecked."""
     data, logger = logged("cpu")
     logger.reset_log(data)
     logger.update_log(data, 1)

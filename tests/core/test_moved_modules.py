@@ -1,4 +1,4 @@
-"""Modules by the names that they had before."""
+"""Modules by their former names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOVED = {old: new for finder in sys.meta_path if isinstance(finder, MovedModules
 
 @pytest.mark.parametrize("old", sorted(MOVED))
 def test_old_names_import_with_a_warning(old, monkeypatch):
-    """The module is the one of the new name, which keeps its own spec."""
+    """It is the module of the new name, with its own spec."""
     new = MOVED[old]
     module = importlib.import_module(new)
     package, _, name = old.rpartition(".")
@@ -31,13 +31,13 @@ def test_old_names_import_with_a_warning(old, monkeypatch):
 
 
 def test_modules_of_training_and_agreement_have_moved():
-    """The tables hold what was documented before."""
+    """The tables have everything documented before."""
     assert {f"warpdrive_min.training.{name}" for name in training.MOVED} < MOVED.keys()
     assert {"warpdrive_min.consistency", "warpdrive_min.validation"} < MOVED.keys()
 
 
 def test_old_package_is_an_attribute(monkeypatch):
-    """`warpdrive_min.consistency` can be used without an import of its own, and warns."""
+    """`warpdrive_min.consistency` works without an import, and warns."""
     for name in ("warpdrive_min.consistency", "consistency"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     vars(warpdrive_min).pop("consistency", None)

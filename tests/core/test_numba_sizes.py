@@ -13,7 +13,7 @@ cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
 
 
 class Pair(NamedTuple):
-    """Two arrays."""
+    """Pair of arrays."""
 
     one: Any
     other: Any
@@ -21,7 +21,7 @@ class Pair(NamedTuple):
 
 @pytest.mark.skipif(not simulated(), reason="on a GPU every kernel is made so")
 def test_sizes_leave_the_arguments_in_place():
-    """A kernel whose sizes are fixed does the same on its arrays one by one as on named tuples of them."""
+    """Fixed sizes give the same results on single arrays as on their named tuples."""
     from warpdrive_min.backends.numba_source import with_sizes
 
     def add(pair: Pair, factor, out):

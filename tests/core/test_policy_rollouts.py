@@ -1,4 +1,4 @@
-"""Rollouts with a policy: what acts in one launch acts as its network says, and as draws and steps one by one."""
+"""Rollouts with a policy in one launch: against its network and single steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TOLERANCE = 1e-5
 
 
 def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
-    """Return a network for the agents of a wrapper, with initial weights that make its logits differ."""
+    """Return a network for a wrapper's agents, with initial weights of unequal logits."""
     space = ActionSpace.of(next(iter(wrapper.env.action_space.values())))
     n_features = wrapper.cuda_data_manager.tensor("observations").shape[-1]
     with torch.random.fork_rng(devices=[]):
@@ -54,14 +54,17 @@ def model_of(wrapper: EnvWrapper, **config: Any) -> FullyConnected:
 
 
 def evaluated(model: FullyConnected, steps: PolicySteps) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return torch's logits and values of what was seen in a rollout, and the log-probabilities of its actions."""
+    """Return torch's logits and values for a rollout, and its log-probabilities."""
     with torch.no_grad():
         logits, values = model(torch.cat([steps.first_observations[None], steps.observations[:-1]]))
     return logits, values, torch.log_softmax(logits, -1).gather(-1, steps.sampled_actions.long()).squeeze(-1)
 
 
 def assert_drawn(actions: torch.Tensor, logits: torch.Tensor, first_draw: int) -> None:
-    """Assert that actions (steps, environments, agents, 1) are the sampler's of these logits, unless rounding does."""
+    """Assert that actions are the sampler's for these logits, up to rounding.
+
+    Shape: (steps, environments, agents, 1).
+    """
     n_steps, n_envs, n_agents = actions.shape[:3]
     ends = torch.softmax(logits.double(), -1).cumsum(-1).cpu().numpy()
     got = actions[..., 0].cpu().numpy()
@@ -87,7 +90,7 @@ def assert_drawn(actions: torch.Tensor, logits: torch.Tensor, first_draw: int) -
     ],
 )
 def test_policy_acts_as_its_network_says(backend, network):
-    """Step by step from what was seen: log-probabilities, values, draws, and what the actions lead to, to the bit."""
+    """Log-probabilities, values, draws at each step; next states are bit-identical."""
     form, config = NETWORKS[network]
     n_envs, n_steps = (3, 2) if is_simulated(backend) else (135, N_STEPS)
     acted, told = made(form, backend, n_envs), made(form, backend, n_envs)
@@ -112,7 +115,7 @@ def test_policy_acts_as_its_network_says(backend, network):
 
 
 def test_policy_acts_in_wide_blocks(monkeypatch):
-    """Many environments of one thread of a CPU share a block, which draws for some of them at a time."""
+    """Many environments of one CPU thread share a block, which draws in groups."""
     monkeypatch.setattr(HostBackend, "threads", 1)
     n_envs = LANES * BLOCKS_PER_WORKER
     acted = made("cartpole", "host", n_envs)
@@ -122,7 +125,7 @@ def test_policy_acts_in_wide_blocks(monkeypatch):
 
 
 def only_biases(model: FullyConnected) -> FullyConnected:
-    """Make a model's logits and value the same whatever it sees, so that no order of sums changes them."""
+    """Make logits and value independent of the input, so no order of sums matters."""
     for name, parameter in model.named_parameters():
         if name.endswith("weight"):
             torch.nn.init.zeros_(parameter)
@@ -131,7 +134,7 @@ def only_biases(model: FullyConnected) -> FullyConnected:
 
 @on_every_backend
 def test_equal_logits_give_the_same_rollout_one_by_one(backend):
-    """With logits equal to the bit, all is, from a sampler that was used before, and what it draws afterwards."""
+    """Bit-equal logits make all draws equal, with a used sampler too."""
     n_envs, n_steps = (3, 2) if is_simulated(backend) else (70, 6)
     wrappers, steps = [made("cartpole", backend, n_envs) for _ in range(2)], list[PolicySteps]()
     for wrapper in wrappers:
@@ -153,7 +156,7 @@ def test_equal_logits_give_the_same_rollout_one_by_one(backend):
 
 
 def test_each_launch_sees_the_weights_as_they_are():
-    """A rollout that is bound once follows the parameters, also where they become views of a vector."""
+    """A bound rollout follows its parameters, also as views of a vector."""
     wrapper = made("cartpole", "host", 70)
     model = only_biases(model_of(wrapper, fc_dims=(16,)))
     launch, steps = wrapper.bound_rollout(3, model)
@@ -170,7 +173,7 @@ def test_each_launch_sees_the_weights_as_they_are():
 
 @pytest.mark.parametrize("backend", ["cpu", "host"])
 def test_a_policy_without_a_value_acts_alone(backend):
-    """An actor beside a critic of its own has log-probabilities, and no values."""
+    """An actor with a separate critic has log-probabilities, and no values."""
     wrapper = made("cartpole", backend, 3)
     model = model_of(wrapper, fc_dims=(64, 64), activation="tanh")
     model.drop_value()
@@ -205,7 +208,7 @@ def test_mode_says_why_a_policy_steps_one_by_one():
 
 
 def test_the_kernel_that_is_tried_is_the_one_that_acts(monkeypatch):
-    """A rollout compiles one kernel with a policy, and its mode, if asked before, the same."""
+    """A rollout compiles one kernel with a policy, and keeps a mode queried before."""
     wrapper = made("cartpole", "host", 2)
     compiled_with = compiled_by(wrapper, monkeypatch)
     model = model_of(wrapper, fc_dims=(8,))
@@ -215,7 +218,7 @@ def test_the_kernel_that_is_tried_is_the_one_that_acts(monkeypatch):
 
 
 def compiled_by(wrapper: EnvWrapper, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return a list to which the constants of every kernel that is compiled from now on are added."""
+    """Return a list that collects the constants of all later kernels."""
     compiled_with, compile_it = list[dict[str, Any]](), wrapper.backend.compile
 
     def counted(source: Any, constants: Any) -> Any:
@@ -228,7 +231,7 @@ def compiled_by(wrapper: EnvWrapper, monkeypatch: pytest.MonkeyPatch) -> list[di
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS_HERE if each.values[0] in ("host", "pycuda")])
 def test_products_are_of_tf32_where_those_of_torch_may_be(backend, monkeypatch):
-    """The same rollout is of float32 before and after, and an exact network's always; a CPU has no TF32."""
+    """It is float32 before and after; exact networks always are."""
     wrapper = made("cartpole", backend, 135)
     model, exact = model_of(wrapper, fc_dims=(64, 64)), model_of(wrapper, fc_dims=(8,))
     exact.fc.exact = Exact(BACKENDS[backend])
@@ -246,7 +249,7 @@ def test_products_are_of_tf32_where_those_of_torch_may_be(backend, monkeypatch):
 
 
 def test_several_agents_and_masks_act_one_by_one():
-    """Several agents, types and forbidden choices: the log-probabilities are those of the choices that are allowed."""
+    """Several agents, types and masks: log-probabilities cover the allowed choices."""
     wrapper = made("rice, negotiation", "host", 3)
     model = only_biases(model_of(wrapper, fc_dims=(4,)))
     torch.nn.init.zeros_(model.policy_head.bias)
@@ -277,7 +280,7 @@ def layers(*sizes: int) -> list[torch.Tensor]:
     ("hidden", "is_tf32", "tolerance"), [((20,), False, 3e-6), ((72, 9), False, 3e-6), ((9, 12), True, 3e-3)], ids=str
 )
 def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
-    """Fibres that stand for a GPU's lanes compute with their registers the same as torch."""
+    """Fibres that simulate a GPU's lanes compute torch's results with registers."""
     torch.manual_seed(SEED)
     n_features, n_outputs = 10, 3
     policy = layers(n_features, *hidden, n_outputs)
@@ -300,7 +303,7 @@ def test_warp_evaluates_the_network(hidden, is_tf32, tolerance):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("hidden", [(20,), (72, 9), (32, 32)], ids=str)
 def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
-    """A thread, which keeps hidden units in registers, has the bits of the kernels layer by layer."""
+    """A thread with units in registers has the bits of the layer kernels."""
     torch.manual_seed(SEED)
     n_features, n_outputs = 10, 3
     policy = layers(n_features, *hidden, n_outputs)
@@ -342,7 +345,7 @@ def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     ],
 )
 def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, in_order):
-    """One and two hidden layers give machine code, with the value on them, or on its own."""
+    """One or two hidden layers compile, with the value shared or separate."""
     n_features, n_choices = {"cartpole": (4, 2), "acrobot": (6, 3), "tag_gridworld": (21, 5)}[form]
     policy = layers(n_features, *hidden, n_choices)
     below = policy[:-2] if is_shared else layers(n_features, *hidden)
@@ -352,7 +355,7 @@ def test_rollouts_with_a_policy_compile_for_the_gpu(form, hidden, is_shared, in_
 
 
 def test_step_that_no_policy_can_act_between_says_so(tmp_path):
-    """The error names what is missing."""
+    """The error names the missing part."""
     source = tmp_path / "env.cu"
     source.write_text("WD_KERNEL(step)(int* sampled_actions, float* rewards, int n_envs) {}\n")
     with pytest.raises(CompileError, match=r"the step: must take .*none of .*observations.*one by one"):

@@ -1,4 +1,7 @@
-"""What WarpDrive's own tests assert and no other file here does; `docs/reference-tests.md` has all of them."""
+"""Assertions of WarpDrive's tests that only this file has.
+
+`docs/reference-tests.md` lists all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,14 @@ from warpdrive_min import (
 )
 
 LEVEL = 1e-5
-"""Probability with which a correct sampler fails one chi-square; the seeds are fixed, so none does by chance."""
+"""Probability that a correct sampler fails one chi-square; seeds are fixed."""
 
 
 def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return how likely a chi-square at least as large is; fail if something impossible was counted."""
+    """Return the probability of a chi-square at least as large.
+
+    Fail if an impossible event was counted.
+    """
     possible = probabilities > 0
     assert not counts[~possible].any()
     want = counts.sum() * probabilities[possible]
@@ -40,10 +46,10 @@ def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def p_value_of_neighbours(values: np.ndarray, axis: int, n: int) -> float:
-    """Return how likely pairs of neighbours along an axis are if all n * n are: the less likely of two sets.
+    """Return the p-value of neighbouring pairs along an axis, if all n * n are equal.
 
-    One set begins with the first value, the other with the second: within a set no value is in two pairs, which would
-    make the chi-square larger.
+    It is the smaller one of two sets, which begin with the first and the second value. Within a set no value is in two
+    pairs, which would make the chi-square larger.
     """
     p_values = []
     for start in (0, 1):
@@ -58,7 +64,7 @@ def p_value_of_neighbours(values: np.ndarray, axis: int, n: int) -> float:
 
 
 class Actions:
-    """Arrays of actions ``(n_envs, n, 1)`` of one sampler, and their draws."""
+    """Action arrays ``(n_envs, n, 1)`` of one sampler, and their draws."""
 
     def __init__(self, backend: str, n_agents: int, n_envs: int, blocks: int = 1, **arrays: tuple[int, int]) -> None:
         self.data, functions = managers(backend, n_agents, n_envs, blocks)
@@ -71,7 +77,7 @@ class Actions:
         self.sampler.init_random(7)
 
     def draw(self, n_draws: int, **probabilities: np.ndarray) -> list[np.ndarray]:
-        """Return the draws of each array in turns, ``(n_draws, n_envs, n)``."""
+        """Return interleaved draws of each array, ``(n_draws, n_envs, n)``."""
         rows = {
             name: torch.tensor(row, dtype=torch.float32, device=self.data.device)
             .expand(*self.data.get_shape(name)[:2], -1)
@@ -88,7 +94,10 @@ class Actions:
 
 @on_every_fast_backend
 def test_every_agent_of_every_environment_draws_from_its_own_probabilities(backend):
-    """10,000 draws of 2 environments of 5 agents, ten distributions: each by chi-square, what is impossible never."""
+    """10,000 draws, 2 environments of 5 agents, ten distributions, by chi-square.
+
+    Impossible choices never occur.
+    """
     probabilities = np.random.default_rng(0).dirichlet(np.ones(3), (2, 5))
     probabilities[0, 3], probabilities[1, 1], probabilities[1, 2] = [0, 1, 0], [0.5, 0, 0.5], [0, 0, 1]
     (actions,) = Actions(backend, 5, 2, agents=(5, 3)).draw(10_000, agents=probabilities)
@@ -99,7 +108,7 @@ def test_every_agent_of_every_environment_draws_from_its_own_probabilities(backe
 
 @on_every_fast_backend
 def test_planner_draws_from_its_probabilities_whatever_the_agents_do(backend):
-    """One planner with 4 choices, drawn in turns with 5 agents with 3: its frequencies, and jointly with each agent."""
+    """One planner (4 choices) interleaved with 5 agents (3): frequencies, joint too."""
     planner, agents = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.5, 0.25, 0.25])
     drawn = Actions(backend, 5, 100, planner=(1, 4), agents=(5, 3)).draw(200, planner=planner, agents=agents)
     assert p_value(np.bincount(drawn[0].ravel(), minlength=4), planner) > LEVEL
@@ -111,7 +120,10 @@ def test_planner_draws_from_its_probabilities_whatever_the_agents_do(backend):
 @on_every_fast_backend
 @pytest.mark.parametrize(("n_agents", "n_draws"), [(5, 10_000), (300, 400)], ids=["five agents", "several blocks"])
 def test_draws_scatter_as_independent_ones_do(n_agents, n_draws, backend):
-    """Uniform over 4: variances over agents, time and environments are the closed form's, neighbours independent."""
+    """Uniform over 4: variances over agents, time, environments match the closed form.
+
+    Neighbours are independent.
+    """
     (actions,) = Actions(backend, n_agents, 2, agents=(n_agents, 4)).draw(n_draws, agents=np.full(4, 0.25))
     variance, fourth_moment = 1.25, 2.5625  # of 0, 1, 2, 3 around 1.5
     for axis, n in enumerate(actions.shape):
@@ -126,7 +138,7 @@ def test_draws_scatter_as_independent_ones_do(n_agents, n_draws, backend):
 
 @on_every_backend
 def test_blocks_do_not_change_the_draws(backend):
-    """Agents and planner of an environment that two blocks share draw what they draw with one block."""
+    """Agents and planner draw the same if one or two blocks share an environment."""
     uniform = {"agents": np.full(4, 0.25), "planner": np.full(7, 1 / 7)}
     alone, shared = (Actions(backend, 5, 2, n, agents=(5, 4), planner=(1, 7)).draw(4, **uniform) for n in (1, 2))
     for got, want in zip(shared, alone, strict=True):
@@ -139,7 +151,7 @@ def test_blocks_do_not_change_the_draws(backend):
 
 @on_every_fast_backend
 def test_pools_of_every_rank_are_drawn_evenly(backend):
-    """2,000 soft resets refill environment 0 by chi-square and leave environment 1; 2,000 forced ones refill both."""
+    """2,000 soft resets refill environment 0 (chi-square), not 1; forced ones both."""
     n_rows, n_resets = 10, 2000
     data, functions = managers(backend, 3, 2)
     feed, targets = DataFeed(), {"one": ((), np.int32), "two": ((3,), np.float32), "three": ((3, 4), np.float32)}
@@ -181,7 +193,7 @@ WITH_BLOCKS = [
 
 @pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
 def test_log_and_mask_follow_the_environment_that_is_logged(backend, blocks):
-    """Mask and rows are empty, then step 0, then all; a reset restores; then the other environment is logged."""
+    """Mask and rows are empty, then step 0, then all; a reset restores."""
     wrapper, logger = counting(backend, blocks, episode_length=2, limit=99)
     data = wrapper.cuda_data_manager
 
@@ -207,7 +219,7 @@ def test_log_and_mask_follow_the_environment_that_is_logged(backend, blocks):
 
 @pytest.mark.parametrize(("backend", "blocks"), WITH_BLOCKS)
 def test_environments_restart_as_often_as_they_finish(backend, blocks):
-    """Environment 1 counts twice as fast, so in 8 steps it reaches 4 and restarts four times, the other one twice."""
+    """Environment 1 counts twice as fast: 4 restarts in 8 steps, not 2."""
     wrapper, _ = counting(backend, blocks, episode_length=9, limit=4)
     data = wrapper.cuda_data_manager
     done, counts = [], []
@@ -222,7 +234,7 @@ def test_environments_restart_as_often_as_they_finish(backend, blocks):
 
 
 def counting(backend: str, blocks: int, **config: int) -> tuple[EnvWrapper, CUDALogController]:
-    """Return two started copies of five agents, of which the first counts by 1 and the second by 2, and a logger."""
+    """Return a logger and two copies of five agents that count differently."""
     wrapper = EnvWrapper(
         Counter(num_agents=5, env_backend=backend, **config), num_envs=2, env_backend=backend, blocks_per_env=blocks
     )
@@ -237,7 +249,7 @@ def counting(backend: str, blocks: int, **config: int) -> tuple[EnvWrapper, CUDA
 
 @on_every_backend
 def test_certain_actions_go_through_the_sampler_to_the_rewards(backend):
-    """One-hot probabilities become these actions, which tag the runner in environment 0 and time out in both."""
+    """One-hot probabilities become actions: a tag in environment 0, then timeouts."""
     wrapper = EnvWrapper(
         TagGridWorld(
             num_taggers=4,

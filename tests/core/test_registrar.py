@@ -40,7 +40,7 @@ def test_several_backends_share_a_class_and_old_names_mean_pycuda(registrar):
 
 
 def test_unknown_name_lists_those_of_the_backend(registrar):
-    """Names registered for other backends are no help and are not listed."""
+    """Names registered for other backends are not listed."""
     registrar.add("cpu")(Walk)
     registrar.add("numba")(type("Run", (), {"name": "Run"}))
     with pytest.raises(ConfigError, match=r"no environment 'wlak' for backend 'cpu'; known are walk$"):
@@ -48,7 +48,7 @@ def test_unknown_name_lists_those_of_the_backend(registrar):
 
 
 def test_name_is_taken_once_for_a_backend(registrar):
-    """Another class of the name raises; the same class again, or for another backend, does not."""
+    """Another class of the name raises; the same, or another backend's, does not."""
     registrar.add()(Walk)
     registrar.add()(Walk)
     other = type("Other", (), {"name": "WALK"})
@@ -60,7 +60,7 @@ def test_name_is_taken_once_for_a_backend(registrar):
 
 @pytest.mark.parametrize("use", ["add", "get", "has_env", "add_cuda_env_src_path", "get_cuda_env_src_path"])
 def test_unknown_backend_raises(registrar, use):
-    """Wherever a backend is named it must be one."""
+    """Every argument for a backend is checked."""
     calls = {
         "add": lambda: registrar.add("tpu"),
         "get": lambda: registrar.get("walk", "tpu"),
@@ -73,7 +73,7 @@ def test_unknown_backend_raises(registrar, use):
 
 
 def test_source_is_shared_by_the_backends_of_a_language(registrar):
-    """A .cu file serves `pycuda` and `host`, a module `numba` alone; the last one registered counts."""
+    """A .cu file is for `pycuda` and `host`, a module for `numba`; the last counts."""
     registrar.add_cuda_env_src_path("Walk", "old.cu")
     registrar.add_cuda_env_src_path("Walk", Path("walk.cu"), "host")
     registrar.add_cuda_env_src_path("Walk", "games.walk", "numba")
@@ -100,6 +100,6 @@ def test_source_can_come_with_the_class(registrar):
     ],
 )
 def test_source_must_fit_the_language(registrar, path, backend, message):
-    """A file where a module belongs raises, and the other way round."""
+    """A file in place of a module raises, and vice versa."""
     with pytest.raises(ConfigError, match=message):
         registrar.add_cuda_env_src_path("walk", path, backend)

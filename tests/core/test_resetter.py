@@ -23,7 +23,7 @@ SAVED = {
 
 
 def saved(backend: str, blocks: int = 1) -> tuple[CUDADataManager, CUDAEnvironmentReset]:
-    """Return arrays of every kind with saved copies, all overwritten, and two that no reset may touch."""
+    """Return overwritten arrays with saved copies, and two that no reset may touch."""
     data, functions = managers(backend, blocks=blocks)
     for name, value in SAVED.items():
         push(data, name, value, save_copy_and_apply_at_reset=True)
@@ -54,7 +54,7 @@ def pooled(backend: str, n_envs: int, n_rows: int, seed: int = 0) -> tuple[CUDAD
 @on_every_backend
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_only_finished_environments_are_restored(blocks, backend):
-    """With done = [1, 0] the rows of environment 0 come back, whatever their rank and dtype, and nothing else moves."""
+    """With done = [1, 0] only environment 0's rows return, for any rank."""
     data, resetter = saved(backend, blocks)
     data.tensor("_done_")[0] = 1
     resetter.reset_when_done(data)
@@ -104,7 +104,7 @@ def test_arrays_pushed_after_a_reset_are_restored_too(backend):
 
 @on_every_backend
 def test_done_flag_of_any_value_counts(backend):
-    """An environment that ends with 2 ("goal reached") is restored like one that ends with 1."""
+    """An environment that ends with 2 ("goal reached") is restored as one with 1."""
     data, resetter = saved(backend)
     data.tensor("_done_").copy_(torch.tensor([0, 2]))
     resetter.reset_when_done(data)
@@ -113,7 +113,7 @@ def test_done_flag_of_any_value_counts(backend):
 
 @on_every_backend
 def test_done_can_be_kept(backend):
-    """Without undoing, flags and timesteps stay for whoever reads them, though the arrays are restored."""
+    """Without undoing, flags and timesteps stay readable; arrays are restored."""
     data, resetter = saved(backend)
     data.tensor("_done_")[1] = 1
     resetter.reset_when_done(data, undo_done_after_reset=False)
@@ -124,7 +124,7 @@ def test_done_can_be_kept(backend):
 
 
 def test_unknown_mode_raises():
-    """There are two modes."""
+    """Only two modes exist."""
     data, resetter = saved("cpu")
     with pytest.raises(ConfigError, match=r"mode must be one of if_done, force_reset .got 'always'"):
         resetter.reset_when_done(data, "always")
@@ -135,7 +135,7 @@ def test_unknown_mode_raises():
 
 @on_every_backend
 def test_pool_rows_are_joint_seeded_and_counted_by_episode(backend):
-    """All pools of an environment give the row that seed, environment and episode pick, done or forced."""
+    """Seed, environment and episode pick one row for all pools, done or forced."""
     n_envs, n_rows, seed = 9, 5, 2**40 + 3
     data, resetter = pooled(backend, n_envs, n_rows, seed)
     seen = set()
@@ -150,7 +150,7 @@ def test_pool_rows_are_joint_seeded_and_counted_by_episode(backend):
 
 @on_every_backend
 def test_pool_is_drawn_for_finished_environments_only(backend):
-    """An environment that goes on keeps what it has."""
+    """An unfinished environment keeps its arrays."""
     data, resetter = pooled(backend, 4, 3)
     data.tensor("_done_")[1::2] = 1
     resetter.reset_when_done(data)
@@ -162,7 +162,7 @@ def test_pool_is_drawn_for_finished_environments_only(backend):
 
 @on_every_backend
 def test_pool_gives_another_row_though_done_is_kept(backend):
-    """Episodes are counted without undoing too, so that repeated resets do not repeat one row."""
+    """Episodes count without undoing too, so repeated resets do not repeat a row."""
     data, resetter = pooled(backend, 1, 1000)
     data.tensor("_done_").fill_(1)
     labels = []
@@ -172,7 +172,7 @@ def test_pool_gives_another_row_though_done_is_kept(backend):
     assert len(set(labels)) == 5
 
 
-# ------------------------------------------------------------------ what cannot be restored
+# ------------------------------------------------------------------ errors
 
 ROWS = np.zeros((2, 3), np.float32)
 REFUSED = [
@@ -190,7 +190,7 @@ REFUSED = [
 @pytest.mark.parametrize(("target", "pool", "got"), REFUSED)
 @pytest.mark.parametrize("through", ["init_reset_pool", "reset_when_done"])
 def test_what_cannot_be_copied_row_by_row_is_refused(target, pool, got, through):
-    """At the seeding of pools, and at a reset without one; saved copies at the first reset."""
+    """Pools raise at seeding or at a reset, saved copies at the first reset."""
     if pool is None and through == "init_reset_pool":
         pytest.skip("a saved copy has no seed")
     data, functions = managers("cpu")
@@ -210,7 +210,7 @@ def test_what_cannot_be_copied_row_by_row_is_refused(target, pool, got, through)
 
 @on_every_backend
 def test_custom_reset_launches_the_environments_kernel(backend):
-    """``Cuda<name>Reset`` is registered by the wrapper and takes its arguments by name or from a list."""
+    """The wrapper registers ``Cuda<name>Reset``; arguments by name or from a list."""
     wrapper = EnvWrapper(Counter(env_backend=backend), num_envs=4, env_backend=backend)
     wrapper.reset()
     data = wrapper.cuda_data_manager
@@ -223,7 +223,7 @@ def test_custom_reset_launches_the_environments_kernel(backend):
 
 
 def test_custom_reset_without_a_kernel_raises():
-    """There is nothing to launch, and the error says how to name it."""
+    """Without a kernel the error says how to name it."""
     _, functions = managers("cpu")
     with pytest.raises(ConfigError, match="no kernel is registered; call register_custom_reset_function"):
         CUDAEnvironmentReset(functions).custom_reset()

@@ -1,4 +1,4 @@
-"""The ring buffer: order, wrapping, and what it shares with its array."""
+"""Ring buffer: order, wrapping, and shared memory of its array."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows(buffer: RingBuffer) -> list[float]:
 @on_every_backend
 @pytest.mark.parametrize("size", [1, 2, 5, None])
 def test_unroll_returns_the_last_rows_oldest_first(backend, size):
-    """At every length, wrapped or not, whole array or part of it, it holds what a deque would."""
+    """At every length, wrapped or not, whole or partial, it equals a deque."""
     data, _ = managers(backend)
     push(data, "x", np.zeros((5, 2), np.float32))
     buffer, want = RingBuffer("x", size, data), deque(maxlen=size or 5)
@@ -37,7 +37,7 @@ def test_unroll_returns_the_last_rows_oldest_first(backend, size):
 
 
 def test_rows_are_copied_into_the_arrays_own_memory():
-    """The array is the buffer: nothing else is allocated until it wraps, and the caller's row is not kept."""
+    """The array is the buffer: no allocation before it wraps; the row is copied."""
     data, _ = managers("cpu")
     push(data, "x", np.zeros((3, 1), np.float32))
     buffer, row = RingBuffer("x", data_manager=data), torch.ones(1)
@@ -57,7 +57,7 @@ def test_size_must_fit_the_array(size):
 
 
 def test_array_must_be_there():
-    """Without a data manager, or without the array, the error says which."""
+    """The error says if the data manager or the array is missing."""
     with pytest.raises(DataError, match="ring buffer 'x': needs the data manager"):
         RingBuffer("x")
     with pytest.raises(DataError, match="data 'x': is not there"):

@@ -1,4 +1,4 @@
-"""Philox and what is derived from its words, in every language."""
+"""Philox and numbers derived from its words, in every language."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_philox_accepts_empty_counters() -> None:
 
 @on_every_backend
 def test_derived_numbers_have_their_closed_form(backend: str) -> None:
-    """`uniform` keeps 24 bits and stays below 1, `below` scales to [0, n), and `pool_row` uses word 0 of its stream."""
+    """`uniform` is below 1, `below` in [0, n); `pool_row` uses word 0."""
     words = np.array([0, 255, 256, 0x7FFFFFFF, -(2**31), -1], np.int32)
     uniforms, integers = np.zeros(6, np.float32), np.zeros((6, 2), np.int32)
     seed = np.array([1, -2], np.int32)

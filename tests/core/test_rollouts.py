@@ -1,4 +1,4 @@
-"""Many steps at once: what `rollout` leaves and keeps is what draws and steps one by one do, to the bit."""
+"""Many steps at once: `rollout` is bit-identical to single draws and steps."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from warpdrive_min.rollouts import Steps
 SEED = 5
 FORMS = [form for form, (name, _) in SCENARIOS.items() if name != "covid19_economy"]
 FEW = ("cartpole, pool", "pendulum", "tag_gridworld, partial, pool", "tag_continuous", "rice, negotiation")
-"""Forms that are stepped where there is no GPU: one of each kind of source."""
+"""Forms that run without a GPU: one of each kind of source."""
 
 
 def made(form: str, backend: str, n_envs: int, **options: Any) -> EnvWrapper:
-    """Return a started wrapper of a scenario whose episodes end soon."""
+    """Return a started wrapper of a scenario with short episodes."""
     name, config = SCENARIOS[form]
     options = {"auto_reset": True, "exact": True, "seed": SEED, **options}
     env = ENVS[name](**{**config, "episode_length": 3})
@@ -34,7 +34,7 @@ def made(form: str, backend: str, n_envs: int, **options: Any) -> EnvWrapper:
 
 
 def assert_same(got: EnvWrapper, want: EnvWrapper, keep: str = "last") -> None:
-    """Assert that all arrays are equal; last observations of episodes where they are not left to those of each step."""
+    """Assert equal arrays; last observations at episode ends, or at each step."""
     for name in want.cuda_data_manager.array_names():
         if name == "final_observations" and keep == "all":
             continue
@@ -43,7 +43,7 @@ def assert_same(got: EnvWrapper, want: EnvWrapper, keep: str = "last") -> None:
 
 
 def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
-    """Assert that a kept step is the one that ``want`` has just taken."""
+    """Assert that a stored step is ``want``'s latest."""
     for name, kept in steps._asdict().items():
         array = want.cuda_data_manager.tensor("_done_" if name == "done" else name).to(kept.dtype)
         assert (kept.dtype == torch.bool) == (name in ("done", "terminated", "truncated"))
@@ -55,7 +55,7 @@ def assert_kept(steps: Steps, index: int, want: EnvWrapper) -> None:
 
 @on_backends("form", FORMS if torch.cuda.is_available() else FEW, BACKENDS_HERE, numba=FEW)
 def test_rollouts_are_single_draws_and_steps(form, backend):
-    """Twice random actions, twice given ones, then single steps: over ends of episodes, and of words of a draw."""
+    """Two random, two given rollouts, single steps: over episode and word ends."""
     if form.startswith("rice") and is_simulated(backend):
         pytest.skip("minutes in the simulator")
     n_envs, n_steps = (3, 3) if is_simulated(backend) else (135, 5)
@@ -86,7 +86,7 @@ def test_rollouts_are_single_draws_and_steps(form, backend):
 
 @on_every_backend
 def test_mode_says_why_steps_are_taken_one_by_one(backend):
-    """NumPy has no launches, blocks that share an environment meet between kernels, and debug looks at each action."""
+    """NumPy has no launches, shared environments meet, debug checks each action."""
     if backend == "cpu":
         assert (
             str(made("cartpole", backend, 2).rollout_mode)
@@ -99,7 +99,7 @@ def test_mode_says_why_steps_are_taken_one_by_one(backend):
 
 
 def test_draws_go_on_from_a_sampler():
-    """A rollout goes on where a sampler is, and the sampler where the rollout has ended."""
+    """A rollout continues a sampler, and the sampler continues after it."""
     wrappers = [made("cartpole", "host", 7) for _ in range(2)]
     probabilities = torch.ones(7, 1, 2)
     drawn = []
@@ -161,7 +161,7 @@ SHAPE = {"N_AGENTS": 1, "EXACT": False, **LaunchShape.of(1).constants()}
     ids=["no step", "a thread for each agent"],
 )
 def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
-    """The error says what is needed."""
+    """The error names the missing part."""
     source = tmp_path / "env.cu"
     source.write_text(text)
     with pytest.raises(CompileError, match=r"must be a WD_KERNEL named 'step'.*take the steps one by one"):
@@ -183,7 +183,7 @@ def test_rollouts_compile_for_the_gpu(form):
 
 
 def test_tag_with_many_agents_says_how_it_steps():
-    """An environment of several blocks steps one by one, with the same result as any other."""
+    """An environment of several blocks steps singly, with the same result."""
     config = {**TAG_CONFIGS["partial, exits"], "num_runners": 1_200, "num_taggers": 20}
     wrapper = EnvWrapper(ENVS["tag_continuous"](**config), num_envs=1, env_backend="host", auto_reset=True)
     wrapper.reset()

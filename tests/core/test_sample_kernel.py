@@ -69,7 +69,7 @@ class Sampler:
 
 @on_every_backend
 def test_sample_follows_the_rule_worked_by_hand(backend: str) -> None:
-    """The first category whose running sum exceeds uniform * total; draws advance word by word."""
+    """The first category whose running sum exceeds uniform * total; draws advance."""
     probabilities = np.float32([1, 2, 0, 5])
     sampler = Sampler(backend, np.tile(probabilities, (2, 3, 1)))
     for draw in range(6):
@@ -100,7 +100,7 @@ def test_sample_of_a_certain_category_is_certain(backend: str, is_logits: bool) 
 @pytest.mark.parametrize("is_logits", [False, True])
 @pytest.mark.parametrize("is_argmax", [False, True])
 def test_sample_never_takes_a_forbidden_entry(backend: str, is_logits: bool, is_argmax: bool) -> None:
-    """A mask removes entries; what is left is drawn, or maximal, among themselves."""
+    """A mask removes entries; the rest are drawn, or maximal, among themselves."""
     generator = np.random.default_rng(1)
     mask = generator.integers(0, 2, (4, 7, 5))
     mask[..., 2] = 1
@@ -119,7 +119,7 @@ def test_sample_never_takes_a_forbidden_entry(backend: str, is_logits: bool, is_
 
 @on_every_backend
 def test_argmax_takes_the_first_of_equal_maxima(backend: str) -> None:
-    """Of equal maxima the first allowed one."""
+    """The first allowed one of equal maxima."""
     mask = np.ones((1, 2, 4), np.int32)
     mask[0, 1, 1] = 0
     sampler = Sampler(backend, np.tile([1.0, 3.0, 3.0, 2.0], (1, 2, 1)), mask=mask, ARGMAX=True, LOG_PROB=True)
@@ -147,7 +147,7 @@ IMPOSSIBLE = {
     "minus infinity": (False, [-INF, 1, 1], None, 0),
     "too large a sum": (False, [3e38, 3e38, 0], None, 0),
 }
-"""Rows from which nothing can be drawn: whether they are logits, the row, its mask, and the action then."""
+"""Impossible rows: logits flag, row, mask, resulting action."""
 POSSIBLE = {
     "unnormalised": (False, [0, 7, 0], None, 1),
     "negative zero": (False, [-0.0, 1, 0], None, 1),
@@ -165,9 +165,9 @@ POSSIBLE = {
 def test_impossible_rows_are_alike_on_every_backend(
     backend: str, is_masked: bool, is_logits: bool, is_argmax: bool
 ) -> None:
-    """The first allowed action, else 0, without probability or entropy, and a count; other rows stay as they are.
+    """The first allowed action, else 0, no probability or entropy, and a count.
 
-    Each case is the second agent of an environment; another environment comes before them.
+    Other rows are unchanged. Each case is the second agent of an environment; another environment comes before them.
     """
     cases = {
         name: case
@@ -191,7 +191,7 @@ def test_impossible_rows_are_alike_on_every_backend(
 
 @on_every_backend
 def test_impossible_types_of_a_row_are_counted_each(backend: str) -> None:
-    """Of a row with three types, two of them impossible, only the other one has a probability."""
+    """Two of three types are impossible: only the other one has a probability."""
     distribution = np.tile(np.float32([NAN, 1, 1, 1, 0, 0]), (2, 3, 1))
     sampler = Sampler(backend, distribution, (2, 2, 2), LOG_PROB=True, ENTROPY=True)
     for _ in range(2):
@@ -204,7 +204,7 @@ def test_impossible_types_of_a_row_are_counted_each(backend: str) -> None:
 @pytest.mark.parametrize("without_outputs", [False, True])
 @on_every_backend
 def test_argmax_alone_knows_impossible_rows(backend: str, without_outputs: bool) -> None:
-    """Also where neither log-probability nor entropy is asked for."""
+    """Also without requested log-probability or entropy."""
     rows = [each for each in IMPOSSIBLE.values() if each[0] and each[2] is None]
     distribution = np.float32([[row for _, row, _, _ in rows]])
     flags = {} if without_outputs else {"LOG_PROB": True}
@@ -216,7 +216,7 @@ def test_argmax_alone_knows_impossible_rows(backend: str, without_outputs: bool)
 @on_every_backend
 @pytest.mark.parametrize("is_argmax", [False, True])
 def test_sample_without_weight_takes_the_first_allowed(backend: str, is_argmax: bool) -> None:
-    """With no positive weight: the first allowed entry, 0 if none is; log-probability and entropy are 0."""
+    """Without weight: the first allowed entry, else 0; log-probability and entropy 0."""
     mask = np.array([[[0, 0, 1], [0, 0, 0], [1, 1, 1]]], np.int32)
     logits = np.full((1, 3, 3), -np.inf)
     flags = {"LOGITS": True, "LOG_PROB": True, "ENTROPY": True, "ARGMAX": is_argmax}
@@ -254,7 +254,7 @@ def test_statistics_match_double_precision(backend: str, is_logits: bool) -> Non
 def test_draws_are_bit_identical_to_numpy(
     backend: str, is_logits: bool, is_masked: bool, shape: tuple[int, int, tuple[int, ...]]
 ) -> None:
-    """Every backend draws the same actions and the same bits of log-probability and entropy."""
+    """Every backend has equal actions, and equal bits of log-probability and entropy."""
     n_envs, n_agents, categories = shape
     generator = np.random.default_rng(3)
     size = (n_envs, n_agents, sum(categories))
@@ -262,7 +262,7 @@ def test_draws_are_bit_identical_to_numpy(
     mask = generator.integers(0, 2, size) if is_masked else None
     flags = {"LOGITS": is_logits, "LOG_PROB": True, "ENTROPY": True, "mask": mask}
     here, there = (Sampler(name, distribution, categories, **flags) for name in (backend, "cpu"))
-    here.draws[0] = there.draws[0] = 5  # environments need not have drawn equally often
+    here.draws[0] = there.draws[0] = 5  # numbers of draws may differ between environments
     for _ in range(3):
         assert (here.draw() == there.draw()).all()
         assert here.log_prob.view(np.int32).tolist() == there.log_prob.view(np.int32).tolist()

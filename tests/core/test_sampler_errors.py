@@ -1,4 +1,4 @@
-"""What the sampler refuses: arrays, tensors and numbers that its kernels do not take, and calls in the wrong order."""
+"""Sampler errors: arrays, tensors, numbers, and calls in the wrong order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TENSORS = {
     "sample_gaussian": {"mean": (2, 5, 2), "log_std": (5, 2), "log_prob": (2, 5), "entropy": (2, 5)},
     "sample_uniform": {"low": (5, 2), "high": (5, 2)},
 }
-"""Tensors of each way to draw, with their shapes."""
+"""Tensors of each draw, with their shapes."""
 CHANGES = {
     "one axis more": lambda each: each[None].contiguous(),
     "a view of the same memory": lambda each: each.view(*each.shape[::-1], 1),
@@ -32,7 +32,7 @@ CHANGES = {
 
 
 def sampler_of(seed: int | None = 0) -> tuple[CUDADataManager, CUDASampler]:
-    """Return a sampler of ``choices``, of which there are 3, and of two ``numbers``, seeded unless the seed is None."""
+    """Return a sampler of ``choices`` (3) and two ``numbers``; None means unseeded."""
     data, functions = managers("cpu", N_AGENTS, N_ENVS)
     push(data, "choices", np.zeros((N_ENVS, N_AGENTS, 1), np.int32))
     push(data, "numbers", np.zeros((N_ENVS, N_AGENTS, 2), np.float32))
@@ -45,13 +45,13 @@ def sampler_of(seed: int | None = 0) -> tuple[CUDADataManager, CUDASampler]:
 
 
 def tensors_of(way: str) -> dict[str, torch.Tensor]:
-    """Return good tensors for a way to draw."""
+    """Return valid tensors for a draw."""
     types = {"mask": torch.int32}
     return {name: torch.ones(shape, dtype=types.get(name, torch.float32)) for name, shape in TENSORS[way].items()}
 
 
 def draw(way: str, data: CUDADataManager, sampler: CUDASampler, action_name: str = "", **tensors: object) -> None:
-    """Draw in one of the ways of `TENSORS`, by default actions of its kind."""
+    """Draw in one of the ways of `TENSORS`, by default with its actions."""
     method, _, kind = way.partition(" ")
     name = action_name or ("choices" if way == "sample" else "numbers")
     getattr(sampler, method)(data, **tensors, action_name=name, **({"use_argmax": True} if kind == "mean" else {}))
@@ -68,7 +68,7 @@ def draw(way: str, data: CUDADataManager, sampler: CUDASampler, action_name: str
     ],
 )
 def test_tensors_must_be_as_the_kernel_takes_them(way, name, change):
-    """Nothing is broadcast or cast silently, at the first call or later; no draw is consumed."""
+    """No silent broadcast or cast, at any call; no draw is consumed."""
     shape = TENSORS[way][name]
     data, sampler = sampler_of()
     good = tensors_of(way)
@@ -83,7 +83,7 @@ def test_tensors_must_be_as_the_kernel_takes_them(way, name, change):
 
 @pytest.mark.parametrize("way", TENSORS)
 def test_draws_need_seed_and_registration(way):
-    """Forgetting either is an error that says what to call, or what there is."""
+    """The error says which call is missing, or lists the names."""
     data, sampler = sampler_of(seed=None)
     with pytest.raises(ConfigError, match=r"has no seed; call init_random\(seed\)"):
         draw(way, data, sampler, **tensors_of(way))
@@ -96,7 +96,7 @@ def test_draws_need_seed_and_registration(way):
 
 @pytest.mark.parametrize("way", ["sample_gaussian", "sample_uniform", "reset_noise"])
 def test_choices_have_no_numbers(way):
-    """What is for continuous actions alone refuses discrete ones, and says how to register the others."""
+    """Calls for continuous actions refuse discrete ones, and explain registration."""
     data, sampler = sampler_of()
     tensors = tensors_of(way) if way in TENSORS else {}
     with pytest.raises(ConfigError, match=f"{way}: 'choices' must be continuous .*is_deterministic=True"):
@@ -111,7 +111,7 @@ def test_choices_have_no_numbers(way):
     ],
 )
 def test_unknown_keyword_is_an_error_that_names_the_known_ones(way, keyword, known):
-    """Keywords of discrete draws are none of continuous ones, and the other way round."""
+    """Keywords of discrete draws are not for continuous ones, and vice versa."""
     with pytest.raises(ConfigError, match=f"has no keyword '{keyword}'; known are {known}"):
         draw(way, *sampler_of(), **tensors_of(way), **{keyword: True})
 
@@ -119,7 +119,7 @@ def test_unknown_keyword_is_an_error_that_names_the_known_ones(way, keyword, kno
 @pytest.mark.parametrize("name", ["damping", "stddev", "scale"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_numbers_must_be_finite(name, value):
-    """Else every later action would be NaN."""
+    """Otherwise every later action would be NaN."""
     data, sampler = sampler_of()
     with pytest.raises(ConfigError, match=rf"{name} of 'numbers' must be finite \(got {value}"):
         draw("sample noise", data, sampler, **{**tensors_of("sample noise"), name: value})
@@ -128,7 +128,7 @@ def test_numbers_must_be_finite(name, value):
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_seed_must_have_64_bits(seed):
-    """Other integers would be cut."""
+    """Other integers would be truncated."""
     with pytest.raises(ValueError, match=rf"seed: must be at (least 0|most {2**64 - 1}) \(got {seed}"):
         sampler_of(seed)
 
@@ -158,7 +158,7 @@ def test_assign_refuses_another_shape_or_dtype(actions):
     ],
 )
 def test_registration_checks_the_array(shape, dtype, counts, is_deterministic, message):
-    """Actions are int32 or float32, one for each environment, agent and type; an array is registered once."""
+    """int32 or float32, one per environment, agent and type; registered once."""
     data, sampler = sampler_of()
     name = "choices" if "already" in message else "more"
     push(data, "more", np.zeros(shape, dtype))

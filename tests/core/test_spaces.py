@@ -34,13 +34,13 @@ def test_category_counts_reads_our_spaces_and_gymnasiums():
 
 
 def test_category_counts_refuses_a_continuous_space():
-    """A box has no categories, and the error says what to do instead."""
+    """A box has no categories; the error has a remedy."""
     with pytest.raises(ConfigError, match=r"Discrete or MultiDiscrete .got Box.; a Box"):
         category_counts(Box(-1, 1, (2,)))
 
 
 def test_space_of_takes_shape_and_dtype_and_goes_into_mappings():
-    """An observation's box has its shape; a dict of observations is a dict of boxes, nested as deep."""
+    """An observation's box has its shape; dicts become dicts of boxes, nested."""
     got = space_of({"near": np.zeros((2, 3), np.float32), "far": {"map": [1, 2]}})
     assert isinstance(got, Dict)
     assert got["near"] == Box(-1e20, 1e20, (2, 3), np.dtype(np.float32))
@@ -49,7 +49,7 @@ def test_space_of_takes_shape_and_dtype_and_goes_into_mappings():
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.float16])
 def test_space_of_bounds_fit_the_dtype(dtype):
-    """The bound is 1e20 halved until the dtype holds it, so doubling it would not fit."""
+    """The bound is the largest halving of 1e20 that the dtype holds."""
     box = space_of(np.zeros(2, dtype))
     largest = float((np.finfo if dtype is np.float16 else np.iinfo)(dtype).max)
     assert box.high <= largest < 2 * box.high
@@ -59,7 +59,7 @@ def test_space_of_bounds_fit_the_dtype(dtype):
 
 @pytest.mark.parametrize(("dtype", "high"), [(np.uint8, 255), (bool, 1)])
 def test_space_of_unsigned_numbers_holds_them_all(dtype, high):
-    """From 0 to the largest, in place of a bound on both sides of 0."""
+    """From 0 to the largest, without a negative bound."""
     assert space_of(np.zeros((2, 3), dtype)) == Box(0, high, (2, 3), np.dtype(dtype))
 
 

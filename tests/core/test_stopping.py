@@ -13,7 +13,7 @@ import pytest
 from warpdrive_min.stopping import NOTHING, SIGNALS, is_starting
 
 ROOT = Path(__file__).parents[2]
-# As in a package whose import takes long, and then a command that does; without what takes seconds to import.
+# Simulate a slow import, then a slow command, without imports that take seconds.
 LIGHT = """
 import os, pathlib, sys, tempfile, time, types
 root = pathlib.Path(sys.argv[1])
@@ -65,7 +65,7 @@ def _started(stage: str, folder: Path, **options: object) -> subprocess.Popen:
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("stage", STAGES)
 def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
-    """It exits as a shell has it, and cleans up; a rank leaves the line to its launcher, and is killed by SIGTERM."""
+    """Exit as in a shell, with clean-up; a rank leaves the line to its launcher."""
     rank = dict.fromkeys(["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"], "1")
     with _started(stage, tmp_path, env={**os.environ, **(rank if stage == "rank" else {})}) as command:
         command.send_signal(number)
@@ -81,7 +81,7 @@ def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of files")
 def test_command_without_a_temporary_folder_ends_with_a_line(tmp_path):
-    """Where no file may have a byte, as on a full disk; the exit code is the command's own."""
+    """No file may have a byte, as on a full disk; the exit code is the command's."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
     begin = "with stopping.stoppable(), stopping.tidy(5):\n    print('reached')"
     words = [sys.executable, "-S", "-c", f"{LIGHT}{limit}\n{begin}", str(ROOT)]
@@ -93,7 +93,7 @@ def test_command_without_a_temporary_folder_ends_with_a_line(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_ignored_signal_stays_ignored(number, tmp_path):
-    """A command goes on under `nohup`, and in a script's background when somebody presses Ctrl-C."""
+    """A command survives under `nohup`, and Ctrl-C in a script's background."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
         command = _started("running", tmp_path)
@@ -116,7 +116,7 @@ def test_ignored_signal_stays_ignored(number, tmp_path):
     ],
 )
 def test_other_programs_keep_their_handlers(words, is_ours, monkeypatch):
-    """Only a command of ours, which is stoppable, sets them while it is imported."""
+    """Only our stoppable commands set handlers on import."""
     monkeypatch.setattr(sys, "orig_argv", [sys.executable, *words])
     monkeypatch.setattr(sys, "argv", ["-m", *words[2:]])
     assert is_starting() is is_ours

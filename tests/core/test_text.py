@@ -1,4 +1,4 @@
-"""Text of strangers: what a terminal, a table and a file get of it."""
+"""Text of strangers in terminals, tables and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
 def test_text_is_escaped_wherever_it_is_printed(text, shown, capsys):
-    """By `echo`, by a console alone and in a table, and in errors, which logs and warnings print."""
+    """By `echo`, by a console alone and in a table, and in errors."""
     echo(text)
     echo(text, err=True)
     assert capsys.readouterr() == (f"{shown}\n", f"{shown}\n")
@@ -41,7 +41,7 @@ def test_text_is_escaped_wherever_it_is_printed(text, shown, capsys):
 
 
 def test_colours_of_our_own_stay():
-    """What rich writes itself is no text."""
+    """Rich's own output is no text."""
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard")
     console.print("x\x1b[8m", style="red")
     assert console.file.getvalue() == "\x1b[31mx\\x1b[8m\x1b[0m\n"

@@ -1,4 +1,4 @@
-"""Uniform draws of continuous actions, the random policy over boxes, and what they refuse."""
+"""Uniform draws of continuous actions: the random policy over boxes, and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def policy_of(backend: str, spaces: list[object], n_types: int, n_envs: int = N_
 
 @on_every_backend
 def test_random_policy_is_a_weighted_mean_of_the_bounds_by_the_documented_words(backend):
-    """Draw d of type j of J uses word dJ + j, as a discrete draw; each agent and type has its own bounds."""
+    """Draw d of type j of J uses word dJ + j; agents and types have own bounds."""
     bounds = np.array([[[-1, 3], [0, 1], [5, 6]], [[-1, 0], [-10, 10], [3, 3]], [[-2, 2]] * 3], np.float32)
     # Gymnasium's Box holds arrays.
     spaces = [SimpleNamespace(low=each[:, 0], high=each[:, 1], shape=(N_TYPES,)) for each in bounds]
@@ -72,7 +72,7 @@ def test_random_policy_of_a_scalar_box_draws_one_type():
 
 
 def test_uniform_draws_leave_the_noise():
-    """They count as draws, but the process does not see them."""
+    """They count as draws, but not in the process."""
     data, sampler = sampler_of("cpu")
     draw(data, sampler, 1)
     state = data.pull_data_from_device("sampled_actions_ou_state")
@@ -82,7 +82,7 @@ def test_uniform_draws_leave_the_noise():
     assert data.pull_data_from_device("sampled_actions_draws").tolist() == [2, 2]
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ def test_uniform_draws_leave_the_noise():
     ],
 )
 def test_random_policy_needs_bounded_boxes_of_one_shape(spaces, message):
-    """There is no uniform distribution over an unbounded box."""
+    """An unbounded box has no uniform distribution."""
     with pytest.raises(ConfigError, match=rf"{message}.*got \[Box"):
         policy_of("cpu", spaces, 1)

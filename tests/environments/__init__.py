@@ -11,4 +11,7 @@ FILL = {
     "cuda_c": FOLDER / "fill.cu",
     "numba": "tests.environments.fill_numba",
 }
-"""A kernel ``fill`` that adds ``scale * (agents before this one) + offset`` to ``target``, ``(n_envs, n_agents)``."""
+"""Kernel ``fill``: add ``scale * (agents before) + offset`` to ``target``.
+
+Shape: ``(n_envs, n_agents)``.
+"""

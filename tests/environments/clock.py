@@ -1,4 +1,4 @@
-"""Clock, an environment whose every number is known beforehand, in the forms that a trainer must cope with."""
+"""Clock, an environment with predictable numbers, in the forms of a trainer."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ FORBIDDEN = -100.0
 
 
 class Clock(Environment):
-    """Agents see the step counter and their own number, and are paid ``10 * agent + action``.
+    """Environment in which agents are paid ``10 * agent + action``.
 
-    Episodes are cut off after ``episode_length`` steps, or end after ``ends_at``.
+    They observe the step counter and their own number. Episodes are cut off after ``episode_length`` steps, or end
+    after ``ends_at``.
 
     Args:
         num_agents: Agents, with the ids 0, 1 and so on.
         episode_length: Steps after which an episode is cut off.
         ends_at: Steps after which the dynamics end it; 0: never.
-        breaks_at: Step whose rewards are not a number; 0: none.
+        breaks_at: Step whose rewards are NaN; 0: none.
         bonus: Added to every reward.
         is_masked: Observations are a dict with a mask, which forbids the choice ``(step + agent) % 3``.
         is_last: Agents are the last axis of observations.
-        policies: Agents of each policy that has arrays of its own; None: all share.
+        policies: Agents of each policy with separate arrays; None: all share.
     """
 
     name = "Clock"
@@ -64,7 +65,7 @@ class Clock(Environment):
         }
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """What the trainer's placeholders do not bring."""
+        """Return data that the trainer's placeholders lack."""
         feed = DataFeed()
         for flag in ("terminated", "truncated"):
             feed.add_data(flag, np.zeros((), np.int32), per_env=True)
@@ -85,7 +86,7 @@ class Clock(Environment):
         return feed
 
     def reset(self) -> dict[int, Any]:
-        """Return the first observations; the mask is the kernels' business."""
+        """Return the first observations; the kernels make the mask."""
         seen = {agent: np.array([0, agent], np.float32) for agent in range(self.num_agents)}
         if not self.is_masked:
             return seen

@@ -1,4 +1,4 @@
-"""Clock in NumPy. Phases: pay, judge, restart, show; one pair of kernels for each set of arrays."""
+"""Clock in NumPy: pay, judge, restart, show; a kernel pair per set of arrays."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Even(NamedTuple):
 
 
 class Odd(NamedTuple):
-    """Those of the others."""
+    """Arrays of the other agents."""
 
     sampled_actions_odd: Any
     rewards_odd: Any

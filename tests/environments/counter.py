@@ -1,7 +1,7 @@
-"""Counter, an environment as an author outside the project would write it after WarpDrive's manual.
+"""Counter, an outside author's environment by WarpDrive's manual.
 
-One class for both modes: in Python it steps one environment in dicts; on a backend it launches its kernel with
-explicit arguments. Its kernels have WarpDrive's names, set ``_done_`` and never clear it, and restart nothing.
+One class for both modes: in Python it steps one environment in dicts; on a backend it launches its kernel with explicit
+arguments. Its kernels have WarpDrive's names, set ``_done_`` and never clear it, and restart nothing.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ThreadsCounter(Counter):
 
 
 class PythonCounter:
-    """An environment that knows nothing of the core: Python only."""
+    """Environment without knowledge of the core: Python only."""
 
     name = "PythonCounter"
 

@@ -1,4 +1,4 @@
-"""Counter in Numba, in WarpDrive's manner: a block is an environment, a thread an agent."""
+"""Counter in Numba, in WarpDrive's style: a block per environment."""
 
 from __future__ import annotations
 

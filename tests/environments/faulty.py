@@ -1,4 +1,4 @@
-"""Faulty, an environment that breaks its contract in one of several ways, at one step of one environment."""
+"""Faulty, an environment that breaks its contract at one step of one copy."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ FAULTS: Final = (
     "infinite",
 )
 ENV, AGENT = 1, 1
-"""Place of the fault."""
+"""Environment and agent of the fault."""
 
 
 class Faulty(Environment):
-    """Two agents see how old the episode and the environment are. Time alone ends episodes, after ``cut_after`` steps.
+    """Environment with a fault; two agents observe its age and the episode's.
+
+    Time alone ends episodes, after ``cut_after`` steps.
 
     Args:
         fault: One of `FAULTS`.

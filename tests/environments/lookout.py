@@ -1,4 +1,4 @@
-"""Lookout, an environment whose observations are a dict: numbers, a scalar, a map and an action mask."""
+"""Lookout: dict observations with numbers, a scalar, a map and an action mask."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Parts(NamedTuple):
 
 
 class LastParts(NamedTuple):
-    """Those of the last step of an episode."""
+    """Observations of an episode's last step."""
 
     final_observations_numbers: float32[:, :, :]
     final_observations_hour: float32[:, :]
@@ -36,10 +36,12 @@ class LastParts(NamedTuple):
 
 
 class Lookout(Environment):
-    """Agents add up their actions, and are paid them; one that the mask forbids pays -100. Time alone ends episodes.
+    """Environment in which agents are paid the sum of their actions.
+
+    A forbidden action pays -100. Time alone ends episodes.
 
     Args:
-        num_agents: Agents, with the ids 0, 1 and so on.
+        num_agents: Number of agents, with the ids 0, 1 and so on.
         episode_length: Steps after which an episode is cut off.
         without_map: Agents that do not see the map.
     """
@@ -82,7 +84,7 @@ class Lookout(Environment):
 
 
 def seen(agent: int, time: int, total: int) -> dict[str, Any]:
-    """Return what an agent sees whose actions add up to a total."""
+    """Return an agent's observation for a sum of actions."""
     mask = np.ones(N_CHOICES, np.int32)
     mask[(time + agent) % N_CHOICES] = 0
     return {

@@ -1,4 +1,4 @@
-"""Recall, an environment that shows what to do once and then asks for it again and again."""
+"""Recall, an environment that shows a cue once and asks for it at each step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ N_CUES = 2
 
 
 class Recall(Environment):
-    """Each agent sees a cue, one of two entries that is 1, at the first step of an episode, and zeros afterwards.
+    """Environment that shows each agent a cue at the first step of an episode.
 
-    A step pays 1 for the action of the cue, and 0 for the other; the first step pays nothing.
+    The cue is a 1 in one of two entries; later observations are zeros. A step pays 1 for the
+    action of the cue, and 0 for the other; the first step pays nothing.
 
     Args:
         num_agents: Agents, whose cues differ.
@@ -31,7 +32,7 @@ class Recall(Environment):
         self.action_space = dict.fromkeys(range(num_agents), Discrete(N_CUES))
 
     def get_tensor_dictionary(self) -> DataFeed:
-        """What the trainer's placeholders do not bring."""
+        """Return data that the trainer's placeholders lack."""
         feed = DataFeed()
         for flag in ("terminated", "truncated"):
             feed.add_data(flag, np.zeros((), np.int32), per_env=True)
@@ -44,5 +45,5 @@ class Recall(Environment):
         return feed
 
     def reset(self) -> dict[int, Any]:
-        """Return observations of the right shape; the cues are the kernels' business."""
+        """Return observations of the right shape; the kernels make the cues."""
         return {agent: np.zeros(N_CUES, np.float32) for agent in range(self.num_agents)}

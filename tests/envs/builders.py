@@ -1,4 +1,4 @@
-"""Started wrappers of environments, short ways to write and read their arrays, and what tests know of each."""
+"""Started environment wrappers, array access, and test data per environment."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from warpdrive_min import EnvWrapper
 SINGLE = {name: env for name, env in ENVS.items() if issubclass(env, SingleAgent)}
 """The environments of one agent."""
 BOTTOM = -math.pi / 6
-"""Place in the valley where nothing but the motor pushes, m: there cos(3 x) is 0."""
+"""Place in the valley without slope, m: there cos(3 x) is 0."""
 
 
 def started(name, n_envs=1, *, backend="cpu", states=None, auto_reset=True, exact=False, blocks=None, **config):
-    """Return a started wrapper of an environment, its copies at ``states`` if there are some."""
+    """Return a started wrapper of an environment, with its copies at given ``states``."""
     n_envs = n_envs if states is None else len(states)
     options = {"auto_reset": auto_reset, "exact": exact, "blocks_per_env": blocks, "seed": 3}
     wrapper = start(name, config, backend, n_envs, **options)
@@ -32,7 +32,7 @@ def started(name, n_envs=1, *, backend="cpu", states=None, auto_reset=True, exac
 
 
 def crowd(n_agents: int, **changes: Any) -> dict[str, Any]:
-    """Return a config of Tag Continuous in which a tenth of the agents tag and many are close together."""
+    """Return a crowded config of Tag Continuous; a tenth of the agents are taggers."""
     n_taggers = max(1, n_agents // 10)
     return {
         "num_taggers": n_taggers,
@@ -52,7 +52,7 @@ def crowd(n_agents: int, **changes: Any) -> dict[str, Any]:
 
 
 def write(wrapper: EnvWrapper, name: str, values: Any) -> None:
-    """Write an array of all copies; what has fewer axes goes to each of them."""
+    """Write an array of all copies; fewer axes are broadcast to each."""
     tensor = wrapper.cuda_data_manager.tensor(name)
     tensor.copy_(torch.as_tensor(np.asarray(values), dtype=tensor.dtype).expand(tensor.shape))
 
@@ -86,12 +86,12 @@ def step(wrapper: EnvWrapper, actions: Any) -> None:
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """Return the bits of an array of 32 bits, so that a NaN equals itself."""
+    """Return the bits of a 32-bit array, so that a NaN equals itself."""
     return array.view(np.int32)
 
 
 def turning(*angles: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what makes an observation of a state: cosine and sine of its angles, and the rest as it is."""
+    """Return a function from state to observation: cosines and sines, then the rest."""
 
     def observe(state: np.ndarray) -> np.ndarray:
         pairs = [each(state[:, angle]) for angle in angles for each in (np.cos, np.sin)]
@@ -102,33 +102,33 @@ def turning(*angles: int) -> Callable[[np.ndarray], np.ndarray]:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What the tests of every environment of one agent need to know of it."""
+    """Properties of a one-agent environment that its tests need."""
 
     gymnasium: str
     """Module and class of the same environment in Gymnasium."""
     tolerance: float
-    """Largest error of one step of float32 from the same state; of rewards ten times that."""
+    """Largest float32 error of one step from the same state; times ten for rewards."""
     spread: np.ndarray
-    """Least and largest state, from among which episodes soon end, wrap, or hit a wall; ``(2, n_state)``."""
+    """Smallest and largest state for early ends, ``(2, n_state)``."""
     starts: np.ndarray
     """Least and largest start, ``(2, n_state)``."""
     last: tuple[float, ...] | None
-    """State from which the next step terminates; None: nothing does."""
+    """State before a terminating step, or None."""
     quiet: float = 0.0
-    """Action with which an episode goes on from a start."""
+    """Action that continues an episode from a start."""
     draw: Callable[[np.random.Generator, int], np.ndarray]
-    """Draws actions, of a box also beyond its bounds."""
+    """Function that draws actions, of a box also beyond its bounds."""
     observe: Callable[[np.ndarray], np.ndarray] = field(default=lambda state: state)
-    """Makes observations of states."""
+    """Function from states to observations."""
 
 
 def choices(n: int) -> Callable[[np.random.Generator, int], np.ndarray]:
-    """Return what draws from so many choices."""
+    """Return a function that draws from a number of choices."""
     return lambda generator, size: generator.integers(0, n, size)
 
 
 def numbers(bound: float) -> Callable[[np.random.Generator, int], np.ndarray]:
-    """Return what draws numbers within plus or minus a bound."""
+    """Return a function that draws numbers within plus or minus a bound."""
     return lambda generator, size: generator.uniform(-bound, bound, size)
 
 

@@ -1,4 +1,4 @@
-"""Every backend that runs here against the NumPy oracle, over the shipped environments."""
+"""Every backend here against the NumPy reference, over the shipped environments."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from warpdrive_min.agreement import Agreement
 from warpdrive_min.policies import random_policy
 
 LARGE = ("covid19_economy", "rice")
-"""Environments of which a CPU takes few: each has as much to do as hundreds of others."""
+"""Environments for few CPU copies: each costs as much as hundreds of others."""
 
 
 QUICKLY_BUILT = ("pendulum", "tag_gridworld")
 
 
 def size(backend: str, n_envs: int, n_steps: int, name: str = "") -> dict[str, int]:
-    """Return how much to run: all on a GPU, and little in the simulator, which does some thousand threads a second."""
+    """Return the run size: full on a GPU, small in the slow simulator."""
     if torch.cuda.is_available():
         return {"n_envs": n_envs, "n_steps": n_steps}
     if is_simulated(backend):
@@ -42,7 +42,7 @@ def size(backend: str, n_envs: int, n_steps: int, name: str = "") -> dict[str, i
 
 
 def check(result: Agreement, tolerance: float) -> None:
-    """Every array agrees, and little was left out as a matter of rounding."""
+    """Check that every array agrees, with few rows in doubt."""
     assert result.max_error <= tolerance, str(result)
     assert result.n_in_doubt <= 0.1 * result.n_rows  # agents that slide along an edge are all in doubt
 
@@ -55,7 +55,7 @@ STEPPED = SCENARIOS | {case: run for case, run in MODES.items() if run not in SC
 @on_every_other_backend
 @pytest.mark.parametrize("case", STEPPED)
 def test_step_agrees_from_the_same_state(case, backend):
-    """Each step gives the oracle's arrays, from the state that the backend itself reached."""
+    """Each step gives the reference's arrays, from the backend's own state."""
     name, config = STEPPED[case]
     result, n_tagged = step_from_same_state(name, config, backend, **size(backend, 200, 150, name))
     check(result, ENVS[name].tolerance)
@@ -66,7 +66,7 @@ def test_step_agrees_from_the_same_state(case, backend):
 
 @functools.cache
 def oracles_run(case, n_envs, n_steps):
-    """Run a scenario exactly on the oracle, once for all backends; its neighbours do not depend on the search."""
+    """Run a scenario exactly on the reference, cached for all backends."""
     name, config = SCENARIOS[case.removesuffix(", cells")]
     return free_run(name, config, "cpu", exact=True, n_envs=n_envs, n_steps=n_steps)
 
@@ -81,9 +81,10 @@ def oracles_run(case, n_envs, n_steps):
     ],
 )
 def test_exact_runs_are_bit_identical(case, backend):
-    """Free-running with auto-reset, 1,000 environments go through the oracle's bits for 400 steps, on a CPU a third.
+    """1,000 free-running environments match the reference's bits for 400 steps.
 
-    Kernels are as they ship, in Numba's simulator of one environment, whose blocks of 128 threads take long there.
+    With auto-reset; on a CPU a third of them. Kernels are as shipped. Numba's simulator runs one environment, as blocks
+    of 128 threads take long there.
     """
     name, config = SCENARIOS[case]
     run = size(backend, 1000, 400, name)
@@ -100,7 +101,7 @@ def test_exact_runs_are_bit_identical(case, backend):
     "case", [pytest.param(each, marks=[] if each in QUICKLY_BUILT else pytest.mark.nightly) for each in SCENARIOS]
 )
 def test_exact_runs_do_not_depend_on_the_compiler(case, compiler):
-    """Another C++ compiler than the first one builds kernels with the oracle's bits, too."""
+    """Another C++ compiler builds kernels with the reference's bits too."""
     name, config = SCENARIOS[case]
     run = size("host", 200, 120, name)
     want, want_sums = oracles_run(case, **run)
@@ -129,9 +130,9 @@ def test_environment_does_not_depend_on_how_many_there_are(case, backend):
 
 
 LIBRARY_DECIDES = ("unemployment", "productivity", "national")
-"""Arrays of a start that functions have made, which round in an exact build alone in one way only."""
+"""Start arrays from library functions, which round alike in exact builds only."""
 SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spread")
-"""Scenarios whose environments several blocks can share."""
+"""Scenarios whose environments can be shared by several blocks."""
 
 
 @on_backends(
@@ -141,7 +142,7 @@ SHARED = ("tag_gridworld", "tag_gridworld, partial, pool", "tag_continuous, spre
     numba=[*((case, None) for case in KINDS), (SHARED[-1], 3)],
 )
 def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(shared, backend):
-    """A step with auto-reset is one of the oracle without, and a reset of what is done, but for what is kept."""
+    """A step with auto-reset is a reference step, then a reset of finished copies."""
     case, blocks = shared
     name, config = SCENARIOS[case]
     n_envs = 1 if is_simulated(backend) else 4
@@ -157,7 +158,7 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(sha
         return [array for array in want.array_names() if array.startswith(prefix)]
 
     def is_same(array: str, expected: torch.Tensor) -> bool:
-        """Tell whether what the backend has is what is expected."""
+        """Return true if the backend has the expected array."""
         return torch.equal(got.tensor(array).cpu(), expected)
 
     for _ in range(2):
@@ -184,7 +185,7 @@ def test_finished_episode_keeps_its_last_observation_and_shows_the_new_start(sha
 
 @on_backends("case", SCENARIOS, numba=KINDS)
 def test_same_seed_draws_the_same_actions_and_starts(case, backend):
-    """Actions and starts of one seed are the oracle's to the bit, exact build or not; another seed's are not."""
+    """A seed's actions and starts are the reference's; another seed's are not."""
     name, config = SCENARIOS[case]
     drawn = {}
     n_envs, n_draws = (1, 2) if is_simulated(backend) and name in LARGE else (4, 6)

@@ -1,6 +1,6 @@
-"""The equations of classic control against examples worked by hand, and what each environment has for itself.
+"""Classic control: equations by hand, and each environment's own properties.
 
-What all of them share is in `test_single_agent.py`.
+Common properties are in `test_single_agent.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_continuous_car_takes_a_number():
 
 @on_every_backend
 def test_push_is_clipped_and_its_cost_is_not(backend):
-    """Beyond 1 the push stays the same while the cost grows with the square of the action."""
+    """Beyond 1 the push is constant, and the cost grows with the action's square."""
     wrapper = started("continuous_mountain_car", backend=backend, states=[(BOTTOM, 0)] * 5)
     step(wrapper, [-3, -1, 0.5, 1, 2])
     want = 0.0015 * np.array([-1, -1, 0.5, 1, 1])
@@ -43,7 +43,7 @@ def test_push_is_clipped_and_its_cost_is_not(backend):
 @cars
 @pytest.mark.parametrize(("goal_velocity", "want"), [(0.04, [0, 1, 0]), (0, [1, 1, 0])])
 def test_goal_needs_its_velocity(car, goal_velocity, want):
-    """With a goal velocity, a slow car at the goal goes on and a fast one has arrived; going back it never has."""
+    """With a goal velocity a slow car continues, a fast one arrives, a reversing not."""
     states = [(0.49, 0.02), (0.49, 0.06), (0.59, -0.01)]
     wrapper = started(car, states=states, auto_reset=False, goal_velocity=goal_velocity)
     step(wrapper, 1)
@@ -52,7 +52,7 @@ def test_goal_needs_its_velocity(car, goal_velocity, want):
 
 @cars
 def test_rounding_decides_for_cars_at_the_goal_and_at_the_wall_alone(car):
-    """In doubt are rows within a hair of the goal, of its velocity behind it, and of the wall."""
+    """In doubt are rows next to the goal, its velocity behind it, and the wall."""
     rows = {
         (0.5000004, 0.02): True,
         (0.4999996, 0.02): True,
@@ -66,7 +66,7 @@ def test_rounding_decides_for_cars_at_the_goal_and_at_the_wall_alone(car):
 
 
 def in_doubt(env, states) -> list[bool]:
-    """Return for which environments rounding decides; it does so for no agent alone."""
+    """Return a mask of environments that rounding decides; never of single agents."""
     envs, agents = env.rounding_decides({}, {"state": np.array(states, np.float32)[:, None]})
     assert agents.shape == (len(states), 1)
     assert not agents.any()
@@ -77,7 +77,7 @@ def in_doubt(env, states) -> list[bool]:
 
 
 def test_free_links_keep_their_energy():
-    """Without torque kinetic and potential energy, written down from Lagrange's function, add up to the same."""
+    """Without torque the sum of both energies (Lagrange) is constant."""
     spread = np.array([math.pi, math.pi, 4.0, 6.0])
     states = np.random.default_rng(1).uniform(-spread, spread, (50, 4))
     wrapper = started("acrobot", states=states, auto_reset=False, time_step=0.01)
@@ -94,7 +94,7 @@ def energy(state: np.ndarray) -> np.ndarray:
     """Energy in J: rods of 1 kg and 1 m with inertia 1 kg m^2 about their middles."""
     angle_1, angle_2, velocity_1, velocity_2 = state[:, 0].astype(np.float64).T
     both = velocity_1 + velocity_2
-    # Squared speeds of the two centres of mass; the second one is at the end of link 1 and half of link 2.
+    # Squared speeds of both centres of mass; the second one is at link 1 plus half of link 2.
     first = (0.5 * velocity_1) ** 2
     second = velocity_1**2 + (0.5 * both) ** 2 + velocity_1 * both * np.cos(angle_2)
     height = -0.5 * np.cos(angle_1) - np.cos(angle_1) - 0.5 * np.cos(angle_1 + angle_2)
@@ -103,7 +103,7 @@ def energy(state: np.ndarray) -> np.ndarray:
 
 @on_every_backend
 def test_angles_wrap_and_velocities_are_bounded(backend):
-    """Turning over the top an angle comes back on the other side, by as many turns as it takes; speeds stop growing."""
+    """An angle over the top returns from the other side; speeds stop growing."""
     # Without gravity and with the links in line nothing accelerates the joints.
     states = [[3.0, 0, 2, 0], [-3.0, 0, -2, 0], [40.0, 0, 0, 0], [0, 0, 20, 0]]
     wrapper = started("acrobot", backend=backend, states=states, auto_reset=False, gravity=0.0, torque=0.0)
@@ -115,7 +115,7 @@ def test_angles_wrap_and_velocities_are_bounded(backend):
 
 
 def test_links_have_the_lengths_that_the_goal_is_measured_with():
-    """Half as long links reach 1 m upright and no more, so only a lower goal ends the episode."""
+    """Half as long links reach 1 m at most: only a lower goal ends the episode."""
     short = {"link_length_1": 0.5, "link_length_2": 0.5, "time_step": 1e-4}
     for goal_height, is_over in ((1.01, 0), (0.99, 1)):
         wrapper = started("acrobot", states=[[math.pi, 0, 0, 0]], goal_height=goal_height, **short)
@@ -124,7 +124,7 @@ def test_links_have_the_lengths_that_the_goal_is_measured_with():
 
 
 def test_rounding_decides_for_links_at_the_goals_height_alone():
-    """A tip within a hair of the goal puts its environment in doubt; others, and angles about to wrap, do not."""
+    """Only a tip next to the goal height is in doubt; angles about to wrap are not."""
     leaning = 2 * math.pi / 3  # 60 degrees from upright: 0.5 m each
     states = [[leaning, leaning, 0, 0], [math.pi, 0, 0, 0], [math.pi, -math.pi, 0, 0]]
     assert in_doubt(SINGLE["acrobot"](), states) == [True, False, False]
@@ -134,7 +134,7 @@ def test_rounding_decides_for_links_at_the_goals_height_alone():
 
 
 def test_free_rod_keeps_its_energy():
-    """Without torque kinetic and potential energy of a rod released 1 rad off upright add up to the same."""
+    """Without torque the energy of a rod released 1 rad off upright is constant."""
     wrapper = started("pendulum", states=[[1.0, 0.0]], time_step=1e-3, auto_reset=False)
     energies, angles = [], []
     for _ in range(2000):
@@ -147,7 +147,7 @@ def test_free_rod_keeps_its_energy():
 
 
 def test_many_turns_lose_no_accuracy():
-    """Pushed around for 5,000 steps, some 300 turns, the rod is where it is when the angle is kept in float64."""
+    """After 5,000 pushed steps (300 turns) the rod is where float64 has it."""
     wrapper = started("pendulum", states=[[0.5, 8.0]], episode_length=10_000, gravity=0.0, exact=True)
     write(wrapper, "sampled_actions", 0)
     for _ in range(5000):
@@ -159,7 +159,7 @@ def test_many_turns_lose_no_accuracy():
 
 
 def test_consistency_checker_draws_torques():
-    """WarpDrive's checker runs an environment with continuous actions, here to the bit."""
+    """WarpDrive's checker accepts continuous actions, here bit-identical."""
     configs = {"short": {"episode_length": 20}}
     checker = EnvironmentCPUvsGPU(
         dual_mode_env_class=SINGLE["pendulum"], env_configs=configs, gpu_env_backend="host", exact=True

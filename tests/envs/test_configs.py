@@ -70,7 +70,7 @@ BROKEN: list[tuple[str, dict[str, Any], str, Any]] = [
     ("rice", {"parameters": {"sigma": 1.0}}, "parameters", "sigma"),
     ("rice", {"parameters": {"years": 0.0}}, "parameters", {"years": 0.0}),
 ]
-"""Name of an environment, config that breaks a rule, and the field and the value that the error names."""
+"""Environment, config that breaks a rule, field and value in the error."""
 
 
 @pytest.mark.parametrize(("name", "config", "field", "value"), BROKEN)

@@ -1,4 +1,4 @@
-"""The COVID-19 economy: a day worked by hand, laws that hold for every day, the recorded year, and random states."""
+"""COVID-19 economy: a day by hand, daily laws, the recorded year, random states."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def people_of(*shares: float) -> dict[str, Any]:
 
 
 def test_day_is_the_one_worked_by_hand():
-    """California goes to stringency 9 and the government pays: all numbers of its day follow from the equations."""
+    """California goes to stringency 9, the government pays: all numbers by equations."""
     wrapper = started("covid19_economy", vaccination_start=0)
     known, state = data.load(), data.load().states.index("CA")
     put(wrapper, **people_of(0.8, 0.05, 0.1, 0.05), stringency=np.full(N_STATES, 5))
@@ -74,7 +74,7 @@ def test_day_is_the_one_worked_by_hand():
 
 
 def test_government_pays_interest_and_counts_people_not_states():
-    """National averages are weighted by population, and a subsidy costs the nation its interest."""
+    """Averages are weighted by population; a subsidy costs the nation its interest."""
     known = data.load()
     paying, idle = (started("covid19_economy", interest_rate=0.5) for _ in range(2))
     for wrapper, action in ((paying, 21), (idle, 0)):
@@ -104,7 +104,7 @@ def test_utility_has_the_risk_aversion_asked_for(aversion, want):
 
 
 def test_choice_holds_for_its_days_and_the_mask_says_so():
-    """A governor chooses again after three days, the government after five; meanwhile nothing that they do counts."""
+    """Governors choose every three days, the government every five; others are masked."""
     wrapper = started("covid19_economy", stringency_days=3, subsidy_days=5)
     seen = []
     for day in range(6):
@@ -129,7 +129,7 @@ def test_what_is_no_action_changes_nothing(action):
 
 
 def test_each_role_sees_arrays_of_its_own():
-    """One environment in Python: 22 features of a governor, 215 of the government, with as many choices as levels."""
+    """Python: 22 features of a governor, 215 of the government; a choice per level."""
     env = Covid19Economy(num_subsidy_levels=4)
     seen = env.reset()
     assert {seen[agent]["seen"].shape for agent in range(N_STATES)} == {(22,)}
@@ -146,7 +146,7 @@ def test_each_role_sees_arrays_of_its_own():
 
 
 def test_nobody_is_lost_in_a_year_and_a_half():
-    """People of a state stay as many, no group is negative, and vaccinations stop when nobody is left to get one."""
+    """State populations are constant, no group is negative, vaccination ends."""
     wrapper = started("covid19_economy", 2, vaccination_start=100, daily_vaccinations_per_million=30_000.0)
     draw = random_actions(wrapper, 1)
     for _ in range(500):
@@ -159,7 +159,7 @@ def test_nobody_is_lost_in_a_year_and_a_half():
 
 
 def test_more_infected_at_the_start_are_drawn_for_each_state_and_episode():
-    """Infected lie within the spread, differ between environments, and people are still all there."""
+    """Infected numbers are within the spread and differ; the population is unchanged."""
     wrapper = started("covid19_economy", 3, start_spread=0.5)
     ratio = read(wrapper, "infected") / data.load().infected
     assert ratio.min() >= 0.5 - 1e-6
@@ -172,7 +172,7 @@ def test_more_infected_at_the_start_are_drawn_for_each_state_and_episode():
 
 
 def test_indices_go_from_one_extreme_policy_to_the_other():
-    """540 days at level 1 in all states and at 10 give the means from 0 to 1 of which indices are made; 7 is best."""
+    """540 days at level 1 and at 10 give the means for indices 0 to 1; 7 is best."""
     known, wrapper = data.load(), started("covid19_economy", 4, auto_reset=False)
     sums, returns = np.zeros((2, 4, N_STATES + 1)), np.zeros((4, 2))
     level = np.array([1, N_LEVELS, 7, 0])[:, None, None]
@@ -193,7 +193,7 @@ def test_indices_go_from_one_extreme_policy_to_the_other():
 
 
 def test_recorded_measures_give_the_deaths_and_the_work_that_the_page_says():
-    """Under the recorded stringencies deaths and unemployment stay as near to the recorded ones as the page has it."""
+    """Recorded stringencies give deaths and unemployment as near as the page says."""
     known = data.load()
     wrapper = started("covid19_economy", stringency_days=1, episode_length=len(known.stringency))
     deaths, unemployment = [], []
@@ -214,7 +214,7 @@ def test_recorded_measures_give_the_deaths_and_the_work_that_the_page_says():
 
 
 def test_both_roles_learn_and_keep_to_their_masks(tmp_path):
-    """Each role has a policy of its own size, no drawn action was forbidden, and the weights of both move."""
+    """Policies have their own sizes, no forbidden action is drawn, both learn."""
     config = {
         "trainer": {"num_envs": 2, "num_episodes": 100, "train_batch_size": 16, "env_backend": "cpu", "seed": 1},
         "policy": {
@@ -245,7 +245,7 @@ def test_both_roles_learn_and_keep_to_their_masks(tmp_path):
 
 
 def random_config(seed: int) -> dict[str, Any]:
-    """Draw a config whose episodes, waits and vaccinations come soon."""
+    """Draw a config with short episodes, waits and vaccinations."""
     generator = np.random.default_rng(seed)
     return {
         "episode_length": int(generator.integers(3, 40)),
@@ -263,7 +263,7 @@ def random_config(seed: int) -> dict[str, Any]:
 
 
 def scatter(wrapper: EnvWrapper, seed: int) -> None:
-    """Put environments into random states: all shares of people, any levels, and unemployment up to everyone."""
+    """Put environments into random states: any shares, levels and unemployment."""
     generator = np.random.default_rng(seed)
     rows = (wrapper.n_envs, N_STATES)
     groups = generator.dirichlet([0.5] * 4, rows)
@@ -284,7 +284,7 @@ FIRSTS = range(0, 200, 4) if torch.cuda.is_available() else (0, 101)
 
 @on_backends("first", FIRSTS, numba=(0, 101), pycuda=FIRSTS[::2])
 def test_random_configs_agree_from_random_states(first, backend):
-    """Each backend has the oracle's bits, or its values where it is not built exact: of four configs on a GPU."""
+    """Backends equal the reference bit by bit, or in values if inexact."""
     few = is_simulated(backend)
     n_configs, n_envs, n_steps = (4, 8, 6) if torch.cuda.is_available() else (1, 1, 1) if few else (1, 4, 6)
     for seed in range(first, first + n_configs):

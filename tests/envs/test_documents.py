@@ -1,4 +1,4 @@
-"""What is written beside the environments: their run configs and pages."""
+"""Files of the environments: run configs and pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN_CONFIGS = {str(file.relative_to(FOLDER)): file for file in sorted(FOLDER.glo
 
 @pytest.mark.parametrize("path", RUN_CONFIGS)
 def test_run_config_builds_its_environment(path):
-    """It names the environment of its folder, has a policy for every agent, and batches of whole steps."""
+    """It names its folder's environment; all agents have policies, batches are full."""
     pytest.importorskip("yaml")
     run, folder = RunConfig.load(RUN_CONFIGS[path]), RUN_CONFIGS[path].parent.name
     assert run.name.removeprefix("single_") == folder
@@ -27,7 +27,7 @@ def test_run_config_builds_its_environment(path):
 
 @pytest.mark.parametrize("name", ENVS)
 def test_page_lists_every_key_of_the_config(name):
-    """The page of an environment has a row for each key of its config, and for no other."""
+    """The page has a row for each key of the config, and no other."""
     page = FOLDER.parent / "docs" / "environments" / f"{name}.md"
     text = page.read_text().split("## Config")[1].split("\n## ")[0]
     listed = [

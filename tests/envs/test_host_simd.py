@@ -1,4 +1,4 @@
-"""Tests of backend `host` where environments are lanes of SIMD: built as shipped, with full vectors and a rest."""
+"""Backend `host` with environments in SIMD lanes, full vectors and a rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTERS = ["_done_", "_timestep_", "_episode_"]
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 @pytest.mark.parametrize("name", CLASSIC)
 def test_lanes_are_to_the_bit_the_reference(name: str) -> None:
-    """Draws, steps and restarts of 2 blocks and a part of one are those of NumPy, signs of zeros included."""
+    """Draws, steps, restarts of two blocks and a part equal NumPy bit by bit."""
     sides = both_sides(name)
     for step in range(20):
         take_step(sides, step)
@@ -41,7 +41,7 @@ def test_lanes_are_to_the_bit_the_reference(name: str) -> None:
 def test_lanes_of_a_rollout_are_to_the_bit_the_reference(
     name: str, keep: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many steps in one launch lead a wide block and a part of one where NumPy leads, and keep what it keeps."""
+    """Many steps in one launch equal NumPy's, in a wide and a partial block."""
     monkeypatch.setattr("warpdrive_min.function_manager.BLOCKS_PER_WORKER", 0)
     host_side, reference = started(name)
     assert host_side.cuda_function_manager.shape.envs_per_block == 256
@@ -69,7 +69,7 @@ def test_narrower_vectors_give_the_same(without: str, monkeypatch: pytest.Monkey
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 @pytest.mark.parametrize("name", ["cartpole", "pendulum"])
 def test_environments_that_have_drawn_differently_often_draw_as_the_reference(name: str) -> None:
-    """Lanes whose counters differ are drawn one by one."""
+    """Lanes with different counters are drawn one by one."""
     sides = both_sides(name)
     for wrapper, _ in sides:
         draws = wrapper.cuda_data_manager.tensor("sampled_actions_draws")
@@ -81,7 +81,7 @@ def test_environments_that_have_drawn_differently_often_draw_as_the_reference(na
 @pytest.mark.skipif(not BACKENDS["host"].availability().available, reason="found no C++ compiler")
 @pytest.mark.parametrize("name", ["cartpole", "pendulum"])
 def test_rollouts_of_environments_that_have_drawn_differently_often_are_the_reference(name: str) -> None:
-    """Lanes whose counters differ have words of their own in each step; the counters go on."""
+    """Lanes with different counters use their own words at each step."""
     host_side, reference = started(name)
     for wrapper in (host_side, reference):
         wrapper.rollout(1)
@@ -93,7 +93,7 @@ def test_rollouts_of_environments_that_have_drawn_differently_often_are_the_refe
 
 
 def started(name: str) -> list[EnvWrapper]:
-    """Return wrappers on `host` and `cpu` of full blocks and a part of one, started."""
+    """Return started wrappers on `host` and `cpu`: full blocks and a part."""
     sides = []
     for backend in ("host", "cpu"):
         env = ENVS[name](episode_length=9)
@@ -104,7 +104,7 @@ def started(name: str) -> list[EnvWrapper]:
 
 
 def both_sides(name: str) -> list[tuple[EnvWrapper, Launch]]:
-    """Return such wrappers, and what draws their actions."""
+    """Return such wrappers, and a function that draws actions."""
     return [(wrapper, random_policy(wrapper, 5)) for wrapper in started(name)]
 
 
@@ -124,5 +124,5 @@ def assert_same(one: EnvWrapper, other: EnvWrapper, arrays: list[str], when: str
 
 
 def bits(numbers: torch.Tensor) -> torch.Tensor:
-    """Return floats as the integers of their bits, others as they are: signs of zeros count."""
+    """Return floats as the integers of their bits, others unchanged: zeros have signs."""
     return numbers.view(torch.int32) if numbers.dtype == torch.float32 else numbers

@@ -1,4 +1,4 @@
-"""RICE: worked numbers, what is conserved, and published results."""
+"""RICE: worked numbers, conserved quantities, and published results."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.training.builders import A2C, PPO, make_trainer
 N = data.N_REGIONS
 PAGE = Path(__file__).parents[2] / "docs" / "environments" / "rice.md"
 CLIMATE_OF_DICE = {"forcing_steps": 17.0, "land_decline": 0.115}
-"""Where RICE-N has parameters of the climate of its own, those of DICE-2016R."""
+"""DICE-2016R's climate parameters, where RICE-N has its own."""
 
 
 def started(n_envs: int = 1, **config):
-    """Return a wrapper on NumPy, and what gives an array of it."""
+    """Return a wrapper on NumPy, and a function that reads its arrays."""
     wrapper = start("rice", config, "cpu", n_envs)
     return wrapper, lambda name: wrapper.cuda_data_manager.tensor(name).numpy()
 
 
 def play(array, wrapper, *levels: int, n_steps: int = 1) -> None:
-    """Step with the same levels in all regions: of mitigation, savings, and with trade exports, imports and tariffs."""
+    """Step all regions with equal mitigation, savings, exports, imports, tariffs."""
     actions, n = array("sampled_actions"), wrapper.n_agents
     for _ in range(n_steps):
         actions[:] = np.repeat(levels, [1, 1, 1, n, n][: len(levels)])
@@ -38,7 +38,7 @@ def play(array, wrapper, *levels: int, n_steps: int = 1) -> None:
 
 
 def test_first_step_of_a_region_is_as_worked_by_hand():
-    """Region 1, 2015: all equations once, with a third of mitigation and savings of 30 %."""
+    """Region 1, 2015: all equations once; mitigation of a third, savings of 30 %."""
     wrapper, array = started()
     capital, labour, technology, sigma = 0.239419592, 476.878017, 1.8724419952820714, 0.4559257467059924
     play(array, wrapper, 3, 3)
@@ -59,7 +59,7 @@ def test_first_step_of_a_region_is_as_worked_by_hand():
 
 
 def test_climate_has_the_published_temperatures():
-    """Driven by the emissions of DICE-2016R without policy, the climate warms as there, by 4.64 K in 2115."""
+    """With DICE-2016R's emissions (no policy) the climate warms by 4.64 K in 2115."""
     _, array = started(parameters=CLIMATE_OF_DICE)
     env = Rice(parameters=CLIMATE_OF_DICE)
     c = SimpleNamespace(**{name: np.float32(value) for name, value in env.get_constants().items()})
@@ -73,7 +73,7 @@ def test_climate_has_the_published_temperatures():
 
 
 def test_page_states_the_difference_to_the_published_baseline(tmp_path):
-    """Its table has the years' numbers of both; the figure is painted from the same."""
+    """Its table has both years' numbers; the figure uses the same."""
     page, own, years = PAGE.read_text(), without_policy(), (2015, 2050, 2100, 2115)
     for name, digits in (("temperature", 2), ("consumption", 1), ("emissions", 1)):
         for series in (DICE_2016R[name], own[name]):
@@ -87,7 +87,7 @@ def test_page_states_the_difference_to_the_published_baseline(tmp_path):
 
 @pytest.mark.parametrize(("mitigation", "stated"), [(2, "mitigate a fifth"), (9, "mitigate all")])
 def test_page_states_what_constant_rates_give(mitigation, stated):
-    """Utility of all regions in 100 years at savings of 30 %, without trade, and where they may trade and do not."""
+    """Utility over 100 years at savings of 30 %, without trade or with unused trade."""
     sums = []
     for config, levels in (({}, (mitigation, 3)), ({"trade": True}, (mitigation, 3, 0, 0, 0))):
         wrapper, array = started(**config)
@@ -101,14 +101,14 @@ def test_page_states_what_constant_rates_give(mitigation, stated):
 
 
 def test_saving_everything_warms_as_the_paper_says():
-    """Zhang et al., appendix D: without mitigation and with savings of 100 %, about 7 degrees in 2100."""
+    """Zhang et al., appendix D: full savings, no mitigation: 7 degrees in 2100."""
     wrapper, array = started(num_levels=100)
     play(array, wrapper, 0, 99, n_steps=17)
     assert array("temperature")[0, 0] == pytest.approx(7, abs=0.25)
 
 
 def test_first_year_is_that_of_the_world():
-    """Output, emissions and people of 2015 are within 20 % of those that DICE-2016R starts from."""
+    """Output, emissions and people of 2015 are within 20 % of DICE-2016R's start."""
     wrapper, array = started()
     play(array, wrapper, 0, 2)
     assert array("output").sum() == pytest.approx(105.5, rel=0.2)
@@ -117,7 +117,7 @@ def test_first_year_is_that_of_the_world():
 
 
 def test_carbon_is_conserved():
-    """What the three boxes hold more after 20 steps at random is what was emitted: 5 years of CO2, as carbon."""
+    """Over 20 random steps the three boxes gain the emitted CO2 (5 years), as carbon."""
     wrapper, array = started(4)
     draw, carbon = random_actions(wrapper, 0), array("carbon").sum(1, dtype=np.float64)
     for period in range(20):
@@ -129,7 +129,7 @@ def test_carbon_is_conserved():
 
 
 def test_boxes_are_in_balance_without_emissions():
-    """At the equilibrium of DICE-2016R nothing flows, and the temperature of no forcing stays."""
+    """At DICE-2016R's equilibrium nothing flows, and the unforced temperature stays."""
     still = {
         "carbon_atmosphere": 588.0, "carbon_upper_ocean": 360.0, "carbon_lower_ocean": 1720.0, "land_emissions": 0.0,
         "temperature_atmosphere": 0.0, "temperature_ocean": 0.0, "forcing_first": 0.0, "forcing_last": 0.0,
@@ -141,7 +141,7 @@ def test_boxes_are_in_balance_without_emissions():
 
 
 def test_goods_that_are_bought_were_sold():
-    """Without interest, balances of trade add up to zero; reserves grow by what tariffs take."""
+    """Without interest, trade balances sum to zero; tariffs add to reserves."""
     wrapper, array = started(5, num_regions=4, trade=True, parameters={"balance_interest": 0.0})
     draw, reserve = random_actions(wrapper, 1), 0.0
     for _ in range(6):
@@ -155,11 +155,11 @@ def test_goods_that_are_bought_were_sold():
 
 
 def test_trade_of_two_regions_is_as_worked_by_hand():
-    """Each wants as much as it makes of the other one, which sells a third of its own; a tariff takes a ninth."""
+    """Each wants all goods of the other, which sells a third; a tariff takes a ninth."""
     wrapper, array = started(num_regions=2, trade=True, num_levels=10)
     play(array, wrapper, 0, 0, 3, 9, 1)
     output = array("output")[0].astype(float)
-    sold = output / 3  # less than what the other one wants
+    sold = output / 3  # less than the other one wants
     assert (sold <= output[::-1]).all()
     foreign = sold[::-1] * 8 / 9
     mixed = (0.5 * (output - sold) ** 0.5 + 0.5 * foreign**0.5) ** 2
@@ -169,7 +169,7 @@ def test_trade_of_two_regions_is_as_worked_by_hand():
 
 
 def test_debt_stops_imports():
-    """A region that owes more than a tenth of its first capital gets nothing, whatever it wants."""
+    """A region with debt above a tenth of its first capital receives no imports."""
     wrapper, array = started(num_regions=2, trade=True)
     array("balance")[0, 0] = -0.2 * data.regions(2)["capital"][0]
     play(array, wrapper, 0, 0, 9, 9, 0)
@@ -177,9 +177,9 @@ def test_debt_stops_imports():
 
 
 def bargained():
-    """Return a wrapper of three regions that negotiate, what gives its arrays, and what writes actions and steps.
+    """Return a negotiating wrapper of three regions, an array getter and a stepper.
 
-    Keys are types of action of a region.
+    The stepper writes actions. Keys are types of action of a region.
     """
     wrapper, array = started(num_regions=3, negotiation=True, episode_length=7)
 
@@ -195,7 +195,7 @@ def bargained():
 
 
 def test_accepted_proposal_binds_both_regions_for_a_period():
-    """Region 0 promises 4 and asks 7 of region 1, which accepts; region 2 refuses the same. Nothing else is owed."""
+    """Region 0 promises 4 for 7 to region 1, which accepts; region 2 refuses."""
     _, array, step = bargained()
     proposal = {2 + 1: 4, 2 + 2: 9, 5 + 1: 7, 5 + 2: 9}  # two acts, then promises to each region, then demands
     step(region_0=proposal)
@@ -220,7 +220,7 @@ def test_accepted_proposal_binds_both_regions_for_a_period():
 
 
 def test_mask_allows_what_counts_at_a_stage():
-    """Acts, proposals to others and answers to others, each at its stage; always one choice of every type."""
+    """Acts, proposals and answers to others at their stage; each type has a choice."""
     wrapper, array, step = bargained()
     sizes = wrapper.env.config.action_levels
     for stage in (0, 1, 2, 0):
@@ -236,7 +236,7 @@ def test_mask_allows_what_counts_at_a_stage():
 
 
 def test_period_of_negotiation_is_that_without():
-    """Who proposes nothing lives through the same years, three steps each, as where nobody negotiates."""
+    """Without proposals the same years pass as without negotiation, three steps each."""
     (plain, of_plain), (talks, of_talks) = (
         started(num_regions=3),
         started(num_regions=3, negotiation=True, episode_length=60),
@@ -252,7 +252,7 @@ def test_period_of_negotiation_is_that_without():
 
 
 def test_training_acts_and_learns_within_the_mask(tmp_path):
-    """Both algorithms draw only what each stage allows; what has one choice has probability 1 in the loss."""
+    """Both algorithms draw only allowed choices; single choices have probability 1."""
     config = {"num_regions": 3, "negotiation": True, "episode_length": 6}
     for policy in (A2C, PPO):
         trainer = make_trainer(Rice(**config), {"shared": policy}, basedir=tmp_path / policy["algorithm"])
@@ -269,7 +269,7 @@ def test_training_acts_and_learns_within_the_mask(tmp_path):
 
 
 def test_paths_go_where_their_equations_say():
-    """Two periods of population by hand; carbon, its avoidance and use of land decline, other forcing ends at 1."""
+    """Two periods of population by hand; carbon declines, other forcing ends at 1."""
     paths, own = data.paths(data.world(), N, 60), data.regions(N)
     people = own["labour"][0]
     for period in range(3):
@@ -283,7 +283,7 @@ def test_paths_go_where_their_equations_say():
 
 
 def test_observation_says_what_its_page_says():
-    """Time, climate, own profile, own public entries, who one is, and the public entries of all."""
+    """Time, climate, own profile and public entries, own index, all public entries."""
     wrapper, array = started(num_regions=3, episode_length=4)
     play(array, wrapper, 9, 2)
     seen, own = array("observations")[0, 1], [array(name)[0, 1] for name in ("capital", "output", "emissions")]
@@ -325,7 +325,7 @@ FIRSTS = range(0, 200, N_SEEDS) if torch.cuda.is_available() else (0,)
 
 @on_backends("first", FIRSTS, numba=(0,), host=(0,), pycuda=FIRSTS[::2])
 def test_random_configs_agree(first, backend):
-    """Random configs go through the oracle's bits with exact floats, from random states."""
+    """Random configs give the reference's bits with exact floats, from random states."""
     for seed in range(first, first + N_SEEDS):
         config = random_rice_config(seed)
         size = {"n_envs": 1, "n_steps": 2} if is_simulated(backend) else {"n_envs": 9, "n_steps": 40}
@@ -335,7 +335,7 @@ def test_random_configs_agree(first, backend):
 
 @on_every_other_backend
 def test_all_regions_have_the_same_bits(backend):
-    """The whole world, which trades, goes through the oracle's bits."""
+    """The whole trading world has the reference's bits."""
     if is_simulated(backend):
         pytest.skip("27 regions take a minute in the simulator")
     run = {"n_envs": 3, "n_steps": 21, "exact": True}
@@ -345,7 +345,7 @@ def test_all_regions_have_the_same_bits(backend):
 
 
 def test_data_file_names_units_and_sources():
-    """Every parameter has a unit, a source and a meaning; the licence of the regions' table is in the file."""
+    """Every parameter has a unit, source and meaning; the data's licence is included."""
     file = data.document()
     for name, entry in file["world"].items():
         assert {*entry} == {"value", "unit", "source", "meaning"}, name

@@ -1,4 +1,4 @@
-"""Every environment of one agent: Gymnasium's steps, ends and starts, pools, configs, and the oracle's bits."""
+"""One-agent environments against Gymnasium, and bit by bit against NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDS = ("terminated", "truncated", "_done_")
 
 
 def test_there_are_five_of_them():
-    """The folders of classic control are the environments of one agent, and each is described for these tests."""
+    """Classic control's folders are the one-agent environments; each has a subject."""
     folders = {path.parent.name for path in Path(envs.classic_control.__file__).parent.glob("[!_]*/env.py")}
     assert set(SINGLE) == folders == set(SUBJECTS)
     assert len(folders) == 5
@@ -31,7 +31,7 @@ def test_there_are_five_of_them():
 @on_every_backend
 @every_environment
 def test_step_is_gymnasiums_from_the_same_state(name, backend):
-    """10,000 random steps from all over the place, each from the state that the backend reached, are Gymnasium's."""
+    """10,000 random steps from anywhere, each from the backend's own state, agree."""
     pytest.importorskip("gymnasium")
     subject = SUBJECTS[name]
     module, cls = subject.gymnasium.split(":")
@@ -69,7 +69,7 @@ def test_step_is_gymnasiums_from_the_same_state(name, backend):
 
 
 def assert_goes_far(name: str, states: np.ndarray) -> None:
-    """The angles wrapped, or cars hit the wall: ``states`` are (n_steps, n_envs, n_state)."""
+    """Check for wrapped angles or wall hits; ``states`` (n_steps, n_envs, n_state)."""
     if SINGLE[name].state_period:
         assert (np.abs(np.diff(states[..., 0], axis=0)) > math.pi).sum() > 100
     elif "car" in name.split("_"):
@@ -110,12 +110,12 @@ EPISODES = {
         }.items()
     },
 }
-"""Config, first observation, actions; last observation, return, and whether the last step ended the episode."""
+"""Config, first observation, actions; last observation, return, final-end flag."""
 
 
 @pytest.mark.parametrize("episode", EPISODES)
 def test_episode_of_gymnasium_is_reproduced(episode):
-    """With Gymnasium's start for seed 54231 the published observation and return are reached."""
+    """Gymnasium's start for seed 54231 gives the published observation and return."""
     config, first, actions, (last, want_return, want_end) = EPISODES[episode]
     env = SINGLE[episode.split(",")[0]](reset_pool_size=1, seed=54231, **config)
     np.testing.assert_allclose(env.reset()[0], first, atol=1e-6)
@@ -134,7 +134,7 @@ def test_episode_of_gymnasium_is_reproduced(episode):
 @on_every_backend
 @every_environment
 def test_finished_episode_keeps_its_last_observation_and_starts_again(name, backend):
-    """Both end at the time limit, one of them before: its last observation is kept, its next start is shown."""
+    """Both end at the time limit, one earlier; its next start appears."""
     subject = SUBJECTS[name]
     wrapper = started(name, 2, backend=backend, episode_length=2)
     step(wrapper, subject.quiet)
@@ -157,7 +157,7 @@ def test_finished_episode_keeps_its_last_observation_and_starts_again(name, back
 
 @every_environment
 def test_without_auto_reset_only_finished_environments_restart(name):
-    """The resetter restarts whose time is up, and leaves the others where they are."""
+    """The resetter restarts finished ones and leaves the others."""
     wrapper = started(name, 2, episode_length=2, auto_reset=False)
     write(wrapper, "_timestep_", np.array([1, 0]))
     step(wrapper, SUBJECTS[name].quiet)
@@ -170,7 +170,7 @@ def test_without_auto_reset_only_finished_environments_restart(name):
 
 @every_environment
 def test_starts_differ_by_environment_and_episode(name):
-    """Random starts fill their range evenly, and hardly any two of them are alike."""
+    """Random starts fill their range evenly; hardly any two are equal."""
     low, high = SUBJECTS[name].starts
     wrapper = started(name, 2000)
     first = read(wrapper, "state")
@@ -186,7 +186,7 @@ def test_starts_differ_by_environment_and_episode(name):
 @on_every_backend
 @every_environment
 def test_pool_gives_the_oracles_rows_and_their_observations(name, backend):
-    """Starts are the rows that the oracle draws, each as often in the long run, and the observation shows them."""
+    """Starts equal the reference's rows, evenly frequent; observations match them."""
     n_envs = 3 if is_simulated(backend) else 600
     pair = [started(name, n_envs, backend=each, reset_pool_size=3, seed=1) for each in (backend, "cpu")]
     for wrapper in pair:
@@ -204,7 +204,7 @@ def test_pool_gives_the_oracles_rows_and_their_observations(name, backend):
 @every_environment
 @pytest.mark.parametrize("size", [0, 1, 4])
 def test_pool_has_a_row_at_least_and_is_drawn_by_its_seed(name, size):
-    """A pool has as many rows as asked, one where none is drawn from; its first row does not depend on how many."""
+    """A pool has the configured rows, at least one."""
     pools = []
     for n_rows, seed in ((size, 3), (size, 3), (7, 3), (size, 4)):
         env = SINGLE[name](reset_pool_size=n_rows, seed=seed)
@@ -224,7 +224,7 @@ def test_pool_has_a_row_at_least_and_is_drawn_by_its_seed(name, size):
 @on_every_other_backend
 @every_environment
 def test_exact_runs_from_all_over_the_place_are_bit_identical(name, backend):
-    """Free-running with auto-reset, every array has the oracle's bits after every step."""
+    """With auto-reset every array is bit-identical to the reference after every step."""
     subject = SUBJECTS[name]
     n_envs, n_steps = (2, 6) if is_simulated(backend) else (50, 100)
     pair = [started(name, n_envs, backend=each, exact=True, episode_length=n_steps // 2) for each in (backend, "cpu")]
@@ -250,7 +250,7 @@ def test_exact_runs_from_all_over_the_place_are_bit_identical(name, backend):
 
 @every_environment
 def test_whole_numbers_are_compiled_in_as_floats(name):
-    """A config with 1 for 1.0, as YAML gives it, has float constants: an int would make Numba compute in float64."""
+    """YAML's 1 for 1.0 is a float constant, else Numba would use float64."""
     default = SINGLE[name]().config
     fields = [field for field, value in default if isinstance(value, float)]
     whole = {field: round(getattr(default, field)) for field in fields if round(getattr(default, field)) > 0}
@@ -264,7 +264,7 @@ def test_whole_numbers_are_compiled_in_as_floats(name):
 
 @every_environment
 def test_bytes_per_step_are_those_of_the_arrays(name):
-    """A step reads and writes state and step counter, reads actions, and writes observation, reward and three flags."""
+    """Reads: state, counter, actions; writes: both, observation, reward, three flags."""
     wrapper = started(name)
     read_ = ("state", "sampled_actions", "_timestep_")
     written = ("state", "_timestep_", "observations", "rewards", *ENDS)

@@ -1,4 +1,4 @@
-"""Both environments of Tag against the NumPy oracle: random configs, many agents, and any number of blocks."""
+"""Both Tags against NumPy: random configs, many agents, any number of blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def grid(n_agents: int, length: int, **changes: Any) -> dict[str, Any]:
 
 
 def agree(run: Run, backend: str, seed: int = 0) -> tuple[int, int]:
-    """Hold a run against the oracle step by step; returns how many tags there were, and how many ends."""
+    """Compare a run with the reference; return counts of tags and ends."""
     name, config, n_envs, n_steps, options = run
     result, n_tags = step_from_same_state(name, config, backend, n_envs=n_envs, n_steps=n_steps, seed=seed, **options)
     assert result.max_error <= (0 if options.get("exact") else ENVS[name].tolerance), f"seed {seed}, {config}: {result}"
@@ -44,12 +44,12 @@ def agree(run: Run, backend: str, seed: int = 0) -> tuple[int, int]:
 
 
 def random_tag(seed: int, few: bool) -> Run:
-    """Draw a run of few agents; two in a row differ in starts, roles and actions alone, and share one compilation."""
+    """Draw a run of few agents; two in a row share one compilation."""
     return Run("tag_continuous", {**random_tag_config(seed // 2), "seed": seed}, *((2, 4) if few else (40, 20)))
 
 
 def random_crowd(seed: int, few: bool) -> Run:
-    """Draw a run of up to 400 agents, whose neighbours are found in cells, in up to 5 blocks; two in a row likewise."""
+    """Draw a run of up to 400 agents; two in a row share one compilation."""
     generator = np.random.default_rng(seed // 2)
     n_agents = int(generator.integers(2, 30 if few else 400))
     n_taggers = int(generator.integers(1, n_agents))
@@ -66,10 +66,10 @@ def random_crowd(seed: int, few: bool) -> Run:
 
 
 def random_grid(seed: int, few: bool) -> Run:
-    """Draw a run on a grid so small that somebody is soon tagged, from seed 80 on in 2 to 6 blocks.
+    """Draw a run on a tiny grid with early tags, in up to 6 blocks.
 
-    Two in a row differ in starts and seed alone, so that they share one compilation; they restart in the step where
-    they are built exact.
+    Seeds from 80 on have 2 to 6 blocks. Two in a row differ in starts and seed alone, so that they share one
+    compilation; exact builds restart in the step.
     """
     generator = np.random.default_rng(seed // 2)
     num_taggers, grid_length = (int(n) for n in generator.integers((1, 2), (12, 5)))
@@ -103,14 +103,14 @@ LOTS = {
     )
     for first in firsts[:: 1 if torch.cuda.is_available() else 2]
 }
-"""Draws of runs, and the seeds of a lot, of which the simulator takes the first; without a GPU every other lot."""
+"""Draws of runs, and seeds of a lot; the simulator takes the first."""
 OF_EACH = ("random_tag 0", "random_tag 8", "random_crowd 1000", "random_grid 0", "random_grid 80")
-"""Lots of every draw, exact builds and others, one block and several."""
+"""Lots of every draw: exact or not, one block or several."""
 
 
 @on_backends("lot", LOTS, numba=OF_EACH, host=[*LOTS][::2])
 def test_random_configs_agree(lot, backend):
-    """Exact builds and grids give the oracle's bits, others its values; each run has tagged someone."""
+    """Exact builds and grids give the reference's bits, others its values."""
     (draw, seeds), few = LOTS[lot], is_simulated(backend)
     for seed in seeds[:1] if few else seeds:
         n_tags, _ = agree(draw(seed, few), backend, seed)
@@ -145,7 +145,7 @@ MANY = {
 @on_every_other_backend
 @pytest.mark.parametrize("case", MANY)
 def test_many_agents_agree(case, backend):
-    """Agents beyond the threads of a block, every size of the search for the nearest, and batches of it."""
+    """More agents than a block's threads, every neighbour-search size, and batches."""
     run = MANY[case]
     if is_simulated(backend):
         pytest.skip("hundreds of agents take minutes in the simulator")
@@ -169,7 +169,7 @@ FEW = {
 @on_every_other_backend
 @pytest.mark.parametrize("case", FEW)
 def test_tags_agree_in_few_steps(case, backend):
-    """Backends agree where somebody is soon tagged, in the few steps of the simulator too."""
+    """Backends agree with early tags, within the simulator's few steps too."""
     n_tags, _ = agree(FEW[case], backend)
     assert n_tags > 0
 
@@ -187,13 +187,13 @@ BLOCKS = [
     *(("tag_continuous", False, 100, blocks) for blocks in (1, 3)),
     ("tag_continuous", True, 70, 2),
 ]
-"""Environment, whether it is observed in full, agents and blocks."""
+"""Environment, full observation, agents and blocks."""
 BY_DAY = [run for run in BLOCKS if run[3] > 1 or run[2] in (5, 11)]
 
 
 @functools.lru_cache(maxsize=2)
 def run_of_blocks(name, full, n_agents, n_envs, n_steps, backend="cpu", blocks=None):
-    """Run an environment that blocks share; the oracle, which has none, once for all their numbers."""
+    """Run an environment on several blocks; the reference runs once for all counts."""
     is_grid = name == "tag_gridworld"
     config = grid(n_agents, round(n_agents**0.5), reset_pool_size=4) if is_grid else crowd(n_agents)
     config |= {"episode_length": 2, "use_full_observation": full, "seed": 4}
@@ -203,7 +203,7 @@ def run_of_blocks(name, full, n_agents, n_envs, n_steps, backend="cpu", blocks=N
 
 @on_backends("case", BLOCKS, numba=BY_DAY, host=BY_DAY)
 def test_results_do_not_depend_on_the_number_of_blocks(case, backend):
-    """Over episodes: agents that do not divide over blocks, fewer than blocks, and more than a block's threads."""
+    """Over episodes: agents not divisible by blocks, fewer than blocks, over a block."""
     name, full, n_agents, blocks = case
     if is_simulated(backend) and n_agents > 11:
         pytest.skip("more agents take minutes in the simulator")

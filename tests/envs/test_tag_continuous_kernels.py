@@ -1,6 +1,6 @@
-"""Tag Continuous's CUDA C and Numba kernels against the reference: whatever the layout, ties, and what does not fit.
+"""Tag Continuous in CUDA C and Numba against the reference: layouts, ties, limits.
 
-How they agree over many configs, step by step and bit by bit, is in `test_backends_agree.py`.
+Their agreement over many configs, step by step and bit by bit, is in `test_backends_agree.py`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LAYOUTS: dict[str, tuple[LaunchShape, int, dict[str, Any]]] = {
 
 
 class Run:
-    """Environments on one backend, with a launch shape of one's own, built exact."""
+    """Exact environments on one backend, with a custom launch shape."""
 
     def __init__(self, backend: str, env: TagContinuous, n_envs: int, shape: LaunchShape) -> None:
         self.data = CUDADataManager(env.num_agents, n_envs, episode_length=env.episode_length, backend=backend)
@@ -66,7 +66,7 @@ class Run:
         functions.bind("reset", self.data, force=1)()
 
     def assert_same_bits(self, other: Run, when: str) -> None:
-        """Fail unless every array has the bits that it has there."""
+        """Fail unless every array has equal bits."""
         for name in self.data.array_names():
             got, want = self.data.pull_data_from_device(name), other.data.pull_data_from_device(name)
             np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32), err_msg=f"{name} after {when}")
@@ -75,7 +75,7 @@ class Run:
 @others
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
-    """However environments lie on blocks and threads, all arrays are the reference's, through tags and restarts."""
+    """For any layout of blocks and threads, through tags and restarts."""
     shape, n_envs, config = LAYOUTS[layout]
     if is_simulated(backend) and shape.envs_per_block == 1:
         n_envs = 1
@@ -98,7 +98,7 @@ def test_every_layout_gives_the_bits_of_the_reference(layout, backend):
 @others
 @pytest.mark.parametrize("n_observed", [3, 10, 20])
 def test_equal_distances_are_ordered_by_id(n_observed, backend):
-    """On a lattice, where many distances are equal, everyone sees the reference's neighbours; ids were shuffled."""
+    """On a lattice with many equal distances and shuffled ids, neighbours are equal."""
     lattice = np.random.default_rng(1).permutation(np.stack(np.meshgrid(range(5), range(5)), -1).reshape(-1, 2))
     env = TagContinuous(
         num_taggers=1,
@@ -115,7 +115,7 @@ def test_equal_distances_are_ordered_by_id(n_observed, backend):
 
 @others
 def test_equal_taggers_and_the_edge_of_the_reach(backend):
-    """Of two taggers equally near, the one of the lower id tags; a runner exactly at the reach is not tagged."""
+    """The lower id of two equally near taggers tags; the exact reach is safe."""
     config = {**SMALL, "num_taggers": 2, "num_runners": 3, "grid_length": 8.0, "step_penalty_for_tagger": 0.0}
     drawn = TagContinuous(**config)
     (low, high), (between, at_reach, far) = list(drawn.taggers), list(drawn.runners)
@@ -130,7 +130,7 @@ def test_equal_taggers_and_the_edge_of_the_reach(backend):
 
 @others
 def test_too_many_agents_are_refused(backend):
-    """Agents that do not fit the shared memory of a block are an error that says so, not a crash at the launch."""
+    """Agents beyond a block's shared memory raise, instead of a crash at the launch."""
     env = TagContinuous(num_taggers=100, num_runners=2400, use_full_observation=False)
     functions = CUDAFunctionManager(env.num_agents, 1, backend=backend)
     with pytest.raises((CompileError, ConfigError), match=f"48 KiB, {27 if backend == 'numba' else 23} bytes an agent"):

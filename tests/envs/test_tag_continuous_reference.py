@@ -1,4 +1,4 @@
-"""Tag Continuous's reference against worked examples and the values of WarpDrive's own environment."""
+"""Tag Continuous's reference: worked examples and WarpDrive's own values."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STAYS_X = [5, 3.47885, 1.99536, 1.34219, 3.38271, 5, 5, 2.87795]
     ],
 )
 def test_episode_of_warpdrive_is_reproduced(full, exits, steps, sums, returns, x):
-    """From WarpDrive's start for seed 7, its actions give its length, observations, returns and last positions."""
+    """WarpDrive's start and actions give its length, observations and returns."""
     wrapper = tag(**GOLDEN, use_full_observation=full, runner_exits_game_after_tagged=exits)
     total, absolute = np.zeros(8), []
     while not got(wrapper, "_done_") and len(absolute) < 60:
@@ -70,7 +70,7 @@ def test_episode_of_warpdrive_is_reproduced(full, exits, steps, sums, returns, x
 
 
 def test_seed_draws_the_start_of_warpdrive():
-    """Types, positions and directions of a seed are those that WarpDrive draws, whatever the global generator did."""
+    """Types, positions, directions equal WarpDrive's for any global generator state."""
     np.random.seed(1)  # noqa: NPY002
     env = TagContinuous(**GOLDEN)
     assert (list(env.taggers), list(env.runners)) == ([2, 5], [0, 1, 3, 4, 6, 7])
@@ -99,7 +99,7 @@ POINTS = {
 
 
 def chase(taggers: list[tuple[float, float]], runners: list[tuple[float, float]], **config: object) -> EnvWrapper:
-    """Stand taggers and runners, each in the order of the ids, at points."""
+    """Place taggers and runners, each by ascending id, at points."""
     counts = {"num_taggers": len(taggers), "num_runners": len(runners), "num_other_agents_observed": 1}
     wrapper = tag(**{**POINTS, **counts, **config})
     points = np.zeros((len(taggers) + len(runners), 2), np.float32)
@@ -109,13 +109,13 @@ def chase(taggers: list[tuple[float, float]], runners: list[tuple[float, float]]
 
 
 def by_role(wrapper: EnvWrapper, name: str) -> tuple[list[float], list[float]]:
-    """Return the values of the taggers and of the runners, each in the order of the ids."""
+    """Return the values of taggers and of runners, each by ascending id."""
     values = got(wrapper, name)
     return values[list(wrapper.env.taggers)].tolist(), values[list(wrapper.env.runners)].tolist()
 
 
 def test_simultaneous_tags_all_pay_and_count():
-    """A tagger next to three runners is paid three times, each runner once, and three runners fewer are left."""
+    """A tagger next to three runners is paid three times, each runner once."""
     wrapper = chase([(5, 5), (1, 1)], [(5, 5.5), (5.5, 5), (4.5, 5), (9, 9)])
     wrapper.step()
     assert by_role(wrapper, "rewards") == ([30 - 0.25, -0.25], [-4.5, -4.5, -4.5, 0.5])
@@ -127,7 +127,7 @@ def test_simultaneous_tags_all_pay_and_count():
 
 
 def test_last_runner_tagged_terminates():
-    """Without a runner left the episode is terminated, also at the time limit, and not truncated."""
+    """Without runners the episode terminates, also at the time limit; no truncation."""
     for episode_length in (1, 5):
         wrapper = chase([(5, 5)], [(5, 5.5)], episode_length=episode_length)
         wrapper.step()
@@ -135,7 +135,7 @@ def test_last_runner_tagged_terminates():
 
 
 def test_nearest_tagger_tags_and_the_lower_id_among_equals():
-    """A runner between two taggers is tagged by the nearer one; at equal distances by the one of the lower id."""
+    """The nearer tagger tags; at equal distances the one with the lower id."""
     wrapper = chase([(4.5, 5), (5.25, 5)], [(5, 5)])
     wrapper.step()
     assert by_role(wrapper, "rewards") == ([-0.25, 9.75], [-4.5])
@@ -145,7 +145,7 @@ def test_nearest_tagger_tags_and_the_lower_id_among_equals():
 
 
 def test_reach_is_strict():
-    """A runner exactly at the reach of 1 is not tagged; just inside it is."""
+    """A runner exactly at the reach of 1 is not tagged."""
     wrapper = chase([(5, 5)], [(6, 5), (5, 5.999)])
     wrapper.step()
     assert by_role(wrapper, "rewards") == ([9.75], [0.5, -4.5])
@@ -153,7 +153,7 @@ def test_reach_is_strict():
 
 @pytest.mark.parametrize(("exits", "tagged_reward"), [(True, -4.5), (False, -2.5)])
 def test_runner_tagged_in_the_last_step_gets_no_bonus_if_it_left(exits, tagged_reward):
-    """The bonus at the time limit goes to the runners that are in the game after the tags of that step."""
+    """Only runners that remain after the last step's tags get the time limit's bonus."""
     wrapper = chase([(5, 5)], [(5, 5.5), (9, 9)], episode_length=1, runner_exits_game_after_tagged=exits)
     wrapper.step()
     assert by_role(wrapper, "rewards") == ([9.75], [tagged_reward, 2.5])
@@ -162,7 +162,7 @@ def test_runner_tagged_in_the_last_step_gets_no_bonus_if_it_left(exits, tagged_r
 
 
 def test_agent_stops_at_the_edge_and_pays():
-    """Moving past the edge ends on it, for the edge penalty; moving along it is free."""
+    """Moving past the edge ends on it and costs; moving along it is free."""
     wrapper = chase([(1, 1)], [(9.75, 5), (5, 0.25), (10, 8)])
     runners = list(wrapper.env.runners)
     speed, direction = np.zeros(4, np.float32), np.zeros(4, np.float32)
@@ -187,7 +187,7 @@ def test_agent_stops_at_the_edge_and_pays():
     ids=["ends on the edge", "edges are free", "ends before it", "hits it", "goes along it"],
 )
 def test_agent_that_ends_on_the_edge_is_in_doubt(place, direction, penalty, is_in_doubt):
-    """Rounding decides whether a step that ends on the edge itself has hit it, and pays."""
+    """Rounding decides whether a step that ends on the edge hits it, and pays."""
     wrapper = chase([(1, 1)], [place], edge_hit_penalty=penalty)
     (runner,) = wrapper.env.runners
     speed, directions = np.zeros(2, np.float32), np.zeros(2, np.float32)
@@ -201,7 +201,7 @@ def test_agent_that_ends_on_the_edge_is_in_doubt(place, direction, penalty, is_i
 
 
 def test_direction_wraps_in_single_precision():
-    """Three quarters of a turn and a quarter are 2 pi even in float32, so 0; a quarter back from 0 is 3 pi / 2."""
+    """3/4 and 1/4 turn give 0 in float32; a quarter back is 3 pi / 2."""
     wrapper = chase([(1, 1)], [(5, 5), (6, 6)], num_turn_levels=2)
     put(wrapper, direction=np.float32([3 * np.pi / 2, 3 * np.pi / 2, 0]), sampled_actions=[[0, 2], [0, 1], [0, 1]])
     wrapper.step()
@@ -211,7 +211,7 @@ def test_direction_wraps_in_single_precision():
 
 
 def test_acceleration_adds_up_and_ends_at_the_bounds():
-    """Acceleration is kept while the speed is between 0 and its top, and becomes 0 at either."""
+    """Acceleration persists between speed 0 and the top, and becomes 0 at either."""
     wrapper = chase([(5, 5)], [(1, 1)], num_acceleration_levels=2, max_acceleration=0.375, min_acceleration=-0.5)
     runner = next(iter(wrapper.env.runners))
     put(wrapper, sampled_actions=[2, 0])
@@ -240,7 +240,7 @@ def test_skill_bounds_the_speed():
 
 
 def test_observation_shows_others_relative_to_oneself():
-    """Each feature stands in its block: other minus self in units of the diagonal, the top speed and a turn."""
+    """Each feature block: other minus self, in diagonals, top speeds and turns."""
     wrapper = chase([(2, 2)], [(5, 6)], episode_length=8, max_speed=2.0, use_full_observation=True)
     tagger, runner = next(iter(wrapper.env.taggers)), next(iter(wrapper.env.runners))
     speed, acceleration, direction = np.zeros(2), np.zeros(2), np.zeros(2)
@@ -254,7 +254,7 @@ def test_observation_shows_others_relative_to_oneself():
 
 
 def test_nearest_neighbours_at_equal_distances_are_ordered_by_id():
-    """Of six others, four of them equally near, an agent sees the nearest and then the lowest ids, in order."""
+    """Six others, four equally near: the nearest first, then the lowest ids."""
     config = {**POINTS, "num_taggers": 1, "num_runners": 6, "num_other_agents_observed": 3, "start": "fixed"}
     direction = np.arange(7) / 8  # tells who is seen
     x, y = [5, 6, 5, 4, 5, 5.5, 9], [5, 5, 6, 5, 4, 5, 9]
@@ -264,7 +264,7 @@ def test_nearest_neighbours_at_equal_distances_are_ordered_by_id():
 
 
 def test_agents_on_one_point_see_the_lowest_ids():
-    """With every agent on one point all distances are 0, and each sees the lowest ids but its own."""
+    """All distances are 0: each agent sees the lowest other ids."""
     config = {**POINTS, "num_taggers": 1, "num_runners": 4, "num_other_agents_observed": 2, "start": "fixed"}
     direction = np.arange(5) / 8
     wrapper = tag(**config, starting_location_x=[5] * 5, starting_location_y=[5] * 5, starting_directions=direction)
@@ -273,7 +273,7 @@ def test_agents_on_one_point_see_the_lowest_ids():
 
 
 def test_who_is_out_of_the_game_sees_and_shows_nothing():
-    """A runner that was tagged has a row of zeros and is nobody's neighbour; too few neighbours are padded with 0."""
+    """A tagged runner has a row of zeros and no observers."""
     wrapper = chase([(5, 5)], [(5, 5.5), (9, 9)], num_other_agents_observed=2)
     (tagger,), (out, other) = list(wrapper.env.taggers), list(wrapper.env.runners)
     wrapper.step()
@@ -288,7 +288,7 @@ def test_who_is_out_of_the_game_sees_and_shows_nothing():
 
 
 def test_who_is_out_of_the_game_still_sees_types_and_flags_of_all():
-    """With full observation the row of a tagged runner keeps types and flags, and nothing else."""
+    """With full observation a tagged runner's row keeps only types and flags."""
     wrapper = chase([(5, 5)], [(5, 5.5), (9, 9)], use_full_observation=True)
     (tagger,), (out, other) = list(wrapper.env.taggers), list(wrapper.env.runners)
     for _ in range(2):
@@ -306,7 +306,7 @@ def test_who_is_out_of_the_game_still_sees_types_and_flags_of_all():
 
 
 def test_random_starts_differ_by_environment_and_episode():
-    """Starts fill the square evenly, in four directions, and no two of them are alike."""
+    """Starts fill the square evenly, in four directions, without repeats."""
     wrapper = tag(n_envs=500, num_taggers=2, num_runners=3, grid_length=4.0)
     data = wrapper.cuda_data_manager
     starts = []
@@ -325,7 +325,7 @@ def test_random_starts_differ_by_environment_and_episode():
 
 
 def test_given_starts_are_the_same_everywhere():
-    """A given coordinate is everybody's start in every environment; what is not given stays random."""
+    """A set coordinate is the start in every environment; others stay random."""
     wrapper = tag(n_envs=3, num_taggers=1, num_runners=2, starting_location_x=[1, 2, 3])
     data = wrapper.cuda_data_manager
     np.testing.assert_array_equal(data.tensor("loc_x"), [[1, 2, 3]] * 3)
@@ -336,14 +336,14 @@ def test_given_starts_are_the_same_everywhere():
 
 
 def test_actions_begin_with_no_change():
-    """Action 0 of each kind changes nothing; the others are evenly spaced from least to most."""
+    """Action 0 of each kind changes nothing; the others are evenly spaced, ascending."""
     config = TagContinuous(num_acceleration_levels=3, num_turn_levels=0).config
     np.testing.assert_array_equal(config.acceleration_actions, [0, -1, 0, 1])
     np.testing.assert_array_equal(config.turn_actions, [0])
 
 
 def test_sizes_follow_from_the_config():
-    """Features, bytes and operations of a step are those counted by hand for 2 agents that see each other."""
+    """Features, bytes and operations by hand, for 2 agents."""
     env = TagContinuous(num_taggers=1, num_runners=1)
     assert env.config.n_features == 8
     assert env.bytes_per_step == 4 * (2 * (16 + 8) + 7)

@@ -1,4 +1,4 @@
-"""Tag GridWorld as a game: what scripted players get by the shipped settings, on which its page bases what it says."""
+"""Tag GridWorld as a game: scripted players' returns, as its page states them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ SIDES = MOVES[1:]
 N_TAGGERS = 4
 
 Player = Callable[[np.ndarray, int, int, np.random.Generator], np.ndarray]
-"""Takes the cells ``(agent, coordinate)`` of an environment, its last cell, the step, a generator; returns actions."""
+"""Function from cells, last cell, step and generator to actions."""
 
 
 def toward(start: np.ndarray, target: np.ndarray) -> int:
-    """Return the action that goes the longer way first."""
+    """Return the action along the longer axis."""
     way = target - start
     axis = int(abs(way[1]) > abs(way[0]))
     return 0 if not way.any() else 1 + 2 * axis + int(way[axis] < 0)
 
 
 def chase(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> np.ndarray:
-    """Each tagger goes straight to the runner."""
+    """Move each tagger straight to the runner."""
     return np.array([toward(cell, cells[-1]) for cell in cells[:-1]])
 
 
 def surround(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> np.ndarray:
-    """Each tagger goes to a side of its own of the runner; once all are near they cover the cells that it can reach."""
+    """Move each tagger to its side of the runner; once near, cover reachable cells."""
     taggers, runner = cells[:-1], cells[-1]
     away = np.abs(taggers - runner).sum(1).max()
     if away > 2:
@@ -49,7 +49,7 @@ def surround(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) 
 
 
 def evade(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> np.ndarray:
-    """Go to a cell that few taggers can reach, far from the nearest one and towards the middle."""
+    """Move to a central cell far from taggers, reachable by few of them."""
     there = cells[-1] + MOVES
     distance = np.abs(there[:, None] - cells[:-1]).sum(-1)
     worth = 3.0 * np.minimum(distance.min(1), 4) - 30 * (distance <= 1).sum(1) + 0.1 * distance.sum(1)
@@ -59,12 +59,12 @@ def evade(cells: np.ndarray, last: int, step: int, rng: np.random.Generator) -> 
 
 
 def always(*actions: int) -> Player:
-    """Return who takes these actions in turns."""
+    """Return a player that repeats these actions."""
     return lambda cells, last, step, rng: np.array(actions)[step % len(actions)]
 
 
 def play(config: dict[str, Any], taggers: Player, runner: Player, n_envs: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return the returns of taggers, summed, and runner, (n_envs, 2), and the steps of each episode."""
+    """Return the returns of all taggers and of the runner, (n_envs, 2), and lengths."""
     wrapper, rng = started("tag_gridworld", n_envs, backend="cpu", auto_reset=False, **config), np.random.default_rng(0)
     returns, steps = np.zeros((n_envs, 2)), np.zeros(n_envs, int)
     playing = np.ones(n_envs, bool)
@@ -98,14 +98,14 @@ STAY, RIGHT, LEFT = (always(np.full(N_TAGGERS, action)) for action in (0, 1, 2))
     ],
 )
 def test_returns_of_simple_players_are_those_of_the_page(settings, taggers, runner, want, n_steps):
-    """By hand: four taggers get 10 each, a step costs each 0.01, a wall 0.1; the runner gets 0.01 and pays 5."""
+    """By hand: taggers get 10, a step costs 0.01, a wall 0.1, a tag 5."""
     returns, steps = play(dict(shipped("tag_gridworld", settings).env), taggers, runner)
     np.testing.assert_allclose(returns[0], want, atol=1e-4)
     assert steps[0] == n_steps
 
 
 def test_taggers_catch_a_runner_that_evades_only_together():
-    """Straight to it they never do; from four sides they do in nine of ten episodes, on average in half the time."""
+    """Straight chases never catch it; four sides do in nine of ten episodes."""
     config = dict(shipped("tag_gridworld", "_ppo").env)
     alone, _ = play(config, chase, evade, n_envs=8)
     np.testing.assert_allclose(alone, np.tile([-4.0, 1.0], (8, 1)), atol=1e-4)
@@ -113,5 +113,5 @@ def test_taggers_catch_a_runner_that_evades_only_together():
     is_tagged = together[:, 1] < 0
     assert is_tagged.mean() >= 0.9
     assert steps[is_tagged].mean() < 50
-    # Who never hits a wall has the one return by the other: 40 - 0.04 k and -5 + 0.01 k.
+    # Without walls one return follows from the other: 40 - 0.04 k and -5 + 0.01 k.
     np.testing.assert_allclose(together[is_tagged, 0], 20 - 4 * together[is_tagged, 1], atol=1e-3)

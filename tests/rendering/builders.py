@@ -11,7 +11,7 @@ from warpdrive_min.policies import random_policy
 from warpdrive_min.rendering import Episode, record
 
 TAG = {**TAG_CONFIGS["partial, exits"], "seed": 3}
-"""Five agents on a small square: somebody is tagged within a few steps."""
+"""Five agents on a small square, with early tags."""
 
 
 def started(env: Any = None, num_envs: int = 3, **options: Any) -> EnvWrapper:

@@ -38,7 +38,7 @@ def film() -> tuple[Episode, Scene]:
 
 
 def every_layer() -> Scene:
-    """Return a scene of two frames with every kind, shape, fill and line, and something that is not there."""
+    """Return a two-frame scene with each kind, shape, fill and line, one absent."""
     x = np.array([[0.2, np.nan], [0.4, 0.8]])
     layers: list[Any] = [
         Markers(shape=shape, x=x, y=x, angle=angle, fill=fill, trail=2, trail_line=line, label=f"{shape} <&>")
@@ -55,7 +55,7 @@ def every_layer() -> Scene:
 
 
 def test_frames_show_what_moves_and_keep_what_stays(film):
-    """Each picture differs from the last one, has even sides, and its corner is the ground."""
+    """Each picture differs from the last, has even sides and a background corner."""
     pictures = list(frames(film[1]))
     assert len(pictures) == 9
     assert all(picture.shape == pictures[0].shape and picture.dtype == np.uint8 for picture in pictures)
@@ -69,7 +69,7 @@ def test_frames_show_what_moves_and_keep_what_stays(film):
 
 
 def test_gif_has_every_frame_and_the_speed(film, tmp_path):
-    """Pillow reads back nine frames of a twentieth of a second, in the size of the pictures."""
+    """Pillow reads nine frames of 1/20 second, at the pictures' size."""
     done = []
     write(film[1], tmp_path / "tag.gif", fps=20, progress=lambda *at: done.append(at))
     with Image.open(tmp_path / "tag.gif") as gif:
@@ -96,14 +96,14 @@ def test_mp4_has_every_frame_and_the_speed(film, tmp_path):
 
 
 def test_png_is_the_last_frame(film, tmp_path):
-    """The picture is the last one of the film."""
+    """The picture is the film's last one."""
     write(film[1], tmp_path / "tag.png")
     with Image.open(tmp_path / "tag.png") as png:
         np.testing.assert_array_equal(np.asarray(png), next(frames(film[1], [8])))
 
 
 def test_html_has_the_arrays_in_it(film, tmp_path):
-    """The page's data are the recorded positions, to a thousandth of the square, and null for who is not there."""
+    """The page's data are the positions to 1/1000 of the square, null if absent."""
     episode, scene = film
     write(scene, tmp_path / "tag.html", fps=25)
     data = json.loads(Page((tmp_path / "tag.html").read_text(encoding="utf-8")).scripts["application/json"])
@@ -133,7 +133,7 @@ def test_html_needs_nothing_else_and_names_its_controls(film, tmp_path):
 
 
 def test_html_data_cannot_end_the_script(tmp_path):
-    """A title with markup stays text, and comes back from the data as it was."""
+    """A title with markup stays text, and reads back unchanged."""
     scene = every_layer()
     write(scene, tmp_path / "odd.html")
     page = Page((tmp_path / "odd.html").read_text(encoding="utf-8"))
@@ -146,7 +146,7 @@ def test_html_data_cannot_end_the_script(tmp_path):
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_every_format_draws_every_kind_of_layer(suffix, tmp_path):
-    """Each kind, shape, fill and line is written, also with something that is not there."""
+    """Each kind, shape, fill and line is written, absent ones too."""
     if suffix == ".mp4":
         pytest.importorskip("imageio_ffmpeg")
     write(every_layer(), tmp_path / f"all{suffix}")
@@ -157,7 +157,7 @@ def test_every_format_draws_every_kind_of_layer(suffix, tmp_path):
 
 @pytest.mark.parametrize("suffix", [*FORMATS, ".npz"])
 def test_failed_write_leaves_what_was_there(film, tmp_path, suffix, monkeypatch):
-    """If writing breaks off, the old file stays and nothing else is left in the folder."""
+    """If a write breaks off, the old file stays, and no other file remains."""
     if suffix == ".mp4":
         pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / f"tag{suffix}"
@@ -182,7 +182,7 @@ def test_failed_write_leaves_what_was_there(film, tmp_path, suffix, monkeypatch)
 def test_full_disk_is_an_error_in_every_format(film, tmp_path, suffix):
     """Also where another program writes the file; the old one stays."""
     if suffix == ".mp4":
-        pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()  # a sandbox may limit what it writes to /dev/null, too
+        pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()  # a sandbox may limit writes to /dev/null too
     path = tmp_path / f"tag{suffix}"
     path.write_bytes(b"before")
     with limited(2000), pytest.raises(DiskFullError, match=rf"tag{suffix}: needs .* 2,000 \(ulimit -f\)"):
@@ -214,7 +214,7 @@ def test_ffmpeg_that_fails_is_quoted(film, tmp_path, monkeypatch, program, error
 
 
 def test_write_errors_name_what_is_known(film, tmp_path, monkeypatch):
-    """An unknown suffix, a speed out of range and a missing package are refused; the last names the install line."""
+    """Unknown suffix, bad speed, missing package (with install line) are refused."""
     with pytest.raises(ConfigError, match=r"unknown format '.avi' .* known are .gif, .html, .mp4, .png"):
         write(film[1], tmp_path / "tag.avi")
     for fps in (0, MAX_FPS + 1):
@@ -255,7 +255,7 @@ def test_command_writes_the_format_of_the_suffix(tmp_path):
 
 @pytest.mark.parametrize("env", ENVS)
 def test_command_plays_every_environment(env, tmp_path):
-    """Each environment acts at random for three steps and gives a page of as many frames."""
+    """Three random steps of each environment give a page with the frames."""
     result = run(env, "--out", str(tmp_path / "film.html"), "--backend", "cpu", "--steps", "3")
     assert result.exit_code == 0, result.output
     data = json.loads(Page((tmp_path / "film.html").read_text(encoding="utf-8")).scripts["application/json"])
@@ -286,7 +286,7 @@ def test_command_saves_the_episode(tmp_path):
     ],
 )
 def test_command_errors_name_what_is_known(arguments, message, tmp_path):
-    """Wrong arguments are one line that says what is right, and exit with 1."""
+    """Wrong arguments give one line with valid ones, and exit code 1."""
     result = run(*arguments, "--out", str(tmp_path / "film.html"))
     assert result.exit_code == 1
     assert message in result.output

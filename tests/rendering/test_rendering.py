@@ -1,4 +1,4 @@
-"""Recording episodes, and what is drawn of them."""
+"""Recording episodes, and drawing them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def episode_of(env: Any, n_frames: int, **arrays: Any) -> Episode:
 
 @on_every_backend
 def test_record_equals_stepping_by_hand(backend):
-    """Every array of every frame is what the same wrapper has when it is stepped by hand."""
+    """Every array of every frame equals the same wrapper's, stepped by hand."""
     n_steps = 3 if is_simulated(backend) else 12
     wrapper = started(num_envs=2, env_backend=backend)
     episode = record(wrapper, random_policy(wrapper, 5), n_steps, env_id=1)
@@ -72,7 +72,7 @@ def test_record_equals_stepping_by_hand(backend):
 
 
 def test_record_copies_to_the_host_once(monkeypatch):
-    """Everything comes over in one call of `Tensor.cpu`, of one buffer, and no flag is read before it."""
+    """One `Tensor.cpu` call copies everything in one buffer; no flag is read before."""
     wrapper = started()
     policy = random_policy(wrapper, 5)
     copies = []
@@ -95,7 +95,7 @@ def test_record_copies_to_the_host_once(monkeypatch):
 
 
 def test_record_ends_with_the_episode():
-    """The last frame is the first with ``_done_``, though the wrapper steps on; frames before it are not done."""
+    """The last frame is the first with ``_done_``, though the wrapper steps further."""
     episode = recorded(CartPole())
     n_steps = episode.n_frames - 1
     assert 5 < n_steps < 100, "a random policy drops the pole early"
@@ -107,7 +107,7 @@ def test_record_ends_with_the_episode():
 
 @pytest.mark.parametrize(("n_steps", "outcome"), [(4, ""), (7, "truncated"), (20, "truncated")])
 def test_record_has_a_frame_for_each_step_and_one_before(n_steps, outcome):
-    """An episode of 7 steps has 8 frames, however many are asked for beyond it, and 5 after 4 steps."""
+    """An episode of 7 steps has 8 frames at most, and 5 after 4 steps."""
     config = {**TAG, "runner_exits_game_after_tagged": False, "episode_length": 7}
     episode = recorded(TagContinuous(**config), n_steps)
     assert episode.n_frames == min(n_steps, 7) + 1
@@ -116,7 +116,7 @@ def test_record_has_a_frame_for_each_step_and_one_before(n_steps, outcome):
 
 
 def test_record_says_where_it_comes_from():
-    """Name, config, backend and the seed of 64 bits are those of the wrapper, also in an episode begun before."""
+    """Name, config, backend and 64-bit seed are the wrapper's, also mid-episode."""
     wrapper = EnvWrapper(TagContinuous(**TAG), num_envs=2, seed=2**63 + 5)
     wrapper.reset()
     policy = random_policy(wrapper)
@@ -139,7 +139,7 @@ def test_record_keeps_only_named_arrays_and_what_says_how_it_went():
 
 
 def test_record_errors_name_the_rule(monkeypatch):
-    """What cannot be recorded is refused before a step, and says what to do."""
+    """Unsupported recordings are refused before a step, with a remedy."""
     with pytest.raises(ConfigError, match="auto_reset=False"):
         record(started(auto_reset=True), lambda: None)
     wrapper = EnvWrapper(CartPole(episode_length=1))
@@ -189,7 +189,7 @@ def test_episode_errors_name_the_file(tmp_path):
 
 
 def test_tag_scene_shows_who_is_where():
-    """In every frame an agent is in one layer, at its place and heading: taggers, runners, or crosses once tagged."""
+    """Each agent is in one layer per frame: tagger, runner, or cross once tagged."""
     env = TagContinuous(**TAG)
     episode = recorded(env)
     scene = env.scene(episode)
@@ -212,7 +212,7 @@ def test_tag_scene_shows_who_is_where():
 
 
 def test_tag_scene_tells_agents_apart_without_colour():
-    """Taggers, runners and the tagged differ in shape, and taggers and runners in fill and trail too."""
+    """Taggers, runners, tagged ones differ in shape; fill and trail differ too."""
     env = TagContinuous(**TAG)
     looks = {layer.label: layer for layer in env.scene(recorded(env, 2)).layers if isinstance(layer, Markers)}
     assert len({layer.shape for layer in looks.values()}) == 3
@@ -223,7 +223,7 @@ def test_tag_scene_tells_agents_apart_without_colour():
 
 
 def test_cartpole_scene_is_the_worked_one():
-    """A pole of 1 m that leans 30 degrees to the right from a cart at 1 m ends at (1.5, 0.15 + sqrt(3) / 2)."""
+    """A pole at 30 degrees on a cart at 1 m ends at (1.5, 0.15 + sqrt(3) / 2)."""
     env = CartPole()
     state = np.zeros((2, 1, 4), np.float32)
     state[1, 0] = [1, 0, np.pi / 6, 0]
@@ -247,7 +247,7 @@ def shown(config: Any, draw: Callable[..., Scene], *arguments: Any, n_frames: in
 
 
 def test_acrobot_scene_is_the_worked_one():
-    """A first link at a quarter turn ends at (1, 0); a second that goes on a quarter turn stands on it."""
+    """A quarter turn ends at (1, 0); the second link stands on it."""
     state = np.zeros((2, 1, 4), np.float32)
     state[1, 0, :2] = np.pi / 2
     layers = shown(AcrobotConfig(), draw_acrobot, state=state)
@@ -257,7 +257,7 @@ def test_acrobot_scene_is_the_worked_one():
 
 
 def test_pendulum_scene_is_the_worked_one():
-    """An angle of 0 stands up and a quarter turn lies to the left; half the torque is an arc of 3 pi / 4 from there."""
+    """Angle 0 stands up; half of the torque is an arc of 3 pi / 4."""
     state = np.zeros((2, 1, 2), np.float32)
     state[1, 0, 0] = np.pi / 2
     layers = shown(PendulumConfig(), draw_pendulum, state=state, sampled_actions=np.array([[[0.0]], [[1.0]]]))
@@ -269,7 +269,7 @@ def test_pendulum_scene_is_the_worked_one():
 
 
 def test_mountain_car_scene_is_the_worked_one():
-    """The goal stands on the hill, and the arrow at the valley's bottom is as long as the push and level."""
+    """The goal is on the hill; in the valley the arrow is level."""
     state = np.full((2, 1, 2), -np.pi / 6, np.float32)
     layers = shown(MountainCarConfig(), draw_mountain_car, np.array([0.0, -1.0]), state=state)
     np.testing.assert_allclose(layers["goal"].y[0, 0], 0.45 * np.sin(1.5) + 0.55)
@@ -283,7 +283,7 @@ def test_mountain_car_scene_is_the_worked_one():
 
 
 def test_gridworld_scene_keeps_everyone_in_their_cell_and_crosses_the_tagged_runner():
-    """Two taggers on one cell stand apart in it; the runner becomes a cross in the last frame."""
+    """Two taggers share a cell side by side; the runner ends as a cross."""
     cells = np.array([[5, 5, 0], [5, 4, 0], [0, 4, 0]], np.int32)
     layers = shown(
         TagGridWorldConfig(num_taggers=2), draw_gridworld, n_frames=3,
@@ -297,7 +297,7 @@ def test_gridworld_scene_keeps_everyone_in_their_cell_and_crosses_the_tagged_run
 
 
 def test_environment_without_a_scene_shows_what_it_observes():
-    """The features of agent 0 and the score have a lane each, whose height follows the value."""
+    """Agent 0's features and score have a lane each; the height follows the value."""
     episode = recorded(n_steps=6)
     scene = scene_of(object(), episode)
     texts = [layer.texts for layer in scene.layers if isinstance(layer, Text)]
@@ -317,7 +317,7 @@ def test_rectangle_turns_about_its_middle():
 
 
 def test_numbers_are_read_with_as_many_decimals_as_they_need():
-    """Whole numbers have none, others two, and zero no minus."""
+    """Integers have none, others two, and zero has no minus."""
     assert numbers(np.array([0.0, -3.0])) == ["0", "-3"]
     assert numbers(np.array([-0.001, 2.5])) == ["0.00", "2.50"]
 

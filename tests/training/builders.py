@@ -1,4 +1,4 @@
-"""What the tests of training share: run configs, wrappers, trainers, and the bits that a run consists of."""
+"""Shared by training tests: run configs, wrappers, trainers, and a run's state."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ FAST = [each for each in BACKENDS_HERE if not is_simulated(each.values[0])]
 
 
 def need_interpreter() -> None:
-    """Skip what wants Triton's kernels interpreted: on a machine with a GPU they are compiled."""
+    """Skip tests that need Triton's interpreter: with a GPU kernels are compiled."""
     if torch.cuda.is_available():
         pytest.skip("Triton's kernels are interpreted where there is no GPU")
 
@@ -106,7 +106,7 @@ def runs_here(*names, backends=BACKENDS_HERE, on_numba=None, nightly=()):
 
 
 def run_config(policies, n_envs=4, n_steps=6, backend="cpu", *, basedir="unused", trainer=None, **saving) -> dict:
-    """Return a run config as a mapping; it lasts for as long as anybody wants."""
+    """Return a run config as a mapping, with an endless run."""
     return {
         "trainer": {
             "num_envs": n_envs,
@@ -139,7 +139,7 @@ def make_run(run, backend="cpu", **given) -> Trainer:
 
 
 def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.Tensor], within: float) -> None:
-    """Make sure that two trainers have learned the same, but for rounding, and that all of it has changed."""
+    """Check that two trainers learned the same within rounding, and all has changed."""
     taught = [weights(trainer) for trainer in (one, other)]
     for name, weight in taught[0].items():
         assert not torch.equal(weight, before[name]), name
@@ -147,7 +147,7 @@ def require_same_weights(one: Trainer, other: Trainer, before: dict[str, torch.T
 
 
 def require_that_it_goes_on(whole: Trainer, first: Trainer, second: Trainer) -> None:
-    """Train one for four iterations, and another for two, from whose checkpoint a third goes on: they end the same."""
+    """Check that a run resumed after two iterations equals one of four."""
     whole.train(4)
     first.train(2)
     first.save_checkpoint()
@@ -163,7 +163,7 @@ def make_recorder(wrapper, n_steps) -> RolloutRecorder:
 
 
 def make_buffer(n_steps, n_envs, n_agents, n_truncated=1, n_features=1, n_types=2, device="cpu") -> RolloutBuffer:
-    """Return a buffer of zeros of continuous actions; without last observations if ``n_truncated`` is 0."""
+    """Return a zero buffer; without last observations if ``n_truncated`` is 0."""
     rows = (n_steps, n_envs, n_agents)
 
     def zeros(*shape, dtype=torch.float32):
@@ -181,7 +181,7 @@ def make_buffer(n_steps, n_envs, n_agents, n_truncated=1, n_features=1, n_types=
 
 
 def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
-    """Return a policy "p" that learns from a buffer, at no wrapper."""
+    """Return a policy "p" that learns from a buffer, without a wrapper."""
     n_envs, n_agents = buffer.rewards.shape[1:]
     timestep = torch.zeros(n_envs, dtype=torch.int32, device=buffer.rewards.device)
     arrays = SimpleNamespace(space=space, rewards=buffer.rewards[0], timestep=timestep, n_agents=n_agents)
@@ -190,7 +190,7 @@ def make_group(config: PolicyConfig, models, space, buffer) -> PolicyGroup:
 
 
 def make_algorithm(kind, settings, models, space, buffer, *, rate=0.0, **trainer):
-    """Return an algorithm whose scheduled numbers are written, DDPG's as `rate`.
+    """Return an algorithm with scheduled values, DDPG's as `rate`.
 
     Its ``iterate()`` learns from the buffer.
     """
@@ -235,9 +235,9 @@ def refused(what, got=..., error=ConfigError):
 
 @contextlib.contextmanager
 def limited(n_bytes: int):
-    """Limit the size of every file that this process and its children write.
+    """Limit the size of files of this process and its children.
 
-    They write no bytecode meanwhile: older Pythons leave a truncated `.pyc`, which the next import fails on.
+    No bytecode is written: older Pythons leave a truncated `.pyc`, which the next import fails on.
     """
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -252,7 +252,7 @@ def limited(n_bytes: int):
 
 
 def everything(trainer) -> dict[str, torch.Tensor]:
-    """Return a copy of all that a run goes on from, by name."""
+    """Return a copy of a run's full state, by name."""
     state, _ = trainer.state()
     return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
 
@@ -263,12 +263,12 @@ def weights(trainer) -> dict[str, torch.Tensor]:
 
 
 def rows_of(trainer) -> list[dict[str, Any]]:
-    """Return the rows of metrics that a run has written, without what a clock has measured."""
+    """Return a run's metric rows, without clock values."""
     return rows_in(trainer.folder)
 
 
 def rows_in(folder) -> list[dict[str, Any]]:
-    """Return those of a folder."""
+    """Return the metric rows of a folder."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
 
@@ -283,6 +283,6 @@ def fingerprint(trainer) -> str:
 
 
 def differences(first, second) -> list[str]:
-    """Return the names of tensors that differ in any bit, or are only in one."""
+    """Return the names of tensors that differ in a bit, or exist only once."""
     arrays = ({name: tensor.cpu() for name, tensor in each.items()} for each in (first, second))
     return sorted((first.keys() ^ second.keys()) | set(differing(*arrays)))

@@ -22,14 +22,14 @@ def _closed_trainers():
 
 @pytest.fixture(autouse=True)
 def _alone(_one_thread):
-    """Train on one thread: what threads share is tested with the kernels, and by tests that ask for some."""
+    """Train on one thread: other tests cover shared work, or request threads."""
 
 
 @pytest.fixture(autouse=True)
 def _interpreted(monkeypatch):
-    """Let Triton's interpreter (3.6) loop up to a number of rows, and take every product of float32 for an exact one.
+    """Fix Triton's interpreter (3.6): loops to a row count, and float32 products.
 
-    To it a number of rows is an array of one, and NumPy counts by 0-d arrays only.
+    Row counts are arrays of one there, and NumPy counts by 0-d arrays only. Every product of float32 counts as exact.
     """
     if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
         return
@@ -48,6 +48,6 @@ def _interpreted(monkeypatch):
 
 @pytest.fixture
 def factory(monkeypatch):
-    """Give the table of models, which is as before when the test is over."""
+    """Yield the table of models, restored after the test."""
     monkeypatch.setattr(ModelFactory, "_classes", dict(ModelFactory._classes))
     return ModelFactory

@@ -1,4 +1,4 @@
-"""Perceptrons for tests of Triton's kernels, which are skipped where it is not installed.
+"""Perceptrons for tests of Triton's kernels; skipped without Triton.
 
 Without a GPU `conftest` has the kernels interpreted.
 """
@@ -23,13 +23,13 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def fits(rule, n_features, hidden, n_outputs, precision="fp32") -> bool:
-    """Return whether a network keeps the rule of some kernels."""
+    """Return true if a network satisfies the kernels' rule."""
     facts = Facts(network=Layers(n_features, hidden, n_outputs), precision=precision)
     return rule.why_not(facts) is None
 
 
 def interpret(monkeypatch) -> None:
-    """Let training on a CPU go through Triton's kernels, which are interpreted; skips where they are compiled."""
+    """Train on a CPU through interpreted Triton kernels; skip if they are compiled."""
     need_interpreter()
     monkeypatch.setattr(available, "why_no_cpp", lambda: "needs a C++ compiler")
     monkeypatch.setattr(available, "why_no_triton", lambda device: None)
@@ -59,7 +59,7 @@ def gradients(evaluate, x, weights, d_out, dtype=torch.float32, *, needs_x=True)
 
 
 def errors(evaluate, x, weights, activation, d_out, **given) -> list[float]:
-    """Return how far outputs and gradients are from those of torch's layers in float64, as shares of their lengths."""
+    """Return relative errors of outputs and gradients from float64 torch."""
     got = gradients(evaluate, x, weights, d_out, **given)
     want = gradients(lambda x, w: in_torch(x, w, activation), x, weights, d_out, torch.float64, **given)
     assert [(each.dtype, each.shape) for each in got] == [(torch.float32, each.shape) for each in want]

@@ -1,10 +1,10 @@
-"""Trains small runs in processes that are killed at random moments, each going on where the last one got to.
+"""Train small runs in processes that are killed at random moments and resumed.
 
-``python -m tests.training.killed_run FOLDER N_ITERATIONS N_KILLS RUN...`` prints how far each of them had come. With
-``--ranks 2`` each run has two ranks, and what launched them is killed; with ``--fresh`` processes are not forked but
-start as programs do, and ranks by `launch`. After each kill no process may be left for more than `ENDING_S`, and the
-newest checkpoint must load; in the end all is as in a run that was never killed, and no temporary file is left. With
-``--fresh --ranks 2 FOLDER 200 50 PPO`` it takes a quarter of an hour.
+``python -m tests.training.killed_run FOLDER N_ITERATIONS N_KILLS RUN...`` prints the progress of each process. With
+``--ranks 2`` each run has two ranks, and their launcher is killed; with ``--fresh`` processes are not forked but start
+as programs do, and ranks by `launch`. After each kill no process may be left for more than `ENDING_S`, and the newest
+checkpoint must load. In the end all equals an undisturbed run, and no temporary file is left. With ``--fresh --ranks 2
+FOLDER 200 50 PPO`` it takes a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from warpdrive_min.training.scale.distributed import joined, launch
 
 PROGRAM = "tests.training.killed_run"
 ENDING_S = 10.0
-"""Longest life of any process after the one that started it was killed, s."""
+"""Longest life of any process after its parent was killed, s."""
 AS_ONE_PROCESS = "go-on"
-"""First argument of a process that goes on with a run, and is killed."""
+"""First argument of a process that resumes a run, and is killed."""
 
 Start = Callable[[int, bool], int]
-"""Starts a process that goes on up to an iteration, and then may wait to be killed; returns its number."""
+"""Function that starts a process up to an iteration; returns its process id."""
 
 
 def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> None:
-    """Train up to an iteration, from the latest checkpoint if there is one; then wait to be killed, if asked for."""
+    """Train from the latest checkpoint to an iteration; then wait for a kill, if set."""
     with joined("cpu") as world:
         trainer = make_run(name, basedir=folder, model_params_save_freq=1)
         if world.agreed(checkpoint.latest(trainer.folder / "checkpoints") is not None):
             trainer.load_checkpoint()
         elif world.is_first:
-            shutil.rmtree(trainer.folder, ignore_errors=True)  # what was killed before its first checkpoint
+            shutil.rmtree(trainer.folder, ignore_errors=True)  # runs killed before their first checkpoint
         trainer.train(n_iterations - trainer.iteration)
         trainer.graceful_close()
-        while waits:  # however late the kill comes on a busy machine, some of the run is left to go on with
+        while waits:  # enough iterations remain after a late kill on a busy machine
             signal.pause()
 
 
@@ -60,7 +60,7 @@ def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> No
 
 
 def forked(folder: Path, name: str, n_ranks: int, n_iterations: int, waits: bool) -> int:
-    """Go on in a copy of this process, or in several that this copy starts."""
+    """Continue in a forked copy, or in several that it starts."""
     child = os.fork()
     if child == 0:
         if n_ranks > 1:
@@ -72,7 +72,7 @@ def forked(folder: Path, name: str, n_ranks: int, n_iterations: int, waits: bool
 
 
 def fork_ranks(n: int, work: Callable[[], None]) -> None:
-    """Do work in ranks that are copies of this process, and end when they have; as well as they did."""
+    """Work in forked ranks; end when they have, with their exit code."""
     with socket.socket() as unused:
         unused.bind(("localhost", 0))
         port = unused.getsockname()[1]
@@ -90,13 +90,13 @@ def fork_ranks(n: int, work: Callable[[], None]) -> None:
 
 
 def fresh(folder: Path, name: str, n_ranks: int, n_iterations: int, waits: bool) -> int:
-    """Go on in a new process."""
+    """Continue in a new process."""
     words = [AS_ONE_PROCESS, str(folder), name, str(n_iterations), str(int(waits)), str(n_ranks)]
     return subprocess.Popen([sys.executable, "-m", PROGRAM, *words]).pid
 
 
 def as_one_process(folder: str, name: str, n_iterations: str, waits: str, n_ranks: str = "1") -> None:
-    """Be a process that `fresh` has started, or one of its ranks."""
+    """Run as a process from `fresh`, or one of its ranks."""
     if int(n_ranks) > 1:
         launch(int(n_ranks), [AS_ONE_PROCESS, folder, name, n_iterations, waits], "cpu", PROGRAM)
     else:
@@ -108,14 +108,14 @@ def as_one_process(folder: str, name: str, n_iterations: str, waits: str, n_rank
 
 
 def kill_and_go_on(folder: Path, start: Start, n_iterations: int, n_kills: int, most_s: float) -> list[int]:
-    """Return how many iterations were saved when each process was killed, ``most_s`` after a checkpoint at most."""
+    """Return the saved iterations at each kill, ``most_s`` after a checkpoint at most."""
     chance = random.Random(0)
     killed_at: list[int] = []
     for part in range(1, n_kills + 2):
         is_killed = part <= n_kills
         process, ended = start_with_pipe(start, n_iterations * part // (n_kills + 1), is_killed)
         if is_killed:
-            if part % 2:  # now and then at once, while it starts
+            if part % 2:  # sometimes at once, during the start
                 wait_for_more_than(n_saved(folder), folder)
             time.sleep(chance.uniform(0.0, most_s))
             os.kill(process, signal.SIGKILL)
@@ -133,7 +133,7 @@ def kill_and_go_on(folder: Path, start: Start, n_iterations: int, n_kills: int, 
 
 
 def start_with_pipe(start: Start, n_iterations: int, waits: bool) -> tuple[int, int]:
-    """Return a process, and the end of a pipe that can be read as soon as it and all that it started have ended."""
+    """Return a process and a pipe that ends with it and its children."""
     ended, held = os.pipe()
     own = os.dup(1)
     os.dup2(held, 1)  # all inherit the standard output
@@ -146,21 +146,21 @@ def start_with_pipe(start: Start, n_iterations: int, waits: bool) -> tuple[int, 
 
 
 def n_saved(folder: Path) -> int:
-    """Return the iterations of the latest checkpoint below a folder, which a child may be changing."""
-    walk = os.walk(folder)  # unlike a glob, passes over a folder that goes while it looks
+    """Return the iterations of a folder's latest checkpoint; a child may write there."""
+    walk = os.walk(folder)  # unlike a glob, it skips a folder that disappears
     names = [checkpoint.NAME.fullmatch(name) for _, subfolders, _ in walk for name in subfolders]
     return max((int(name[1]) for name in names if name), default=0)
 
 
 def wait_for_more_than(n_before: int, folder: Path, limit_s: float = 60.0) -> None:
-    """Wait until there is a later checkpoint, or for as long as one could ever take."""
+    """Wait for a later checkpoint, up to the longest possible time."""
     end_s = time.monotonic() + limit_s
     while n_saved(folder) <= n_before and time.monotonic() < end_s:
         time.sleep(0.005)
 
 
 def check_equal(folder: Path, want_folder: Path, n_iterations: int) -> None:
-    """Make sure that two runs have ended with the same bits and rows of metrics, and that nothing else is left."""
+    """Check that two runs have equal bits and metrics, and no other files."""
     runs = [next(each.glob("**/checkpoints")).parent for each in (folder, want_folder)]
     (got, header), (want, _) = (checkpoint.load(run / "checkpoints") for run in runs)
     rows, want_rows = map(rows_in, runs)
@@ -174,7 +174,7 @@ def check_equal(folder: Path, want_folder: Path, n_iterations: int) -> None:
 
 
 def main() -> None:
-    """Train the named runs, each in a folder of its own, and again without a kill."""
+    """Train the named runs in own folders, with kills and again without."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("n_iterations", type=int)
@@ -187,7 +187,7 @@ def main() -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(given.folder / "temporary")
     Path(tempfile.tempdir).mkdir(parents=True)
     if not given.fresh:
-        with tempfile.TemporaryDirectory() as warm:  # what loads late is loaded before the forks
+        with tempfile.TemporaryDirectory() as warm:  # load late imports before the forks
             for name in given.runs:
                 go_on(Path(warm, name), name, 2)
     killed_at = {}

@@ -1,4 +1,4 @@
-"""What the tests of models share: small models, their observations, and a model of a user's."""
+"""Shared by tests of models: small models, observations, and a user's model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def linears(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 class Bare(nn.Module):
-    """A user's model with nothing but ``forward``."""
+    """User's model with only ``forward``."""
 
     def __init__(self, n_features, space, config):
         super().__init__()

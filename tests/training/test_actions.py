@@ -1,4 +1,4 @@
-"""Action spaces of policies: what is read from spaces, and what is refused."""
+"""Action spaces of policies: supported and refused ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warpdrive_min.training.actions import ActionSpace
     "spaces", [(Discrete, MultiDiscrete), (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)]
 )
 def test_discrete_spaces_have_a_logit_for_each_choice(spaces):
-    """One type of 5 choices has 5 outputs, types of 3 and 4 have 7, in ours and in Gymnasium's spaces."""
+    """5 choices have 5 outputs, types of 3 and 4 have 7, as in Gymnasium."""
     one, several = spaces[0](5), spaces[1]([3, 4])
     assert ActionSpace.of(one) == ActionSpace((5,), 1)
     assert ActionSpace.of(one).n_outputs == 5
@@ -27,7 +27,7 @@ def test_discrete_spaces_have_a_logit_for_each_choice(spaces):
 
 
 def test_box_is_flattened_with_bounds_of_each_type():
-    """A box of shape (2, 3) has six types; scalar bounds are repeated, arrays are kept in order."""
+    """Shape (2, 3) has six types; scalar bounds repeat, arrays stay in order."""
     got = ActionSpace.of(Box(-2.0, 2.0, (2, 3)))
     assert got == ActionSpace((), 6, (-2.0,) * 6, (2.0,) * 6)
     assert got.is_continuous

@@ -1,4 +1,4 @@
-"""A2C and PPO: one update of a batch against plain float64, and what decides which rows and steps count."""
+"""A2C and PPO: one batch update against float64, and the choice of rows and steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BOX = ActionSpace((), 2, (-1.0, -1.0), (1.0, 1.0))
 T, E, N, F = 6, 4, 3, 5
 
 
-# ------------------------------------------------------------------ what is learnt from, and by whom
+# ------------------------------------------------------------------ batches and models
 
 
 def make_model(space, seed=0, **given):
@@ -49,7 +49,7 @@ def make_model(space, seed=0, **given):
 
 
 def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
-    """Return a rollout of noise with ends of both kinds, whose actions were drawn by ``model``, ``drift`` ago."""
+    """Return a rollout of noise with both kinds of ends; ``model`` acted at ``drift``."""
     generator = torch.Generator().manual_seed(seed)
 
     def noise(*shape):
@@ -84,7 +84,7 @@ def make_batch(space, model, *, is_masked=False, drift=0.0, seed=0, n_envs=E):
 
 
 def make_algorithm(kind, batch, model, space=DISCRETE, *, trainer=None, **policy):
-    """Return an algorithm whose scheduled numbers are written; its ``iterate()`` learns from the batch."""
+    """Return an algorithm with scheduled values; ``iterate()`` learns from the batch."""
     settings = PolicyConfig(to_train=True, algorithm=kind, **{"clip_grad_norm": False, "gamma": 0.9, **policy})
     kinds = WARPDRIVE_KINDS if (trainer or {}).get("compat") else KINDS
     return builders.make_algorithm(kinds[kind], settings, {"model": model}, space, batch, **(trainer or {}))
@@ -106,7 +106,7 @@ def plain_returns(batch, values, cut_values, gamma, lam):
 
 
 def warpdrive_returns(batch, values, gamma):
-    """Return those of WarpDrive: every end counts, and the last value stands for the last reward."""
+    """Return WarpDrive's: every end counts, the last value replaces the last reward."""
     ends = (batch.terminated | batch.truncated)[..., None].double()
     returns = torch.zeros_like(batch.rewards)
     returns[-1] = ends[-1] * batch.rewards[-1] + (1 - ends[-1]) * values[T - 1]
@@ -122,7 +122,7 @@ def normalised(x, per_row=False):
 
 
 def plain_update(kind, settings, model, batch, space, *, compat=False):
-    """Update a float64 model as the papers say; returns metrics, and the gradient of the last step taken."""
+    """Update a float64 model as in the papers; return metrics and the last gradient."""
     names = ("observations", "rewards", "log_probs", "truncated_observations")
     doubles = {name: getattr(batch, name).double() for name in names}
     batch = replace(batch, **doubles, actions=batch.actions.double() if space.is_continuous else batch.actions)
@@ -226,13 +226,13 @@ WAYS = {
     "in one pass": ({"fc_dims": (8, 20)}, None),
     "in one pass, separate": ({"fc_dims": (19, 8), "shared": False}, None),
 }
-"""Networks, and how many rows go through them at a time; of two hidden layers a CPU has a kernel, a GPU a pass."""
+"""Networks, and numbers of rows per pass."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES)
 def test_update_equals_plain_float64(case, way, monkeypatch):
-    """Metrics, the last gradient and all weights after an update are those of the formulas, whole or in parts."""
+    """Metrics, last gradient and all weights follow the formulas, at once or in parts."""
     network, max_rows = WAYS[way]
     kind, space, given = CASES[case]
     given, in_one_pass = dict(given), "pass" in way
@@ -265,7 +265,7 @@ def test_update_equals_plain_float64(case, way, monkeypatch):
     for name, number in want.items():
         assert got[name] == pytest.approx(number, rel=2e-4, abs=2e-5), name
     for name, tensor in want_model.state_dict().items():
-        # Adam's steps are of the size of the rate whatever the gradient, so a tiny gradient's rounding shows.
+        # Adam's steps have the size of the rate for any gradient, so rounding of a tiny gradient matters.
         torch.testing.assert_close(model.state_dict()[name].double(), tensor, rtol=0, atol=2e-5)
     if case == "PPO":
         assert got["clip_fraction"] > 0
@@ -275,7 +275,7 @@ def test_update_equals_plain_float64(case, way, monkeypatch):
 
 
 class Known(torch.nn.Module):
-    """Values an observation by its first entry, and draws actions from logits that it learns."""
+    """Model whose value is an observation's first entry; it learns its logits."""
 
     def __init__(self, n_outputs=5):
         super().__init__()
@@ -292,7 +292,7 @@ class Known(torch.nn.Module):
 
 
 def known_batch(values, rewards, n_envs=1):
-    """Return a batch of one agent; ``values`` (n_steps + 1) are what `Known` thinks of its observations."""
+    """Return a one-agent batch; ``values`` (n_steps + 1) are `Known`'s."""
     batch = make_buffer(len(rewards), n_envs, 1, n_truncated=0)
     batch.observations.copy_(torch.tensor(values).view(-1, 1, 1, 1))
     batch.rewards.copy_(torch.tensor(rewards).view(-1, 1, 1))
@@ -314,9 +314,9 @@ def counted(algorithm):
     [(-1, [1], 5), (2.0, [1], 2), (1.0, [0, 4], 2), (0.5, [2], 0), (0.5, [1, 2], 1), (9.0, [1], 5), (2.0, [], 6)],
 )
 def test_negatives_are_drawn_for_the_positives(ratio, positive, n_negative):
-    """Of six environments those with a success count, and of the others ``ratio`` as many, rounded down, at random.
+    """Successes count, and ``ratio`` times that number of others, rounded down.
 
-    All count where that is more than there are, where no environment has a success, and where it is switched off.
+    Others are random, from six environments. All count if there are too few others or no success, or if it is off.
     """
     batch = known_batch([0.0] * 3, [1.0, 2.0], n_envs=6)
     batch.successes[0, positive] = 1
@@ -336,7 +336,7 @@ def test_negatives_are_drawn_for_the_positives(ratio, positive, n_negative):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_environments_that_count_are_learnt_from(kind):
-    """The gradient and the metrics are those of a batch without the others, advantages normalised over these alone."""
+    """Gradient and metrics ignore the other environments, also in normalisation."""
     model = make_model(DISCRETE)
     batch = make_batch(DISCRETE, model, n_envs=6, drift=0.2)
     batch.successes[2, [1, 4]] = 1
@@ -356,7 +356,7 @@ def test_only_environments_that_count_are_learnt_from(kind):
 
 
 def test_minibatches_without_a_row_that_counts_are_harmless():
-    """One row of eight counts, so three of four minibatches have none: they add nothing, and nothing is broken."""
+    """One row of eight counts: three of four minibatches add nothing."""
     batch = known_batch([1.0, 2.0], [1.0], n_envs=8)
     batch.successes[0, 5] = 1
     model = Known()

@@ -1,4 +1,4 @@
-"""Arrays of agents: which rows a policy has, and which policies may share an array of actions."""
+"""Arrays of agents: a policy's rows, and policies that share an action array."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def arrays_of(wrapper, policies):
 
 
 def test_arrays_read_and_write_the_agents_rows():
-    """Rows go out in the order of the policy's list and back to where they belong, on either axis."""
+    """Rows leave in the policy's order and return to their places, on either axis."""
     odd, even = arrays_of(start(), SPLIT).values()
     assert (odd.n_agents, even.n_agents, even.n_features, even.suffix) == (1, 2, 2, "")
     seen = torch.zeros(2, 2, 2)
@@ -52,7 +52,7 @@ def test_arrays_read_and_write_the_agents_rows():
 
 
 def test_rows_are_picked_only_where_they_differ():
-    """Everybody in order needs no index, nor do policies with arrays of their own; in another order it does."""
+    """Agents in order and separate arrays need no index; another order does."""
     wrapper = start()
     assert arrays_of(wrapper, {"shared": [0, 1, 2]})["shared"].rows is None
     assert arrays_of(wrapper, {"shared": [0, 2, 1]})["shared"].rows.tolist() == [0, 2, 1]
@@ -62,7 +62,7 @@ def test_rows_are_picked_only_where_they_differ():
 
 
 def test_agents_of_a_role_share_arrays():
-    """Governors have a set, which two policies may part between them, and the government another; none has of both."""
+    """Governors share a set, the government has its own; no policy has both."""
     wrapper = EnvWrapper(Covid19Economy(episode_length=5), num_envs=2)
     wrapper.reset()
     policies = {"east": range(1, 51, 2), "government": [51], "west": range(0, 51, 2)}
@@ -80,7 +80,7 @@ def test_agents_of_a_role_share_arrays():
 
 
 def samplers(wrapper, part="model"):
-    """Make the samplers of two policies, of which the one of even agents has its network as ``part``."""
+    """Make two policies' samplers; the one of even agents has its network as ``part``."""
     parts = {"odd": "model", "even": part}
     groups = [
         PolicyGroup(name, PolicyConfig(), each, {parts[name]: None}) for name, each in arrays_of(wrapper, SPLIT).items()
@@ -89,7 +89,7 @@ def samplers(wrapper, part="model"):
 
 
 def test_agents_of_a_policy_have_the_same_actions():
-    """Others are refused by the policy's name; a policy each is allowed, but not at one array."""
+    """Others raise with the policy's name; separate policies may differ on own arrays."""
     wrapper = start()
     wrapper.env.action_space = {0: Discrete(3), 1: Discrete(2), 2: Discrete(3)}
     with refused("policy 'shared'", got=dict(enumerate(ActionSpace((n,), 1) for n in (3, 2, 3)))):
@@ -100,7 +100,7 @@ def test_agents_of_a_policy_have_the_same_actions():
 
 
 def test_policies_at_one_array_explore_in_one_way():
-    """DDPG's noise and drawn actions cannot meet in one array."""
+    """DDPG's noise and drawn actions cannot share an array."""
     with refused(SHARING, "DDPG for even"):
         samplers(start(), "actor")
 
@@ -113,7 +113,7 @@ def test_missing_observations_are_named():
 
 @pytest.mark.parametrize("saved", [[False, "first"], [False, "last"], [True, "first"], [True, "last"]])
 def test_layouts_are_those_that_checkpoints_name(saved):
-    """Each is found again by its entry of a header; only the core's is the core's own."""
+    """Each is found by its entry in a header; only the core's is its own."""
     layout = saved_layout(saved)
     assert list(layout.saved) == saved
     assert (type(layout) is SharedLayout) == (saved == [False, "first"])

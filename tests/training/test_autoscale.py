@@ -1,4 +1,4 @@
-"""The memory model against what torch allocates, and the search for a number of environments."""
+"""Memory model against torch's allocations; search for a number of environments."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from warpdrive_min.training.scale.autoscale import (
 from warpdrive_min.training.trainer import Trainer
 
 MARGIN = 0.04
-"""Share by which a prediction may be off."""
+"""Permitted relative error of a prediction."""
 SLACK = 1.5
-"""Largest factor by which what comes and goes may be overestimated."""
+"""Largest permitted overestimate of temporary memory, as a factor."""
 
 
 @dataclass
 class Case:
-    """A run config and its environment."""
+    """Run config and its environment."""
 
     env: Callable[[], Any]
     policy: dict[str, Any]
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def config(self) -> RunConfig:
-        """The run config."""
+        """Run config."""
         size = {"num_envs": self.n_envs, "train_batch_size": self.n_envs * self.n_steps, "env_backend": "cpu"}
         policy = {"to_train": True, **self.policy}
         return RunConfig.from_dict({"trainer": {**size, **self.trainer}, "policy": dict.fromkeys(self.names, policy)})
@@ -81,14 +81,14 @@ CASES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen():
-    """Let the model of memory look through what these tests make, and not through all that is loaded."""
+    """Restrict the memory model's object search to these tests' objects."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_memory_model_predicts_a_larger_trainer(name):
-    """Probes of fewer environments predict what a trainer keeps, and bound what comes and goes; within 4 %."""
+    """Small probes predict permanent memory within 4 %, and bound temporary memory."""
     case = CASES[name]
     want = MemoryModel(case.config, case.wrapper).parts(case.n_envs)
     before = live_storages()
@@ -102,7 +102,7 @@ def test_memory_model_predicts_a_larger_trainer(name):
 
 
 def test_memory_model_finds_the_largest_number():
-    """One environment more would not fit; with no memory none does, and DDPG's buffer is a limit as well."""
+    """One more would not fit; DDPG's buffer is a limit too."""
     case = CASES["A2C"]
     model = MemoryModel(case.config, case.wrapper)
     free = 10_000_000
@@ -119,7 +119,7 @@ def test_memory_model_finds_the_largest_number():
 
 
 def scaled(monkeypatch: pytest.MonkeyPatch, rates: list[float | Exception], **options: Any) -> autoscale.Scaling:
-    """Search where points have given rates, or fail."""
+    """Search over points with given rates, or failures."""
     left = iter(rates)
 
     def measure(config: RunConfig, *_: Any) -> ScalingTrial:
@@ -134,9 +134,9 @@ def scaled(monkeypatch: pytest.MonkeyPatch, rates: list[float | Exception], **op
 
 
 def test_search_ends_where_more_gain_little(monkeypatch):
-    """310 and 305 are not 5 % more than 300, so 1,024 is not tried; 64 has 90 % of 310, and 32 has not.
+    """310 and 305 are not 5 % above 300: 1,024 is skipped.
 
-    Steps of a rollout stay 40, so the batch is 40 times the environments.
+    64 has 90 % of 310, and 32 has not. Steps of a rollout stay 40, so the batch is 40 times the environments.
     """
     seen = []
     scaling = scaled(monkeypatch, [100, 190, 300, 310, 305, math.inf], on_point=seen.append)
@@ -147,7 +147,7 @@ def test_search_ends_where_more_gain_little(monkeypatch):
 
 
 def test_search_ends_where_memory_does(monkeypatch, caplog):
-    """What does not fit ends the search, with a word in the log; at the first point it is an error."""
+    """A misfit ends the search; at the first point it is an error."""
     full = DeviceMemoryError("full")
     scaling = scaled(monkeypatch, [100, 190, full])
     assert [point.num_envs for point in scaling.points] == [16, 32]
@@ -158,7 +158,7 @@ def test_search_ends_where_memory_does(monkeypatch, caplog):
 
 @pytest.mark.parametrize("name", ["PPO, reset pool", "DDPG", "two policies"])
 def test_search_measures_and_changes_nothing(name, tmp_path, monkeypatch):
-    """Real trainers of twice as many environments each time, as far as memory lets; no file, the config as it was."""
+    """Real trainers, doubled until memory ends; no file, and an unchanged config."""
     monkeypatch.chdir(tmp_path)
     case = CASES[name]
     config, before = case.config, case.config.to_dict()

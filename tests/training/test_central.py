@@ -1,4 +1,4 @@
-"""Centralised critics: an update against TorchRL's MAPPO, what they are good for, and who may have one."""
+"""Centralised critics: updates against TorchRL's MAPPO, benefit, and permission."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def make_algorithm(batch):
 
 
 def mappo_of(critic, share_params):
-    """Return TorchRL's centralised critic with the weights of ours: with one head for all agents, or a network each."""
+    """Return TorchRL's critic with our weights: a head for all, or a network each."""
     from torchrl.modules import MultiAgentMLP
 
     theirs = MultiAgentMLP(
@@ -87,7 +87,7 @@ def mappo_of(critic, share_params):
 
 
 def transitions(batch):
-    """Return a batch as TorchRL has it, (n_envs, n_steps): what follows a step is what was seen next, or last."""
+    """Return a batch in TorchRL's form, (n_envs, n_steps), with next observations."""
     from tensordict import TensorDict
 
     following = batch.observations[1:].clone()
@@ -117,10 +117,10 @@ def transitions(batch):
 @pytest.mark.parametrize("share_params", [True, False])
 @pytest.mark.filterwarnings("ignore")  # TorchRL's own
 def test_update_is_that_of_torchrls_mappo(share_params):
-    """Values, advantages, returns, loss and gradients are those of `GAE` and `ClipPPOLoss` with `MultiAgentMLP`.
+    """Values, advantages, returns, loss, gradients equal TorchRL's.
 
-    Its agents share a critic, whose values are then equal, or have one each: our layers stand for all of them, so they
-    have the sum of their gradients.
+    `GAE` and `ClipPPOLoss` with `MultiAgentMLP`. Its agents share a critic, whose values are then equal, or have one
+    each: our layers stand for all of them, so they have the sum of their gradients.
     """
     pytest.importorskip("torchrl")
     from tensordict.nn import TensorDictModule
@@ -182,7 +182,7 @@ def test_update_is_that_of_torchrls_mappo(share_params):
 
 
 def test_policies_act_without_their_critics(tmp_path):
-    """A checkpoint has each policy's critic, with an output for each agent; to play it, only the actor is built."""
+    """A checkpoint has critics with an output per agent; playing builds only actors."""
     env = ENVS["tag_continuous"](**TAG)
     trainer = make_trainer(env, {"runner": {**A2C, **CENTRAL}, "tagger": {**PPO, **CENTRAL}}, basedir=tmp_path)
     trainer.train(2)
@@ -199,7 +199,7 @@ def test_policies_act_without_their_critics(tmp_path):
 
 @pytest.mark.parametrize("policies", [["shared"], ["runner", "tagger"]])
 def test_state_is_normalised_by_its_own_moments(policies, tmp_path):
-    """After an iteration a critic has noted each number of the states, whether a view or gathered."""
+    """After an iteration a critic has moments of each state entry, viewed or gathered."""
     critic = {"centralised_critic": {**SMALL, "normalize_observations": True}}
     env = ENVS["tag_continuous"](**TAG)
     trainer = make_trainer(env, {name: {**PPO, **critic} for name in policies}, basedir=tmp_path)
@@ -212,7 +212,7 @@ def test_state_is_normalised_by_its_own_moments(policies, tmp_path):
 
 
 def test_weights_of_a_critic_come_from_a_checkpoint(tmp_path):
-    """``model_ckpt_filepath`` of the one and of the other fills the actor and the critic."""
+    """Both ``model_ckpt_filepath`` fill the actor and the critic."""
     env = ENVS["tag_continuous"](**TAG)
     first = make_trainer(env, {"shared": {**PPO, **CENTRAL}}, basedir=tmp_path)
     saved = {"model_ckpt_filepath": str(first.save_checkpoint())}
@@ -222,7 +222,7 @@ def test_weights_of_a_critic_come_from_a_checkpoint(tmp_path):
 
 
 class Total(CentralisedCritic):
-    """Values every agent at a learned multiple of the sum of the state."""
+    """Critic: every agent's value is a learned multiple of the state's sum."""
 
     def __init__(self, n_features, n_agents, config):
         super().__init__()
@@ -233,14 +233,14 @@ class Total(CentralisedCritic):
 
 
 class OnlyOne(Total):
-    """Gives one value, however many agents there are."""
+    """Critic with one value for any number of agents."""
 
     def forward(self, states):
         return super().forward(states)[..., :1]
 
 
 def test_critic_of_ones_own_joins_by_name(factory, tmp_path):
-    """The factory builds it with the sizes of state and policy; one that returns something else is refused."""
+    """The factory passes sizes of state and policy; a wrong return type is refused."""
     factory.add("total", Total)
     policy = {**PPO, "centralised_critic": {"type": "total"}}
     trainer = make_trainer(ENVS["tag_continuous"](**TAG), {"shared": policy}, basedir=tmp_path)
@@ -253,7 +253,7 @@ def test_critic_of_ones_own_joins_by_name(factory, tmp_path):
         create_centralised_critic(4, 2, CentralisedCriticConfig(type="only one"))
 
 
-# ------------------------------------------------------------------ who may have one
+# ------------------------------------------------------------------ permission
 
 
 def test_ddpg_and_warpdrives_rule_have_none():
@@ -273,7 +273,7 @@ def test_critic_that_must_be_one_kernel_needs_a_gpu(tmp_path):
 
 
 def test_config_says_who_has_one():
-    """Nothing and null are none, an empty mapping is one with the defaults; a config's own dict says the same."""
+    """Absent and null are none, an empty mapping is the defaults."""
     for given, want in ((None, None), ({}, CentralisedCriticConfig()), (SMALL, CentralisedCriticConfig(fc_dims=(8,)))):
         config = RunConfig.from_dict({"policy": {"p": {"centralised_critic": given}}})
         assert config.policy["p"].centralised_critic == want
@@ -284,7 +284,7 @@ def test_config_says_who_has_one():
 
 
 def test_last_observations_are_those_of_all_or_of_none():
-    """Where one of two sets of arrays tells what its agents saw last, there is no last state, and that is an error."""
+    """If only one of two sets of arrays has last observations, that is an error."""
     policies = {"even": [0, 2], "odd": [1]}
     wrapper = EnvWrapper(Clock(num_agents=3, policies=policies), num_envs=2, auto_reset=True)
     wrapper.reset()

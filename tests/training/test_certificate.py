@@ -1,4 +1,4 @@
-"""Certificates of runs: what they hold, how a replay judges them, and what each way to spoil one is answered with."""
+"""Certificates of runs: content, replay verdicts, and answers to each corruption."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WEIGHT = "policy/shared/model/fc.0.0.weight"
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
-    """A run of CartPole that saves, and plays greedy episodes for it, as its replay does not; and what it printed."""
+    """CartPole run that saves and evaluates, unlike its replay, and its output."""
     basedir = tmp_path_factory.mktemp("certified")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def certified(tmp_path_factory):
 
 @pytest.fixture
 def forged(certified, tmp_path):
-    """Return a function that changes the fields of a copy, and makes its hash anew as a forger would."""
+    """Return a function that changes a copy's fields and its hash."""
 
     def forge(change) -> Path:
         fields = json.loads(certified[0].read_text())
@@ -59,11 +59,11 @@ def forged(certified, tmp_path):
     return forge
 
 
-# ------------------------------------------------------------------ what it holds
+# ------------------------------------------------------------------ content
 
 
 def test_certificate_holds_the_run(certified):
-    """Seed, config, the learning curve of the metrics, and hashes after 0, 1, 2, 4, ... and the last iteration."""
+    """Seed, config, curve; hashes after iterations 0, 1, 2, 4, ... and the last."""
     path, output = certified
     found = Certificate.read(path)
     assert [point.iteration for point in found.points] == [0, 1, 2, 4, 8, N_ITERATIONS]
@@ -80,7 +80,7 @@ def test_certificate_holds_the_run(certified):
 
 
 def test_certificate_names_code_and_machine_but_nobody(certified):
-    """Each source file has its hash; packages have their versions; hosts, users and folders have no place in it."""
+    """Source files have hashes, packages versions; no hosts, users or folders appear."""
     path, _ = certified
     origin = Certificate.read(path).origin
     for name in ("warpdrive_min/training/algorithms/returns.py", "envs/classic_control/cartpole/kernel.cu"):
@@ -100,7 +100,7 @@ def test_certificate_names_code_and_machine_but_nobody(certified):
 @pytest.mark.parametrize("name", ["PPO", "DDPG", "two policies"])
 @pytest.mark.parametrize("backend", ["cpu", *ON_GPU])
 def test_runs_are_replayed_to_the_bit(backend, name, tmp_path):
-    """A certificate that one trainer has written is met by another one, in all tensors and the curve."""
+    """Another trainer reproduces a certificate in all tensors and the curve."""
     env = RUNS[name][0]
     first = make_run(name, backend, basedir=tmp_path)
     certifier = Certifier(first, env)
@@ -118,7 +118,7 @@ def test_runs_are_replayed_to_the_bit(backend, name, tmp_path):
 
 @pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="needs a C++ compiler")
 def test_machine_code_is_hashed_wherever_it_was_compiled(tmp_path):
-    """A copy of a source in another folder has the same instructions; another operation has others."""
+    """A copied source has the same instructions; another operation has others."""
     text = "WD_KERNEL(twice)(float* x, int n_envs) { WD_EACH_ENV(local, env) { x[env] = 2.f * x[env]; } }\n"
     hashes = []
     for folder, each in (("a", text), ("b/of/another/length", text), ("c", text.replace("2.f *", "2.f +"))):
@@ -135,7 +135,7 @@ def test_machine_code_is_hashed_wherever_it_was_compiled(tmp_path):
 
 
 def test_verify_replays_a_run_and_writes_nothing(certified):
-    """The whole run, and with --iterations its beginning, have the bits that were recorded."""
+    """The whole run, and its beginning (--iterations), have the recorded bits."""
     path, _ = certified
     before = sorted(path.parent.rglob("*"))
     result = run("verify", path.parent)
@@ -204,7 +204,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("what", FORGERIES)
 def test_verify_says_where_a_forged_certificate_differs(what, forged, certified):
-    """Of a certificate that was changed and signed anew, the first iteration and tensor, with both hashes."""
+    """A changed and re-signed certificate: first iteration and tensor, both hashes."""
     change, agreed, said = FORGERIES[what]
     path = forged(change)
     result = run("verify", path)
@@ -218,7 +218,7 @@ def test_verify_says_where_a_forged_certificate_differs(what, forged, certified)
 
 
 def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, monkeypatch):
-    """A changed line or package is named though the bits are the same; where they are not, that is the verdict."""
+    """A changed line or package is named; unequal bits decide."""
 
     def change(fields):
         fields["origin"]["sources"]["warpdrive_min/training/returns.py"] = "2" * 64
@@ -242,7 +242,7 @@ def test_verify_tells_of_code_that_changed_and_of_its_bits(certified, forged, mo
 
 
 def test_verify_on_other_hardware(forged, monkeypatch):
-    """Other bits of another machine contradict nothing; the same bits confirm it, from whichever machine they are."""
+    """Other bits on another machine contradict nothing; equal bits confirm."""
 
     def elsewhere(fields):
         fields["origin"]["machine"]["cpu"] = "Abacus 3"
@@ -258,7 +258,7 @@ def test_verify_on_other_hardware(forged, monkeypatch):
 @pytest.mark.skipif(not backends.BACKENDS["host"].availability().available, reason="needs a C++ compiler")
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
-    """On backend host, with another number of threads, whatever they were trained on; NumPy has no such kernels."""
+    """Backend host, with any thread count, verifies all; NumPy has no exact kernels."""
     small = {"policy.shared.model.fc_dims": [8], "trainer.num_episodes": 12, "trainer.exact": True}
     result = train(
         tmp_path, "--certify", "--results-dir", "r", "--backend", backend, "--seed", "3", values=TINY | small
@@ -288,7 +288,7 @@ def test_exact_runs_are_verified_elsewhere(backend, tmp_path, monkeypatch):
 
 
 def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, monkeypatch):
-    """It says so, and how far the run agrees there; and torch has the threads of the run meanwhile."""
+    """It reports the backend and the agreement, with the run's torch threads."""
 
     def on_a_gpu(fields):
         fields["run_config"]["trainer"]["env_backend"] = "pycuda"
@@ -375,7 +375,7 @@ def _model(fields: dict) -> dict:
     ],
 )
 def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
-    """They say what this release does not know, or what the run config does not make."""
+    """The error names the unknown release or the impossible run config."""
     result = run("verify", forged(change))
     assert result.exit_code == 5
     assert said in result.output
@@ -386,7 +386,7 @@ def test_certificates_that_cannot_be_replayed_are_refused(change, said, forged):
 
 @pytest.fixture(scope="module")
 def stopped_once(tmp_path_factory, certified):
-    """The folder of the same run, stopped after six iterations."""
+    """Folder of the same run, stopped after six iterations."""
     basedir = tmp_path_factory.mktemp("stopped")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -399,12 +399,12 @@ def stopped_once(tmp_path_factory, certified):
 
 @pytest.fixture
 def stopped(stopped_once, tmp_path):
-    """A copy of that folder."""
+    """Copy of that folder."""
     return Path(shutil.copytree(stopped_once, tmp_path / "stopped"))
 
 
 def test_certificate_goes_on_with_its_run(stopped, certified, tmp_path):
-    """A run that was stopped and goes on, here or in another folder, has the certificate of one that was not."""
+    """A stopped and resumed run has an uninterrupted run's certificate, in any folder."""
     shutil.copytree(stopped, tmp_path / "copy")
     want = {point.iteration: point for point in Certificate.read(certified[0]).points}
     for more, folder in (([], stopped), (["--results-dir", tmp_path / "other"], tmp_path / "other")):
@@ -419,7 +419,7 @@ def test_certificate_goes_on_with_its_run(stopped, certified, tmp_path):
 
 
 def test_certificate_goes_back_with_its_run(stopped, certified):
-    """From an earlier checkpoint on, what came after it is written again."""
+    """Files after an earlier checkpoint are written again."""
     result = run("train", "--resume", stopped / "checkpoints" / "checkpoint_000000003", "--certify")
     assert result.exit_code == 0, result.output
     found = Certificate.read(stopped)
@@ -469,7 +469,7 @@ def with_gap(folder):
     ids=["none", "checkpoint", "source", "gap", "config", "stop_return"],
 )
 def test_runs_that_do_not_go_on_as_they_began_are_refused(change, more, said, stopped):
-    """A certificate is continued only by the run, code and machine that it was begun with."""
+    """Only the run, code and machine of a certificate's start may continue it."""
     if change is not None:
         change(stopped)
     before = {path: path.read_bytes() for path in stopped.glob(certificates.NAME)}
@@ -488,7 +488,7 @@ def test_what_is_no_single_run_is_not_certified(more, tmp_path):
 
 
 def test_populations_are_not_certified(tmp_path):
-    """Their agents learn in one run, whose certificate none of them could replay alone."""
+    """Agents of a population learn in one run; none can be replayed alone."""
     result = train(tmp_path, "--certify", "--population", "2")
     assert result.exit_code == 1
     assert "train.certify: a certificate is of one run, no population (got 2); train one" in result.output

@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved comes back, whatever is killed, cut, altered or of another run."""
+"""Checkpoints: round trips, kills, cuts, alterations, and other runs' files."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def header(iteration: int, **changes) -> Header:
 
 
 def state(iteration: int, size: int = 3) -> dict[str, Tensor]:
-    """Two tensors that hold the iteration and nothing else."""
+    """Two tensors that hold only the iteration."""
     return {"model/weights": torch.full((size,), float(iteration)), "counters/steps": torch.tensor(iteration)}
 
 
 def iteration_of(path: Path) -> int:
-    """Return the iteration that header and all tensors of a checkpoint agree on."""
+    """Return the iteration in the header and all tensors of a checkpoint."""
     tensors, head = load(path)
     assert tensors.keys() == state(0).keys()
     values = {float(value) for tensor in tensors.values() for value in tensor.unique()}
@@ -69,7 +69,7 @@ def iteration_of(path: Path) -> int:
 
 
 def saved(folder: Path) -> list[int]:
-    """Return the iterations whose checkpoints a folder shows."""
+    """Return the iterations of a folder's visible checkpoints."""
     return sorted(int(path.name.removeprefix("checkpoint_")) for path in folder.glob("checkpoint_*"))
 
 
@@ -81,7 +81,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def test_checkpoint_returns_every_dtype_and_shape(tmp_path):
-    """Tensors come back bit for bit: all dtypes, 0-d, empty, views of one storage, transposed, expanded, parameters."""
+    """All dtypes, 0-d, empty, shared, transposed, expanded, parameters: bit-identical."""
     flat = torch.arange(12, dtype=torch.float32)
     tensors = {
         "a/bool": torch.tensor([True, False]),
@@ -105,7 +105,7 @@ def test_checkpoint_returns_every_dtype_and_shape(tmp_path):
 
 
 def test_checkpoint_returns_header(tmp_path):
-    """The header comes back as it was, with the versions and the time; its files can be read by their owner's group."""
+    """The header returns with versions and time; its files are group-readable."""
     want = header(12, best_return=3.5)
     path = save(tmp_path, state(12), want)
     assert path == tmp_path / "checkpoint_000000012"
@@ -118,7 +118,7 @@ def test_checkpoint_returns_header(tmp_path):
 
 
 def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
-    """Without safetensors the error names the install line, and nothing that looks like a checkpoint is left."""
+    """Without safetensors the error names the install line; nothing partial remains."""
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(ConfigError, match=r'needs the package safetensors .*pip install "warpdrive-min\[train\]"'):
         save(tmp_path, state(1), header(1))
@@ -129,7 +129,7 @@ def test_checkpoint_needs_safetensors(tmp_path, monkeypatch):
 
 
 def test_checkpoint_keeps_the_last_ones(tmp_path):
-    """Of 1, 2, ..., 6 with keep_last 3 there stay the last three, at every moment; 0 is refused."""
+    """With keep_last 3 the last three stay at every moment; 0 is refused."""
     for iteration in range(1, 7):
         save(tmp_path, state(iteration), header(iteration), keep_last=3)
         assert saved(tmp_path) == list(range(max(1, iteration - 2), iteration + 1))
@@ -139,7 +139,7 @@ def test_checkpoint_keeps_the_last_ones(tmp_path):
 
 
 def test_checkpoint_of_other_names_is_left_alone(tmp_path):
-    """What is in the folder besides checkpoints stays, and is not taken for one."""
+    """Other files in the folder stay, and do not count as checkpoints."""
     (tmp_path / "checkpoint_mine").mkdir()
     (tmp_path / "metrics.jsonl").touch()
     save(tmp_path, state(1), header(1), keep_last=1)
@@ -149,7 +149,7 @@ def test_checkpoint_of_other_names_is_left_alone(tmp_path):
 
 
 def test_checkpoint_best_stays(tmp_path):
-    """`best` is a checkpoint of its own, outlives its iteration, and gives way to a better one only."""
+    """`best` is a separate checkpoint, outlives its iteration, and only improves."""
     for iteration, is_best in ((1, True), (2, False), (3, False), (4, True), (5, False)):
         save(tmp_path, state(iteration), header(iteration), keep_last=1, is_best=is_best)
         assert iteration_of(tmp_path / "best") == (1 if iteration < 4 else 4)
@@ -158,7 +158,7 @@ def test_checkpoint_best_stays(tmp_path):
 
 
 def test_checkpoint_of_a_run_that_goes_back(tmp_path):
-    """A run that goes on from 2 loses 3 and 4 but not the best of them, and then 3 is its own."""
+    """A run resumed from 2 loses 3 and 4, except the best one."""
     for iteration in (1, 2, 3, 4):
         save(tmp_path, state(iteration), header(iteration), keep_last=9, is_best=True)
     discard_after(tmp_path, 2)
@@ -169,7 +169,7 @@ def test_checkpoint_of_a_run_that_goes_back(tmp_path):
 
 
 def test_checkpoint_of_an_earlier_iteration_leaves_later_ones(tmp_path):
-    """Saving 3 where 10 and 20 stand counts and removes only what is not later."""
+    """Saving 3 next to 10 and 20 counts and removes only earlier ones."""
     for iteration in (1, 10, 20):
         save(tmp_path, state(iteration), header(iteration), keep_last=9)
     save(tmp_path, state(3), header(3), keep_last=1)
@@ -180,7 +180,7 @@ def test_checkpoint_of_an_earlier_iteration_leaves_later_ones(tmp_path):
 
 
 def test_find_takes_a_checkpoint_or_a_folder(tmp_path):
-    """A checkpoint, `best`, and a folder of checkpoints all lead to one; `latest` never means `best`."""
+    """A checkpoint, `best` and a folder all resolve; `latest` is never `best`."""
     assert latest(tmp_path) is None
     assert latest(tmp_path / "missing") is None
     first = save(tmp_path, state(1), header(1), is_best=True)
@@ -192,7 +192,7 @@ def test_find_takes_a_checkpoint_or_a_folder(tmp_path):
 
 @pytest.mark.parametrize(("name", "got"), [("", "a folder without"), ("missing", "nothing there")])
 def test_find_says_that_there_is_none(tmp_path, name, got):
-    """A folder without checkpoints, and no folder, are errors that say which."""
+    """The error says if checkpoints or the folder are missing."""
     with pytest.raises(CheckpointError, match=rf"must be a folder with state.json .*\(got '{got}'\)"):
         find(tmp_path / name)
 
@@ -212,7 +212,7 @@ def alter(file: Path) -> None:
 
 
 def edit(file: Path, **changes) -> None:
-    """Set fields of a header; None takes them out."""
+    """Set fields of a header; None removes them."""
     fields = {**json.loads(file.read_text()), **changes}
     file.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}))
 
@@ -232,7 +232,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_refused_and_passed_over(tmp_path, damage, caplog):
-    """Loading it names the file, what is wrong and what to do; `latest` takes the one before it and says so."""
+    """Loading names file, fault and remedy; `latest` reports and uses the one before."""
     hurt, message = DAMAGES[damage]
     first, second = (save(tmp_path, state(iteration), header(iteration)) for iteration in (1, 2))
     hurt(second)
@@ -281,7 +281,7 @@ BROKEN = {
         for value in values
     },
 }
-"""Fields of a header that break a rule, and the word that the error has."""
+"""Header fields that break a rule, and a word of the error."""
 
 
 def rewrite(file: Path, change, keeps_hash: bool = False) -> None:
@@ -295,7 +295,7 @@ def rewrite(file: Path, change, keeps_hash: bool = False) -> None:
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_header_that_breaks_a_rule_is_refused(tmp_path, broken):
-    """Whoever has made its hash fit: the error is one line that names the file and the field."""
+    """Also with a matching hash, a one-line error names file and field."""
     name, change = BROKEN[broken]
     path = save(tmp_path, state(1), header(1))
     rewrite(path / "state.json", change)
@@ -306,7 +306,7 @@ def test_header_that_breaks_a_rule_is_refused(tmp_path, broken):
 
 
 def test_altered_header_is_refused(tmp_path):
-    """A header with other values, all of them legal, has another hash; the order of its fields does not matter."""
+    """Other legal values change the hash; the order of fields does not."""
     path = save(tmp_path, state(1), header(1))
     rewrite(path / "state.json", lambda fields: fields.update(iteration=2), keeps_hash=True)
     with pytest.raises(CheckpointError, match=r"state\.json: is altered"):
@@ -320,7 +320,7 @@ def write(name: str, content: bytes):
 
 
 def with_header(n_bytes: int, header: bytes = b"{}"):
-    """Replace the tensors by a file whose header names a length, and let the hash fit."""
+    """Replace the tensors by a file with a header length, and update the hash."""
 
     def change(path: Path) -> None:
         (path / "state.safetensors").write_bytes(n_bytes.to_bytes(8, "little") + header)
@@ -387,7 +387,7 @@ def test_damaged_checkpoint_is_replaced(tmp_path):
 
 
 def test_checkpoint_of_another_schema_is_refused(tmp_path):
-    """A newer schema is no damage: nothing older is taken in its place, and the error names the release to use."""
+    """A newer schema is no damage: the error names the release, nothing older loads."""
     save(tmp_path, state(1), header(1))
     path = save(tmp_path, state(2), header(2, versions={"warpdrive-min": "9.9"}))
     edit(path / "state.json", schema=2)
@@ -401,7 +401,7 @@ def test_checkpoint_of_another_schema_is_refused(tmp_path):
 
 @pytest.mark.parametrize("full", ["tensors", "header", "best"])
 def test_checkpoint_that_finds_no_room_leaves_the_last_one(full, tmp_path, monkeypatch):
-    """The error says where, how much is needed and what ended it; nothing is left of the attempt."""
+    """The error has the path, the size and the cause; no partial file remains."""
     path = save(tmp_path, state(1), header(1), is_best=True)
     before = {file: file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()}
     large = {"weights": torch.zeros(100_000)}
@@ -429,11 +429,11 @@ def test_checkpoint_that_finds_no_room_leaves_the_last_one(full, tmp_path, monke
 
 
 class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+    """Simulated SIGKILL, which nothing catches."""
 
 
 class Killer:
-    """Kills at one call of those that touch the disk; a call that removes or copies gets half of its work done."""
+    """Killer at one disk call, which is half done if it removes or copies."""
 
     CALLS = ((Path, "mkdir"), (Path, "rename"), (Path, "write_text"), (os, "fsync"))
     HALVES = ((shutil, "rmtree"), (shutil, "copy"))
@@ -466,7 +466,7 @@ class Killer:
 
 @pytest.mark.parametrize("new", [3, 2], ids=["a further iteration", "the same iteration again"])
 def test_checkpoint_survives_a_kill_at_every_call(tmp_path, monkeypatch, new):
-    """Killed at any call that touches the disk, a save leaves the old state or the new one, and the next one tidies."""
+    """A save killed at any disk call leaves the old or the new state."""
     for at in itertools.count():
         folder = tmp_path / str(at)
         for iteration in (1, 2):
@@ -513,13 +513,13 @@ def test_checkpoint_survives_a_kill_at_every_call(tmp_path, monkeypatch, new):
     ids=["shapes and dtypes", "too many", "missing"],
 )
 def test_restore_refuses_other_tensors(live, message):
-    """Whatever does not fit is listed with the likely cause, and then nothing is copied."""
+    """All mismatches are listed with the likely cause, and nothing is copied."""
     with pytest.raises(CheckpointError, match=message):
         restore(live, {"a": torch.ones(2), "b": torch.ones(2)}, "run/checkpoint_000000001")
     assert all(not tensor.any() for tensor in live.values())
 
 
 def test_versions_name_what_is_not_installed(monkeypatch):
-    """A package without metadata, as a checkout that is run in place, is said to be not installed."""
+    """A package without metadata, as a checkout in place, is not installed."""
     monkeypatch.setattr(checkpoint, "PACKAGES", ("torch", "no-such-package"))
     assert header(1).versions["no-such-package"] == "not installed"

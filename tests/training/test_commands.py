@@ -1,4 +1,4 @@
-"""The commands `train`, `evaluate` and `render --policy`, and what they stand on."""
+"""The commands `train`, `evaluate` and `render --policy`, and their foundations."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def train(basedir: Path, *arguments: str | Path, env: str = "cartpole", values: 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A finished run of CartPole, and what the command said of it."""
+    """Finished run of CartPole, with the command's output."""
     basedir = tmp_path_factory.mktemp("runs")
     result = train(basedir, "--seed", "3", "--results-dir", "whole")
     assert result.exit_code == 0, result.output
@@ -71,7 +71,7 @@ def trained(tmp_path_factory):
 
 
 def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
-    """The folder has metrics and checkpoints up to the last iteration, and every command that is named works."""
+    """The folder has metrics and checkpoints to the end; every printed command works."""
     folder, output = trained
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [1, 5, N_ITERATIONS]
@@ -90,7 +90,7 @@ def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
 
 
 def test_train_resumes_the_latest_run(tmp_path):
-    """`latest` is the run that saved last, of those of the run config, or of the one that is named."""
+    """`latest` is the last saved run of the run config, or of a named one."""
     for name in ("first", "second"):
         train(tmp_path, "--results-dir", name, "--iterations", "2")
     for more, name in (([], "second"), (["--results-dir", "first"], "first")):
@@ -115,7 +115,7 @@ def test_run_that_is_resumed_with_a_run_config_keeps_its_backend(by, tmp_path):
 
 
 def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
-    """With a folder of its own a run goes on from another one's checkpoint and leaves that as it is."""
+    """With its own folder it resumes another run and leaves that unchanged."""
     folder, _ = trained
     before = sorted((folder / "checkpoints").iterdir())
     result = run("train", "--resume", folder, "--results-dir", tmp_path / "other", "--iterations", "2", "-q",
@@ -127,7 +127,7 @@ def test_train_writes_a_resumed_run_elsewhere_if_asked(trained, tmp_path):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatch):
-    """A signal in the middle of the third iteration lets it end; then the run is saved and can be resumed."""
+    """The third iteration ends, and the run is saved and resumable."""
     update = Trainer.update
 
     def interrupted(trainer: Trainer) -> None:
@@ -154,7 +154,7 @@ def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatc
 
 
 def test_train_that_saved_nothing_says_how_to_start_again(tmp_path):
-    """Neither the command nor its error for a taken name asks to resume a run that has no checkpoint."""
+    """Neither output nor a taken name's error suggests resuming without checkpoint."""
     folder = tmp_path / "single_cartpole" / "experiments" / "r"
     how = f"start again after removing {folder}, or in another folder, as it has no checkpoint"
     with limited(2_500):
@@ -170,7 +170,7 @@ def test_train_that_saved_nothing_says_how_to_start_again(tmp_path):
 
 
 def test_train_takes_a_file_and_finds_its_environment(tmp_path):
-    """The name in a run config is that of the environment, WarpDrive's way of naming included."""
+    """The name in a run config is the environment's, in WarpDrive's form too."""
     file = tmp_path / "mine.yaml"
     file.write_text(
         f"name: single_cartpole\nenv: {{episode_length: 20}}\npolicy: {{mine: {{to_train: true}}}}\n"
@@ -184,7 +184,7 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
 
 
 def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
-    """With several GPUs the command starts itself as often, into a folder that it names, and trains in none itself."""
+    """It starts one process per GPU in a named folder, and does not train itself."""
     started = []
     monkeypatch.setattr(train_command, "launch", lambda *arguments: started.append(arguments))
     monkeypatch.setattr(time, "time", lambda: 12.5)
@@ -195,7 +195,7 @@ def test_train_starts_a_process_for_each_gpu(tmp_path, monkeypatch):
 
 
 def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
-    """`--auto-scale` prints the points and the settings of the best, and trains nothing."""
+    """`--auto-scale` prints points and the best one's settings, and does not train."""
     monkeypatch.setattr(autoscale, "MAX_ENVS", 40)
     result = train(tmp_path, "--auto-scale")
     assert result.exit_code == 0, result.output
@@ -245,7 +245,7 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
     ],
 )
 def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypatch):
-    """What is wrong is said in a line without a traceback; 2 is for usage, 1 for the rest."""
+    """One line, no traceback; exit code 2 for usage, 1 for other errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERMINAL_WIDTH", "1000")
     result = run("train", *arguments)
@@ -257,7 +257,7 @@ def test_train_errors_are_messages(arguments, code, message, tmp_path, monkeypat
 
 @pytest.mark.parametrize(("backend", "member"), [("cpu", ()), ("host", ()), ("cpu", ("--population", "2"))])
 def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
-    """Each part of each policy, and why no faster path, without training or writing anything."""
+    """Each part of each policy, and reasons against faster paths, without files."""
     monkeypatch.setattr(Trainer, "iterate", lambda self: pytest.fail("it trains"))
     values = settings({**TINY, "saving.basedir": str(tmp_path)})
     result = run("train", "-e", "cartpole", "--backend", backend, *values, *member, "--explain")
@@ -272,7 +272,7 @@ def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
 
 
 def test_train_keeps_what_a_resumed_run_is_of(trained):
-    """A resumed run has its own seed and environment, whatever else is asked for."""
+    """A resumed run keeps its seed and environment despite other options."""
     folder, _ = trained
     for more, message in (
         (["--seed", "4"], "a run that goes on keeps its own (got 4)"),
@@ -325,7 +325,7 @@ def test_standard_output_that_takes_nothing_is_a_line(state, words, trained, tmp
         app(words.format(run=trained[0], out=tmp_path).split())
     monkeypatch.undo()
     if output is not None:
-        output.close()  # as at the exit: nothing that cannot be written is left
+        output.close()  # as at exit: no unwritable text remains
     is_typers = state == "without reader" and "--help" in words
     assert caught.value.code == (1 if is_typers else COMMANDS[words])
     assert capfd.readouterr().err == said
@@ -347,7 +347,7 @@ READERS = {
 @pytest.mark.parametrize("kind", ["run", "population"])
 @pytest.mark.parametrize("reader", READERS)
 def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
-    """A run and a population go on, and their policies play."""
+    """A run and a population resume, and their policies play."""
     path = OLD / kind / "checkpoint_000000004"
     more = ("--set", "trainer.num_episodes=20") if reader == "resume" else ()
     result = run(*READERS[reader](path, tmp_path), *more)
@@ -371,7 +371,7 @@ def test_checkpoint_of_an_earlier_release_loads(reader, kind, tmp_path):
     ids=str,
 )
 def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
-    """Every command that reads a checkpoint names the file and the field, and writes nothing."""
+    """Every command that reads a checkpoint names file and field, and writes nothing."""
     path = tmp_path / "checkpoint_000000004"
     shutil.copytree(OLD / "run" / path.name, path)
     fields = json.loads((path / "state.json").read_text())
@@ -389,7 +389,7 @@ def test_broken_header_is_told_in_a_line(change, reader, tmp_path):
 
 
 def test_evaluate_scores_as_the_trainer_does(trained):
-    """Without a trainer the policies have the scores that the trainer's own evaluation gives them."""
+    """Scores without a trainer equal those of the trainer's own evaluation."""
     folder, _ = trained
     result = run("evaluate", folder, "--backend", "cpu", "--episodes", "12", "--seed", "5", "--json")
     assert result.exit_code == 0, result.output
@@ -408,7 +408,7 @@ def test_evaluate_scores_as_the_trainer_does(trained):
 
 
 def test_run_stands_for_its_best_checkpoint_but_goes_on_from_its_latest(trained, tmp_path):
-    """`evaluate` and `render` take `best` of iteration 10 though there is a later one, from which `train` resumes."""
+    """`evaluate`, `render` use `best` (iteration 10); `train` resumes from the latest."""
     folder = shutil.copytree(trained[0], tmp_path / "run")
     more = ("--set", "trainer.num_episodes=100", "--set", "saving.keep_best=false", "--iterations", "1")
     for latest in (N_ITERATIONS + 1, N_ITERATIONS + 2):
@@ -425,7 +425,7 @@ def test_run_stands_for_its_best_checkpoint_but_goes_on_from_its_latest(trained,
 
 
 def test_evaluate_needs_a_checkpoint(tmp_path):
-    """A folder without one is an error of one line, and nothing comes on standard output."""
+    """A folder without one is a one-line error, with empty standard output."""
     result = run("evaluate", tmp_path, "--json")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"checkpoint {tmp_path}: must be a folder with")
@@ -447,7 +447,7 @@ def test_evaluate_shows_a_table(trained):
 
 
 def test_render_plays_the_trained_policy(trained, tmp_path):
-    """Every action of the recorded episode is the likeliest one for what was observed before."""
+    """Each recorded action is the likeliest one for the previous observation."""
     folder, _ = trained
     out = tmp_path / "episode.npz"
     result = run("render", "--policy", folder, "--out", out, "--backend", "cpu", "--seed", "2", "--n-envs", "3")
@@ -461,7 +461,7 @@ def test_render_plays_the_trained_policy(trained, tmp_path):
 
 
 def test_render_draws_and_writes_a_page(trained, tmp_path):
-    """With `--sampled` the policy draws; the config can be changed; the name of the environment may be given."""
+    """With `--sampled` the policy draws; config changes and environment names work."""
     folder, _ = trained
     result = run("render", "cartpole", "--policy", folder, "--out", tmp_path / "episode.html", "--backend", "cpu",
                  "--sampled", "--config", "episode_length=6")  # fmt: skip
@@ -484,7 +484,7 @@ def test_render_draws_and_writes_a_page(trained, tmp_path):
     ],
 )
 def test_render_errors_are_messages(arguments, message, trained, tmp_path):
-    """What does not go together is said in one line."""
+    """Conflicting options give a one-line error."""
     words = [str(trained[0]) if word == "RUN" else word for word in arguments]
     result = run("render", *words, "--out", tmp_path / "episode.npz", "--backend", "cpu")
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""Run configs: what is read, what is refused, and what the page says of them."""
+"""Run configs: accepted values, refused values, and their documentation page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TABLES = {
     "`saving`": SavingConfig,
     "`population`": PopulationConfig,
 }
-"""What the tables of the page are about, by heading."""
+"""Sections that the page's tables describe, by heading."""
 
 
 def run(policy=None, **sections):
@@ -63,7 +63,7 @@ DDPG = {"algorithm": "DDPG", "tau": 0.05}
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_shipped_config_is_read_whole(path):
-    """What the file says stands in the config, which its own dict, also by way of JSON, gives back."""
+    """The config has all values of the file; its dict, also through JSON, restores it."""
     given_keys = yaml.safe_load(path.read_text())
     config = RunConfig.load(path)
     got = config.to_dict()
@@ -74,7 +74,7 @@ def test_shipped_config_is_read_whole(path):
 
 
 def assert_holds(got, given_keys):
-    """What was given is there, section by section."""
+    """Check that the given values are present, section by section."""
     for key, value in given_keys.items():
         if isinstance(value, dict):
             assert_holds(got[key], value)
@@ -83,7 +83,7 @@ def assert_holds(got, given_keys):
 
 
 def test_every_environment_ships_a_config():
-    """Each has one with WarpDrive's settings; others may lie beside it."""
+    """Each has one with WarpDrive's settings; more may exist."""
     assert {path.parent.name for path in SHIPPED if path.name == "run_config.yaml"} == set(ENVS)
 
 
@@ -94,7 +94,7 @@ def test_config_of_a_new_environment_is_one(tmp_path):
 
 
 def test_pendulum_has_two_networks_and_two_rates():
-    """DDPG's sections become objects of their own; one file of weights is none."""
+    """DDPG's sections become separate objects; one file of weights is none."""
     policy = RunConfig.load(ROOT / "envs/classic_control/pendulum/run_config.yaml").policy["shared"]
     assert policy.lr == LearningRates(
         actor=[[2500000000, 0.001], [3750000000, 0.0005]], critic=[[2500000000, 0.0001], [3750000000, 0.00005]]
@@ -118,19 +118,19 @@ def test_sections_left_out_have_their_defaults():
 
 
 def test_integer_stays_one_where_a_float_belongs():
-    """A run config is saved as it was given."""
+    """A run config is saved unchanged."""
     assert RunConfig.from_dict(run({"max_grad_norm": 3})).to_dict()["policy"]["p"]["max_grad_norm"].__class__ is int
 
 
 def test_ddpg_has_two_networks_by_default():
-    """Which networks are left out follows from the algorithm; one rate is both networks'."""
+    """The algorithm determines the omitted networks; one rate is both networks'."""
     policy = RunConfig.from_dict(run({**DDPG, "lr": 0.01})).policy["p"]
     assert policy == PolicyConfig(algorithm="DDPG", tau=0.05, lr=0.01, model=ActorCriticConfig())
     assert policy.schedule("lr/actor") == policy.schedule("lr/critic") == 0.01
 
 
 def test_reading_leaves_the_mapping_alone():
-    """Nothing is added to it, and nothing of it is shared with the config."""
+    """Reading adds nothing to it and shares nothing with it."""
     mapping = run({"entropy_coeff": [[0, 0.5], [100, 0.05]]}, env={"starts": [1, 2]})
     before = copy.deepcopy(mapping)
     config = RunConfig.from_dict(mapping)
@@ -143,7 +143,7 @@ def test_reading_leaves_the_mapping_alone():
 
 
 def test_config_is_read_of_itself_a_mapping_or_a_path(tmp_path):
-    """`of` takes what a trainer may be given."""
+    """`of` accepts all inputs of a trainer."""
     config = RunConfig.from_dict(run(name="x"))
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(config.to_dict()))
@@ -152,7 +152,7 @@ def test_config_is_read_of_itself_a_mapping_or_a_path(tmp_path):
 
 
 def test_yaml_numbers_with_exponents_are_numbers(tmp_path):
-    """1e-3 and 2.5e9, which PyYAML alone takes for strings; in quotes they are strings, and refused."""
+    """1e-3 and 2.5e9, which PyYAML alone reads as strings; quoted ones are refused."""
     text = (
         'policy: {p: {lr: [[0, 1e-3], [2.5e9, .5E-4]], max_grad_norm: +3e0}}\ntrainer: {num_episodes: 1e6}\nname: "1e3"'
     )
@@ -172,7 +172,7 @@ def test_yaml_numbers_with_exponents_are_numbers(tmp_path):
 
 
 def test_numpy_numbers_become_plain():
-    """Of a config that Python wrote; the dict is JSON's."""
+    """A config built in Python has NumPy numbers; its dict is JSON's."""
     config = RunConfig.from_dict(run({"gamma": np.float32(0.5)}, env={"starts": np.arange(3), "n": np.int64(4)}))
     got = config.to_dict()
     assert json.loads(json.dumps(got)) == got
@@ -249,12 +249,12 @@ REFUSED = {
     "basedir": (run(saving={"basedir": ""}), "saving.basedir", ""),
     "sinks": (run(saving={"sinks": ["csv", "csv"]}), "saving.sinks", ("csv", "csv")),
 }
-"""Mappings, the key that is named and the value that is shown; ``...``: none."""
+"""Mappings, the key in the error and its value; ``...`` for no value."""
 
 
 @pytest.mark.parametrize(("mapping", "key", "got"), REFUSED.values(), ids=REFUSED)
 def test_broken_rule_is_an_error_that_names_the_key(mapping, key, got):
-    """The place in the file, the rule and what was there."""
+    """The error has the place in the file, the rule and the value."""
     with pytest.raises(ConfigError, match=f"^run config {re.escape(key)}: (must|is) ") as caught:
         RunConfig.from_dict(mapping)
     assert (caught.value.what, str(caught.value.got)) == (key, str(got))
@@ -286,7 +286,7 @@ SECTIONS = {"trainer": TrainerConfig, "saving": SavingConfig, "policy.p": Policy
 @given(st.sampled_from(sorted(SECTIONS)), st.data())
 @settings(deadline=None, max_examples=200)
 def test_whatever_stands_at_a_key_is_read_or_refused_by_its_name(section, data):
-    """What is read comes back from its dict, by way of JSON; an error names the key, or one of its own."""
+    """A value survives its dict and JSON, or an error names its key."""
     key = data.draw(st.sampled_from(sorted(SECTIONS[section].model_fields)))
     points = st.lists(st.lists(SCALARS, max_size=2), max_size=2)
     value = data.draw(SCALARS | points | st.dictionaries(st.sampled_from(["actor", "p"]), SCALARS, max_size=2))
@@ -300,7 +300,7 @@ def test_whatever_stands_at_a_key_is_read_or_refused_by_its_name(section, data):
         assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     except ConfigError as error:
         what = error.what
-    # A number of environments does not divide the batch, and DDPG has other keys: then the error is about those.
+    # If environments do not divide the batch, or DDPG has other keys, the error is about those.
     assert what.startswith((f"{section}.{key}", "trainer.train_batch_size", "policy.p.")) or not what
 
 
@@ -315,14 +315,14 @@ def test_whatever_stands_at_a_key_is_read_or_refused_by_its_name(section, data):
     ],
 )
 def test_rules_hold_for_objects_too(make, key):
-    """Configs that Python makes or replaces, where the name of the policy is not known."""
+    """Configs built or replaced in Python follow the rules, without policy names."""
     with pytest.raises(ConfigError) as caught:
         make()
     assert caught.value.what == key
 
 
 def test_config_is_not_changed():
-    """No field can be set; a changed copy shares its sections, a section given stays the same object."""
+    """No field can be set; changed copies share sections, a given section stays."""
     policy = PolicyConfig()
     with pytest.raises(ValueError, match="frozen"):
         policy.gamma = 0.5
@@ -335,7 +335,7 @@ def test_config_is_not_changed():
 
 
 def test_warpdrives_rule_has_no_minibatches():
-    """One update for each batch: a number of parts that does not divide it is of no effect."""
+    """One update per batch, so a minibatch count has no effect."""
     config = RunConfig.from_dict(run({"algorithm": "PPO", "n_minibatches": 7}, trainer={"compat": "warpdrive"}))
     assert config.policy["p"].n_minibatches == 7
 
@@ -369,7 +369,7 @@ def test_missing_pyyaml_is_an_error_that_says_how_to_install_it(monkeypatch):
 
 
 def test_episodes_make_iterations():
-    """3 episodes of 50 steps fill 100-step batches once, with a rest; 20 steps fill none, which takes 5 episodes."""
+    """3 episodes of 50 steps, or 5 of 20, fill a batch of 100 once."""
     config = RunConfig.from_dict(run(trainer={"num_episodes": 3, "train_batch_size": 100}))
     assert [config.n_iterations(length) for length in (34, 50, 100, 1_000)] == [1, 1, 3, 30]
     with pytest.raises(ConfigError) as caught:
@@ -385,7 +385,7 @@ def test_weight_files_are_those_that_are_named():
 
 
 def test_noise_is_the_samplers_by_default():
-    """A config that says nothing of it leaves what `CUDASampler.sample` does by itself."""
+    """Without settings the defaults of `CUDASampler.sample` apply."""
     assert SamplerParams().schedules == Noise()._asdict()
 
 
@@ -430,7 +430,7 @@ def within(section: str, value):
 
 
 def outcome(mapping) -> str:
-    """Return what a mapping is read as, as JSON, or the error that it gets."""
+    """Return the value of a mapping, as JSON, or its error."""
     try:
         return json.dumps(RunConfig.from_dict(mapping).to_dict(), allow_nan=False)
     except ConfigError as error:
@@ -440,7 +440,7 @@ def outcome(mapping) -> str:
 @pytest.mark.parametrize("value", EXTREMES, ids=lambda value: repr(value)[:12])
 @pytest.mark.parametrize("section", NUMBERS)
 def test_extreme_number_is_refused_or_read(section, value):
-    """It is refused at once and in one short line, but where a count of steps or a time may be as large."""
+    """The error is one short line, unless the key allows such numbers."""
     for key in NUMBERS[section].model_fields:
         for given_value in (value, [value], [[0, value]], {"p": value}):
             said = outcome(within(section, {key: given_value}))
@@ -480,7 +480,7 @@ def test_extreme_number_is_refused_or_read(section, value):
     ids=str,
 )
 def test_bound_is_named(given_config, key):
-    """What would loop, allocate or overflow is refused by its key, at once."""
+    """Values that would loop, allocate or overflow are refused by key, at once."""
     with pytest.raises(ConfigError) as caught:
         RunConfig.from_dict(given_config)
     assert caught.value.what == key
@@ -488,7 +488,7 @@ def test_bound_is_named(given_config, key):
 
 @pytest.mark.parametrize(("number", "near"), [(10_000, 7), (10_000, 10_001), (1, 5), (2**31 - 1, 3), (12, 12)])
 def test_divisors_around_a_number(number, near):
-    """The nearest below and above; above the number itself there is none but itself."""
+    """The nearest below and above; above the number only the number itself."""
     divisors = [n for n in range(1, min(number, 20_000) + 1) if number % n == 0] + [number]
     below, above = divisors_around(number, near)
     assert below == max(n for n in divisors if n <= near)
@@ -503,7 +503,7 @@ def recursive_list() -> list:
 
 @pytest.mark.parametrize("key", ["env", "trainer", "policy"])
 def test_mapping_that_contains_itself_is_refused(key):
-    """Python can make what no file says."""
+    """Python can create recursion that no file can."""
     with pytest.raises(ConfigError, match="nested"):
         RunConfig.from_dict(run() | {key: {"x": recursive_list()}})
 
@@ -538,7 +538,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_unreadable_file_is_told_in_a_line(name, tmp_path):
-    """Whatever a file says, it is a config or there is one line of error."""
+    """Any file gives a config or one line of error."""
     path, content = tmp_path / "run.yaml", UNREADABLE[name]
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(ConfigError) as caught:

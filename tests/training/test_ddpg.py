@@ -1,4 +1,4 @@
-"""DDPG: its losses, steps and targets against float64, when it waits, and WarpDrive's rule by hand."""
+"""DDPG: losses, steps, targets against float64, waiting, WarpDrive's rule by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAU, GAMMA, LR = 0.25, 0.5, 0.1
 
 
 class LinearActor(torch.nn.Module):
-    """Acts ``weight * observation``."""
+    """Actor with output ``weight * observation``."""
 
     def __init__(self, weight):
         super().__init__()
@@ -41,7 +41,7 @@ class LinearActor(torch.nn.Module):
 
 
 class LinearCritic(torch.nn.Module):
-    """Says ``weights[0] * observation + weights[1] * action``."""
+    """Critic with value ``weights[0] * observation + weights[1] * action``."""
 
     def __init__(self, *weights):
         super().__init__()
@@ -58,7 +58,7 @@ def settings(**changes):
 
 
 def make(kind, config, models, batch, n_step=1, rate=LR):
-    """Return an algorithm whose learning rates are written; its ``iterate()`` learns from the batch."""
+    """Return an algorithm with set rates; its ``iterate()`` learns from the batch."""
     models = dict(zip(("actor", "critic"), models, strict=True))
     return builders.make_algorithm(kind, config, models, SPACE, batch, rate=rate, n_step=n_step)
 
@@ -83,7 +83,7 @@ def networks(batch, n_step=2, rate=1e-3, **changes):
 
 
 def one_transition():
-    """Return a batch whose one transition is (2, 1, 2, 4): observation, action, reward and what follows."""
+    """Return a batch with (observation, action, reward, next) = (2, 1, 2, 4)."""
     batch = make_buffer(1, 1, 1, n_types=1)
     batch.observations[:, 0, 0, 0] = torch.tensor([2.0, 4.0])
     batch.actions.fill_(1)
@@ -102,7 +102,7 @@ def play(batch, seed):
 
 
 def everything(algorithm):
-    """Return a copy of all that an algorithm goes on from."""
+    """Return a copy of an algorithm's full state."""
     return {name: tensor.clone() for name, tensor in {**algorithm.state(), **algorithm.own_state()}.items()}
 
 
@@ -110,7 +110,7 @@ def everything(algorithm):
 
 
 def test_updates_equal_float64():
-    """Networks, several agents, clipping and Adam: metrics and weights are those of a plain float64 version."""
+    """Networks, several agents, clipping, Adam: metrics and weights equal float64's."""
     batch = make_buffer(4, 5, 2, n_truncated=4, n_features=3, n_types=1)
     algorithm = networks(batch, clip_grad_norm=True, max_grad_norm=0.1, updates_per_iteration=1)
     actor, critic = (copy.deepcopy(model).double() for model in (algorithm.actor, algorithm.critic))
@@ -158,7 +158,7 @@ def test_updates_equal_float64():
 
 
 def test_updates_per_iteration_are_that_many_steps():
-    """Each step draws anew and moves both networks."""
+    """Each step draws again and moves both networks."""
     batch = make_buffer(4, 5, 1, n_truncated=4, n_features=2, n_types=1)
     play(batch, 0)
     algorithm = networks(batch, updates_per_iteration=3)
@@ -172,7 +172,7 @@ def test_updates_per_iteration_are_that_many_steps():
 
 
 def test_nothing_is_learnt_before_learning_starts():
-    """Until the buffer has as many transitions, weights, moments and targets keep their bits; then all change."""
+    """Weights, moments and targets stay until the buffer is full enough."""
     batch = make_buffer(4, 5, 1, n_truncated=4, n_features=2, n_types=1)
     algorithm = networks(batch, learning_starts=41)
     start = everything(algorithm)
@@ -194,7 +194,7 @@ def test_nothing_is_learnt_before_learning_starts():
 
 
 def test_learning_must_start_before_the_buffer_is_full():
-    """More than the buffer holds would be waited for forever."""
+    """More than the buffer's size would never be reached."""
     with refused("policy.p.learning_starts", 101):
         linear(one_transition(), learning_starts=101)
 
@@ -217,12 +217,12 @@ def two_rows():
 
 
 def test_warpdrive_update_by_hand():
-    """Two rows and linear networks: the critic descends both losses, with the weights of before the step.
+    """Two rows, linear networks: the critic descends both losses at the old weights.
 
-    The critic says 1 and 2. The target critic says 2 + 3 * 1 = 5 of the second observation with the target actor's
-    action, so the targets are 2 + 5/2 and, of the last row, 5. The errors -3.5 and -3 give the gradient
-    (-3.5 * 1 - 3 * 2, 0); the actor's loss adds (-1.5, -0.75), the means of observations and actions. The actor's
-    gradient is -3 * 1.5.
+    The critic's values are 1 and 2. The target critic gives 2 + 3 * 1 = 5 for the second observation with the target
+    actor's action. The targets are 2 + 5/2 and, in the last row, 5. The errors -3.5 and -3 give the gradient (-3.5 * 1
+    - 3 * 2, 0). The actor's loss adds (-1.5, -0.75), the means of observations and actions. The actor's gradient is -3
+    * 1.5.
     """
     algorithm = warpdrive(two_rows())
     algorithm.iterate()
@@ -245,7 +245,7 @@ def test_warpdrive_update_by_hand():
 
 
 def test_warpdrive_waits_for_its_rows_and_keeps_the_latest():
-    """With n steps, rollouts of 2 and windows of 4, the first two updates only fill the 5 rows."""
+    """With n steps, rollouts of 2, windows of 4: two updates only fill the 5 rows."""
     batch = two_rows()
     algorithm = warpdrive(batch, n_step=4)
     for rollout in range(4):
@@ -258,7 +258,7 @@ def test_warpdrive_waits_for_its_rows_and_keeps_the_latest():
 
 
 def test_warpdrive_normalises_by_row():
-    """Returns and what the critic says are scaled per step over environments and agents, as `losses.normalise` does."""
+    """Returns and values are scaled per step, as by `losses.normalise`."""
     batch = make_buffer(3, 4, 1, n_truncated=3, n_features=1, n_types=1)
     play(batch, 0)
     algorithm = warpdrive(batch, normalize_return=True)

@@ -1,4 +1,4 @@
-"""What a caller has set in torch and NumPy changes nothing of a run, and is still set after it."""
+"""Torch and NumPy settings of a caller do not affect a run, and persist."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DEFAULTS = {
 
 
 def state_of_caller():
-    """Return what a caller may have set."""
+    """Return the settings of a caller."""
     return [
         torch.get_default_dtype(),
         torch.get_default_device(),
@@ -93,7 +93,7 @@ def run(name, folder):
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """Return what each run comes to without changes."""
+    """Return each run's result without changed settings."""
     found = {}
 
     def of(name):
@@ -105,7 +105,7 @@ def expected(tmp_path_factory):
 
 
 def cases():
-    """Return each run with each change; most pairs are for the night."""
+    """Return each run with each change; most pairs are nightly."""
     for name in RUNS:
         for changed in DEFAULTS:
             is_quick = changed == "dtype" or name == "recurrent" or (name, changed) == ("DDPG", "device")
@@ -115,7 +115,7 @@ def cases():
 
 @pytest.mark.parametrize(("name", "changed"), list(cases()))
 def test_callers_defaults_change_nothing(name, changed, expected, tmp_path):
-    """Training, evaluation and a resumed run come to the same bits; what was set stays."""
+    """Training, evaluation and a resumed run are bit-identical; settings persist."""
     want, scores = expected(name)
     with DEFAULTS[changed]():
         before = state_of_caller()
@@ -127,7 +127,7 @@ def test_callers_defaults_change_nothing(name, changed, expected, tmp_path):
 
 @pytest.mark.parametrize("changed", ["dtype", "device", "errors"])
 def test_callers_defaults_change_no_population(changed, tmp_path):
-    """Nor do the networks of members depend on them."""
+    """Members' networks do not depend on them either."""
     config = {
         "trainer": {"num_envs": 4, "num_episodes": 1000, "train_batch_size": 24, "env_backend": "cpu", "seed": 1},
         "population": {"size": 4, "clip_param": [0.1, 0.2]},
@@ -163,12 +163,12 @@ FACTORIES = {
     "zeros",
 }
 PLACED = {"arange", "as_tensor", "asarray", "randint", "randperm"}
-"""Those whose type follows from what they are given."""
+"""Functions whose type follows from their arguments."""
 
 
 @pytest.mark.parametrize("path", sorted(Path(warpdrive_min.__file__).parent.rglob("*.py")), ids=lambda path: path.stem)
 def test_allocations_name_type_and_device(path):
-    """Else they would be of the caller's default type, or on the caller's default device."""
+    """Otherwise they would use the caller's default type or device."""
     missing = []
     for node in ast.walk(ast.parse(path.read_text())):
         if not (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch.")):

@@ -1,6 +1,6 @@
-"""Several ranks on the CPU, by Gloo: what they share, what each has of its own, and what becomes of one that dies.
+"""Several ranks on the CPU, by Gloo: shared state, own state, and deaths.
 
-Run as a program, it is one rank: what `launch` starts.
+Run as a program, it is one rank, as started by `launch`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GRU = {**PPO, "model": {"type": "gru", "fc_dims": [8], "hidden_size": 4}}
 
 @contextlib.contextmanager
 def training(folder: Path, name: str, policy: dict, backend: str = "host", **trainer) -> Iterator[Trainer]:
-    """Build a tiny trainer, whose run is ``folder/CartPole/test/name``, and close it in the end."""
+    """Build a tiny trainer in ``folder/CartPole/test/name``, and close it at the end."""
     n_episodes = N_ITERATIONS * N_ENVS * N_STEPS // EPISODE_LENGTH
     made = make_trainer(
         CartPole(episode_length=EPISODE_LENGTH),
@@ -67,11 +67,11 @@ def training(folder: Path, name: str, policy: dict, backend: str = "host", **tra
         made.graceful_close()
 
 
-# ------------------------------------------------------------------ what a rank does
+# ------------------------------------------------------------------ tasks of a rank
 
 
 def main(task: str, folder: Path, backend: str = "host") -> None:
-    """Do one of the tasks as a rank, and leave in ``folder`` what came of it."""
+    """Do one of the tasks as a rank, and write its result to ``folder``."""
     n_threads = torch.get_num_threads()
     with joined(backend) as world:
         found = TASKS[task](world, folder, backend) | {"threads": (n_threads, torch.get_num_threads())}
@@ -79,13 +79,13 @@ def main(task: str, folder: Path, backend: str = "host") -> None:
 
 
 def threads_of_gloo() -> list[str]:
-    """Return the names of the threads in which Gloo works, where the system tells them."""
+    """Return the names of Gloo's threads, where the system reports them."""
     names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     return [name for name in names if "gloo" in name]
 
 
 def work(world: World, folder: Path, backend: str) -> dict:
-    """Go on with what a dead rank has left, train without trouble, stop at a return, and drift apart."""
+    """Resume a dead rank's run, train, stop at a return, and drift apart."""
     found: dict = {"world": world, "of": World.of(), "is_rank": is_rank(), "within": threads_of_gloo()}
 
     with training(folder, "gradient", A2C) as trainer:
@@ -128,7 +128,7 @@ def work(world: World, folder: Path, backend: str) -> dict:
         found["judged"] = []
         for ended in (((16, 1), (24, 3)), ((16, 1), (8, 1))):
             trainer.iterate()
-            trainer.env_steps += 10**6  # so that each row of metrics has time enough for whole episodes
+            trainer.env_steps += 10**6  # so that each row of metrics has complete episodes
             plant(trainer, *ended[world.rank])
             row = trainer.log_metrics()
             found["judged"].append((row["shared/mean_episodic_return"], trainer.has_reached_return))
@@ -145,7 +145,7 @@ def work(world: World, folder: Path, backend: str) -> dict:
 
 
 def plant(trainer: Trainer, total: float, n_episodes: int) -> None:
-    """Let the recorder have seen so many episodes end, whose returns sum up to ``total``."""
+    """Make the recorder count ended episodes whose returns sum to ``total``."""
     sums = trainer.recorders[""]._sums
     for name, value in (("finished_return", total), ("finished_episodes", n_episodes)):
         sums[name].zero_()
@@ -153,7 +153,7 @@ def plant(trainer: Trainer, total: float, n_episodes: int) -> None:
 
 
 def die(world: World, folder: Path, backend: str) -> dict:
-    """Lose a rank while the others go on."""
+    """Lose a rank while the others continue."""
     with training(folder, "killed", PPO) as trainer:
         trainer.train(3)
         if world.rank == 1:
@@ -163,7 +163,7 @@ def die(world: World, folder: Path, backend: str) -> dict:
 
 
 def fail(world: World, folder: Path, backend: str) -> dict:
-    """Raise an error on one rank, for which the other waits."""
+    """Raise an error on one rank while the other waits."""
     if world.rank == 1:
         raise ConfigError("rank 1 has had enough")
     world.wait()
@@ -184,7 +184,7 @@ def stop(world: World, folder: Path, backend: str) -> dict:
     with stoppable(), tidy():
         try:
             tell_process()
-            for _ in range(600):  # as a loop of training does: one that only sleeps may miss a signal just before it
+            for _ in range(600):  # like a training loop: a sleep may miss a signal just before it
                 time.sleep(0.1)
         except Stopped as stopped:
             (folder / f"stopped_{world.rank}").write_text(str(stopped.number))
@@ -193,12 +193,12 @@ def stop(world: World, folder: Path, backend: str) -> dict:
 
 
 def tell_process() -> None:
-    """Write a line with this process's number, at once: ``print`` may write the end of a line by itself."""
+    """Write a line with this process's id in one call; ``print`` may split it."""
     os.write(1, f"{os.getpid()}\n".encode())
 
 
 def capture(world: World, folder: Path, backend: str) -> dict:
-    """Train eagerly, then by a graph that holds the all-reduce, which is still there when the group is closed."""
+    """Train eagerly, then by a graph with the all-reduce, alive at the group's end."""
     found: dict = {}
     for mode in ("eager", "graph"):
         OPEN.append(training(folder, mode, PPO, backend, mode=mode))
@@ -225,14 +225,14 @@ def weights(trainer: Trainer) -> torch.Tensor:
 
 
 def run(task: str, folder: Path, backend: str = "host") -> list[dict]:
-    """Do a task on two ranks and return what each has left."""
+    """Run a task on two ranks and return each one's result."""
     launch(2, [task, str(folder), backend], env_backend=backend, module=PROGRAM)
     return [torch.load(folder / f"{task}_{rank}.pt", weights_only=False) for rank in range(2)]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _surroundings():
-    """Ranks find this program, and are not told how many threads to take."""
+    """Let ranks find this program, without a setting for threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("OMP_NUM_THREADS", raising=False)
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
@@ -241,13 +241,13 @@ def _surroundings():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Of all runs."""
+    """Folder of all runs."""
     return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
 def killed(folder) -> str:
-    """Output of a run one rank of which is killed after three iterations."""
+    """Output of a run whose rank is killed after three iterations."""
     with pytest.raises(TrainingError) as caught:
         run("die", folder)
     return str(caught.value)
@@ -255,12 +255,12 @@ def killed(folder) -> str:
 
 @pytest.fixture(scope="module")
 def worked(folder, killed) -> list[dict]:
-    """What two ranks found in training, one start for all of it."""
+    """Training results of two ranks, from a single start."""
     return run("work", folder)
 
 
 def test_ranks_know_their_world(worked):
-    """Each process has a rank of its own in a world of two, and its share of the threads."""
+    """Each process has its own rank of two, and a share of the threads."""
     assert [found["world"] for found in worked] == [found["of"] for found in worked] == [World(0, 2), World(1, 2)]
     assert all(found["is_rank"] for found in worked)
     assert not is_rank()
@@ -270,22 +270,22 @@ def test_ranks_know_their_world(worked):
 
 
 def test_closed_group_leaves_no_thread_that_could_crash_the_end(worked):
-    """Gloo's threads end with the group, although optimisers have imported much while it was open."""
+    """Gloo's threads end with the group, though optimisers imported much meantime."""
     for found in worked:
         assert bool(found["within"]) == Path("/proc/self/task").exists()
         assert found["left"] == []
 
 
 def test_training_on_a_cpu_does_not_import_the_compiler_of_torch(worked):
-    """It would take a second of each start, and nothing there asks for it."""
+    """It would cost a second of each start, and nothing there needs it."""
     assert not any(found["has_compiler"] for found in worked)
 
 
 def test_gradient_of_two_ranks_is_that_of_one_process_which_plays_both(worked, tmp_path, monkeypatch):
-    """An update of two ranks goes along the mean of what each rank's environments alone would give."""
+    """An update of two ranks follows the mean of the ranks' gradients."""
     alone = []
     for rank in range(2):
-        # One process whose seeds are those of the rank, and which has no one to talk to.
+        # One process with the rank's seeds and no group.
         monkeypatch.setattr(World, "of", lambda *given, rank=rank: World(rank, 1))
         with training(tmp_path, f"rank_{rank}", A2C) as trainer:
             trainer.train(1)
@@ -297,7 +297,7 @@ def test_gradient_of_two_ranks_is_that_of_one_process_which_plays_both(worked, t
 
 
 def test_weights_stay_equal_to_the_bit_while_environments_differ(worked):
-    """After six iterations of PPO with target_kl, which left some steps out, both ranks have the same weights."""
+    """Six PPO iterations with skipped steps (target_kl) give bit-identical weights."""
     first, second = worked
     assert torch.equal(first["weights"], second["weights"])
     assert not (first["observations"] == second["observations"]).all(axis=(1, 2)).any()
@@ -306,7 +306,7 @@ def test_weights_stay_equal_to_the_bit_while_environments_differ(worked):
 
 
 def test_metrics_are_those_of_all_ranks(worked):
-    """Both ranks have the same numbers, and count the steps of both; one folder is theirs."""
+    """Both ranks report equal numbers and all steps, in one folder."""
     first, second = (
         {key: value for key, value in found["row"].items() if not key.endswith(("_s", "seconds"))} for found in worked
     )
@@ -319,20 +319,20 @@ def test_metrics_are_those_of_all_ranks(worked):
 
 
 def test_stop_return_stops_all_ranks_together(worked):
-    """The mean over the episodes of all ranks decides, 40 / 4 and 24 / 2, not a rank's own: 16 and 8 both times."""
+    """The mean over all ranks' episodes decides, not a rank's own."""
     for found in worked:
         assert found["judged"] == [(10.0, False), (12.0, True)]
 
 
 def test_ranks_that_drift_apart_are_an_error_at_the_next_log(worked):
-    """A single weight that differs is found, and the error names rank and tensor, on all ranks."""
+    """One differing weight raises on all ranks, with the name of rank and tensor."""
     for found in worked:
         assert "on rank 1 than on rank 0" in found["drift"]
         assert "policy/shared/model/" in found["drift"]
 
 
 def test_checksum_sees_one_bit_and_a_swap():
-    """Bytes 1 and 2 sum up to 1 * 1 + 2 * 3 = 7; another order or bit gives another number."""
+    """Bytes 1, 2 give 1 * 1 + 2 * 3 = 7; other orders and bits differ."""
     assert checksum(torch.tensor([1, 2], dtype=torch.uint8)) == 7
     values = torch.tensor([1.0, 2.0, 3.0])
     others = [values.flip(0), values.nextafter(torch.tensor(torch.inf)), values * torch.tensor([1, 1, -1])]
@@ -341,7 +341,7 @@ def test_checksum_sees_one_bit_and_a_swap():
 
 
 def test_checkpoint_of_two_ranks_is_refused_by_one(worked, tmp_path):
-    """Another number of ranks cannot go on, and is told so; it can take the weights."""
+    """Another number of ranks cannot resume, but can load the weights."""
     saved = worked[0]["folder"] / "checkpoints"
     with training(tmp_path, "alone", PPO) as trainer:
         with pytest.raises(CheckpointError, match=r"'ranks': \(2, 1\)"):
@@ -351,7 +351,7 @@ def test_checkpoint_of_two_ranks_is_refused_by_one(worked, tmp_path):
 
 
 def test_run_goes_on_after_a_rank_was_killed(killed, worked):
-    """The other rank is ended and the error names the dead one; both resume, and end as if nothing had happened."""
+    """The error names the dead rank; both resume without a difference."""
     assert re.search(r"none of 2 ranks may fail \(got .*rank 1: process \d+, SIGKILL[;']", killed)
     for found in worked:
         assert found["resumed_at"] == 2, "the latest checkpoint"
@@ -360,7 +360,7 @@ def test_run_goes_on_after_a_rank_was_killed(killed, worked):
 
 @pytest.mark.parametrize(("rows", "moments"), [("seen", "model/fc.normaliser."), ("returns", "algorithm/rewards/")])
 def test_ranks_normalise_by_the_rows_of_all(worked, rows, moments):
-    """Moments are those of one process that sees what both ranks see, and the same on both to the bit."""
+    """Moments equal those of one process with all rows, bit-identical on both ranks."""
     first, second = worked
     alone = RunningMoments(*first[rows][0].shape[1:])
     rollouts = list(zip(first[rows], second[rows], strict=True))
@@ -374,7 +374,7 @@ def test_ranks_normalise_by_the_rows_of_all(worked, rows, moments):
 
 
 def test_ranks_remember_what_is_theirs(worked):
-    """A recurrent policy has the same weights on all ranks, a state on each, and goes on with both."""
+    """A recurrent policy shares weights, and resumes with a state per rank."""
     first, second = worked
     assert torch.equal(first["remembered"][0], second["remembered"][0])
     assert not torch.equal(first["remembered"][1], second["remembered"][1])
@@ -384,7 +384,7 @@ def test_ranks_remember_what_is_theirs(worked):
 
 
 def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monkeypatch):
-    """The error says which rank ended with which one, though the other waits for it; nothing is left behind."""
+    """The error names rank and exit code, and no process remains."""
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     why = r"none of 2 ranks may fail \(got .*rank 1: process \d+, exit code 1, ConfigError: rank 1 has had enough[;']"
@@ -397,7 +397,7 @@ def test_error_of_a_rank_ends_the_run_and_is_told(folder, tmp_path, capfd, monke
 
 @contextlib.contextmanager
 def launched(task: str, folder: Path) -> Iterator[tuple[subprocess.Popen, list[int]]]:
-    """Give a process that has launched two ranks, and these, once they do their task; it is killed at the end."""
+    """Yield a launcher and its two working ranks; kill it at the end."""
     words = [sys.executable, "-m", PROGRAM, "launch", task, str(folder)]
     environment = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True) as launcher:
@@ -409,7 +409,7 @@ def launched(task: str, folder: Path) -> Iterator[tuple[subprocess.Popen, list[i
 
 
 def test_ranks_end_with_the_process_that_launched_them(tmp_path):
-    """Killed as one waits for the other in a collective and that one for time, it leaves no rank for 10 seconds."""
+    """A killed launcher leaves no rank, even in a collective, after 10 s."""
     with launched("wait", tmp_path) as (launcher, ranks):
         for rank in ranks:
             os.kill(rank, 0)
@@ -421,9 +421,9 @@ def test_ranks_end_with_the_process_that_launched_them(tmp_path):
 
 @pytest.mark.parametrize("number", [number for number in SIGNALS if number != signal.SIGINT])
 def test_ranks_are_stopped_together(number, tmp_path):
-    """A signal comes to all ranks as the signal upon which they save; one line is said, and nothing is left.
+    """All ranks save upon a signal, print one line in total, and end.
 
-    So it is in a shell's background, too, where Ctrl-C is ignored.
+    The same holds in a shell's background, where Ctrl-C is ignored.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     with launched("stop", tmp_path) as (launcher, ranks):
@@ -439,7 +439,7 @@ def test_ranks_are_stopped_together(number, tmp_path):
 
 
 def test_joined_is_alone_without_torchrun():
-    """Where torchrun has not started the process there is one rank, and no group is opened."""
+    """Without torchrun there is one rank, and no group is opened."""
     with joined("host") as world:
         assert world == World(0, 1)
         assert not distributed.is_initialized()
@@ -447,7 +447,7 @@ def test_joined_is_alone_without_torchrun():
 
 @pytest.fixture
 def two_gpus(monkeypatch) -> list[object]:
-    """As if there were two GPUs; returns what is asked of torch."""
+    """Simulate two GPUs; return the calls made to torch."""
     asked: list[object] = []
     monkeypatch.setattr(pycuda_driver.PyCudaBackend, "availability", lambda backend: Availability(True))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -469,7 +469,7 @@ def two_gpus(monkeypatch) -> list[object]:
 
 
 def test_joined_takes_the_gpu_of_its_local_rank_first(two_gpus, monkeypatch):
-    """Rank 5, second of its machine, makes GPU 1 current before it opens the group, and closes it at the end."""
+    """Rank 5, second on its machine, selects GPU 1, then opens the group."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     own = torch.device("cuda", 1)
     with joined("pycuda"):
@@ -478,7 +478,7 @@ def test_joined_takes_the_gpu_of_its_local_rank_first(two_gpus, monkeypatch):
 
 
 def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
-    """Before any process is started, and by the rank that would have none."""
+    """No process is started, and the rank without a GPU refuses, too."""
     with pytest.raises(ConfigError, match=r"each of the 3 processes needs a GPU of its own \(got 2\)"):
         launch(3, [], env_backend="pycuda")
     monkeypatch.setenv("LOCAL_RANK", "2")
@@ -489,7 +489,7 @@ def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkeypatch):
-    """NCCL would wait for them; and a rank that fails closes nothing, because the others would not close with it."""
+    """NCCL would wait for graphs; a failing rank closes nothing."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(captured, "capture", lambda backend, work: lambda: two_gpus.append("replayed"))
     part = captured.Captured(backends.get("host"), lambda: two_gpus.append("eager"), as_graph=True)
@@ -507,7 +507,7 @@ def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkey
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("backend", ["pycuda", "numba"])
 def test_graph_holds_the_all_reduce(backend, tmp_path):
-    """On two GPUs a captured update gives the weights of an eager one, equal on both, and the ranks come to an end."""
+    """A captured update equals an eager one on both ranks, and ranks end."""
     first, second = run("capture", tmp_path, backend)
     assert (first["device"], second["device"]) == (0, 1)
     for found in (first, second):

@@ -1,4 +1,4 @@
-"""Evaluation: known policies get the scores worked out for them, and training does not notice."""
+"""Evaluation: known policies get their worked-out scores; training is unaffected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warpdrive_min.training.loop.evaluation import evaluate
 
 
 class Always(torch.nn.Module):
-    """Says the same of every observation of Clock: by default the later choice the better."""
+    """Policy with constant outputs on Clock; by default it prefers later choices."""
 
     def __init__(self, *logits):
         super().__init__()
@@ -33,7 +33,7 @@ SPLIT = {"even": [0, 2], "odd": [1]}
 
 
 def scores(env=None, policies=ALL, layout=None, model=None, **given):
-    """Return the scores of `Always` in an environment whose copies in training restart themselves."""
+    """Return the scores of `Always` where training copies restart automatically."""
     wrapper = EnvWrapper(env or Clock(), num_envs=2, auto_reset=True)
     models = dict.fromkeys(policies, model or Always())
     return evaluate(wrapper, models, policies, layout, **{"n_episodes": 5, **given})
@@ -57,7 +57,7 @@ def test_score_is_that_of_whole_episodes():
 
 @pytest.mark.parametrize("breaks_at", [0, 3])
 def test_first_episode_alone_counts(breaks_at):
-    """What is paid after the end, a number or none, is no part of the score: two steps of five, 28."""
+    """Later pay does not count, even NaN: two steps of five score 28."""
     score = scores(Clock(episode_length=5, ends_at=2, breaks_at=breaks_at))["shared"]
     assert (score.mean_return, score.mean_steps) == (28, 2)
 
@@ -79,12 +79,12 @@ def test_each_policy_gets_the_score_of_its_agents(env, policies, layout):
 
 
 def test_masks_hold_in_evaluation():
-    """The best choice that is allowed: agent 0 takes 2, 2, 1 and agent 1 takes 2, 1, 2, and 30 for its number."""
+    """Best allowed choices: agent 0 takes 2, 2, 1, agent 1 takes 2, 1, 2."""
     assert scores(Clock(is_masked=True))["shared"].mean_return == 40
 
 
 def test_draws_are_even_where_the_policy_is():
-    """Without greed even chances earn 1 a step on average: 36 in all, by sixty draws within 4 standard errors."""
+    """Even chances earn 36 in all, by sixty draws within 4 standard errors."""
     even = Always(0.0, 0.0, 0.0)
     score = scores(model=even, greedy=False, n_episodes=60)["shared"]
     spread = (6 * 2 / 3) ** 0.5  # of six actions, each of variance 2/3
@@ -106,7 +106,7 @@ def test_no_episode_is_refused():
 
 
 def test_ddpg_is_evaluated_without_noise(tmp_path):
-    """Greedy or not, its actions are the actor's own, so the score is the same; another start gives another."""
+    """Greedy or not, actions are the actor's: equal scores; another start differs."""
     trainer = make_run("DDPG", basedir=tmp_path)
     first, second = (trainer.evaluate(4, greedy=greedy) for greedy in (True, False))
     assert first == second
@@ -117,14 +117,14 @@ def test_ddpg_is_evaluated_without_noise(tmp_path):
 
 
 def states(env, list_of_states=("observations",), policies=ALL, layout=None, model=None, **given):
-    """Return what is fetched of an episode of `Always`."""
+    """Return the fetched states of an episode of `Always`."""
     wrapper = EnvWrapper(env, num_envs=2, auto_reset=True)
     models = dict.fromkeys(policies, model or Always())
     return episode_states(wrapper, models, policies, layout, list_of_states, **given)
 
 
 def test_episode_states_end_in_nan():
-    """An episode of 2 steps of 5 has 3 rows of states and 2 of actions and rewards; the others are NaN."""
+    """2 of 5 steps give 3 rows of states, 2 of actions, then NaN."""
     env = Clock(episode_length=5, ends_at=2)
     seen, actions, rewards, chances = states(
         env, env_id=1, include_rewards_actions=True, include_probabilities=True, greedy=True
@@ -151,7 +151,7 @@ def test_episode_states_fill_all_rows_of_a_whole_episode():
 
 
 def test_probabilities_are_those_under_the_mask():
-    """What the mask forbids has the probability 0, and the rest adds up to 1."""
+    """Forbidden choices have probability 0; the others add up to 1."""
     env = Clock(is_masked=True)
     _, chances = states(env, ["observations_action_mask"], include_probabilities=True)
     for step, each in chances.items():
@@ -161,7 +161,7 @@ def test_probabilities_are_those_under_the_mask():
 
 
 def test_episode_of_separate_arrays_has_all_agents():
-    """Actions and rewards of policies with arrays of their own come in the order of the environment's agents."""
+    """Actions and rewards of separate arrays come in the environment's agent order."""
     env = Clock(num_agents=3, policies=SPLIT)
     _, actions, rewards = states(
         env, ["observations_odd"], SPLIT, WarpDriveLayout(separate=True), include_rewards_actions=True, greedy=True
@@ -171,7 +171,7 @@ def test_episode_of_separate_arrays_has_all_agents():
 
 
 def test_actions_of_different_types_are_no_one_array():
-    """Where policies' own arrays differ in the number of types, their actions are to be asked for by name."""
+    """Policies whose arrays differ in action types need queries by name."""
     parts = {"sampled_actions_even": np.zeros((3, 2, 1)), "sampled_actions_odd": np.zeros((3, 1, 2))}
     taken = {name: SimpleNamespace(suffix=f"_{name}", agents=SPLIT[name], space=name) for name in SPLIT}
     with pytest.raises(ConfigError, match=r"as many types to be one array .*; name sampled_actions_<policy> among"):
@@ -185,7 +185,7 @@ def test_episode_states_must_be_there():
 
 
 def test_continuous_probabilities_are_the_mean(tmp_path):
-    """Of continuous actions the mean is returned, which greedy actions are."""
+    """For continuous actions the mean is returned, which greedy actions equal."""
     trainer = make_run("PPO, continuous", basedir=tmp_path)
     _, actions, _, means = fetch(trainer, include_rewards_actions=True, include_probabilities=True, greedy=True)
     assert len(means) == len(actions)

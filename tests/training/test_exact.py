@@ -1,4 +1,4 @@
-"""Exact training: its kernels against their definition in NumPy, bit for bit, and against torch; and whole runs."""
+"""Exact training: kernels against NumPy (bit for bit) and torch; whole runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def exact(backend):
 
 
 def fma(a, b, c):
-    """Return a b + c, rounded once: the sum in float64, rounded to odd, loses nothing that float32 could tell."""
+    """Return a b + c, rounded once.
+
+    The sum in float64, rounded to odd, loses nothing that float32 could represent.
+    """
     product, wide = a.astype(np.float64) * b.astype(np.float64), np.asarray(c, np.float64)
     total = product + wide
     part = total - product
@@ -54,7 +57,7 @@ def fma(a, b, c):
 
 
 def chain(x):
-    """Return the sums over the first axis, added one after the other."""
+    """Return the sums over the first axis, added in order."""
     total = np.zeros(x.shape[1:], F)
     for row in x:
         total = total + row
@@ -88,7 +91,7 @@ def products(x, weights, start):
 
 
 def forward(x, weights, activation):
-    """Return what each layer saw, and the outputs."""
+    """Return each layer's input, and the outputs."""
     act = {"tanh": tanh, "relu": lambda x: np.where(x < 0, F(0), x)}[activation]
     seen = [x]
     for layer in range(0, len(weights), 2):
@@ -111,13 +114,13 @@ def backward(d_out, seen, weights, activation):
 
 @pytest.fixture(autouse=True)
 def gradients_in_this_thread():
-    """Take gradients as training does: kernels are launched in the context of the thread that calls."""
+    """Compute gradients in the calling thread's context, as training does."""
     with torch.autograd.set_multithreading_enabled(False):
         yield
 
 
 def same(got, want):
-    """Hold the bits; a NaN's are the device's own."""
+    """Compare bits; a NaN's are the device's own."""
     got, want = got.detach().cpu().numpy(), np.asarray(want, F)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     np.testing.assert_array_equal(*(np.where(np.isnan(each), 0, each.view(np.int32)) for each in (got, want)))
@@ -142,7 +145,7 @@ def test_fma_of_the_definition_rounds_once():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_networks_are_their_definition(exact, activation):
-    """Outputs and all gradients have its bits, beyond 64 units and 64 rows, and are torch's but for rounding."""
+    """Bit-identical outputs and gradients, equal to torch's within rounding."""
     sizes = [5, 70, 33, 3]
     weights = []
     for n_in, n_out in itertools.pairwise(sizes):
@@ -164,7 +167,7 @@ def test_networks_are_their_definition(exact, activation):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tanh_is_its_definition_and_accurate(exact):
-    """To 2 ulp of the result over the range, odd, 1 far out; NaN stays NaN; its gradient follows from it."""
+    """To 2 ulp over the range, odd, 1 far out; NaN propagates."""
     x = numbers(exact, 999, scale=3)
     x[:6] = torch.tensor([0.0, -0.0, 0.625, -40.0, 200.0, torch.nan])
     x.requires_grad_()
@@ -180,7 +183,7 @@ def test_tanh_is_its_definition_and_accurate(exact):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_squared_error_is_its_definition(exact):
-    """The mean in the order of its sums, and twice the error over their number as its gradient."""
+    """The mean in its order of sums, and its gradient."""
     x, target = numbers(exact, 99, 1).requires_grad_(), numbers(exact, 99, 1, seed=1)
     loss = exact.squared_error(x, target)
     error = (x.detach() - target).cpu().numpy()
@@ -192,7 +195,7 @@ def test_squared_error_is_its_definition(exact):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("n", [1, 200])
 def test_normalisation_is_its_definition(exact, n):
-    """Mean 0 and standard deviation 1, in the order of its sums; one number alone becomes 0."""
+    """Mean 0 and standard deviation 1; a single number gives 0."""
     x = numbers(exact, n, scale=5) + 100
     plain = x.cpu().numpy()
     distance = plain - total(plain[:, None])[0] / F(n)
@@ -205,7 +208,7 @@ def test_normalisation_is_its_definition(exact, n):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_adam_is_its_definition(exact):
-    """Clipped or not, with one skipped and one broken in between; the numbers are torch's but for rounding."""
+    """With or without clipping, a skipped and a broken step; torch's within rounding."""
     start, lr = numbers(exact, 130), torch.tensor(0.01, device=exact._backend.device)
     ours = ExactAdam(exact, [torch.nn.Parameter(start.clone())], lr, 2.0, 1e-6)
     torchs = FlatAdam([torch.nn.Parameter(start.clone())], lr, 2.0, 1e-6)
@@ -245,7 +248,7 @@ def squared_power(base, exponent):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_loss_of_a_gaussian_is_its_definition(exact):
-    """PPO's terms and gradients of one continuous action have the bits of the same steps in NumPy."""
+    """PPO's terms and gradients of one continuous action are bit-identical to NumPy."""
     space, n = ActionSpace((), n_types=1, low=(-1.0,), high=(1.0,)), 100
     head, values, actions, advantages = (
         numbers(exact, n, 1, *more, seed=k) for k, more in enumerate(((1,), (), (1,), ()))
@@ -280,7 +283,7 @@ def test_loss_of_a_gaussian_is_its_definition(exact):
 
 @pytest.mark.parametrize(("method", "spread"), [(None, 64**-0.5), ("xavier", (6 / 96) ** 0.5), ("orthogonal", None)])
 def test_initial_weights_follow_the_method(method, spread):
-    """Within their limits, and spread over them; orthonormal times the gain, whichever side is longer."""
+    """Within their limits, and spread over them; orthonormal times the gain."""
     layers = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 32), "policy_head": torch.nn.Linear(3, 8)})
     initialise(layers, method, [5])
     weight, head = layers["fc"].weight.detach().double(), layers["policy_head"].weight.detach().double()
@@ -310,14 +313,14 @@ RUNS = {
 
 
 def made(env, policy, folder, backend="host", *, exact=True, **trainer):
-    """Return a trainer of an exact run, or of one that is not."""
+    """Return a trainer of an exact run, or of another."""
     few = {"num_taggers": 1, "num_runners": 2} if env == "tag_continuous" else {}
     run, trainer = (env, {"episode_length": 9, **few}, {"shared": policy}), {"exact": exact, **trainer}
     return make_run(run, backend, trainer=trainer, wrapper={"exact": exact}, basedir=folder)
 
 
 def trained(name, backend, folder, n_iterations=3, **given):
-    """Return the hash of all bits of an exact run after some iterations."""
+    """Return the hash of an exact run's bits after some iterations."""
     run = made(*RUNS[name], folder, backend, **{"max_rows": 16, "n_step": 3, **given})
     run.train(n_iterations)
     group = run.groups["shared"]
@@ -345,11 +348,11 @@ SMALL = {
     "PPO, continuous": ("pendulum", {**PPO, "entropy_coeff": 0.01}, {}),
     "PPO, two choices": ("tag_continuous", PPO, {}),
 }
-"""Environments and policies whose gradients kernels find in one pass, and settings of the trainer."""
+"""Environments and policies with one-pass gradients, and trainer settings."""
 
 
 def taught(env, policy, folder, **trainer):
-    """Return all that an exact run goes on from after some iterations, and what learns."""
+    """Return an exact run's full state after some iterations, and the learner."""
     run = made(env, policy, folder, **trainer)
     run.train(3)
     return builders.everything(run), run.groups["shared"].algorithm._learning
@@ -357,7 +360,7 @@ def taught(env, policy, folder, **trainer):
 
 @pytest.fixture
 def in_blocks(monkeypatch):
-    """Let small networks be those of a GPU: fibres stand for its threads."""
+    """Make small networks a GPU's: fibres simulate its threads."""
     load = Exact._load
 
     def loaded(self, name, constants):
@@ -371,7 +374,7 @@ def in_blocks(monkeypatch):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_way_has_the_bits_of_steps_and_layers(name, tmp_path, request):
-    """A rollout in one launch, and gradients in one pass over the rows, by SIMD of a CPU and by blocks of a GPU."""
+    """One-launch rollouts and one-pass gradients, by CPU SIMD and by GPU blocks."""
     env, policy, trainer = SMALL[name]
     apart = {**policy, "model": {**policy["model"], "fused": False}}
     want, learning = taught(env, apart, tmp_path / "apart", **trainer, fused_rollout=False)
@@ -389,7 +392,7 @@ NETWORKS = [(3, 12, 9, 2), (21, 20, 5), (70, 33, 128, 1)]
 
 
 def outputs_and_gradients(sizes, activation, n_rows, exact):
-    """Return what a network with random weights puts out of some rows, and its gradients by these and the weights."""
+    """Return a random network's outputs, and gradients of inputs and weights."""
     torch.manual_seed(3)
     shapes = [shape for n_in, n_out in itertools.pairwise(sizes) for shape in ((n_out, n_in), (n_out,))]
     given = [torch.randn(n_rows, sizes[0]), *(torch.randn(shape) / 4 for shape in shapes)]
@@ -401,7 +404,7 @@ def outputs_and_gradients(sizes, activation, n_rows, exact):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("sizes", NETWORKS, ids=str)
 def test_small_networks_have_the_bits_of_their_layers(sizes, activation, monkeypatch, request):
-    """Forward and back in one pass over 150 rows, which are three parts, by SIMD of a CPU and by blocks of a GPU."""
+    """One pass over 150 rows in three parts, by CPU SIMD or GPU blocks."""
     with monkeypatch.context() as patch:
         patch.setattr(Exact, "packed", lambda self, weights: None)
         want = outputs_and_gradients(sizes, activation, 150, Exact(backends.get("host")))
@@ -415,7 +418,7 @@ def test_small_networks_have_the_bits_of_their_layers(sizes, activation, monkeyp
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
 @pytest.mark.skipif(cuda_c.gpu_compiler() is None, reason="found neither NVRTC nor nvcc")
 def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
-    """Two networks of 64-64, about the widest that fit into a block's shared memory, give machine code."""
+    """Two 64-64 networks, near the limit of a block's shared memory, compile."""
     asked, launch = [], Exact.launch_blocks
 
     def launched(self, source, constants, *words, **given):
@@ -431,7 +434,7 @@ def test_one_pass_compiles_for_the_gpu(architecture, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["A2C", "DDPG"])
 def test_update_is_that_of_torch(name, tmp_path):
-    """From the same state, an iteration gives the same moments of the gradient but for rounding."""
+    """From the same state an iteration gives equal gradient moments within rounding."""
     env, policy = RUNS[name]
     policy = {**policy, **({"updates_per_iteration": 1} if name == "DDPG" else {})}
     runs = [made(env, policy, tmp_path / str(exact), exact=exact) for exact in (True, False)]
@@ -449,7 +452,7 @@ def test_update_is_that_of_torch(name, tmp_path):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86")
 def test_runs_have_the_same_bits_for_every_instruction_set(tmp_path, monkeypatch):
-    """A build for the oldest x86 of 64 bits, which has neither FMA nor AVX, ends with the bits of one for this CPU."""
+    """A build without FMA and AVX gives this CPU's bits."""
     want = trained("PPO, continuous", "host", tmp_path / "here")
     monkeypatch.setattr(host, "TARGET", "-march=x86-64")
     assert trained("PPO, continuous", "host", tmp_path / "old") == want
@@ -481,7 +484,7 @@ def test_kernels_compile_for_the_gpu(name):
     assert cuda_c.compile_cubin(KERNELS / name, constants, "sm_90").read_bytes()[:4] == b"\x7fELF"
 
 
-# ------------------------------------------------------------------ what has no such kernels
+# ------------------------------------------------------------------ errors
 
 
 REFUSED = {
@@ -500,7 +503,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_has_no_exact_kernels_is_refused(what):
-    """By the key that asks for it."""
+    """The error names the requesting key."""
     change, key, got = REFUSED[what]
     config = builders.run_config({"shared": A2C}, trainer={"exact": True, **change.get("trainer", {})})
     config["policy"] = change.get("policy", config["policy"])

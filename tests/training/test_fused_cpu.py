@@ -1,4 +1,4 @@
-"""The kernels of a CPU alone: sizes that fill no tile or block, threads, weighted rows, and what they are not for."""
+"""CPU kernels: odd sizes, threads, weighted rows, and unsupported networks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_evaluation_passes_what_is_not_a_number():
 
 
 def gradient_of(batch, space, n_threads, **given):
-    """Return the gradient that a step leaves, found by so many threads."""
+    """Return the gradient that a step leaves, with a number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
@@ -76,7 +76,7 @@ def test_blocks_add_up_to_what_one_would(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["A2C", "PPO"])
 def test_environments_that_do_not_count_are_left_out(kind, monkeypatch):
-    """Weights of environments, as `neg_pos_env_ratio` gives them, lead to the weights of torch."""
+    """Environment weights, as of `neg_pos_env_ratio`, lead to torch's weights."""
     ends = []
     for reason in (None, "needs a C++ compiler"):
         monkeypatch.setattr(available, "why_no_cpp", lambda reason=reason: reason)
@@ -104,13 +104,13 @@ def test_environments_that_do_not_count_are_left_out(kind, monkeypatch):
     ids=str,
 )
 def test_other_networks_are_left_to_torch(network):
-    """What the kernels do not know, or must not do, is no network to them."""
+    """Unsupported or forbidden models are no networks to the kernels."""
     model = make_model(DISCRETE, **{"fc_dims": (8, 8), **network})
     assert not choose("acting", Facts(network=model.as_layers())).is_fast
 
 
 def test_bfloat16_and_other_models_are_left_to_torch(factory):
-    """So are products in bfloat16, models on a GPU, and classes that may go another way."""
+    """Also products in bfloat16, models on a GPU, and classes with another forward."""
     model = make_model(DISCRETE, fc_dims=(8, 8))
     facts = Facts(network=model.as_layers())
     assert choose("acting", facts).is_fast

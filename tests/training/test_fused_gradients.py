@@ -1,4 +1,4 @@
-"""Gradients that Triton's kernels find in one pass over the rows, against torch in float64."""
+"""Gradients of Triton's one-pass kernels, against torch in float64."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from warpdrive_min.training.paths.triton import sizes
 
 ENTROPY = 0.01
 OWN, MORE = 2, 3
-"""Features before and behind the columns in which agents that share a row mark themselves."""
+"""Features around the columns with the marks of agents that share a row."""
 WITHIN = 1e-5
 """Errors of six products of bfloat16; interpreted products are those of float32."""
 
 
 class Case(NamedTuple):
-    """Sizes of layers, precision and tolerance of the gradients; agents that share rows, and a minibatch of these."""
+    """Layer sizes, precision, tolerance; agents per row, and their minibatch."""
 
     sizes: tuple[int, ...]
     precision: str = "fp32"
@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 
 SIZES = [(4, 64, 64, 2), (21, 32, 64, 20), (21, 64, 64, 5), (40, 64, 64, 5), (6, 64, 32, 5), (4, 64, 64, 20)]
-"""Features, units and choices: each size of a block comes where Triton could choose another kind of product."""
+"""Features, units, choices: block sizes where Triton may use another product."""
 BOUNDS = {"fp32": WITHIN, "tf32": 2e-2, "bf16": 4e-2}
 CASES = [
     *(Case(sizes, n_agents=n, is_dealt=dealt) for dealt in (False, True)
@@ -106,7 +106,7 @@ def assert_close(got, want, within):
 
 
 def shared_rows(n_agents, *n_envs):
-    """Return what agents see, and the row of each."""
+    """Return the agents' observations, and each one's row."""
     rows = torch.randn(*n_envs, 1, OWN + n_agents + MORE, generator=torch.Generator().manual_seed(0))
     rows[..., OWN : OWN + n_agents] = 0
     each = rows.repeat(*[1 for _ in n_envs], n_agents, 1)
@@ -117,7 +117,7 @@ def shared_rows(n_agents, *n_envs):
 @pytest.mark.parametrize("has_one_trunk", [True, False])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_are_those_of_float64(case, has_one_trunk):
-    """Of rows that are an agent's own or that agents share, all in order or a minibatch, with the values on the way."""
+    """Own or shared rows, in order or as a minibatch, with intermediate values."""
     normal, sizes, given = normals(1), case.sizes, {"precision": case.precision}
     if case.n_agents:
         shape = 4, 3, case.n_agents
@@ -155,7 +155,7 @@ def test_outputs_are_those_of_the_row_of_each_agent(n_agents, precision, within,
 
 @pytest.mark.parametrize("has_one_trunk", [True, False])
 def test_networks_of_members_have_the_gradients_of_each_alone(has_one_trunk, monkeypatch):
-    """Each sees a minibatch of its own, by coefficients and a clip of its own, also where several programs share it."""
+    """Members have own minibatches, coefficients, clips, also over several programs."""
     n_members, n_rows, normal = 3, 200, normals(0)
     monkeypatch.setattr(sizes, "n_programs", lambda *given: 2)
     shape = (n_members * n_rows, 1, 1)

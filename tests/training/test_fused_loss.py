@@ -1,4 +1,4 @@
-"""The loss of A2C and PPO in one kernel, Triton's or exact: terms and gradients against `losses` in float64."""
+"""Loss of A2C and PPO in one kernel (Triton or exact), against float64 `losses`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ CLIP = 0.2
 
 @pytest.fixture(autouse=True)
 def _one_device(request):
-    """Arrays are a CPU's, whose kernels are interpreted, except in the test that is marked."""
+    """Use CPU arrays and interpreted kernels, except in the marked test."""
     if not request.node.get_closest_marker("gpu"):
         need_interpreter()
 
 
 def arrays(space, n_rollout=ROLLOUT, n_rows=ROWS, n_agents=N_AGENTS, *, masks=False, indices=False, seed=0):
-    """Return arguments of the loss whose ratios, and values, lie on both sides of what is clipped."""
+    """Return loss arguments whose ratios and values lie on both sides of the clip."""
     random = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -76,7 +76,7 @@ def arrays(space, n_rollout=ROLLOUT, n_rows=ROWS, n_agents=N_AGENTS, *, masks=Fa
 
 
 def allow(space, actions, mask):
-    """Return a mask that allows the chosen ones too, but nothing at all of the last type of every third row."""
+    """Return a mask with all chosen actions, but no last type in every third row."""
     starts = torch.tensor([0, *space.categories[:-1]]).cumsum(0)
     mask = mask.scatter(-1, actions + starts, True).int()
     mask[::3, :, -space.categories[-1] :] = 0
@@ -84,12 +84,12 @@ def allow(space, actions, mask):
 
 
 def chosen(given):
-    """Return which rows of the rollout a minibatch takes."""
+    """Return the rollout rows of a minibatch."""
     return slice(0, len(given["head"])) if given["indices"] is None else given["indices"].long()
 
 
 def log_probs(space, given):
-    """Return log-probabilities that the head of a minibatch gives its rows of the rollout; of others 0."""
+    """Return a head's log-probabilities at a minibatch's rollout rows, 0 elsewhere."""
     out, rows = (
         torch.zeros(given["actions"].shape[:2], dtype=given["head"].dtype, device=given["head"].device),
         chosen(given),
@@ -100,7 +100,7 @@ def log_probs(space, given):
 
 
 def in_torch(space, given, *, is_clipped, value_clip):
-    """Return loss and terms as the algorithms find them of terms that are whole tensors."""
+    """Return loss and terms as the algorithms compute them, from whole tensors."""
     rows = chosen(given)
     actions, masks, old, returns, old_values = (
         None if given[name] is None else given[name][rows]
@@ -132,7 +132,7 @@ def in_one(space, given, *, is_clipped, value_clip, clip_param=CLIP, is_root=Fal
 
 
 def in_order(space, given, *, is_clipped, value_clip):
-    """Return loss and terms of the exact kernels of the device."""
+    """Return loss and terms of the device's exact kernels."""
     exact = Exact(BACKENDS["pycuda" if given["head"].is_cuda else "host"])
     rows = Minibatch(**{name: given[name] for name in Minibatch._fields if name in given})
     rule = LossRule(given["vf_loss_coeff"], given["entropy_coeff"], CLIP, is_clipped, value_clip)
@@ -156,7 +156,7 @@ def double(given):
 
 
 def compare(space, given, *, evaluate=in_one, within=1e-6, rtol=5e-6, sums_within=None, **how):
-    """Hold the kernel against float64; returns what both are about. What is summed over rows has a bound of its own."""
+    """Compare the kernel with float64, with another bound for sums; return both."""
     got, want = differentiate(evaluate, space, given, **how), differentiate(in_torch, space, double(given), **how)
     assert len(got) == len(want)
     for index, (mine, theirs) in enumerate(zip(got, want, strict=True)):
@@ -195,7 +195,7 @@ def test_exact_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, nam
 @pytest.mark.parametrize(("name", "masks"), KINDS)
 @of_every_algorithm
 def test_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, name, masks, indices, monkeypatch):
-    """For every algorithm, head, mask and choice of rows; programs take several blocks, the last of them cut short."""
+    """Every algorithm, head, mask and row choice; several blocks, the last cut short."""
     space = SPACES[name]
     monkeypatch.setattr(fused, "MOST_ROWS", 32)
     monkeypatch.setattr(fused, "MOST_PROGRAMS", 2)
@@ -207,7 +207,7 @@ def test_loss_and_gradients_are_those_of_torch(is_clipped, value_clip, name, mas
 
 @pytest.mark.parametrize("name", SPACES)
 def test_advantages_may_be_what_values_are_short_of_returns_by(name):
-    """Without advantages they are returns less values, through which no gradient goes to the values."""
+    """Without advantages they are returns less values, without gradient to the values."""
     given = arrays(SPACES[name], indices=True) | {"advantages": None}
     given["indices"] = given["indices"].long()
     _, _, _, d_values, *_ = compare(SPACES[name], given, is_clipped=False, value_clip=None)
@@ -217,7 +217,7 @@ def test_advantages_may_be_what_values_are_short_of_returns_by(name):
 
 @pytest.mark.parametrize("name", SPACES)
 def test_columns_of_one_array_have_gradients_that_are(name):
-    """Heads and values that lie side by side are read where they are, and their gradients lie side by side too."""
+    """Adjacent heads and values are read in place, and their gradients are adjacent."""
     space = SPACES[name]
     given = arrays(space, indices=True)
     how = {"is_clipped": True, "value_clip": 0.2, "is_root": True}
@@ -235,7 +235,7 @@ def test_columns_of_one_array_have_gradients_that_are(name):
 @pytest.mark.parametrize("advantage", [-1.5, 0.0, 1.5])
 @pytest.mark.parametrize("ratio", [0.5, 0.75, 1.0, 1.25, 1.5])
 def test_edges_of_the_clip_are_those_of_torch(ratio, advantage):
-    """Ratios below, at, within and above the clip, with logits of 0 whose probabilities are powers of two."""
+    """Ratios below, at, within, above the clip; logits 0 give powers of two."""
     space = ActionSpace((4,), 1)
     given = {
         "head": torch.zeros(1, 1, 4),
@@ -271,7 +271,7 @@ def test_ties_of_clipped_values_are_those_of_torch(value):
 
 
 def test_kl_keeps_its_digits_near_zero():
-    """The kernel's r - 1 - log r of a ratio near 1 is half of the square, where float32 would have cancelled it."""
+    """Near 1, r - 1 - log r is half the square; plain float32 would cancel it."""
     space = ActionSpace((4,), 1)
     given = arrays(space, 1, 1, 1) | {"weights": None, "total": torch.tensor(1.0)}
     given |= {"head": torch.zeros(1, 1, 4), "log_probs": torch.full((1, 1), math.log(0.25) - 2.0**-10)}
@@ -294,7 +294,7 @@ def test_gradient_is_scaled_by_what_comes_from_above(upstream):
 
 @pytest.mark.parametrize("name", ["three types", "gaussian"])
 def test_gradient_of_a_root_is_returned_as_it_is(name):
-    """Of the loss itself, gradients are the same with and without the pass that scales them."""
+    """Gradients are the same with and without the scaling pass."""
     given, how = arrays(SPACES[name]), {"is_clipped": True, "value_clip": 0.2}
     plain = differentiate(in_one, SPACES[name], given, **how)
     root = differentiate(in_one, SPACES[name], given, **how, is_root=True)
@@ -304,7 +304,7 @@ def test_gradient_of_a_root_is_returned_as_it_is(name):
 
 
 def test_large_logits_stay_finite():
-    """Probabilities of 0 add nothing to the entropy; allowed choices may have smaller logits than forbidden ones."""
+    """Probability 0 adds no entropy; allowed logits may be below forbidden ones."""
     space = SPACES["five choices"]
     given = arrays(space, masks=True)
     given["head"] = given["head"] * 300
@@ -313,7 +313,7 @@ def test_large_logits_stay_finite():
 
 
 def test_broken_numbers_reach_the_gradient():
-    """A head, value or return that is NaN makes gradients NaN, by which the optimiser knows to take no step."""
+    """A NaN head, value or return gives NaN gradients."""
     space = SPACES["five choices"]
     for broken in ("head", "values", "returns", "log_probs"):
         given = arrays(space) | {"weights": None}
@@ -335,16 +335,16 @@ def test_a_gaussian_needs_its_scale():
 @pytest.mark.parametrize(("name", "masks"), KINDS)
 @pytest.mark.parametrize("is_clipped", [False, True], ids=["a2c", "ppo"])
 def test_kernel_on_a_gpu_is_that_of_torch_to_the_same_bits(is_clipped, name, masks):
-    """100,001 rows of two agents against float64, eagerly and twice from a CUDA graph, bit for bit."""
+    """100,001 rows: float64, eager and graph replays bit for bit."""
     space, how = SPACES[name], {"is_clipped": is_clipped, "value_clip": 0.2 if is_clipped else None}
     given = arrays(space, 120_000, 100_001, 2, masks=masks, indices=True)
     given = {key: None if each is None else each.cuda() for key, each in given.items()}
-    # A ratio that rounding puts on the other side of an edge has another gradient: none is that near.
+    # A ratio rounded over an edge would have another gradient; none is that near.
     ratio = (log_probs(space, double(given)) - given["log_probs"])[chosen(given)].exp()
     near = ((ratio - 1).abs() - CLIP).abs().amin(-1) < 1e-4
     given["weights"] *= ~near
     assert near.sum() < 1_000
-    # Densities far out have log-probabilities of some tens, whose last bits become those of the ratio.
+    # Far densities have log-probabilities of some tens; their last bits affect the ratio's.
     want = compare(space, given, rtol=5e-5, sums_within=1e-6 * 200_002 / given["total"].item(), **how)
     assert want[1][4] * given["total"] > 10_000, "many rows are clipped"
     first = differentiate(in_one, space, given, **how)

@@ -1,4 +1,4 @@
-"""A rollout that is played in one launch leaves to learn from what one does that is played step by step."""
+"""A rollout in one launch gives the learner the same data as single steps."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ ROLLOUTS = {
 
 
 def trainers(run, backend, **given):
-    """Return a trainer that plays in one launch, and one that plays step by step."""
+    """Return a one-launch trainer and a step-by-step one."""
     options = {"n_envs": 70, "n_steps": 13, "wrapper": {"exact": True}, **given}
     return [make_run(run, backend, trainer={"fused_rollout": fused}, **options) for fused in (True, False)]
 
 
 def assert_acted(group, within):
-    """Assert that the log-probabilities of a rollout are those of the network as it is."""
-    with torch.no_grad():  # nothing that autograd would keep for the capture of the update
+    """Assert that a rollout's log-probabilities are those of the current network."""
+    with torch.no_grad():  # nothing remains in autograd for the capture of the update
         head = group.acting.act(group.buffer.observations[:-1])
     want, _ = log_prob_and_entropy(group.arrays.space, head, group.buffer.actions)
     torch.testing.assert_close(group.buffer.log_probs, want, rtol=0, atol=within)
@@ -54,7 +54,7 @@ def assert_acted(group, within):
 @pytest.mark.parametrize("run", ROLLOUTS.values(), ids=list(ROLLOUTS))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rollout_at_once_is_that_of_single_steps(backend, run):
-    """Actions, what is seen, rewards, ends and sums over episodes are equal, log-probabilities but for rounding."""
+    """All arrays are equal; log-probabilities are within rounding."""
     one, other = trainers(run, backend)
     assert callable(one.rollout_at_once)
     before = weights(one)
@@ -80,7 +80,7 @@ def test_rollout_at_once_is_that_of_single_steps(backend, run):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_iterations_follow_what_they_have_learned(backend):
-    """Each rollout acts by the weights of the update before it, also where both are captured."""
+    """Each rollout uses the weights of the update before, in graphs too."""
     trainer = trainers(ROLLOUTS["PPO"], backend)[0]
     (group,) = trainer.groups.values()
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_iterations_follow_what_they_have_learned(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_training_in_tf32_acts_in_it(backend):
-    """Log-probabilities are those of the network within the rounding of TF32, of which a CPU has none."""
+    """Log-probabilities are within TF32's rounding; a CPU has no TF32."""
     run = ("cartpole", CLASSIC, {"shared": {**PPO, "model": DEEP}})
     trainer = make_run(run, backend, n_envs=70, n_steps=4, trainer={"fused_rollout": True, "precision": "tf32"})
     trainer.collect()
@@ -107,7 +107,7 @@ def test_training_in_tf32_acts_in_it(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
-    """From a checkpoint, and as single launches, it ends as one that nothing interrupts, which is a graph on a GPU."""
+    """A resumed run and single launches equal an uninterrupted run."""
     made = {"backend": backend, "n_envs": 4, "n_steps": 6}
     whole, first, second = (
         make_run("PPO", **made, trainer={"fused_rollout": True, "mode": mode}, basedir=tmp_path / folder, **settings)
@@ -130,12 +130,12 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     ],
 )
 def test_what_cannot_be_one_launch_says_why(run, backend, given, why):
-    """A run that must be played in one launch is refused with the reason, which another one keeps."""
+    """A run that requires one launch is refused; another one keeps the reason."""
     with pytest.raises(ConfigError, match=f"fused_rollout.*{why}"):
         make_run(run, backend, trainer={"fused_rollout": True}, **given)
 
 
 def test_runs_on_a_cpu_are_played_step_by_step_unless_told():
-    """So they come to the same on each of its backends."""
+    """So they give the same on each CPU backend."""
     assert "does not run on a GPU" in make_run("PPO", "host").rollout_at_once
     assert make_run("PPO", "host", trainer={"fused_rollout": False}).rollout_at_once == "trainer.fused_rollout is false"

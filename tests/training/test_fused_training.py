@@ -1,4 +1,4 @@
-"""Training through the fused kernels against training through torch's, and the small parts of the former."""
+"""Training through fused kernels against torch's, and its small parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POPULATIONS = {
 
 
 def trained(name, backend, folder, mode="eager", **model):
-    """Return the weights of one of `RUNS` or `POPULATIONS`, with two hidden layers, after two iterations."""
+    """Return weights of a two-layer run or population after two iterations."""
     run, table = POPULATIONS.get(name, ((RUNS | {"centralised critic": CENTRALISED}).get(name), None))
     env, config, policies = ("cartpole", CLASSIC, {"shared": run}) if isinstance(run, dict) else run
     layers = {"fc_dims": [8, 8], "activation": "tanh", **model}
@@ -60,13 +60,13 @@ BY_CPU += [("PPO", {"shared": False, "activation": "relu"}), ("PPO, continuous",
 ON_GPU = [*ALGORITHMS[:3], ("PPO, normalised members", {}), ("PPO, members of several agents", {})]
 """The others are nightly on a GPU: each compiles for seconds."""
 IN_ONE_PASS = {"A2C", "PPO", "two policies", *POPULATIONS} - {"PPO, continuous members"}
-"""Small networks of discrete actions, which write no output on the way to the gradients."""
+"""Small networks of discrete actions, with no stored outputs before gradients."""
 GATHERED = {"PPO, normalised members", "PPO, continuous members"}
 """Populations whose rows are gathered by a kernel."""
 
 
 def interpreted(monkeypatch):
-    """Let Triton's interpreter pass for a GPU; returns lists that grow with each pass and with each gathering."""
+    """Make Triton's interpreter pass for a GPU; return lists of its calls."""
     passes, taken, find = [], [], learning.Learning.find
     monkeypatch.setattr(
         learning.Learning, "find", lambda self, *rows, **given: (passes.append(1), find(self, *rows, **given))
@@ -88,7 +88,7 @@ def interpreted(monkeypatch):
     ],
 )
 def test_training_by_kernels_is_that_of_torch(way, name, model, tmp_path, monkeypatch):
-    """Every algorithm, kind of action, network and population ends with the weights of torch, but for rounding."""
+    """Each algorithm, action, network and population has torch's weights."""
     backend, mode = ("pycuda", "graph") if way == "GPU" else ("host", "eager")
     want = trained(name, backend, tmp_path / "torch", mode, fused=False, **model)
     if way == "Triton":
@@ -111,13 +111,13 @@ def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):
 
 
 def test_kernels_that_must_be_need_a_gpu(tmp_path):
-    """``fused: true`` is an error on a CPU that says what to do."""
+    """``fused: true`` on a CPU raises with a remedy."""
     with refused("run config policy.shared.model.fused", f"cpu; missing: {available.missing() or 'none'}"):
         trained("A2C", "host", tmp_path, fused=True)
 
 
 def test_what_is_missing_is_named(monkeypatch):
-    """Without a C compiler Triton cannot launch: nothing is fused, and who asks is told."""
+    """Without a C compiler Triton cannot launch: nothing is fused, queries say it."""
     monkeypatch.setenv("CC", "no-such-compiler")
     available.missing.cache_clear()
     available.why_no_triton.cache_clear()
@@ -132,7 +132,7 @@ def test_what_is_missing_is_named(monkeypatch):
 
 @pytest.mark.gpu
 def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
-    """``fused: true`` trains where there is a kernel, and is an error with the reason where there is none."""
+    """``fused: true`` trains with a kernel, and raises with the reason without one."""
     trained("A2C", "pycuda", tmp_path / "fits", fused=True)
     with pytest.raises(ConfigError, match=r"model\.fused: the activation must be relu or tanh"):
         trained("A2C", "pycuda", tmp_path / "does not", fused=True, activation="gelu")
@@ -141,7 +141,7 @@ def test_kernels_that_must_be_are_or_say_why_not(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 @pytest.mark.parametrize("shape", [(50,), (50, 1), (50, 3), (50, 2, 5), (50, 200)])
 def test_take_gathers_rows(shape, dtype):
-    """Rows of any width, in any order, more than once, and fewer than fill a block."""
+    """Rows of any width, in any order, repeated, and fewer than a block."""
     array = torch.arange(torch.Size(shape).numel(), dtype=dtype, device=DEVICE).view(shape)
     for indices in (torch.tensor([49, 0, 7, 7], device=DEVICE), torch.arange(49, -1, -1, device=DEVICE).int()):
         assert torch.equal(take(array, indices), array[indices.long()])
@@ -150,7 +150,7 @@ def test_take_gathers_rows(shape, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (71,), (3, 4)])
 def test_rows_of_agents_are_picked_and_placed(shape, dtype):
-    """As torch does it, also where rows of the agents are a part of longer ones; what does not fit says so."""
+    """As in torch, also for agents' rows within longer ones; misfits raise."""
     n_envs, agents = 37, torch.tensor([6, 0, 3], device=DEVICE)
     whole = torch.arange(n_envs * 8 * math.prod(shape), device=DEVICE).view(n_envs, 8, *shape).to(dtype)
     some = torch.zeros(n_envs, 3, *shape, dtype=dtype, device=DEVICE)
@@ -169,7 +169,7 @@ def test_rows_of_agents_are_picked_and_placed(shape, dtype):
 
 
 def test_columns_are_joined_where_they_lie_and_copied_elsewhere():
-    """Gradients of a head and values of one array come back as it is; of others they are put side by side."""
+    """Gradients of adjacent head and values return in place; others are joined."""
     outputs = torch.randn(4, 3, 6, requires_grad=True)
     head, values = columns.split(outputs)
     assert torch.equal(columns.joined(head, values), outputs)

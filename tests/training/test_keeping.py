@@ -1,4 +1,4 @@
-"""Learning that goes back from the forward passes of acting comes to what a pass of its own comes to."""
+"""Gradients through the acting passes equal those of separate passes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RULES = {
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch):
-    """Let Triton's interpreter pass for a GPU where there is none, in small tiles; few rows are summed in parts."""
+    """Use Triton's interpreter without a GPU, small tiles, and few rows in parts."""
     monkeypatch.setattr(wide, "LEAST_TILES", 0)
     if ON_DEVICE:
         return
@@ -56,13 +56,13 @@ def interpreted(monkeypatch):
 
 
 def trainer_of(run, backend, *, keeps=None, **given):
-    """Return a trainer that keeps the passes of its rollouts or not."""
+    """Return a trainer that keeps its rollouts' passes or not."""
     trainer = {"kept_passes": keeps, "fused_rollout": False, "precision": "tf32"}
     return make_run(run, backend, trainer={**trainer, **given.pop("trainer", {})}, **given)
 
 
 def noting(trunk, under, seen, inputs, *heads):
-    """Evaluate, and note what was shown where gradients are asked for."""
+    """Evaluate, and note the inputs that require gradients."""
     if torch.is_grad_enabled():
         seen.append(type(inputs))
     return under(trunk, inputs, *heads)
@@ -79,7 +79,7 @@ ON_NUMBA = [("A2C", 16, "tf32"), ("two policies", None, "fp32")]
     runs_here(*FORMS, backends=BACKENDS, on_numba=ON_NUMBA, nightly=SLOW),
 )
 def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precision, monkeypatch):
-    """Heads and losses of all kinds, whole and in parts that begin within steps, agree but for rounding."""
+    """Heads and losses of all kinds, at once or in parts, within rounding."""
     keeps = None if rule == "two policies" else True
     settings = {"max_rows": max_rows, "precision": precision}
     settings |= {"neg_pos_env_ratio": 1.0} if rule == "some environments" else {}
@@ -104,7 +104,7 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
-    """From a checkpoint it ends as one that nothing interrupts."""
+    """A resumed run equals an uninterrupted one."""
     whole, first, second = (
         trainer_of(RULES["A2C"], backend, keeps=True, basedir=tmp_path / folder, **settings)
         for folder, settings in (("whole", {}), ("parts", {}), ("parts", {"seed": 99}))
@@ -134,7 +134,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     ],
 )
 def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
-    """A run that must keep them is refused with the reason; another one makes passes of its own."""
+    """A run that requires them is refused with the reason; others recompute."""
     run = ("tag_continuous", TAG, policies)
     assert why in trainer_of(run, HERE, trainer=trainer).keeping["shared"]
     with pytest.raises(ConfigError, match=f"trainer.kept_passes: .*'shared' cannot be kept: .*{why}"):
@@ -143,7 +143,7 @@ def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
 
 @pytest.mark.gpu
 def test_passes_that_would_fill_the_memory_are_not_kept(monkeypatch):
-    """Half of the memory is the limit unless they are asked for."""
+    """The limit is half of the memory, unless the config requires them."""
     monkeypatch.setattr(kept, "MOST_MEMORY", 1e-9)
     assert "trainer.kept_passes is null" in trainer_of(RULES["A2C"], "pycuda").keeping["shared"]
     assert trainer_of(RULES["A2C"], "pycuda", keeps=True).keeping["shared"] == ""

@@ -1,4 +1,4 @@
-"""Lightning's trainer around ours: the same learning, its checkpoints, its callbacks, and what it is refused."""
+"""Lightning's trainer around ours: learning, checkpoints, callbacks, refused uses."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ RETURN = "shared/mean_episodic_return"
 EPOCH = 4
 """Iterations of an epoch."""
 N_ITERATIONS = 10
-"""Of a run config: two epochs and a half."""
+"""Iterations of a run config: two epochs and a half."""
 
 
 @pytest.fixture
 def start(tmp_path):
-    """A maker of runs that start alike, each with a folder of its own: CartPole by PPO unless said otherwise."""
+    """Factory of equal runs, each with a folder; CartPole by PPO by default."""
     made = []
 
     def make(name="PPO", env_backend="host", n_envs=4, **settings):
@@ -54,7 +54,7 @@ def start(tmp_path):
 
 
 def fit(module, *callbacks, ckpt_path=None, **options):
-    """Train with a quiet trainer of Lightning's, and return it; to the end of the run config unless told otherwise."""
+    """Train with a quiet Lightning trainer, by default to the config's end; return it."""
     quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
     trainer = pl.Trainer(
@@ -74,7 +74,7 @@ def rows(run):
 
 @pytest.mark.parametrize(("name", "env_backend"), [("PPO", "cpu"), ("A2C", "host"), ("DDPG", "host")])
 def test_module_learns_what_our_trainer_learns(name, env_backend, start):
-    """After two epochs weights, moments, environments and counters are the same to the bit."""
+    """After two epochs weights, moments, environments, counters are bit-identical."""
     ours, theirs = start(name, env_backend), start(name, env_backend)
     before = weights(ours)
     ours.train(2 * EPOCH)
@@ -91,12 +91,12 @@ ENDS = {
     "return that is high enough": ({}, {"stopping_threshold": 1.0}, EPOCH),
     "return that gets no better": ({}, {"min_delta": 1000, "patience": 1}, 2 * EPOCH),
 }
-"""Settings of the run config, options of early stopping, and the iterations that are trained."""
+"""Run config settings, early-stopping options, and the trained iterations."""
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_training_ends(end, start):
-    """As the run config says, whatever the limits of Lightning's trainer, or as its callbacks do, after an epoch."""
+    """The run config ends it whatever Lightning's limits; callbacks do after an epoch."""
     settings, early, n_iterations = ENDS[end]
     run = start(**settings)
     callbacks = [EarlyStopping(RETURN, mode="max", **early)] if early else []
@@ -111,13 +111,13 @@ def test_training_ends(end, start):
 
 
 def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
-    """What callbacks see are the rows that the run writes, and each is one copy from the device."""
+    """Callbacks receive the rows of the run, each by one copy from the device."""
     fetched, seen = [], []
     fetch = metrics_module.fetch
     monkeypatch.setattr(metrics_module, "fetch", lambda metrics: fetched.append(metrics) or fetch(metrics))
 
     class Seen(EarlyStopping):
-        """Looks where callbacks that monitor a metric do."""
+        """Callback that reads where metric monitors do."""
 
         def on_train_epoch_end(self, trainer, pl_module):
             seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
@@ -135,21 +135,21 @@ def test_metrics_are_logged_once_an_epoch(start, monkeypatch):
 # ------------------------------------------------------------------ checkpoints
 
 
-@pytest.mark.filterwarnings(  # both are what a run that goes on wants
+@pytest.mark.filterwarnings(  # a resumed run needs both
     "ignore:Using ModelCheckpoint with manual optimization:UserWarning",
     "ignore:Checkpoint directory .* exists and is not empty:UserWarning",
 )
 @pytest.mark.parametrize(("step", "when"), [(4, {"every_n_epochs": 1}), (3, {"every_n_train_steps": 3})])
 @pytest.mark.parametrize("name", ["PPO", "DDPG"])
 def test_checkpoint_resumes_to_the_bit(name, step, when, start, tmp_path):
-    """From the end of an epoch or from within one a run goes on as if it had never stopped, rows included."""
+    """A run resumes at or within an epoch as if uninterrupted, rows included."""
     straight, resumed = start(name), start(name)
     keep_all = {"dirpath": tmp_path, "filename": "{step}", "save_top_k": -1, **when}
     fit(lightning.WarpDriveModule(straight), ModelCheckpoint(**keep_all))
     before, found = everything(resumed), []
 
     class Look(Callback):
-        """Looks at the run when it goes on."""
+        """Callback that inspects the run on resumption."""
 
         def on_train_start(self, trainer, pl_module):
             found.append((pl_module.run.iteration, differences(everything(pl_module.run), before)))
@@ -165,7 +165,7 @@ def test_checkpoint_resumes_to_the_bit(name, step, when, start, tmp_path):
 
 
 def test_best_checkpoint_is_that_of_the_best_return(start, tmp_path):
-    """ModelCheckpoint finds the metric at the end of each epoch, and its file is plain data that holds that run."""
+    """ModelCheckpoint finds the metric at each epoch's end; its file is plain data."""
     run, other = start(), start()
     saves = ModelCheckpoint(tmp_path / "saved", monitor=RETURN, mode="max", filename="{step}")
     fit(lightning.WarpDriveModule(run), saves)
@@ -179,7 +179,7 @@ def test_best_checkpoint_is_that_of_the_best_return(start, tmp_path):
 
 
 def test_checkpoint_of_something_else_is_refused(start):
-    """Without a run, of another schema, or of another number of environments; the run stays as it was."""
+    """No run, another schema or number of environments; the run stays unchanged."""
     run = start()
     before, own = everything(run), lightning.pack(run)
     for found, match in (
@@ -194,7 +194,7 @@ def test_checkpoint_of_something_else_is_refused(start):
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
 def test_page_runs(tmp_path, monkeypatch, capsys):
-    """The examples of the page run: the first stops early, and the second goes on from its best checkpoint."""
+    """The page's examples run: one stops early, one resumes from its best checkpoint."""
     monkeypatch.chdir(tmp_path)
     page: dict[str, object] = {}
     iterations = [0]
@@ -212,13 +212,13 @@ def test_page_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_other_precision_is_refused(start):
-    """Lightning would change the numbers behind the run config's back."""
+    """Lightning would override the run config's precision."""
     with pytest.raises(ConfigError, match=r"must be '32-true' \(got 'bf16-mixed'\); leave it out"):
         fit(lightning.WarpDriveModule(start()), precision="bf16-mixed")
 
 
 def test_several_processes_are_refused(start):
-    """A run that shares its updates with other processes has no place in one trainer of Lightning's."""
+    """A run that shares updates with other processes cannot use one Lightning trainer."""
     run = start()
     run.world = World(rank=0, size=2)
     with pytest.raises(ConfigError, match=r"must train in one process \(got 2\)"):
@@ -226,7 +226,7 @@ def test_several_processes_are_refused(start):
 
 
 def test_another_gpu_is_refused(start, monkeypatch):
-    """Lightning would make its GPU the current one, and the run's kernels would be launched there."""
+    """Lightning would select its GPU, and the run's kernels would be launched there."""
     run = start()
     monkeypatch.setattr(run.wrapper.cuda_data_manager, "device", torch.device("cuda", 1))
     module = lightning.WarpDriveModule(run)
@@ -248,7 +248,7 @@ def test_missing_package_is_an_error_that_names_the_install_line(monkeypatch):
 
 
 def test_package_is_that_of_the_program(monkeypatch):
-    """A program that has imported Lightning by its old name gets classes that go with it."""
+    """A program that imported Lightning's old package gets matching classes."""
     old = ModuleType("pytorch_lightning")
     monkeypatch.setitem(sys.modules, old.__name__, old)
     assert lightning.package() is pl

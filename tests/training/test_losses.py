@@ -1,4 +1,4 @@
-"""Losses at their edges and without numbers; `test_actor_critic` holds updates against torch's distributions."""
+"""Losses at their edges and without data; see also `test_actor_critic`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEADING = (4, 3, 2)
 
 
 def double(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Return float64 normals that gradients are asked of."""
+    """Return float64 normals that require gradients."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
 
@@ -31,7 +31,7 @@ def double(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_allowed_choice_is_certain(dtype):
-    """Its log-probability and the entropy are exactly 0, with gradients of 0, whatever the logits are."""
+    """Its log-probability and entropy are exactly 0, as are gradients, for any logits."""
     head = torch.tensor([[30.0, -80, 5]], dtype=dtype, requires_grad=True)
     mask = torch.tensor([[0, 1, 0]], dtype=torch.int32)
     both = losses.log_prob_and_entropy(ActionSpace((3,), 1), head, torch.tensor([[1]], dtype=torch.int32), mask)
@@ -42,7 +42,7 @@ def test_one_allowed_choice_is_certain(dtype):
 
 
 def test_log_prob_and_entropy_are_the_samplers():
-    """What the loss says of unchanged logits is what the sampler said when it drew, masks and a shut type included."""
+    """For unchanged logits loss and sampler agree, with masks and a closed type."""
     n_envs, n_agents = 40, 3
     data, functions = managers("cpu", n_agents, n_envs)
     push(data, "sampled_actions", np.zeros((n_envs, n_agents, 2), np.int32))
@@ -85,7 +85,7 @@ def test_normalise_of_chosen_environments_is_that_of_them_alone(per_row):
 @pytest.mark.parametrize("weights", [None, torch.ones(1, 1, 1)])
 @pytest.mark.parametrize("per_row", [False, True])
 def test_normalise_of_one_row_is_zero(per_row, weights):
-    """One value has no spread: it becomes 0, where WarpDrive's is NaN; so do equal values."""
+    """One value, or equal ones, give 0, where WarpDrive gives NaN."""
     x = torch.full((1, 1, 1), 5.0)
     assert losses.normalise(x, weights, per_row=per_row).tolist() == [[[0.0]]]
     assert (losses.normalise(torch.full((3, 2, 1), 7.0), weights, per_row=per_row) == 0).all()
@@ -94,7 +94,7 @@ def test_normalise_of_one_row_is_zero(per_row, weights):
 @pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 0, 1])[:, None]])
 @pytest.mark.parametrize("per_row", [False, True])
 def test_gradients_of_normalised_values(per_row, weights):
-    """They are those of finite differences, as DDPG's normalised values need; one row alone has gradient 0."""
+    """They equal finite differences, as DDPG needs; one row has gradient 0."""
     assert torch.autograd.gradcheck(lambda x: losses.normalise(x, weights, per_row=per_row), double(2, 3, 2))
     one = torch.tensor([[[3.0]]], requires_grad=True)
     gradient = torch.autograd.grad(losses.normalise(one, per_row=per_row).sum(), one)[0]
@@ -102,7 +102,7 @@ def test_gradients_of_normalised_values(per_row, weights):
 
 
 def test_explained_variance_by_hand():
-    """1 for the returns themselves up to a constant, 0 for a constant, and never below -1."""
+    """1 for the returns plus a constant, 0 for a constant, at least -1."""
     returns = torch.tensor([[1.0], [2.0], [4.0]])
     assert losses.explained_variance(returns + 3, returns).item() == pytest.approx(1)
     assert losses.explained_variance(torch.ones(3, 1), returns).item() == pytest.approx(0)
@@ -118,7 +118,7 @@ def test_explained_variance_by_hand():
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_warpdrive_returns_follow_the_rule(n):
-    """For every length of a window, the rule written out row by row; a done flag of 2 is an end like 1."""
+    """The rule row by row, for every window length; a flag of 2 is an end."""
     n_steps, gamma = 5, 0.8
     rewards, next_q = double(n_steps, 3, 2).detach(), double(n_steps - 1, 3, 2, seed=1).detach()
     dones = torch.tensor([[0, 0, 0], [0, 2, 0], [0, 0, 1], [1, 0, 0], [0, 0, 2]])
@@ -141,7 +141,7 @@ def test_warpdrive_returns_follow_the_rule(n):
 
 
 def test_losses_never_look_at_their_numbers():
-    """Nothing is read on the host, so a CUDA graph can capture them: they run on tensors without any numbers."""
+    """No host reads, so CUDA graphs can capture them: tensors have no data here."""
 
     def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")

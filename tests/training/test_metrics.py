@@ -54,7 +54,7 @@ def test_fetch_reads_numbers_of_every_dtype():
 
 
 def test_row_names_policy_and_metric():
-    """A row is flat: what concerns the run first, then each policy's metrics under its name."""
+    """A row is flat: run metrics first, then each policy's under its name."""
     got = make_row(12, 34_000, 1.5, {"tagger": {"loss": 0.5}, "runner": {"loss": 2.0}}, steps_per_s=1e6)
     want = {"iteration": 12, "env_steps": 34_000, "seconds": 1.5, "steps_per_s": 1e6, "tagger/loss": 0.5}
     assert list(got.items()) == list({**want, "runner/loss": 2.0}.items())
@@ -73,7 +73,7 @@ def test_check_finite_names_policy_metric_and_step(value):
 
 @pytest.mark.parametrize("name", [GRADIENT_NORM, f"{GRADIENT_NORM}_actor"])
 def test_check_finite_stops_exploding_gradients(name):
-    """A gradient longer than the limit stops training; one at the limit does not, nor another number beyond it."""
+    """Only a gradient above the limit stops training; other numbers have none."""
     check_finite("tagger", {name: MAX_GRADIENT_NORM, "loss": -1e30}, 1, 2)
     with pytest.raises(TrainingError, match=rf"policy 'tagger': {name} must be at most 1e\+08 \(got 2e\+08 at"):
         check_finite("tagger", {name: 2 * MAX_GRADIENT_NORM}, 1, 2)
@@ -83,7 +83,7 @@ def test_check_finite_stops_exploding_gradients(name):
 
 
 def test_json_lines_writes_whole_rows(tmp_path):
-    """Each row is on the disk when `write` returns; what is not finite is null."""
+    """Each row is on disk when `write` returns; non-finite values are null."""
     path = tmp_path / "metrics.jsonl"
     sink = JsonLines(path)
     sink.write(row(1))
@@ -97,7 +97,7 @@ def test_json_lines_writes_whole_rows(tmp_path):
 
 
 def test_csv_grows_columns(tmp_path):
-    """A new name adds a column; rows without it have an empty cell, before and after."""
+    """A new name adds a column; rows without it have an empty cell."""
     path = tmp_path / "metrics.csv"
     sink = Csv(path)
     sink.write(row(1))
@@ -117,7 +117,7 @@ def test_csv_grows_columns(tmp_path):
 
 @pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@a", "\t=a", "\r=a", "a\nb", "a\x1b[2Jb"])
 def test_csv_has_no_formulas(tmp_path, name):
-    """A spreadsheet takes a name for text, also after the run went on; numbers stay numbers."""
+    """Spreadsheets read a name as text, also after a resume; numbers stay numbers."""
     for iteration in (1, 2):
         sink = Csv(tmp_path / "metrics.csv", iteration - 1)
         sink.write({"iteration": iteration, name: -1.5})
@@ -130,7 +130,7 @@ def test_csv_has_no_formulas(tmp_path, name):
 
 @pytest.mark.parametrize(("sink", "name"), FILES)
 def test_file_resumes_at_a_checkpoint(tmp_path, sink, name):
-    """Later rows and a cut last one go, even if what is left of it looks whole; the columns go on to grow."""
+    """Later rows and a cut last one are removed; columns still grow."""
     path = tmp_path / name
     first = sink(path)
     for iteration in range(5):
@@ -159,7 +159,7 @@ def test_file_resumes_at_a_checkpoint(tmp_path, sink, name):
     ],
 )
 def test_file_refuses_what_is_no_row(tmp_path, sink, name, text):
-    """A broken line that is not the cut last one is an error with file and number, and the file stays as it was."""
+    """A broken line before the last is an error with file and number."""
     path = tmp_path / name
     first = "loss,iteration" if sink is Csv else json.dumps(row(0))
     path.write_text(f"{first}\n{text}\n{json.dumps(row(2))}\n")
@@ -171,7 +171,7 @@ def test_file_refuses_what_is_no_row(tmp_path, sink, name, text):
 
 @pytest.mark.parametrize("sink", [JsonLines, Csv])
 def test_file_is_of_one_run(tmp_path, sink):
-    """A new run does not write into the rows of another; going back behind all of them empties the file."""
+    """A new run adds no rows to another's file."""
     path = tmp_path / "metrics"
     first = sink(path)
     first.write(row(0))
@@ -186,7 +186,7 @@ def test_file_is_of_one_run(tmp_path, sink):
 
 @pytest.mark.parametrize("sink", [JsonLines, Csv])
 def test_file_may_start_at_a_checkpoint(tmp_path, sink):
-    """A run that resumes with a sink that it did not have before starts its file."""
+    """A resumed run with a new sink starts its file."""
     opened = sink(tmp_path / "metrics", resume_iteration=7)
     opened.write(row(8))
     opened.close()
@@ -215,7 +215,7 @@ def test_tensorboard_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
 
 
 def test_tensorboard_shows_each_iteration_once(tmp_path):
-    """What TensorBoard shows of a resumed run has every iteration once, with the resumed run's numbers."""
+    """TensorBoard has every iteration of a resumed run once, with its numbers."""
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     first = TensorBoard(tmp_path, CONFIG)
     for iteration in range(4):
@@ -234,7 +234,7 @@ def test_tensorboard_shows_each_iteration_once(tmp_path):
 
 
 class FakeRun:
-    """What `wandb.init` returns, and what was done with it."""
+    """Fake of `wandb.init`'s result that records its calls."""
 
     def __init__(self, **options) -> None:
         self.options, self.id = options, options["id"] or "abc123"
@@ -248,7 +248,7 @@ class FakeRun:
 
 
 def test_weights_and_biases_continues_its_run(tmp_path, monkeypatch):
-    """Rows are steps of a run with the config and the name, and a resumed run goes on under the same id."""
+    """Rows are steps of a named run; a resumed run keeps its id."""
     runs: list[FakeRun] = []
 
     def init(**options) -> FakeRun:
@@ -276,7 +276,7 @@ def test_weights_and_biases_continues_its_run(tmp_path, monkeypatch):
     ],
 )
 def test_missing_package_names_the_install_line(tmp_path, monkeypatch, sink, module, install):
-    """A sink without its package is an error that says how to install it, and nothing is written."""
+    """A sink without its package raises with install instructions; nothing is written."""
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=f"metrics: needs the package {install}"):
         open_sinks(["jsonl", sink], tmp_path / "run", "run", CONFIG)
@@ -284,7 +284,7 @@ def test_missing_package_names_the_install_line(tmp_path, monkeypatch, sink, mod
 
 
 def test_refused_sink_leaves_the_rows_of_the_others(tmp_path, monkeypatch):
-    """Where one sink of a resumed run is refused, no other one has dropped its later rows."""
+    """If one sink is refused, the others keep their later rows."""
     sink = JsonLines(tmp_path / "metrics.jsonl")
     for iteration in range(4):
         sink.write(row(iteration))
@@ -299,7 +299,7 @@ def test_refused_sink_leaves_the_rows_of_the_others(tmp_path, monkeypatch):
 
 
 def test_open_sinks_opens_what_is_named(tmp_path):
-    """Each name gives its sink in the folder, which is made; all of them take the same row."""
+    """Each name opens its sink in a new folder; all accept the same row."""
     folder = tmp_path / "a" / "run"
     sinks = open_sinks(["csv", "jsonl"], folder, "run", CONFIG)
     assert [type(sink) for sink in sinks] == [Csv, JsonLines]
@@ -322,7 +322,7 @@ def test_open_sinks_refuses_an_unknown_name(tmp_path):
 
 
 def test_recent_returns_take_rows_until_every_environment_had_an_episode():
-    """By hand: rows of 50 steps; for 100 the latest two count, for 101 three, weighed by their episodes."""
+    """By hand, rows of 50 steps: two for 100, three for 101, weighted."""
     rows = [
         {"env_steps": 50, "p/episodes": 1.0, "p/mean_episodic_return": 90.0},
         {"env_steps": 100, "p/episodes": 0.0, "p/mean_episodic_return": float("nan")},
@@ -344,7 +344,7 @@ def test_recent_returns_take_rows_until_every_environment_had_an_episode():
 
 @pytest.mark.parametrize("kind", [JsonLines, Csv])
 def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
-    """The error names the file; where the disk took a part of the row, that part goes."""
+    """The error names the file; a partial row is removed."""
     path = tmp_path / "metrics"
     sink = kind(path)
     row = {"iteration": 1, "loss": 0.5}

@@ -25,14 +25,14 @@ from warpdrive_min.training.models.parts import ModelFactory
 
 
 class Own(Bare):
-    """A user's model that knows a shorter way to act."""
+    """User's model with a shorter ``act``."""
 
     def act(self, observations):
         return self.layer(observations)[..., :-1] + 1
 
 
 def test_known_models_are_there():
-    """The three of WarpDrive have their names; another one is refused with the list of them."""
+    """WarpDrive's three have their names; another is refused with the list."""
     assert ModelFactory.create("fully_connected") is FullyConnected
     assert ModelFactory.create("fully_connected_actor") is FullyConnectedActor
     assert ModelFactory.create("fully_connected_action_value_critic") is FullyConnectedActionValueCritic
@@ -86,7 +86,7 @@ def test_model_is_added_by_the_name_of_a_module(factory):
     ],
 )
 def test_model_that_is_not_there_is_refused(factory, path, name, match):
-    """The error says what was looked for, when the model is added."""
+    """The error at registration names the missing model."""
     with pytest.raises(ConfigError, match=match):
         factory.add("mine", path, name)
     with pytest.raises(ConfigError, match="unknown model"):
@@ -95,7 +95,7 @@ def test_model_that_is_not_there_is_refused(factory, path, name, match):
 
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 def test_bare_model_gets_the_rest(factory, space):
-    """A module with ``forward`` alone acts and values by it, and has a log_std for a box."""
+    """A module with only ``forward`` acts, has values, and log_std for a box."""
     factory.add("bare", Bare)
     model = create_actor_critic(N_FEATURES, space, config(type="bare", log_std_init=-1.0)).eval()
     assert isinstance(model, ActorCritic)
@@ -107,7 +107,7 @@ def test_bare_model_gets_the_rest(factory, space):
 
 
 def test_own_way_to_act_goes_first(factory):
-    """What a module has is not replaced."""
+    """Existing methods are not replaced."""
     factory.add("own", Own)
     model, seen = create_actor_critic(N_FEATURES, DISCRETE, config(type="own")).eval(), observations()
     assert_close(model.act(seen), model.module.act(seen))
@@ -115,7 +115,7 @@ def test_own_way_to_act_goes_first(factory):
 
 
 def test_trying_a_model_leaves_no_trace(factory):
-    """Neither running statistics nor random numbers nor the mode change when its shapes are checked."""
+    """The shape check changes no statistics, random numbers or mode."""
     factory.add("bare", Bare)
     space = ActionSpace((2,), 1)
     torch.manual_seed(3)
@@ -129,7 +129,7 @@ def test_trying_a_model_leaves_no_trace(factory):
 
 
 def wrong(outputs):
-    """Return a class of models whose outputs are those of a function of the observations."""
+    """Return a model class whose outputs are a function of the observations."""
 
     class Wrong(nn.Module):
         def __init__(self, n_features, space, config):
@@ -160,7 +160,7 @@ def test_model_of_the_wrong_shape_is_refused(factory, outputs, match):
 
 
 def test_actor_and_critic_are_built_and_tried(factory):
-    """DDPG's two models come by name; one that cannot act, or whose shape is wrong, is refused."""
+    """DDPG's two models come by name; an unusable one is refused."""
     actor = create_actor(N_FEATURES, BOX, config(type="fully_connected_actor"))
     critic = create_critic(N_FEATURES, BOX, config(type="fully_connected_action_value_critic"))
     seen = observations()

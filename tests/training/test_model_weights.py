@@ -24,7 +24,7 @@ from warpdrive_min.training.models.fully_connected import (
 
 
 def warpdrive_weights(space: ActionSpace = DISCRETE) -> dict[str, torch.Tensor]:
-    """Return random weights with WarpDrive's names, 5 -> 8 -> 6 and a head for each type."""
+    """Return random weights with WarpDrive's names, 5 -> 8 -> 6, and a head per type."""
     layers = {"fc.0.0": (8, N_FEATURES), "fc.1.0": (6, 8)}
     heads = enumerate(space.categories)
     layers |= {"policy_head": (2, 6)} if space.is_continuous else {f"policy_head.{j}": (n, 6) for j, n in heads}
@@ -41,7 +41,7 @@ def layer(weights: dict[str, torch.Tensor], name: str, inputs: torch.Tensor) -> 
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 def test_warpdrives_weights_give_warpdrives_outputs(space, prefix):
-    """Each head says what WarpDrive's layer for its type says, also of weights saved by a distributed run."""
+    """Each head equals WarpDrive's layer for its type, also from a distributed run."""
     weights, seen = warpdrive_weights(space), observations()
     model = FullyConnected(N_FEATURES, space, config(output_w=2.0))
     load_warpdrive_state_dict(model, {prefix + key: tensor for key, tensor in weights.items()})
@@ -57,7 +57,7 @@ def test_warpdrives_weights_give_warpdrives_outputs(space, prefix):
 
 @pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 def test_warpdrives_weights_make_the_round_trip(space):
-    """What was loaded is given back under the same names, as copies; log_std is neither asked for nor given."""
+    """Loaded weights return as copies with the same names; log_std is in neither."""
     weights, model = warpdrive_weights(space), FullyConnected(N_FEATURES, space, config(log_std_init=-3.0))
     load_warpdrive_state_dict(model, weights)
     got = to_warpdrive_state_dict(model)
@@ -83,7 +83,7 @@ def test_weights_of_ddpgs_models_make_the_round_trip(build, head):
 
 
 def test_weights_of_a_users_model_have_its_own_names(factory):
-    """What was added to a module is not in the way of the state_dict that it was saved with."""
+    """Additions to a module do not affect its saved state_dict."""
     factory.add("bare", Bare)
     model, saved = create_actor_critic(N_FEATURES, BOX, config(type="bare")), Bare(N_FEATURES, BOX, config())
     load_warpdrive_state_dict(model, saved.state_dict())
@@ -135,13 +135,13 @@ def test_weights_that_do_not_fit_are_refused(change, match):
     ],
 )
 def test_what_warpdrives_weights_have_no_place_for_is_refused(convert, setting, match):
-    """Its models have one trunk and see observations as they are: the weights alone would make another policy."""
+    """Its models have one trunk and unscaled observations; another would differ."""
     with pytest.raises(ConfigError, match=match):
         convert(FullyConnected(N_FEATURES, DISCRETE, config(**setting)))
 
 
 class Executed:
-    """Leaves a trace where it is unpickled."""
+    """Object that leaves a trace when unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -154,7 +154,7 @@ class Executed:
     "content", [Executed, lambda path: [1, 2], lambda path: {"a": 1}, lambda path: {1: torch.ones(1)}]
 )
 def test_a_file_of_weights_holds_tensors_alone(content, tmp_path):
-    """Whatever else is in it is refused in a line, and nothing runs."""
+    """Other content is refused in a line, and nothing runs."""
     file, trace = tmp_path / "weights.pt", tmp_path / "trace"
     torch.save(content(trace), file)
     with pytest.raises(CheckpointError, match="must be a state_dict of tensors"):
@@ -166,7 +166,7 @@ def test_a_file_of_weights_holds_tensors_alone(content, tmp_path):
 
 
 class Bomb:
-    """Runs code when a pickle of it is read."""
+    """Object that runs code when unpickled."""
 
     def __reduce__(self):
         return (exec, ("raise SystemExit('executed')",))
@@ -178,7 +178,7 @@ class Bomb:
     ids=["empty", "text", "half a zip", "pickle that runs code", "pickle of a list", "brackets"],
 )
 def test_file_that_is_no_weights_is_told_in_a_line(content, tmp_path):
-    """Nothing of it runs."""
+    """Its content does not run."""
     file = tmp_path / "weights.state_dict"
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"weights .*: must be a state_dict of tensors alone \(got '\w+'\)"):

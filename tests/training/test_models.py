@@ -1,4 +1,4 @@
-"""Models: what they compute, and how they start."""
+"""Models: computation and initial weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warpdrive_min.training.models.fully_connected import (
     FullyConnectedActor,
 )
 
-# ------------------------------------------------------------------ what they compute
+# ------------------------------------------------------------------ outputs
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -38,7 +38,7 @@ def test_act_and_value_are_the_parts_of_forward(space, shared, leading):
 
 
 def test_two_trunks_share_no_weight():
-    """The gradient of the value stays out of the policy's trunk, and the other way round."""
+    """The value's gradient stays out of the policy's trunk, and vice versa."""
     model = FullyConnected(N_FEATURES, DISCRETE, config(shared=False))
     head, value = model(observations())
     touched = {}
@@ -53,7 +53,7 @@ def test_two_trunks_share_no_weight():
 
 @pytest.mark.parametrize("name", get_args(Activation))
 def test_activation_is_torchs(name):
-    """Each activation that a config may name is torch's function of that name, after every layer of the trunk."""
+    """Each named activation is torch's, after every layer of the trunk."""
     model, seen = FullyConnected(N_FEATURES, DISCRETE, config(activation=name)), observations()
     function, layers = getattr(functional, name, getattr(torch, name, None)), linears(model)
     hidden = function(layers["fc.1.0"](function(layers["fc.0.0"](seen))))
@@ -62,7 +62,7 @@ def test_activation_is_torchs(name):
 
 @pytest.mark.parametrize("kind", [FullyConnected, FullyConnectedActor])
 def test_head_of_a_box_is_bounded(kind):
-    """It is output_w * tanh(x) + output_b: between 1 and 5 for a width of 2 around 3, and reaches both."""
+    """output_w * tanh(x) + output_b reaches 1 and 5 for a width of 2 around 3."""
     model = kind(N_FEATURES, BOX, config(output_w=2.0, output_b=3.0))
     hidden = model.fc(seen := observations())
     layer = model.policy_head
@@ -80,7 +80,7 @@ def test_head_of_choices_is_not_bounded():
 
 
 def test_log_std_is_a_parameter_a_buffer_or_none():
-    """Learned it is a parameter, else a buffer that is saved too; discrete actions have none."""
+    """Learned it is a parameter, else a saved buffer; discrete actions have none."""
     learned = FullyConnected(N_FEATURES, BOX, config(log_std_init=-0.5))
     assert "log_std" in dict(learned.named_parameters())
     fixed = FullyConnected(N_FEATURES, BOX, config(log_std_init=-0.5, learn_log_std=False))
@@ -112,7 +112,7 @@ def test_actor_of_choices_is_refused():
 
 
 def test_models_never_look_at_their_numbers():
-    """Nothing is read on the host, so a CUDA graph can capture them: they run on tensors without any numbers."""
+    """No host reads, so CUDA graphs can capture them: tensors have no data here."""
     seen = observations().to("meta")
     for space, shared in itertools.product((DISCRETE, BOX), (True, False)):
         model = FullyConnected(N_FEATURES, space, config(shared=shared)).to("meta")
@@ -134,7 +134,7 @@ def test_default_weights_are_torchs():
 
 
 def test_xavier_weights_are_those_of_separate_heads():
-    """Uniform within sqrt(6 / (inputs + outputs)), where the policy's outputs are those of one type; biases stay."""
+    """Uniform within sqrt(6 / (inputs + outputs)), outputs of one type; biases stay."""
     space = ActionSpace((2, 200), 2)
     layers = linears(FullyConnected(400, space, config(fc_dims=(300,), init_method="xavier")))
     weights = {name: layer.weight for name, layer in layers.items() if name != "policy_head"}
@@ -154,7 +154,7 @@ def test_xavier_weights_are_those_of_separate_heads():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_orthogonal_weights_have_the_gains_of_their_layers(shared):
-    """W W^T is gain^2 times the identity: 2 in a trunk, 1e-4 in each type of the policy, 1 in the value; no bias."""
+    """W W^T = gain^2 I: 2 in a trunk, 1e-4 in the policy, 1 in the value."""
     model = FullyConnected(20, DISCRETE, config(fc_dims=(12, 8), shared=shared, init_method="orthogonal"))
     layers = linears(model)
     assert len(layers) == (4 if shared else 6)

@@ -1,4 +1,4 @@
-"""FlatAdam: the steps of torch's Adam with clipping, taken as one vector; which steps it does not take."""
+"""FlatAdam: steps of torch's Adam with clipping as one vector, and skipped steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ON_GPU = [pytest.param((way, "cuda"), marks=pytest.mark.gpu) for way in ("torch"
 
 @pytest.fixture(params=[("C++", "cpu"), ("torch", "cpu"), ("Triton", "cpu"), *ON_GPU], ids=" on ".join, autouse=True)
 def device(request, monkeypatch):
-    """Take the steps by each of the ways in which they can be taken."""
+    """Yield a device for each implementation of the step."""
     way, here = request.param
     if way == "Triton" and importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")
@@ -33,7 +33,7 @@ def device(request, monkeypatch):
 
 
 def network(seed=0):
-    """Return a small network with a parameter that stays as it is, and one that no loss reaches."""
+    """Return a small network with a frozen parameter and one that no loss reaches."""
     torch.manual_seed(seed)
     made = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
     made[0].bias.requires_grad_(False)
@@ -60,7 +60,7 @@ def snapshot(adam):
 
 @pytest.mark.parametrize("max_norm", [None, MAX_NORM])
 def test_flat_adam_equals_adam_with_clipping(max_norm):
-    """Forty steps under a changing rate agree with torch's Adam after clip_grad_norm_, as do the norms."""
+    """Forty steps at changing rates, and norms, equal Adam's after clip_grad_norm_."""
     model = network()
     want = copy.deepcopy(model)
     adam, rate = optimiser(model, max_norm)
@@ -85,7 +85,7 @@ def test_flat_adam_equals_adam_with_clipping(max_norm):
 
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
 def test_flat_adam_skips_and_counts_broken_gradients(broken):
-    """A gradient that is not finite changes nothing but the count, and the next step is that of a run without it."""
+    """A non-finite gradient changes only the count; later steps are unaffected."""
     models = [network(), network()]
     adams = [optimiser(model)[0] for model in models]
     for adam, model in zip(adams, models, strict=True):
@@ -105,7 +105,7 @@ def test_flat_adam_skips_and_counts_broken_gradients(broken):
 
 
 def test_flat_adam_skips_where_told():
-    """With the flag set nothing changes and nothing is counted; unset, it is as if it were not there."""
+    """With the flag nothing changes or is counted; without it, nothing differs."""
     models = [network(), network()]
     adams = [optimiser(model)[0] for model in models]
     start = snapshot(adams[0])
@@ -120,7 +120,7 @@ def test_flat_adam_skips_where_told():
 
 
 def test_long_vectors_take_the_same_steps(device):
-    """So do a million parameters, of which a program has two thousand, under their norm."""
+    """A million parameters, two thousand per program, under their norm."""
     generator = torch.Generator(device).manual_seed(0)
     start = torch.randn(1_200_001, generator=generator)
     parameter, want = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.double())
@@ -137,7 +137,7 @@ def test_long_vectors_take_the_same_steps(device):
 
 @pytest.mark.parametrize("norms", [None, 0.3, (0.3, 1e9, 0.5)])
 def test_members_take_steps_of_their_own(device, norms):
-    """Each has a rate and a norm; one's gradient breaks once, another is told to stay, and no other moves for that."""
+    """Each has a rate and a norm; a skip affects no other member."""
     n_members, n = 3, 1_500
     generator = torch.Generator(device).manual_seed(0)
     start = torch.randn(n_members, n, generator=generator)

@@ -1,4 +1,4 @@
-"""Paths of a run: what each of them needs, which one is chosen, and what says so."""
+"""Paths of a run: requirements, choice, and reports."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ NEEDS = {
     ),
     ("iteration", 0): (ON_GPU, [{"has_graphs": False}, {"is_eager": True}, {"is_debug": True}]),
 }
-"""Facts that allow a path, and a change for each of its rules, in order, that breaks it."""
+"""Facts that allow a path, and a change that breaks each rule."""
 KEPT_BY_TORCH = (
     replace(NEEDS["forward passes", 0][0], precision="fp32"),
     [
@@ -142,14 +142,14 @@ NEEDS["forward passes", 1] = KEPT_BY_TORCH
 
 @pytest.fixture(autouse=True)
 def _all_installed(monkeypatch):
-    """Let nothing be missing but the device."""
+    """Make everything available but the device."""
     reasons = {"cuda": None, "cpu": "needs a GPU"}
     monkeypatch.setattr(available, "why_no_triton", reasons.__getitem__)
     monkeypatch.setattr(available, "why_no_cpp", lambda: None)
 
 
 def test_every_path_has_rules_but_the_last():
-    """So something can always be chosen, and each rule of a faster path is tried below."""
+    """So a choice always exists; each other rule is tested below."""
     assert set(NEEDS) == {(part, index) for part, paths in PATHS.items() for index in range(len(paths) - 1)}
     for part, paths in PATHS.items():
         assert all(path.rules for path in paths[:-1]), part
@@ -159,7 +159,7 @@ def test_every_path_has_rules_but_the_last():
 
 @pytest.mark.parametrize(("part", "index"), NEEDS)
 def test_each_rule_of_a_path_can_refuse_it(part, index):
-    """Facts that keep all rules give it; each change breaks one rule, whose reason is a line."""
+    """Facts for all rules select it; each change breaks one rule."""
     path, (facts, changes) = PATHS[part][index], NEEDS[part, index]
     assert path.why_not(facts) is None
     assert len(changes) == len(path.rules)
@@ -188,7 +188,7 @@ def test_choice_has_the_reasons_of_faster_paths_alone():
 
 @pytest.mark.parametrize("name", ["A2C", "DDPG", "two policies"])
 def test_run_remembers_what_each_part_takes(name):
-    """Of each policy; parts that only some policies have are left out."""
+    """By policy, without parts that only other policies have."""
     trainer = make_run(RUNS[name], "cpu")
     assert trainer.choices.keys() == trainer.groups.keys()
     for policy, choices in trainer.choices.items():
@@ -199,7 +199,7 @@ def test_run_remembers_what_each_part_takes(name):
 
 
 def test_run_takes_what_it_remembers():
-    """Its learning and its acting are those that the table builds."""
+    """Learning and acting are those of the table."""
     model = {"fc_dims": [8, 8]}
     one, other = (
         make_run(("cartpole", CLASSIC, {"shared": {**A2C, "model": {**model, "fused": fused}}}), "cpu")
@@ -213,7 +213,7 @@ def test_run_takes_what_it_remembers():
 
 
 def test_page_has_the_current_tables():
-    """Another one is written by `python -m warpdrive_min.training.paths.page docs/training-speed.md`."""
+    """`python -m warpdrive_min.training.paths.page docs/training-speed.md` updates it."""
     text = (ROOT / "docs" / "training-speed.md").read_text()
     assert page.with_tables(text) == text
     named = {part for found in page.PLACE.finditer(text) for part in found[2].split(", ")}

@@ -1,4 +1,4 @@
-"""Perceptrons of Triton's kernels, narrow and wide, against torch in float64: outputs and every gradient."""
+"""Perceptrons in Triton, narrow and wide, against torch in float64."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MANY = 100_003
 
 
 class Case(NamedTuple):
-    """A kernel and what it evaluates."""
+    """Kernel and its cases."""
 
     kernel: str
     precision: str
@@ -61,7 +61,7 @@ NARROW_ON_GPU = [
     (4, 64, 64, 3), (401, 32, 32, 1), (300, 16, 64, 2), (203, 32, 32, 6), (4, 64, 64, 1), (3, 32, 16, 1),
     (300, 64, 64, 1), (128, 64, 64, 43), (401, 32, 32, 6), (512, 64, 64, 64), (21, 64, 64, 5), (6, 64, 32, 20),
 ]  # fmt: skip
-"""Of which all but the first three are nightly: each compiles for seconds."""
+"""All but the first three are nightly: each compiles for seconds."""
 WIDE_ON_GPU = itertools.product(("tf32", "bf16"), [(71, 256, 256, 43), (128, 512, 512, 128)], ("relu", "tanh"))
 CASES += [
     pytest.param(Case("narrow", precision, MANY, sizes, "tanh"), marks=[pytest.mark.gpu, *late])
@@ -76,7 +76,7 @@ CASES += [
 
 @pytest.fixture(autouse=True)
 def interpreted_bfloat16(monkeypatch):
-    """Let the interpreter multiply bfloat16 as float32, which is exact; it takes its bits for integers (Triton 3.6)."""
+    """Multiply bfloat16 as float32, which is exact; Triton 3.6 uses its bits."""
     if DEVICE.type == "cuda":
         return
     import triton.language as tl
@@ -93,13 +93,13 @@ def interpreted_bfloat16(monkeypatch):
 
 
 def by(kernel, activation, precision):
-    """Return what evaluates by a kernel."""
+    """Return a function that evaluates with a kernel."""
     return lambda x, weights: KERNELS[kernel](x, weights, activation, precision)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
 def test_outputs_and_gradients_are_those_of_torch(case):
-    """Of sizes that fill no block and rows that end within one; on a GPU of many rows, with the same bits again."""
+    """Partial blocks and rows; on a GPU, many rows with the same bits twice."""
     evaluate, d_out = by(case.kernel, case.activation, case.precision), rows(case.n_rows, case.sizes[-1], seed=3)
     x, weights = rows(case.n_rows, case.sizes[0]), network(*case.sizes)
     bound = 1e-5 if (case.precision, case.n_rows) == ("fp32", MANY) else BOUNDS[case.precision]
@@ -127,7 +127,7 @@ def test_what_is_not_a_number_stays_in_its_row(kernel, n_features, activation):
 
 
 def test_kernels_have_limits():
-    """Narrow up to 512 features and 64 units or outputs; wide where tiles hold the network, and never in fp32."""
+    """Narrow: 512 features, 64 units or outputs; wide: networks in tiles, never fp32."""
     assert fits(narrow_module.fits, 512, (64, 64), 64)
     assert fits(narrow_module.fits, 512, (64, 64), 1)
     for sizes in ((513, (32, 32), 2), (512, (65, 32), 2), (4, (32, 65), 2), (4, (32, 32), 65)):
@@ -140,7 +140,7 @@ def test_kernels_have_limits():
 
 @pytest.mark.parametrize(("name", "by_torch"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
 def test_precision_holds_within_its_block(name, by_torch):
-    """Within the block matrices are multiplied so; after it, and after an error in it, as before."""
+    """A block sets the matrix precision, restored at its end and after an error."""
     before, ones, cpu = torch.get_float32_matmul_precision(), torch.ones(2, 2), torch.device("cpu")
     with within(name, cpu):
         assert torch.get_float32_matmul_precision() == by_torch
@@ -153,7 +153,7 @@ def test_precision_holds_within_its_block(name, by_torch):
 
 
 def test_kernels_compile_for_a_gpu(tmp_path):
-    """The compiler takes all of them, in a process of its own: here they are interpreted."""
+    """The compiler accepts all kernels, in a new process: here they are interpreted."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     ran = subprocess.run(
         [sys.executable, "-m", "tests.training.triton_kernels", "90"],
@@ -171,14 +171,14 @@ def test_kernels_compile_for_a_gpu(tmp_path):
 
 
 def check_narrow(n_rows, sizes, bound):
-    """Hold outputs and gradients of the narrow kernels in fp32 against float64."""
+    """Compare the narrow kernels in fp32 with float64."""
     x, d_out = rows(n_rows, sizes[0]), rows(n_rows, sizes[-1], seed=3)
     assert max(errors(by("narrow", "tanh", "fp32"), x, network(*sizes), "tanh", d_out)) <= bound
 
 
 @pytest.mark.parametrize(("n_features", "n_outputs"), [(4, 3), (401, 1)])
 def test_networks_side_by_side_are_those_one_by_one(n_features, n_outputs):
-    """Under vmap outputs have the bits of each network alone, and gradients its numbers."""
+    """Under vmap outputs have the bits of single networks, and gradients their values."""
     n_networks, n_rows = 2, 40
     weights = [[w * (1 - i / 4) for w in network(n_features, 32, 16, n_outputs)] for i in range(n_networks)]
     stacked = tuple(torch.stack(each).requires_grad_() for each in zip(*weights, strict=True))
@@ -196,7 +196,7 @@ def test_networks_side_by_side_are_those_one_by_one(n_features, n_outputs):
 
 @pytest.mark.parametrize(("n_features", "n_processors"), [(4, 2), (401, 7)])
 def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors):
-    """Several programs, each with several blocks of rows, come to the gradients of all rows; streamed layers too."""
+    """Several programs and blocks of rows sum to all gradients; streamed layers too."""
     monkeypatch.setattr(triton_sizes, "_processors", lambda device: n_processors)
     tile = narrow_module.FIRST_LAYER["fp32"]
     n_parts = narrow_module._n_programs(
@@ -208,7 +208,7 @@ def test_narrow_adds_up_what_programs_find(monkeypatch, n_features, n_processors
 
 @pytest.mark.parametrize(("fc_dims", "n_kernels"), [((16, 8), 2), ((72, 8), 0), ((8,), 0)])
 def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels):
-    """Narrow networks are a launch for each trunk, with torch's numbers; others are torch's own products."""
+    """Narrow networks take one launch per trunk; others are torch's products."""
     calls = []
     monkeypatch.setattr(available, "why_no_triton", lambda device: None if device == DEVICE.type else "needs a GPU")
     counted = replace(table.PATHS["network"][0], build=lambda *given: calls.append(given) or narrow(*given))
@@ -232,7 +232,7 @@ def test_members_of_a_population_are_one_kernel(monkeypatch, fc_dims, n_kernels)
 
 
 def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
-    """A streamed network keeps its first hidden layer for the way back; nothing without gradients, nor a small one."""
+    """Only a streamed network with gradients keeps its first layer."""
     kept, save = [], torch.autograd.function.FunctionCtx.save_for_backward
     monkeypatch.setattr(
         torch.autograd.function.FunctionCtx,
@@ -250,7 +250,7 @@ def test_narrow_keeps_a_layer_only_for_gradients(monkeypatch):
 @pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("n_features", [4, 401])
 def test_narrow_takes_gradients_as_they_lie(n_features, n_outputs):
-    """Gradients may be columns of a wider array, of which the others do not count, or lie the other way round."""
+    """Gradients may be columns of a wider array, or transposed."""
     x, weights, d_out = rows(70, n_features), network(n_features, 16, 8, n_outputs), rows(70, n_outputs, seed=3)
     wide = torch.full((70, 7), torch.nan, device=d_out.device)
     wide[:, 2 : 2 + n_outputs] = d_out
@@ -280,7 +280,7 @@ def test_narrow_tanh_is_accurate_near_zero():
     ],
 )
 def test_what_cannot_be_fused_is_said(monkeypatch, changed, message):
-    """Torch goes through the layers that no kernel takes, for a reason."""
+    """Torch computes layers without a kernel, with a reason."""
     monkeypatch.setattr(available, "why_no_triton", lambda device: None)
     sizes = {"n_features": 4, "fc_dims": (8, 8), "activation": "relu", **changed}
     trunk = Trunk(sizes.pop("n_features"), ModelConfig(**sizes))
@@ -295,7 +295,7 @@ def test_what_cannot_be_fused_is_said(monkeypatch, changed, message):
 @pytest.mark.parametrize("product", ["tf32x3", "bf16x6"])
 @pytest.mark.parametrize("n_features", [4, 401])
 def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
-    """Three products of TF32 or six of bfloat16 have the errors of float32, in whatever kernel they are used."""
+    """Three TF32 or six bfloat16 products have float32's errors in every kernel."""
     monkeypatch.setitem(narrow_module.PRODUCTS, "fp32", product)
     for tiles in (narrow_module.FORWARD, narrow_module.FIRST_LAYER):
         monkeypatch.setitem(tiles, "fp32", tiles["fp32"]._replace(product=product))
@@ -307,7 +307,7 @@ def test_narrow_has_float32_of_each_product(monkeypatch, n_features, product):
 
 @pytest.mark.parametrize("by_column", [False, True])
 def test_wide_sums_parts_of_the_rows(monkeypatch, by_column):
-    """Weights' gradients are whole where rows are summed in parts, padded to a multiple of them, in either order."""
+    """Weight gradients are complete for padded row parts, in either order."""
     small = wide_module.Tile(16, 32, 4, 2)
     plan = wide_module.TileSizes(small, small, small._replace(rows=32), by_column, n_parts=2)
     monkeypatch.setitem(wide_module.PLANS, "tf32", (plan, plan))
@@ -321,7 +321,7 @@ def test_wide_sums_parts_of_the_rows(monkeypatch, by_column):
 
 
 def test_wide_without_gradients_keeps_nothing(monkeypatch):
-    """Under `no_grad`, and where nothing requires a gradient, only the outputs are made."""
+    """Under `no_grad`, or without required gradients, only outputs are computed."""
     x, weights = rows(3, 5), tuple(weight.requires_grad_() for weight in network(5, 64, 64, 2))
     kept, evaluate = [], wide_module.evaluate
     monkeypatch.setattr(wide_module, "evaluate", lambda *a: kept.append(len(a) > 5) or evaluate(*a))

@@ -1,4 +1,4 @@
-"""Populations: each member learns as a run of its own, and none from another."""
+"""Populations: each member learns as a separate run, independent of the others."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ from warpdrive_min.training.record.trained import load_policies, load_population
 from warpdrive_min.training.scale.population import MEMBERS_FILE, PopulationTrainer
 
 ROUNDING = 2e-5
-"""Batched products, and sums over a member's rows, may add in another order: some ulps, and Adam's first steps, which
-divide by a root as small as the gradient, keep them."""
+"""Tolerance for other orders of sums.
+
+Batched products, and sums over a member's rows, differ by some ulps. Adam's first steps divide by a root as small as
+the gradient, and keep the difference.
+"""
 ALL = {
     **PPO,
     "lr": 1e-2,
@@ -60,11 +63,11 @@ ALL = {
     "target_kl": 0.5,
     "model": {**NORMALISED, "shared": False, "fused": False},
 }
-"""PPO with all that has numbers of its own for each member."""
+"""PPO with every setting that can differ between members."""
 
 
 def make_population(size, run="PPO", backend="host", *, n_envs=4, seed=7, folder="run", population=None, **given):
-    """Return the trainer of a population at one of `RUNS`, or at what is like one; see `run_config` for the rest."""
+    """Return a population's trainer for one of `RUNS` or a variant; see `run_config`."""
     env, env_config, policies = RUNS[run] if isinstance(run, str) else run
     given["trainer"] = {"seed": seed} | (given.get("trainer") or {})
     config = run_config(policies, n_envs, backend=backend, **given) | {
@@ -87,7 +90,7 @@ def rows_of_members(folder) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-# ------------------------------------------------------------------ as a run of its own
+# ------------------------------------------------------------------ as a separate run
 
 
 ALL_RUN = ("cartpole", CLASSIC, {"shared": ALL})
@@ -102,7 +105,7 @@ ALL_RUN = ("cartpole", CLASSIC, {"shared": ALL})
     ids=lambda each: each if isinstance(each, str) else "all",
 )
 def test_first_member_is_the_ordinary_run(run, backend, tmp_path):
-    """It has the same environments, weights, draws and minibatches, be it alone or with others; but for rounding."""
+    """Alone or with others it equals the ordinary run within rounding."""
     alone = make_run(run, backend, basedir=tmp_path / "alone")
     alone.train(4)
     want = weights(alone)
@@ -123,7 +126,7 @@ def test_first_member_is_the_ordinary_run(run, backend, tmp_path):
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_every_member_learns_as_it_would_alone(backend, tmp_path):
-    """An ordinary algorithm, given a member's rows, weights and seed, takes the same steps."""
+    """An ordinary algorithm with a member's rows, weights and seed takes equal steps."""
     n_members, n_envs = (2, 2) if is_simulated(backend) else (3, 4)
     table = {"lr": [0.01, 0.02], "clip_param": [0.1, 0.3]} if n_members == 2 else {"lr": [0.01, 0.02, 0.03]}
     run = ("cartpole", CLASSIC, {"shared": {**ALL, "normalize_rewards": False}})
@@ -180,7 +183,7 @@ def alone(population, index, member) -> PolicyGroup:
     ids=["rate", "seed", "clip", "diverged"],
 )
 def test_members_do_not_know_each_other(run, changed, tmp_path):
-    """Another rate, seed or limit of one member, and even infinite weights, change no bit of the others."""
+    """A member's rate, seed or infinite weights change no other bit."""
     population = {key: [values[0]] * 3 for key, values in changed.items() if key != "seeds"}
     seeds = {"seeds": [7, 8, 9]} if "seeds" in changed else {"seeds": [7]}
     first = make_population(3, run, population={**population, **seeds}, basedir=tmp_path / "first")
@@ -211,7 +214,7 @@ KERNELS = ("cartpole", CLASSIC, {"shared": {**PPO, "model": TWO_LAYERS}})
 
 @pytest.mark.parametrize("backend", ON_GPU)
 def test_kernels_have_the_gradients_of_batched_products(backend, tmp_path):
-    """The first step of each member is the same, be its network one kernel or torch's products."""
+    """The first step is the same with one kernel and with torch's products."""
     gradients = []
     for is_fused in (None, False):
         policy = {**A2C, "model": {**TWO_LAYERS, "fused": is_fused}}
@@ -229,7 +232,7 @@ def test_kernels_have_the_gradients_of_batched_products(backend, tmp_path):
 )
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 def test_graph_trains_as_single_launches_do(backend, run, tmp_path):
-    """Its replays end with the same bits, follow each member's schedule, and wait for nothing."""
+    """Graph replays are bit-identical, follow each schedule, and never synchronise."""
     table = {"lr": [0.01, [[0, 0.02], [200, 0.0]]]}
     runs = [
         make_population(
@@ -251,7 +254,7 @@ def test_graph_trains_as_single_launches_do(backend, run, tmp_path):
 
 
 def test_every_setting_has_every_seed():
-    """Members of a setting lie side by side; schedules are entries like numbers."""
+    """Members of a setting are adjacent; schedules are entries like numbers."""
     config = PopulationConfig(size=6, lr=[0.1, [[0, 0.1], [10, 0.0]]], entropy_coeff=[0.0, 0.5])
     members = config.members(first_seed=40)
     assert [member.seed for member in members] == [40, 41, 42] * 2
@@ -261,7 +264,7 @@ def test_every_setting_has_every_seed():
 
 
 def test_rates_follow_their_schedules(tmp_path):
-    """Time in a member's schedule is that of its own steps."""
+    """A member's schedule counts its own steps."""
     table = {"lr": [0.5, [[0, 1.0], [48, 0.0]]], "seeds": [3]}
     population = make_population(2, "A2C", population=table, basedir=tmp_path)
     population.train(2)
@@ -322,11 +325,11 @@ def test_recurrent_models_and_other_trainers_are_refused():
         )
 
 
-# ------------------------------------------------------------------ who stops, and why
+# ------------------------------------------------------------------ stopping
 
 
 def test_members_that_reach_the_return_stop_one_by_one(tmp_path):
-    """Weights and moments of such a member stay, its rows end, and the run ends with the last one."""
+    """Its weights and moments stay, its rows end; the last one ends the run."""
     run = ("cartpole", {"episode_length": 30}, {"shared": {**ALL, "lr": 0.02}})
     population = make_population(4, run, n_steps=32, trainer={"stop_return": 25.0}, basedir=tmp_path)
     kept: dict[int, dict[str, torch.Tensor]] = {}
@@ -344,7 +347,7 @@ def test_members_that_reach_the_return_stop_one_by_one(tmp_path):
 
 
 def test_member_that_diverges_leaves_the_others(tmp_path, caplog):
-    """It is named in a warning and learns no more; if all do, the run fails."""
+    """A warning names it, and it stops learning; if all diverge, the run fails."""
     population = make_population(2, "PPO", population={"lr": [0.01, 1e38], "seeds": [1]}, basedir=tmp_path)
     with caplog.at_level(logging.WARNING):
         population.train(4)
@@ -361,7 +364,7 @@ def test_member_that_diverges_leaves_the_others(tmp_path, caplog):
 
 
 def test_population_is_resumed_to_the_bit(tmp_path):
-    """What has stopped, is best, or is drawn next is in the checkpoint; rows after it come again once."""
+    """Stopped and best members and next draws are saved; rows appear once."""
     given = {"population": {"lr": [0.01, 1e38, 0.02], "seeds": [5]}, "model_params_save_freq": 2}
     whole = make_population(3, ALL_RUN, basedir=tmp_path / "whole", **given)
     whole.train(6)
@@ -381,7 +384,7 @@ def test_population_is_resumed_to_the_bit(tmp_path):
 
 
 def test_best_weights_of_each_member_are_kept(tmp_path):
-    """`load_policies` takes one member's, by default the best one's; `load_population` all."""
+    """`load_policies` loads one member, by default the best; `load_population` all."""
     population = make_population(3, "PPO", basedir=tmp_path, model_params_save_freq=1)
     population.train(1)
     first = [of_member(population, member) for member in range(3)]
@@ -416,7 +419,7 @@ def test_members_play_with_their_own_weights(run, tmp_path):
 
 
 def test_commands_train_and_evaluate_a_population(tmp_path):
-    """`train --population` writes a run whose members `evaluate` lists, with the best one; it is resumed as any."""
+    """`train --population` writes a resumable run; `evaluate` lists all and the best."""
     values = {
         "env.episode_length": 20,
         "trainer.num_envs": 4,
@@ -461,7 +464,7 @@ def test_commands_train_and_evaluate_a_population(tmp_path):
 
 
 def test_population_learns_cartpole(tmp_path):
-    """Eight seeds hold the pole for far longer than play at random does, some 22 steps."""
+    """Eight seeds hold the pole far longer than random play's 22 steps or so."""
     policy = {**PPO, "n_epochs": 4, "lr": 0.02, "normalize_advantage": True, "gae_lambda": 0.8, "vf_loss_coeff": 0.5,
               "entropy_coeff": 0.0, "model": {"fc_dims": [32], "activation": "tanh"}}  # fmt: skip
     run = ("cartpole", {"episode_length": 200}, {"shared": policy})

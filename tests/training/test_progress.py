@@ -18,7 +18,7 @@ def row(iteration: int, **returns: float) -> dict[str, float | int]:
 
 
 def shown(rows, *, is_terminal: bool, seconds=(0, 60, 120), **options) -> str:
-    """Return what a run of 30 iterations shows; the clock gives ``seconds``, at the start and at each row."""
+    """Return the display of 30 iterations; the clock gives ``seconds`` at each row."""
     output, ticks = io.StringIO(), iter(seconds)
     console = Console(file=output, force_terminal=is_terminal, width=160, color_system=None)
     with ProgressLine(30, console=console, clock=lambda: next(ticks), **options) as progress:
@@ -28,7 +28,7 @@ def shown(rows, *, is_terminal: bool, seconds=(0, 60, 120), **options) -> str:
 
 
 def test_progress_elsewhere_is_a_line_for_each_row():
-    """Without a terminal each row is one plain line: speed, mean returns, and what 6 s an iteration leave of 30."""
+    """Each row is one line: speed, mean returns and remaining time."""
     got = shown([row(10, tagger=12.3456, runner=-4), row(20, tagger=math.nan)], is_terminal=False)
     assert got.splitlines() == [
         "10/30  1,234,567 env-steps/s  mean return: tagger 12.35, runner -4  0:02:00 left",
@@ -37,12 +37,12 @@ def test_progress_elsewhere_is_a_line_for_each_row():
 
 
 def test_progress_of_a_resumed_run_counts_its_own_iterations():
-    """A run that goes on from 10 has done 10 at 20: 60 s for them leave 60 s for the last 10."""
+    """10 of its iterations took 60 s, so 60 s remain for the last 10."""
     assert "0:01:00 left" in shown([row(20)], is_terminal=False, start=10)
 
 
 def test_progress_before_the_first_iteration_knows_no_time():
-    """At iteration 0 nothing tells how long one takes."""
+    """At iteration 0 the time per iteration is unknown."""
     assert "unknown time left" in shown([row(0)], is_terminal=False)
 
 
@@ -55,5 +55,5 @@ def test_progress_in_a_terminal_is_a_bar():
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_progress_is_silent_if_not_verbose(is_terminal):
-    """With verbose off nothing is shown anywhere."""
+    """With verbose off nothing is printed."""
     assert shown([row(10, tagger=1.5)], is_terminal=is_terminal, verbose=False) == ""

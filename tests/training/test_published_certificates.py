@@ -1,4 +1,4 @@
-"""Certificates that are published: whole, of a GPU, and still replayed to the bit on a CPU."""
+"""Published certificates: complete, of a GPU, and bit-identical on a CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warpdrive_min.training.record.certificate import Certificate
 
 PUBLISHED = sorted((RESULTS / "certificates").glob("*.json"))
 ALGORITHMS = {"cartpole": ("A2C", "PPO"), "pendulum": ("A2C", "DDPG", "PPO")}
-"""Trained on a GPU, from five seeds each."""
+"""Algorithms trained on a GPU, from five seeds each."""
 SHIPPED = {
     path: name.upper()
     for path in Path(inspect.getfile(envs)).parent.rglob("run_config_*.yaml")
@@ -32,7 +32,7 @@ def algorithm(certificate):
 
 
 def test_each_algorithm_has_five_seeds_from_a_gpu():
-    """No file is cut or altered, each is named after its run, and all were trained exactly on a GPU by one commit."""
+    """Files are complete and named by runs; one commit trained them on a GPU."""
     found, commits = Counter(), set()
     for path in PUBLISHED:
         one = Certificate.read(path)
@@ -48,7 +48,7 @@ def test_each_algorithm_has_five_seeds_from_a_gpu():
 
 
 def test_each_shipped_run_has_a_certificate():
-    """The whole of it, as it is shipped but for being exact."""
+    """Each complete run is as shipped, but exact."""
     whole = [Certificate.read(path) for path in PUBLISHED if "-host-" in path.stem]
     found = {(one.env, algorithm(one)): one for one in whole}
     for path, name in SHIPPED.items():
@@ -62,9 +62,9 @@ def test_each_shipped_run_has_a_certificate():
 
 @pytest.mark.parametrize("path", [path for path in PUBLISHED if path.stem.endswith("-0")], ids=lambda path: path.stem)
 def test_beginning_is_replayed_without_a_gpu(path):
-    """The first iterations have the bits of the GPU, or of the CPU that it was trained on.
+    """The first iterations have the GPU's bits, or those of its CPU.
 
-    Where a change of exact training means to change them, train again with --certify, on any backend.
+    If a change of exact training means to change them, train again with --certify, on any backend.
     """
     n = 4 if "pycuda" in path.stem else 1
     verdict = replayed(Certificate.read(path), iterations=n, backend="host")

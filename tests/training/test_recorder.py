@@ -1,4 +1,4 @@
-"""The recorder: rows, sums over episodes and cuts, against a plain loop over the NumPy environments."""
+"""Recorder: rows, sums over episodes and cuts, against a NumPy loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int], set[str]]] = {
         {"terminated", "truncated"},
     ),
 }
-"""Environment, config, number of copies (in the simulator), and how its episodes end."""
+"""Environment, config, number of copies (in the simulator), kind of ends."""
 
 READ = ("rewards", "_done_", "terminated", "truncated", "final_observations")
 ROWS = ("rewards", "terminated", "truncated", "successes")
@@ -44,7 +44,7 @@ SUMS = ("running_return", "running_steps", "finished_return", "finished_steps", 
 
 
 class Loop:
-    """What a recorder should hold, by a loop over environments in Python."""
+    """Expected recorder content, by a Python loop over environments."""
 
     def __init__(self, wrapper: EnvWrapper) -> None:
         self.wrapper = wrapper
@@ -61,7 +61,7 @@ class Loop:
         self.cuts: list[list[np.ndarray]] = [[] for _ in range(self.wrapper.n_envs)]
 
     def record(self) -> None:
-        """Keep one step."""
+        """Store one step."""
         data = self.wrapper.cuda_data_manager
         rewards, _, terminated, truncated, final = (data.pull_data_from_device(name) for name in READ)
         for name, row in zip(ROWS, (rewards, terminated, truncated, terminated), strict=True):
@@ -82,7 +82,7 @@ class Loop:
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 @pytest.mark.parametrize("case", CASES)
 def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
-    """Two rollouts in a row: rows, cuts and sums equal, to the bit, those of a loop over the NumPy environments."""
+    """Two rollouts: rows, cuts and sums are bit-identical to the NumPy loop's."""
     name, config, sizes, ways = CASES[case]
     n_envs, n_steps = (sizes[1], 9) if is_simulated(backend) else (sizes[0], 20)
     tested, oracle = (
@@ -124,7 +124,7 @@ def test_recorder_keeps_what_a_loop_keeps(backend: str, case: str) -> None:
 
 @pytest.mark.parametrize("keys", [("seen",), ("seen", "action_mask")])
 def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
-    """The entries of a Dict that the time limit cut off, in the order of the keys, whatever their type."""
+    """Truncated Dict entries in key order, of any type."""
     wrapper = EnvWrapper(Clock(num_agents=2, episode_length=3, is_masked=True), num_envs=2)
     wrapper.reset_all_envs()
     data = wrapper.cuda_data_manager
@@ -146,7 +146,7 @@ def test_cuts_of_a_dict_lie_side_by_side(keys: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_a_done_flag_of_two_is_a_success(backend: str) -> None:
-    """WarpDrive's environments tell a success by ``_done_ == 2``."""
+    """WarpDrive's environments report a success by ``_done_ == 2``."""
     wrapper = EnvWrapper(Counter(env_backend=backend), num_envs=3, env_backend=backend)
     wrapper.reset_all_envs()
     done = wrapper.cuda_data_manager.tensor("_done_")

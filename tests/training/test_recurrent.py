@@ -1,4 +1,4 @@
-"""Recurrent policies: their units against torch's own, what is learned from whole sequences, and what is remembered."""
+"""Recurrent policies: units against torch, learning on sequences, and memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def gradients_of(outputs, weights, tensors) -> list[torch.Tensor]:
 
 
 def test_units_are_those_of_torch():
-    """States of all steps, and gradients of weights, inputs and the first state, equal those of `torch.nn.GRU`."""
+    """States and gradients (weights, inputs, first state) equal `torch.nn.GRU`'s."""
     units = gru().units
     theirs = nn.GRU(units.fc.width, SIZE, batch_first=True)
     ours = [units.inputs.weight, units.hidden.weight, units.inputs.bias, units.hidden.bias]
@@ -88,7 +88,7 @@ def test_units_start_as_those_of_torch():
 
 @pytest.mark.parametrize("method", ["xavier", "orthogonal"])
 def test_each_gate_is_initialised_by_itself(method):
-    """Each gate's weights of the state are a square matrix, orthogonal or within Xavier's bound."""
+    """Each gate's recurrent weights are a square matrix, orthogonal or Xavier-bounded."""
     for gate in gru(init_method=method).units.hidden.weight.detach().split(SIZE):
         if method == "orthogonal":
             torch.testing.assert_close(gate @ gate.T, torch.eye(SIZE), rtol=0, atol=1e-5)
@@ -97,14 +97,14 @@ def test_each_gate_is_initialised_by_itself(method):
 
 
 def test_a_sequence_that_begins_an_episode_forgets():
-    """Whatever the state before it was, it starts from zero."""
+    """Its state starts from zero, whatever it was before."""
     model, seen, begins = gru(), observations(N, L, AGENTS), (torch.arange(L) == 0).expand(N, L)
     zero = torch.zeros(N, AGENTS, SIZE)
     assert torch.equal(model.unroll(seen, torch.ones_like(zero), begins), model.unroll(seen, zero))
 
 
 def test_actor_and_critic_may_remember_apart():
-    """With ``shared=False`` the value follows from one half of the state, and the head from the other."""
+    """With ``shared=False`` value and head each depend on one half of the state."""
     model = gru(shared=False)
     states = torch.randn(4, 2 * SIZE, requires_grad=True)
     of_value, of_head = (
@@ -123,7 +123,7 @@ STEPS, ENVS = 12, 6
 
 
 def make_rollout(space, seed=0):
-    """Return a rollout of noise, with ends of both kinds, several of them in one environment."""
+    """Return a rollout of noise with both kinds of ends, several in one environment."""
     generator = torch.Generator().manual_seed(seed)
     buffer = make_buffer(STEPS, ENVS, AGENTS, n_truncated=3, n_features=N_FEATURES)
     noisy = ("observations", "actions", "log_probs", "rewards", "truncated_observations")
@@ -139,7 +139,7 @@ def make_rollout(space, seed=0):
 
 
 def make_algorithm(kind, model, buffer, space, *, trainer=None, sequence_length=None, **policy):
-    """Return an algorithm whose scheduled numbers are written, and in whose buffer are states of some rollout."""
+    """Return an algorithm with scheduled values and a rollout's states in its buffer."""
     network = config(type="gru", hidden_size=SIZE, sequence_length=sequence_length)
     settings = PolicyConfig(to_train=True, algorithm=kind, clip_grad_norm=False, gamma=0.9, model=network, **policy)
     kind = {"A2C": RecurrentA2C, "PPO": RecurrentPPO}[kind]
@@ -147,7 +147,7 @@ def make_algorithm(kind, model, buffer, space, *, trainer=None, sequence_length=
 
 
 def played(model, buffer, start, *, cut_gradients=0):
-    """Return heads, values, values of last observations, and the states before each step, one step after the other."""
+    """Return heads, values and states, computed step by step."""
     heads, values, states = [], [], []
     last = torch.zeros(buffer.truncated_observations.shape[:3])
     state, n_cut = start, [0] * ENVS
@@ -173,7 +173,7 @@ def played(model, buffer, start, *, cut_gradients=0):
 @pytest.mark.parametrize(("length", "max_rows", "shared"), [(None, None, True), (4, None, False), (4, 30, True)])
 @pytest.mark.parametrize(("kind", "space"), [("A2C", DISCRETE), ("PPO", BOX)])
 def test_update_equals_steps_one_by_one(kind, space, length, max_rows, shared):
-    """Values, those of last observations, and the gradient are those of steps played one by one, whole or in parts."""
+    """Values, final values and gradient equal those of single steps, in any parts."""
     model, buffer = gru(space, shared=shared), make_rollout(space)
     whole = {"n_epochs": 1, "n_minibatches": 1}
     algorithm = make_algorithm(
@@ -205,7 +205,7 @@ def test_update_equals_steps_one_by_one(kind, space, length, max_rows, shared):
 
 
 def test_minibatches_are_dealt_whole_sequences(monkeypatch):
-    """Every epoch deals all sequences of four steps, each once and in order, in another order than before."""
+    """Every epoch has each sequence of four steps once, in order, newly shuffled."""
     model, buffer = gru(), make_rollout(DISCRETE)
     algorithm = make_algorithm("PPO", model, buffer, DISCRETE, sequence_length=4, n_epochs=2, n_minibatches=3)
     dealt = []
@@ -233,18 +233,18 @@ RUNS = {
 
 @pytest.mark.parametrize(("backend", "name"), runs_here(*RUNS, on_numba=["normalised", "two policies"]))
 def test_replay_says_what_was_said(backend, name, tmp_path):
-    """In a second rollout the actions are as probable when played again as when drawn: the ratio is 1 to rounding."""
+    """Replaying a second rollout gives its probabilities: the ratio is 1 to rounding."""
     said_again(make_run(RUNS[name], backend, n_steps=12, basedir=tmp_path))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_replay_says_what_was_said_where_the_trainer_resets(name, tmp_path):
-    """It makes no difference who restarts the environments."""
+    """The results do not depend on the component that restarts environments."""
     said_again(make_run(RUNS[name], wrapper={"auto_reset": False}, n_steps=12, basedir=tmp_path))
 
 
 def said_again(trainer):
-    """Hold a second rollout of a trainer against its replay."""
+    """Compare a trainer's second rollout with its replay."""
     trainer.train(1)
     trainer.collect()
     for group in trainer.groups.values():
@@ -263,7 +263,7 @@ def test_replay_says_what_was_said_with_masks(tmp_path):
 
 
 def replay_agrees(group):
-    """Hold the log-probabilities of a rollout played again against the stored ones."""
+    """Compare log-probabilities of a replayed rollout with the stored ones."""
     algorithm, buffer = group.algorithm, group.buffer
     algorithm.compute_returns(buffer)
     rows = algorithm._rows.flatten()
@@ -276,11 +276,11 @@ def replay_agrees(group):
     torch.testing.assert_close(got, buffer.log_probs.flatten(0, 1)[pick], rtol=1e-4, atol=1e-4)
 
 
-# ------------------------------------------------------------------ what is remembered
+# ------------------------------------------------------------------ memory
 
 
 def test_policy_that_remembers_learns_what_another_cannot(tmp_path):
-    """Recall pays 3 to who remembers the first step, and half of it to who does not; rollouts cut its episodes."""
+    """Recall pays 3 with a memory of step one, half without; rollouts cut episodes."""
     returns = {}
     for kind in ("gru", "fully_connected"):
         model = {"type": kind, "fc_dims": [16], "hidden_size": 16}
@@ -293,7 +293,7 @@ def test_policy_that_remembers_learns_what_another_cannot(tmp_path):
 
 
 def test_state_begins_at_zero(tmp_path, monkeypatch):
-    """A state is zero before an episode's first step, however it came to begin, and at no other one."""
+    """A state is zero before an episode's first step only, whatever started it."""
     trainer = make_trainer(Recall(), {"shared": REMEMBERS}, basedir=tmp_path)
     envs = EvaluationEnvs(trainer.wrapper, trainer.acting_models, trainer.policy_map, n_envs=3)
     model, seen = envs.groups["shared"].acting, []
@@ -310,7 +310,7 @@ def test_state_begins_at_zero(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("n_steps", "is_zero"), [(4, True), (6, False)])
 def test_what_follows_a_rollout_is_valued_from_its_own_state(n_steps, is_zero, tmp_path):
-    """The state that is kept after all steps is zero where the last one ended an episode, as in all of them or none."""
+    """The state after all steps is zero where the last one ended an episode."""
     trainer = make_trainer(Recall(), {"shared": REMEMBERS}, n_steps=n_steps, basedir=tmp_path)
     trainer.collect()
     state = trainer.groups["shared"].buffer.states[-1]
@@ -318,7 +318,7 @@ def test_what_follows_a_rollout_is_valued_from_its_own_state(n_steps, is_zero, t
 
 
 def test_saved_policies_remember(tmp_path):
-    """What a checkpoint holds plays as its trainer's policies do."""
+    """Loaded policies act as their trainer's."""
     trainer = make_trainer(Recall(), {"shared": REMEMBERS}, basedir=tmp_path)
     trainer.train(2)
     trainer.save_checkpoint()
@@ -329,7 +329,7 @@ def test_saved_policies_remember(tmp_path):
 
 
 def test_frozen_policy_remembers(tmp_path):
-    """A policy that does not learn carries its state too, and keeps it in checkpoints."""
+    """A frozen policy updates its state too, and checkpoints it."""
     frozen = {**REMEMBERS, "to_train": False}
     policies = {"frozen": frozen, "learns": A2C}
     trainer = make_trainer(Recall(), policies, agents={"frozen": [0], "learns": [1]}, basedir=tmp_path)
@@ -338,7 +338,7 @@ def test_frozen_policy_remembers(tmp_path):
     assert state["policy/frozen/own/memory"].any()
 
 
-# ------------------------------------------------------------------ what is refused, and what is predicted
+# ------------------------------------------------------------------ errors and predictions
 
 
 class Forgetful(GRU):
@@ -349,7 +349,7 @@ class Forgetful(GRU):
 
 
 def test_a_model_of_another_shape_is_refused(factory):
-    """A recurrent model of a user's is tried when it is built."""
+    """A user's recurrent model is checked at construction."""
     factory.add("forgetful", Forgetful)
     with refused("model 'forgetful'", (2, 3, N_FEATURES)):
         create_recurrent(N_FEATURES, DISCRETE, config(type="forgetful"))
@@ -365,12 +365,12 @@ WRONG = {
     "minibatches": ({"shared": {**REMEMBERS, "n_minibatches": 3}}, {}, "policy.shared.n_minibatches", 3),
     "WarpDrive's rule": ({"shared": REMEMBERS}, {"compat": "warpdrive"}, "run config trainer.compat", "warpdrive"),
 }
-"""Policies, settings of the trainer, and the thing and the value that the error is about."""
+"""Policies, trainer settings; the subject and value in the error."""
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_trainer_refuses(case, tmp_path):
-    """What recurrent policies cannot do is refused when the trainer is made, by its key and value."""
+    """Unsupported settings fail in the trainer's constructor, by key and value."""
     policies, trainer, what, got = WRONG[case]
     with refused(what, got):
         make_trainer(Clock(), policies, basedir=tmp_path, trainer=trainer)
@@ -385,7 +385,7 @@ def test_ddpg_refuses(part, tmp_path):
 
 
 def test_memory_model_knows_sequences():
-    """Its probes have environments enough for minibatches of sequences, whose states count."""
+    """Probes have enough environments for minibatches of sequences; states count."""
     policies = {"shared": {**REMEMBERS, "n_minibatches": 3}}
     run = RunConfig.from_dict(run_config(policies, n_envs=3))
     model = MemoryModel(run, lambda n_envs: EnvWrapper(Clock(), num_envs=n_envs, auto_reset=True))

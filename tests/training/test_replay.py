@@ -1,4 +1,4 @@
-"""The replay buffer: which transitions a rollout makes, which ones it keeps, and which ones it draws."""
+"""Replay buffer: transitions of a rollout, storage, and draws."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stored(buffer, batch):
 
 
 def test_stored_actions_are_clipped():
-    """Each type is clipped to its own bounds, as the environment does; the batch keeps what was drawn."""
+    """Each type is clipped to its bounds; the batch is unchanged."""
     batch = make_buffer(1, 1, 3)
     drawn = torch.tensor([[-2.0, -2.0], [0.5, 0.5], [3.0, 3.0]])
     batch.actions[0, 0] = drawn
@@ -43,7 +43,7 @@ def test_stored_actions_are_clipped():
 
 @pytest.mark.parametrize("n_step", [1, 2, 3, 8])
 def test_transitions_equal_a_plain_loop(n_step):
-    """On random ends, more and fewer steps than a window, they are what a loop over single windows finds."""
+    """With random ends and any length they equal a loop over single windows."""
     generator = torch.Generator().manual_seed(n_step)
     gamma, n_ends, n_cuts = 0.9, 0, 0
     for n_steps in (1, 2, 6):
@@ -82,7 +82,7 @@ def test_transitions_equal_a_plain_loop(n_step):
 
 
 def fill(batch, value):
-    """Let every step of a rollout of one feature be another number, from ``value`` on, in all that is stored."""
+    """Give each step of a one-feature rollout a distinct number from ``value`` on."""
     n_steps = len(batch.actions)
     numbers = torch.arange(value, value + n_steps + 1.0, device=batch.rewards.device)[:, None, None]
     batch.observations.copy_(numbers[..., None].expand_as(batch.observations))
@@ -92,7 +92,7 @@ def fill(batch, value):
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_sample_covers_what_is_filled_and_only_that(backend):
-    """Every filled transition is drawn, none else, and its parts belong together; so again when the ring is full."""
+    """All filled transitions are drawn, no others, in a full ring too."""
     batch = make_buffer(2, 2, 1, device=BACKENDS[backend].device)
     n_drawn = 40 if is_simulated(backend) else 200
     buffer = make(batch, 5 * 2 + 1, n_drawn=n_drawn, backend=backend)
@@ -109,7 +109,7 @@ def test_sample_covers_what_is_filled_and_only_that(backend):
 
 
 def test_buffer_must_hold_a_rollout():
-    """One transition too few is refused, with what a rollout needs."""
+    """One transition too few raises, with the rollout's need."""
     batch = make_buffer(4, 3, 2)
     make(batch, 24)
     with refused("buffer_size", 23):

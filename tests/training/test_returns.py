@@ -1,4 +1,4 @@
-"""Returns and advantages: the scan against numbers worked by hand, and against loops in float64."""
+"""Returns and advantages: the scan by hand, and against float64 loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _scan(
     compat: bool = False,
     scan: ReturnScan | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return advantages (NaN without values) and returns, (n_steps, n_envs, n_agents) each."""
+    """Return advantages (NaN without values), returns: (n_steps, n_envs, n_agents)."""
     device = BACKENDS[backend].device
     given = {
         name: None if value is None else torch.from_numpy(np.ascontiguousarray(value)).to(device)
@@ -61,7 +61,7 @@ def _column(
 
 
 def _random(n_steps: int, n_envs: int, n_agents: int, *, with_values: bool = True, with_cuts: bool = True) -> Arrays:
-    """Return arrays in which environments end in both ways, several times each."""
+    """Return arrays with several ends of both kinds per environment."""
     generator = np.random.default_rng(n_steps)
     kind = generator.integers(0, 4, (n_steps, n_envs))
     truncated = (kind == 3).astype(np.int32)
@@ -82,7 +82,7 @@ def _random(n_steps: int, n_envs: int, n_agents: int, *, with_values: bool = Tru
 
 
 def in_float64(arrays: Arrays, gamma: float, lam: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return advantages and returns by the definition: each return sums forward, on its own, until its episode ends."""
+    """Return advantages and returns by definition: forward sums to an episode's end."""
     rewards, values, last = (arrays[name].astype(np.float64) for name in ("rewards", "values", "last_values"))
     advantages = np.zeros_like(rewards)
     for start, env, agent in np.ndindex(rewards.shape):
@@ -105,7 +105,7 @@ def in_float64(arrays: Arrays, gamma: float, lam: float) -> tuple[np.ndarray, np
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_warp_drives_rule_gives_its_golden_numbers(backend: str) -> None:
-    """The last return is the value there, undiscounted, or the reward of an end; every end is by the dynamics."""
+    """The last return is its undiscounted value, or an end's reward."""
     golden = {"rewards": [1, 2, 3], "values": [0.5, 0.6, 0.7], "last": 99}
     for flags in ({"terminated": [0, 1, 0]}, {"truncated": [0, 1, 0], "cuts": [99]}):
         advantages, returns = _scan(backend, _column(**golden, **flags), gamma=0.9, compat=True)
@@ -125,7 +125,7 @@ def test_a_time_limit_without_values_of_cuts_ends_like_the_dynamics(backend: str
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_nothing_leaks_over_an_end(backend: str) -> None:
-    """What is not a number after an end stays there."""
+    """NaN after an end does not propagate before it."""
     nan = float("nan")
     arrays = _column([1, 2, nan], [1, 1, nan], nan, terminated=[0, 1, 0])
     advantages, returns = _scan(backend, arrays, 0.5, 0.5)
@@ -135,7 +135,7 @@ def test_nothing_leaks_over_an_end(backend: str) -> None:
 
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
 def test_scan_agrees_with_the_definition_in_float64(lam: float) -> None:
-    """Sums of discounted one-step errors, each up to the end of its episode, in 39 rows of three environments."""
+    """Discounted one-step errors to the episode's end, 39 rows of three environments."""
     arrays = _random(40, 3, 13)
     assert arrays["truncated"].sum(axis=0).min() >= 3
     want = in_float64(arrays, 0.9, lam)
@@ -152,7 +152,7 @@ def test_scan_agrees_with_the_definition_in_float64(lam: float) -> None:
     [(True, True, False), (True, False, False), (False, True, False), (False, False, False), (True, True, True)],
 )
 def test_languages_agree_to_the_bit(backend: str, with_values: bool, with_cuts: bool, compat: bool) -> None:
-    """Advantages and returns of every mode have the same bits everywhere, over several blocks with a rest."""
+    """Every mode is bit-identical everywhere, over several blocks and a remainder."""
     shape = (6, 2, 3) if is_simulated(backend) else (9, 29, 11)
     arrays = _random(*shape, with_values=with_values, with_cuts=with_cuts)
     assert arrays["terminated"].any()
@@ -165,7 +165,7 @@ def test_languages_agree_to_the_bit(backend: str, with_values: bool, with_cuts: 
 
 
 def test_other_tensors_are_scanned_anew() -> None:
-    """The same scan takes rollouts in other tensors, of other lengths and without cuts, one after another."""
+    """One scan accepts rollouts in other tensors, of other lengths, without cuts."""
     scan = ReturnScan("cpu", 2, 3, 0.9, 0.8)
     for arrays in (_random(5, 2, 3), _random(8, 2, 3), _random(8, 2, 3, with_cuts=False)):
         for _ in range(2):
@@ -174,7 +174,7 @@ def test_other_tensors_are_scanned_anew() -> None:
 
 
 def test_scan_refuses_what_does_not_fit() -> None:
-    """Numbers out of range, tensors of another shape or type, and halves of what belongs together."""
+    """Out-of-range numbers, wrong shapes or types, and incomplete pairs."""
     with refused("returns.gamma", 1.5):
         ReturnScan("cpu", 1, 1, 1.5)
     with refused("returns.lam", 0.5):

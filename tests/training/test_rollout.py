@@ -1,4 +1,4 @@
-"""The rollout: what it keeps is what happened, for every arrangement of policies, agents and arrays."""
+"""Rollout: stored data equal the events, for every arrangement of agents."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ON_NUMBA = [("A2C", True), ("shared, grid", True), ("DDPG", False), ("two polici
 
 @pytest.mark.parametrize(("backend", "name", "auto_reset"), runs_here(*FORMS, on_numba=ON_NUMBA))
 def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
-    """Stored actions, played on other copies from the same seed, give the stored observations, rewards and ends."""
+    """Stored actions on equal-seed copies give the stored observations, rewards, ends."""
     n_steps = 12 if not is_simulated(backend) else 4
     given = {"n_envs": N_ENVS, "n_steps": n_steps, "wrapper": {"auto_reset": auto_reset}, "basedir": tmp_path}
     trainer = make_run(name, backend, trainer={"fused_rollout": False}, **given)
@@ -100,7 +100,7 @@ def test_rollout_keeps_what_happens(backend, name, auto_reset, tmp_path):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("backend", FAST)
 def test_environment_in_warpdrives_manner_is_played(backend, auto_reset, tmp_path):
-    """One that only sets ``_done_`` and is restarted by the core: its ends, and what its agents have counted."""
+    """It only sets ``_done_``, and the core restarts it: ends and action counts."""
     env = Counter(num_agents=3, episode_length=3, limit=99)
     trainer = make_trainer(
         env, {"shared": A2C}, backend, wrapper={"auto_reset": auto_reset}, n_steps=7, basedir=tmp_path
@@ -122,7 +122,7 @@ def test_environment_in_warpdrives_manner_is_played(backend, auto_reset, tmp_pat
 
 @pytest.mark.parametrize(("backend", "name"), runs_here("A2C", "PPO, continuous", "two policies"))
 def test_stored_log_probs_are_those_of_the_stored_actions(backend, name, tmp_path):
-    """The distributions of torch, of what the model says of the stored observations, agree with what was stored."""
+    """Torch's distributions for the stored observations agree with the stored values."""
     trainer = make_run(name, backend, n_envs=2, n_steps=3, basedir=tmp_path)
     for policy, batch in play(trainer).items():
         group = trainer.groups[policy]
@@ -136,7 +136,7 @@ def test_stored_log_probs_are_those_of_the_stored_actions(backend, name, tmp_pat
 
 @pytest.mark.parametrize("backend", FAST)
 def test_rollouts_follow_one_another(backend, tmp_path):
-    """The first observation of a rollout is the last one of the rollout before, and other actions are drawn."""
+    """A rollout starts at the last one's final observation, and draws other actions."""
     trainer = make_run("A2C", backend, n_steps=8, basedir=tmp_path)
     first = host(play(trainer)["shared"].observations)
     actions = host(play(trainer)["shared"].actions)
@@ -147,11 +147,11 @@ def test_rollouts_follow_one_another(backend, tmp_path):
     assert not torch.equal(actions, host(batch.actions))
 
 
-# ------------------------------------------------------------------ whose is what
+# ------------------------------------------------------------------ arrays of each policy
 
 
 def clock(tmp_path, agents=None, n_steps=4, policy=None, **config):
-    """Return a trainer of Clock; ``agents`` are those of each policy, and ``policy`` is what each has."""
+    """Return a trainer of Clock; ``agents`` per policy, ``policy`` for its settings."""
     kinds = {name: {**A2C, "gamma": 0.5, **(policy or {})} for name in agents or {"shared": None}}
     separate = config.get("policies") is not None
     layout = WarpDriveLayout(separate, "last" if config.get("is_last") else "first")
@@ -178,7 +178,7 @@ ARRANGEMENTS = {
 
 
 def assert_shown(seen, last, members):
-    """Assert that observations, and last ones if there are any, are the times and numbers of agents of Clock."""
+    """Assert that observations are Clock's times and agent ids."""
     times, members = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1.0]), torch.tensor(list(members)).float()
     assert torch.equal(seen[..., 0], times[:, None, None].expand(8, 4, len(members)))
     assert torch.equal(seen[..., 1], members.expand(8, 4, -1))
@@ -191,9 +191,10 @@ def assert_shown(seen, last, members):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_agents_and_centralised_critics_get_what_is_theirs(arrangement, auto_reset, has_critic, tmp_path):
-    """Every agent sees its own number and the time, and is paid for its own action; last observations are its own.
+    """Every agent sees its id and the time, and is paid for its action.
 
-    A critic sees those of all agents, whatever is its policy's, in the order of the arrays.
+    Last observations are its own. A critic sees those of all agents, in the order of the arrays, whatever its policy
+    has.
     """
     config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset}
     agents, everyone = config.pop("agents", config.get("policies")), range(config["num_agents"])
@@ -217,7 +218,7 @@ def test_agents_and_centralised_critics_get_what_is_theirs(arrangement, auto_res
 
 
 def test_masks_are_stored_with_each_step(tmp_path):
-    """The mask of a step is that under which its action was drawn, and is what the log-probability is of."""
+    """A step's mask applies to the draw of its action and to the log-probability."""
     trainer = clock(tmp_path, {"even": [0, 2], "odd": [1, 3]}, num_agents=4, is_masked=True, n_steps=7)
     for policy, batch in play(trainer).items():
         agents = torch.tensor(trainer.policy_map[policy])
@@ -232,7 +233,7 @@ def test_masks_are_stored_with_each_step(tmp_path):
 
 
 def test_policy_that_is_not_trained_acts_and_stays(tmp_path):
-    """A policy with to_train false draws its agents' actions, and three iterations leave its weights to the bit."""
+    """With to_train false it acts; three iterations leave its weights bit-identical."""
     policies = {"even": A2C, "odd": {**PPO, "to_train": False}}
     agents = {"even": [0, 2], "odd": [1]}
     trainer = make_trainer(Clock(num_agents=3), policies, agents=agents, n_steps=6, basedir=tmp_path)
@@ -249,7 +250,7 @@ def test_policy_that_is_not_trained_acts_and_stays(tmp_path):
 
 
 class Watch(torch.nn.Module):
-    """Values an observation of Clock at ten times its time."""
+    """Model with Clock's value: ten times its time."""
 
     def value(self, observations):
         return 10 * observations[..., 0]
@@ -260,9 +261,10 @@ class Watch(torch.nn.Module):
 @pytest.mark.parametrize("auto_reset", [True, False])
 @pytest.mark.parametrize("arrangement", ["shared", "interleaved", "separate", "last"])
 def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tmp_path):
-    """With gamma 1/2 the step before a time limit returns its reward + 30/2, before an end its reward alone.
+    """With gamma 1/2 a step before a time limit returns reward + 30/2.
 
-    The last observation of the rollout is one step into the next episode and worth 10.
+    Before an end it returns its reward alone. The last observation of the rollout is one step into the next episode and
+    worth 10.
     """
     config = {**ARRANGEMENTS[arrangement], "auto_reset": auto_reset, "ends_at": ends_at}
     agents = config.pop("agents", config.get("policies"))
@@ -287,7 +289,7 @@ def test_time_limit_is_bootstrapped(arrangement, auto_reset, ends_at, policy, tm
 
 
 def steps_directly(env):
-    """Tell whether all agents share the arrays of an environment, and see their masks in the observations."""
+    """Return true if all agents share an environment's arrays and observe their masks."""
     return not (env.roles or env.masks_actions)
 
 
@@ -297,7 +299,7 @@ DIRECT_ON_NUMBA = ["cartpole, pool", "tag_continuous, spread", "tag_gridworld", 
 
 @pytest.mark.parametrize(("backend", "scenario"), runs_here(*DIRECT, on_numba=DIRECT_ON_NUMBA))
 def test_direct_steps_do_what_copies_do(tmp_path, monkeypatch, scenario, backend):
-    """Weights, environments and statistics are the same to the bit, over ends of episodes, for what can."""
+    """Weights, environments, statistics are bit-identical over ends, where supported."""
     env, config = SCENARIOS[scenario]
     n_envs, n_steps = (2, 2) if is_simulated(backend) else (8, 40)
     ends = []

@@ -1,4 +1,4 @@
-"""What a trainer does about environments that break their contract, or give numbers that are not finite."""
+"""Trainers with environments that break their contract or give NaN."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def trainer_of(way, tmp_path, *given, n_steps=20, **faulty):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_early_truncation_is_told_or_has_room(way, tmp_path):
-    """Six episodes end in 20 steps: the trainer keeps as many last observations, or an error names the number."""
+    """Six episodes end in 20 steps: observations fit, or the error has the number."""
     trainer = trainer_of(way, tmp_path)
     trainer.train(2)
     (recorder,) = trainer.recorders.values()
@@ -61,7 +61,7 @@ def test_early_truncation_is_told_or_has_room(way, tmp_path):
 
 
 def test_values_of_all_truncated_episodes_are_learned_from(tmp_path):
-    """With gamma 1 and values of 5, each step of an episode has as return what it still pays, and 5."""
+    """Gamma 1, values 5: each step returns its episode's remaining pay plus 5."""
     trainer = trainer_of("A2C", tmp_path)
     algorithm, buffer = trainer.groups["shared"].algorithm, trainer.groups["shared"].buffer
     trainer.collect()
@@ -92,7 +92,7 @@ def test_warpdrives_rule_needs_no_last_observations(tmp_path):
 @pytest.mark.parametrize("fault", ["observations", "rewards", "final_observations"])
 @pytest.mark.parametrize("step", [6, 9], ids=["last step of a rollout", "within"])
 def test_broken_numbers_are_named_and_reach_nothing(way, fault, step, tmp_path):
-    """The error has array, environment, agent and step; weights, moments and checkpoints stay without it."""
+    """The error has array, environment, agent, step; no state or checkpoint has it."""
     trainer = trainer_of(way, tmp_path, fault, step, n_steps=6)
     if fault == "final_observations" and not trainer.wrapper.auto_reset:
         pytest.skip("such an environment has none")
@@ -112,7 +112,7 @@ def test_broken_numbers_are_named_and_reach_nothing(way, fault, step, tmp_path):
 @pytest.mark.parametrize("fault", ["observations not written", "final_observations not written", "infinite"])
 @pytest.mark.parametrize("way", ["PPO", "A2C", "at once", "replay"])
 def test_what_a_step_leaves_out_is_found(way, fault, tmp_path):
-    """Rows of a rollout that an environment does not write would be those of an older one."""
+    """Rollout rows that an environment does not write would be old ones."""
     trainer = trainer_of(way, tmp_path, fault, 9, n_steps=6)
     name = "observations" if fault == "infinite" else fault.split()[0]
     with pytest.raises(TrainingError, match=f"array '{name}' of environment 'Faulty' must be finite"):
@@ -120,7 +120,7 @@ def test_what_a_step_leaves_out_is_found(way, fault, tmp_path):
 
 
 def test_looking_changes_nothing(tmp_path):
-    """What the first rollout puts in place of what steps must write is gone after it."""
+    """The first rollout's marks for unwritten values are gone after it."""
     trainer = trainer_of("A2C", tmp_path, cut_after=50)
     final = trainer.wrapper.cuda_data_manager.tensor("final_observations")
     final.fill_(7)
@@ -140,14 +140,14 @@ def test_looking_changes_nothing(tmp_path):
     ],
 )
 def test_contradicting_flags_are_told(way, fault, message, tmp_path):
-    """Returns would end where sums over episodes go on, and a recurrent policy would forget at the wrong time."""
+    """Returns would end within an episode, and recurrent policies forget too early."""
     with pytest.raises(TrainingError, match=message):
         trainer_of(way, tmp_path, fault, cut_after=3).train(1)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_rows_that_allow_nothing_are_a_metric(backend, tmp_path):
-    """They are counted by policy since the last row of metrics, and with debug an error says where they are."""
+    """They are counted by policy; with debug they raise with a place."""
 
     def trainer_with(folder, **wrapper):
         env = Faulty()
@@ -184,7 +184,7 @@ def test_debug_refuses_actions_that_are_no_numbers():
 
 
 def test_member_of_a_population_that_is_broken_is_named(tmp_path, caplog):
-    """The others learn on, and its environment is named by its number among all."""
+    """The others continue, and the error has its environment's overall number."""
     config = {
         "trainer": {"num_envs": 4, "num_episodes": 1000, "train_batch_size": 24, "env_backend": "cpu", "seed": 1},
         "population": {"size": 2},

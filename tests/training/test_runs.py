@@ -1,4 +1,4 @@
-"""Runs of every algorithm and arrangement: whichever way one takes, it ends with the bits of the plain one."""
+"""Runs of every algorithm and arrangement: every path ends with the same bits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ALL_RUNS = {name: (name, {}) for name in RUNS} | {
 
 
 def resumed(make, monkeypatch):
-    """Stop after three iterations; a new trainer, which another seed had started, goes on from the checkpoint."""
+    """Stop after three iterations; a new trainer of another seed resumes."""
     first = make()
     first.train(3)
     first.graceful_close()
@@ -81,7 +81,7 @@ def gone_back(make, monkeypatch):
 
 
 def evaluated(make, monkeypatch):
-    """Play whole episodes between the iterations, by hand and with each row of metrics."""
+    """Play complete episodes between iterations, by hand and with each metric row."""
     trainer = make(trainer={"evaluator": True})
     trainer.train(2)
     trainer.evaluate(3, greedy=False)
@@ -89,7 +89,7 @@ def evaluated(make, monkeypatch):
 
 
 def copied(make, monkeypatch):
-    """Copy observations into the buffer, in place of steps that write them there."""
+    """Copy observations into the buffer, instead of steps that write there."""
     monkeypatch.setattr(EnvWrapper, "bound_step", lambda self, **arrays: None)
     trainer = make()
     assert not any(group.is_direct for group in trainer.groups.values())
@@ -100,7 +100,7 @@ WAYS = {way.__name__: way for way in (resumed, gone_back, evaluated, copied)}
 
 
 def maker(name, backend, folder):
-    """Return what makes a run of a name; it is called with what differs."""
+    """Return a function that makes a named run, called with its differences."""
     run, settings = ALL_RUNS[name]
 
     def make(trainer=None, **given):
@@ -112,7 +112,7 @@ def maker(name, backend, folder):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A table of runs that nothing interrupts: all state, rows of metrics and the checkpoint's header, made once."""
+    """Table of uninterrupted runs, made once: state, metric rows, checkpoint header."""
     made = {}
 
     def end_of(name, backend):
@@ -129,7 +129,7 @@ def plain(tmp_path_factory):
 
 
 HOST = [backend for backend in FAST if backend.values == ("host",)]
-"""Its other ways take the steps of `cpu`."""
+"""Its other paths have `cpu`'s steps."""
 RESUMED = [("resumed", name) for name in ALL_RUNS]
 BY_EVERY_WAY = list(itertools.product(WAYS, ALL_RUNS))
 ON_NUMBA = [*(("resumed", name) for name in RUNS), *((way, "PPO, normalised") for way in WAYS)]
@@ -141,7 +141,7 @@ ON_NUMBA = [*(("resumed", name) for name in RUNS), *((way, "PPO, normalised") fo
     + runs_here(*BY_EVERY_WAY, backends=[each for each in FAST if each not in HOST], on_numba=ON_NUMBA),
 )
 def test_every_way_leads_to_the_same_bits(backend, name, way, plain, tmp_path, monkeypatch):
-    """All state and every row of metrics are the same, with the same seed; so is the checkpoint's header."""
+    """All state, metric rows and the checkpoint's header are equal for one seed."""
     want, rows, header = plain(name, backend)
     trainer = WAYS[way](maker(name, backend, tmp_path), monkeypatch)
     trainer.train(N_ITERATIONS - trainer.iteration)
@@ -156,7 +156,7 @@ def test_every_way_leads_to_the_same_bits(backend, name, way, plain, tmp_path, m
     ("backend", "name"), runs_here(*ALL_RUNS, backends=ON_GPU, on_numba=["A2C", "DDPG", "PPO, GRU"])
 )
 def test_graph_equals_eager_to_the_bit(backend, name, tmp_path):
-    """Five iterations, of which a graph replays the last four, end with the bits of five eager ones."""
+    """Five iterations, four of them graph replays, equal five eager ones."""
     runs = []
     for mode in ("graph", "eager"):
         runs.append(maker(name, backend, tmp_path / mode)(trainer={"mode": mode}))
@@ -176,7 +176,7 @@ def test_another_seed_gives_other_bits(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["A2C", "PPO", "PPO, continuous", "DDPG"])
 def test_bfloat16_trains_with_all_state_in_float32(name, tmp_path):
-    """Two iterations in bfloat16: no tensor of the run is shorter than in float32, and the losses are near those."""
+    """Two bfloat16 iterations: all run tensors are float32, losses near float32's."""
     rows, dtypes = [], []
     for kind in ("fp32", "bf16"):
         trainer = make_run(name, basedir=tmp_path / kind, trainer={"precision": kind}, n_steps=12)

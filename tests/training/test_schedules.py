@@ -14,7 +14,7 @@ from warpdrive_min.training.config import ParamScheduler, is_number, is_schedule
 
 
 def test_schedule_is_a_straight_line_between_its_points():
-    """2 until 100, 1 at 200, 0 from 400 on: 1.75 after a quarter of the first part, 0.25 after three of the second."""
+    """2 until 100, 1 at 200, 0 from 400: 1.75 at 125, 0.25 at 350."""
     schedule = ParamScheduler([[100, 2.0], [200, 1], [400, 0.0]])
     got = [schedule.get_param_value(timestep) for timestep in (0, 100, 125, 200, 350, 400, 10**12)]
     assert got == [2.0, 2.0, 1.75, 1.0, 0.25, 0.0, 0.0]
@@ -22,7 +22,7 @@ def test_schedule_is_a_straight_line_between_its_points():
 
 
 def test_number_is_a_schedule_that_does_not_change():
-    """0.5 at any time; one point likewise."""
+    """0.5 at any time, as for a single point."""
     for constant in (0.5, np.float32(0.5), [[1_000, 0.5]]):
         assert [ParamScheduler(constant).get_param_value(timestep) for timestep in (0, 10**9)] == [0.5, 0.5]
     assert ParamScheduler(0.5).type == "constant"
@@ -35,7 +35,7 @@ def test_number_is_a_schedule_that_does_not_change():
     st.integers(0, 2 * 10**6),
 )
 def test_schedule_stays_between_its_values(points, timestep):
-    """At any time the value lies between the lowest and the highest of the points; before and after it is theirs."""
+    """Values lie between the lowest and highest point; outside they are the ends'."""
     schedule = ParamScheduler(points)
     got = schedule.get_param_value(timestep)
     assert min(schedule.values) - 1e-9 <= got <= max(schedule.values) + 1e-9
@@ -50,7 +50,7 @@ def test_schedule_stays_between_its_values(points, timestep):
     ids=str,
 )
 def test_what_is_no_schedule_is_refused(schedule):
-    """A value that is neither a finite number nor points in the order of time is told apart, and is an error."""
+    """No finite number, or points out of order: a distinct error."""
     assert not is_schedule(schedule)
     assert not is_number(schedule)
     with pytest.raises(ConfigError, match=r"schedule: must be a number, or a list of \[timestep, value\]"):

@@ -1,4 +1,4 @@
-"""Training on one row of observations for all agents of an environment goes as that on the row of each agent."""
+"""Training on one shared observation row per environment equals one per agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RULES = {
 
 
 def trainer_of(rule, backend, *, shares=True, precision="fp32", **given):
-    """Return a trainer that keeps one row an environment, or the row of each agent."""
+    """Return a trainer with one row per environment, or one per agent."""
     run, made = ("tag_gridworld", TAG, {"shared": RULES[rule]}), {"n_envs": 6, "n_steps": 13, **given}
     settings = {"shared_observations": shares, "fused_rollout": False, "precision": precision}
     return make_run(run, backend, wrapper={"exact": True}, trainer=settings, **made)
@@ -43,7 +43,7 @@ def trainers(rule, backend, **given):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
-    """Rows that are spread out again, actions, rewards and ends are equal; values and weights but for rounding."""
+    """Expanded rows, actions, rewards, ends are equal; values, weights but rounding."""
     one, other = trainers(rule, backend)
     assert one.sharing == ""
     assert other.sharing == "trainer.shared_observations is false"
@@ -78,7 +78,7 @@ def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bfloat16_acts_and_learns_nearly_as_float32(backend):
-    """A run shares observations in bfloat16, too: what it takes for an action's chance is what float32 does, nearly."""
+    """Shared bfloat16 observations too: action probabilities are near float32's."""
     low, full = (trainer_of("PPO", backend, precision=precision) for precision in ("bf16", "fp32"))
     before = weights(full)
     buffers = []
@@ -101,7 +101,7 @@ def test_bfloat16_acts_and_learns_nearly_as_float32(backend):
 
 
 def test_runs_on_a_cpu_come_to_the_same(tmp_path):
-    """NumPy writes the row of each agent, of which one is kept; kernels write that one, and leave the array of all."""
+    """NumPy writes each agent's row, one is stored; kernels write that one only."""
     found = []
     for backend in ("cpu", "host"):
         trainer = trainer_of("PPO", backend, basedir=tmp_path / backend)
@@ -111,7 +111,7 @@ def test_runs_on_a_cpu_come_to_the_same(tmp_path):
 
 
 def test_first_layers_that_are_small_see_the_row_of_each_agent():
-    """By itself a run shares what 70 agents see, and not what four see."""
+    """By default a run shares the observations of 70 agents, not of four."""
     few = make_run(("tag_gridworld", {**TAG, "num_taggers": 3}, {"shared": RULES["A2C"]}), "host")
     many = make_run(("tag_gridworld", TAG, {"shared": RULES["A2C"]}), "host")
     assert many.sharing == ""
@@ -120,7 +120,7 @@ def test_first_layers_that_are_small_see_the_row_of_each_agent():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
-    """From a checkpoint it ends as one that nothing interrupts."""
+    """A resumed run equals an uninterrupted one."""
     whole, first, second = (
         trainer_of("A2C", backend, basedir=tmp_path / folder, **settings)
         for folder, settings in (("whole", {}), ("parts", {}), ("parts", {"seed": 99}))

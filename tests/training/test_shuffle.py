@@ -13,7 +13,7 @@ from warpdrive_min.training.algorithms.shuffle import RowDraw, Shuffle
 
 SIZES = [1, 2, 3, 7, 1000, 4096, 100_003]
 SMALL = 16
-"""As much as the simulator does in time."""
+"""Size that the simulator manages in time."""
 
 
 def _permutation(shuffle: Shuffle) -> np.ndarray:
@@ -55,7 +55,7 @@ def test_permute_gives_each_index_once(backend: str, n: int) -> None:
 @pytest.mark.parametrize("backend", OTHER_BACKENDS)
 @pytest.mark.parametrize("n", SIZES)
 def test_languages_permute_alike_to_the_bit(backend: str, n: int) -> None:
-    """The same seed and counter give the same permutation everywhere, also where the counter has wrapped."""
+    """A seed and counter permute alike everywhere, also after the counter wraps."""
     if is_simulated(backend) and n > SMALL:
         pytest.skip("too large for the simulator")
     here, there = (Shuffle(name, n, seed=2**63 + 5) for name in (backend, "cpu"))
@@ -67,7 +67,7 @@ def test_languages_permute_alike_to_the_bit(backend: str, n: int) -> None:
 
 @pytest.mark.parametrize(("n", "limit"), [(4, 27.9), (5, 39.3), (7, 68.0)])
 def test_every_index_is_as_likely_at_every_position(n: int, limit: float) -> None:
-    """Chi-square of the positions of all indices stays below its 99.9 % quantile, with (n - 1)^2 degrees of freedom."""
+    """Chi-square of all positions is below its 99.9 % quantile, (n - 1)^2 degrees."""
     draws = _permutations(n, 4000)
     counts = np.stack([np.bincount(draws[:, position], minlength=n) for position in range(n)])
     assert (counts.sum(axis=0) == 4000).all()
@@ -75,7 +75,7 @@ def test_every_index_is_as_likely_at_every_position(n: int, limit: float) -> Non
 
 
 def test_every_pair_is_as_likely_next_to_each_other() -> None:
-    """Chi-square of the 20 pairs of five indices at neighbouring positions stays below its 99.9 % quantile."""
+    """Chi-square of 20 adjacent pairs of five is below its 99.9 % quantile."""
     draws = _permutations(5, 4000)
     for first, second in zip(draws.T[:-1], draws.T[1:], strict=True):
         counts = np.bincount(5 * first + second, minlength=25).reshape(5, 5)
@@ -83,7 +83,7 @@ def test_every_pair_is_as_likely_next_to_each_other() -> None:
 
 
 def test_large_permutations_look_random() -> None:
-    """Neighbours of 0 to 99,999 land far apart, and about one index stays in its place."""
+    """Neighbours of 0 to 99,999 move far apart; about one index stays."""
     permutation = _permutation(Shuffle("host", 100_000, seed=0)).astype(np.int64)
     distance = np.abs(np.diff(permutation))
     assert abs(distance.mean() - 100_000 / 3) < 500  # standard deviation of the mean: 75
@@ -94,7 +94,7 @@ def test_large_permutations_look_random() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_drawn_rows_lie_below_the_size_that_the_device_knows(backend: str) -> None:
-    """Every row of a small buffer comes up, none beyond, also after it has grown in place."""
+    """All rows of a small buffer occur, none beyond, also after growth."""
     draw = RowDraw(backend, 5 if is_simulated(backend) else 200, seed=4)
     size = torch.ones(1, dtype=torch.int32, device=BACKENDS[backend].device)
     draw.draw(size)
@@ -118,7 +118,7 @@ def test_languages_draw_the_same_rows(backend: str) -> None:
 
 
 def test_drawn_rows_are_uniform() -> None:
-    """Chi-square of 100,000 draws over 10 rows, and of pairs in successive draws, below the 99.9 % quantile."""
+    """Chi-square of 100,000 draws over 10 rows, and of pairs: below 99.9 %."""
     draw = RowDraw("cpu", 10_000, seed=5)
     draws = np.stack([_rows(draw, 10) for _ in range(10)])
     assert _chi_square(np.bincount(draws.ravel(), minlength=10)) < 27.9  # 9 degrees of freedom

@@ -1,4 +1,4 @@
-"""The trainer: schedules, the same seed, what stops it, what it refuses, and its CUDA graphs."""
+"""Trainer: schedules, seeds, stops, refused settings, and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from warpdrive_min.training.trainer import Trainer
 
 
 def test_schedules_follow_the_steps_that_the_iteration_ends_at(tmp_path):
-    """Iteration k of 24 steps learns with the numbers of step 24 k: from 1 to 0 over 96 steps, then 0."""
+    """Iteration k of 24 steps uses step 24 k: from 1 to 0 over 96 steps."""
     points = [[0, 1.0], [96, 0.0]]
     policy = {**A2C, "lr": points, "entropy_coeff": points, "vf_loss_coeff": 0.3}
     trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, basedir=tmp_path)
@@ -60,7 +60,7 @@ def test_schedules_follow_the_steps_that_the_iteration_ends_at(tmp_path):
 
 
 def test_noise_follows_its_schedule(tmp_path):
-    """DDPG's noise is loud up to step 24 and gone after it: then the actions are the actor's own."""
+    """DDPG's noise is large until step 24, then zero: actions are the actor's own."""
     sampler = {"params": {"scale": [[0, 3.0], [24, 3.0], [24, 3.0], [48, 0.0]]}}
     env, config, policies = RUNS["DDPG"]
     wrapper = EnvWrapper(ENVS[env](**config), num_envs=4, auto_reset=True)
@@ -85,7 +85,7 @@ def test_noise_follows_its_schedule(tmp_path):
 
 @pytest.mark.parametrize(("backend", "name"), runs_here("PPO", "PPO, continuous", "shared"))
 def test_every_backend_learns_the_same(backend, name, tmp_path):
-    """The first iteration has the losses that it has on `cpu`, in Numba's simulator too; elsewhere an episode ends."""
+    """Its first iteration has `cpu`'s losses, in Numba's simulator too."""
     rows, n_steps = [], 2 if is_simulated(backend) else 12
     for where in ("cpu", backend):
         wrapper = {"exact": True, "auto_reset": True}
@@ -99,7 +99,7 @@ def test_every_backend_learns_the_same(backend, name, tmp_path):
 
 
 def test_training_ends_with_the_run_config(tmp_path):
-    """16 episodes of 9 steps are 6 batches of 24 steps; the last one is logged and saved whatever the intervals."""
+    """16 episodes of 9 steps are 6 batches of 24; the last is saved."""
     trainer = make_trainer(
         CartPole(**CLASSIC), {"shared": A2C}, basedir=tmp_path, trainer={"num_episodes": 16}, metrics_log_freq=4
     )
@@ -113,7 +113,7 @@ def test_training_ends_with_the_run_config(tmp_path):
 
 @pytest.mark.parametrize("stop_return", [30.0, {"shared": 30.0}])
 def test_training_stops_at_the_return_asked_for(stop_return, tmp_path):
-    """Clock always pays 10 and an action at each of 3 steps to agent 1: more than 30 from the first row on."""
+    """Clock pays agent 1 10 and an action at 3 steps: above 30 from the start."""
     trainer = make_trainer(
         Clock(), {"shared": A2C}, basedir=tmp_path, trainer={"stop_return": stop_return}, model_params_save_freq=50
     )
@@ -147,7 +147,7 @@ def scored(mean_return):
 
 
 def test_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path, monkeypatch):
-    """After a worse evaluation the best one stays, while the latest goes on; of equals the later one is best."""
+    """After a worse evaluation the best stays; ties go to the later."""
     trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, model_params_save_freq=1)
     returns = [5.0, 8.0, 6.0, math.nan, 9.0, 9.0, 8.5]
     evaluated, best = [], []
@@ -173,7 +173,7 @@ def test_best_checkpoint_is_that_of_the_highest_evaluation(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["A2C", "DDPG"])
 def test_best_return_is_what_its_weights_evaluate_to(name, tmp_path):
-    """Without a trainer the weights of `best` have the return in its header, which RUN alone stands for too."""
+    """`best`, or RUN alone, evaluates to the return in its header."""
     trainer = make_run(name, basedir=tmp_path)
     trainer.train(2)
     trainer.save_checkpoint()
@@ -186,7 +186,7 @@ def test_best_return_is_what_its_weights_evaluate_to(name, tmp_path):
 
 @pytest.mark.parametrize("keeps_none", ["keep_best", "two learners"])
 def test_run_without_a_best_checkpoint_stands_for_its_latest(keeps_none, tmp_path, monkeypatch):
-    """With keep_best false, or several learners whose returns may be opposed, nothing is evaluated and none is best."""
+    """With keep_best false or several learners nothing is evaluated."""
     monkeypatch.setattr(Trainer, "evaluate", lambda *_, **__: pytest.fail("nothing is to be judged"))
     if keeps_none == "keep_best":
         trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, keep_best=False)
@@ -200,7 +200,7 @@ def test_run_without_a_best_checkpoint_stands_for_its_latest(keeps_none, tmp_pat
 
 
 def test_episode_metrics_are_those_of_the_episodes_that_ended(tmp_path):
-    """Clock pays three times 10 and the actions: the row is what the stored rewards of two rollouts sum up to."""
+    """Clock pays three times 10 plus actions: the row sums two rollouts' rewards."""
     trainer = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path, n_steps=4, metrics_log_freq=2)
     rewards = []
     for _ in range(2):
@@ -216,13 +216,13 @@ def test_episode_metrics_are_those_of_the_episodes_that_ended(tmp_path):
     assert second["shared/mean_agent_return"] == pytest.approx(second["shared/mean_episodic_return"] / 2)
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize("every", [1, 5])
 @pytest.mark.parametrize("kind", [A2C, PPO])
 def test_broken_rewards_stop_training(kind, every, tmp_path):
-    """Rewards that are not a number raise an error that says where they were, however rarely it is logged."""
+    """NaN rewards raise an error with their place, at any logging interval."""
     agents = {"fine": [0], "broken": [1]}
     trainer = make_trainer(
         Clock(episode_length=9, breaks_at=8),
@@ -284,12 +284,12 @@ WRONG = {
         ["shared"],
     ),
 }
-"""Environment, policies, arguments, and the thing and the value that the error is about."""
+"""Environment, policies, arguments; the subject and value in the error."""
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_trainer_refuses(case, tmp_path):
-    """What does not fit is refused when the trainer is made, by its key and value, and nothing is left behind."""
+    """Bad settings fail in the constructor by key and value, and leave no files."""
     env, policies, given, what, got = WRONG[case]
     with refused(what, got):
         make_trainer(env, policies, basedir=tmp_path, **given)
@@ -321,7 +321,7 @@ def test_warpdrives_keywords_are_deprecated(tmp_path):
 
 
 def test_trainer_refuses_an_environment_without_kernels(tmp_path):
-    """An environment that knows only Python cannot be trained on."""
+    """An environment with only Python cannot be trained on."""
     wrapper = EnvWrapper(PythonCounter(), num_envs=4)
     with refused("trainer"):
         Trainer(wrapper, run_config({"shared": A2C}, basedir=tmp_path), verbose=False)
@@ -340,7 +340,7 @@ def test_returns_beyond_float32_are_an_error(bonus, tmp_path):
 
 
 def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
-    """Metrics of a run that is there are not added to."""
+    """Existing metrics are not extended."""
     make_run("A2C", basedir=tmp_path).train(1)
     other = make_run("A2C", basedir=tmp_path, trainer={"seed": 8})
     before = {path: path.read_bytes() for path in other.folder.iterdir()}
@@ -352,7 +352,7 @@ def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
 @pytest.mark.parametrize("sinks", [(), ("csv",)], ids=str)
 @pytest.mark.parametrize("starts", ["new", "from a checkpoint of another folder"])
 def test_run_does_not_share_the_folder_of_another_one(starts, sinks, tmp_path):
-    """A folder with checkpoints or rows of a run is refused whatever the sinks, and stays as it is."""
+    """A folder with checkpoints or rows is refused, and stays unchanged."""
     first = make_run("A2C", basedir=tmp_path)
     first.train(1)
     first.save_checkpoint()
@@ -368,7 +368,7 @@ def test_run_does_not_share_the_folder_of_another_one(starts, sinks, tmp_path):
 
 
 def test_runs_without_a_name_get_a_folder_each(tmp_path, monkeypatch):
-    """Runs that start in the same second write to folders of their own; one that writes nothing leaves none."""
+    """Runs of the same second get own folders; without output none remains."""
     monkeypatch.setattr(time, "time", lambda: 12.5)
     runs = [make_run("A2C", basedir=tmp_path, folder=None) for _ in range(3)]
     assert [run.folder.name for run in runs] == ["12", "13", "14"]
@@ -396,7 +396,7 @@ def test_runs_without_a_name_get_a_folder_each(tmp_path, monkeypatch):
     ids=["agents", "environment", "environments", "policies", "algorithm", "model"],
 )
 def test_trainer_refuses_a_checkpoint_of_another_run(env, policies, more, message, tmp_path):
-    """A checkpoint that does not fit raises an error that says in what, and changes nothing."""
+    """A checkpoint that does not fit raises, names the mismatch, and changes nothing."""
     saved = make_trainer(Clock(), {"shared": A2C}, basedir=tmp_path / "saved")
     saved.train(1)
     path = saved.save_checkpoint()
@@ -416,7 +416,7 @@ def test_trainer_refuses_a_checkpoint_of_another_run(env, policies, more, messag
 @pytest.mark.parametrize("backend", ["numba", "pycuda"])
 @pytest.mark.parametrize("mode", ["graph", "eager"])
 def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
-    """Between rows of metrics, once captured, nothing waits for the device."""
+    """Between metric rows, captured iterations do not synchronise."""
     trainer = make_run(
         name, backend, trainer={"mode": mode}, basedir=tmp_path, metrics_log_freq=100, model_params_save_freq=100
     )
@@ -431,7 +431,7 @@ def test_iterations_do_not_synchronise(mode, backend, name, tmp_path):
 
 @pytest.mark.parametrize("backend", [*FAST, *ON_GPU])
 def test_a_rate_of_0_learns_nothing(backend, tmp_path):
-    """The rate is read by each step, of a captured graph too: once it has fallen to 0, weights stay to the bit."""
+    """Each step reads the rate, in a graph too: at 0, no weight changes."""
     policy = {**A2C, "lr": [[0, 1e-2], [73, 1e-2], [73, 0.0]]}
     trainer = make_trainer(CartPole(**CLASSIC), {"shared": policy}, backend, basedir=tmp_path)
     trainer.train(2)
@@ -445,12 +445,12 @@ def test_a_rate_of_0_learns_nothing(backend, tmp_path):
 
 @pytest.mark.gpu
 def test_backends_on_a_gpu_train_the_same(tmp_path):
-    """With exact kernels `numba` and `pycuda` end with the same weights after three iterations."""
+    """With exact kernels `numba` and `pycuda` have equal weights after 3 iterations."""
     states = []
     for backend in ("numba", "pycuda"):
         trainer = make_trainer(
             ENVS["tag_continuous"](**TAG),
-            {"shared": A2C},  # whose gradient does not depend on the sampler's logarithms
+            {"shared": A2C},  # its gradient does not depend on the sampler's logarithms
             backend,
             wrapper={"exact": True, "auto_reset": True},
             basedir=tmp_path / backend,

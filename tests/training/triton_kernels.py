@@ -1,7 +1,7 @@
-"""Every kernel of Triton, launched as training does; as a script, compiled for a GPU that is not here.
+"""Every Triton kernel, launched as in training; as a script, only compiled.
 
-`python -m tests.training.triton_kernels 90` prints the names of the kernels. The interpreter, in which tests run
-without a GPU, accepts more of Python than the compiler does.
+`python -m tests.training.triton_kernels 90` compiles for an absent GPU and prints the kernels' names. The interpreter
+runs the tests without a GPU, and accepts more of Python than the compiler does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS, AGENTS, SPACE = 96, 2, ActionSpace((3, 2), 2)
 
 
 class AbsentGpu(DriverBase):
-    """A driver that says for which architecture to compile."""
+    """Fake driver that names an architecture to compile for."""
 
     def __init__(self, capability: int) -> None:
         self._capability = capability
@@ -59,7 +59,7 @@ class AbsentGpu(DriverBase):
         return torch.device("cpu")
 
     def get_benchmarker(self) -> Callable[..., float]:
-        """Refuse to time."""
+        """Refuse timing."""
         raise NotImplementedError
 
     def map_python_to_cpp_type(self, ty: str) -> str:
@@ -68,7 +68,7 @@ class AbsentGpu(DriverBase):
 
     @staticmethod
     def is_active() -> bool:
-        """Return that there is one."""
+        """Return true: a driver is active."""
         return True
 
 
@@ -82,7 +82,7 @@ PASSES: list[tuple[Any, tuple[int, ...], tuple[Precision, ...]]] = [
 
 
 def launch_all(*, more: bool) -> None:
-    """Launch all kernels on torch's default device; perceptrons in one form each, or with `more` in every one."""
+    """Launch all kernels on torch's device; perceptrons once, or all forms (`more`)."""
     for evaluate, sizes, precisions in PASSES if more else PASSES[:3]:
         forms = itertools.product(precisions, ("tanh", "relu")) if more else [(precisions[0], "tanh")]
         for precision, activation in forms:
@@ -125,7 +125,7 @@ def views_of(vector: torch.Tensor, shapes: Iterable[tuple[int, ...]]) -> list[to
 
 
 def learn_many() -> None:
-    """Find the gradients of two networks at once, each with a clip of its own."""
+    """Compute two networks' gradients at once, each with a clip."""
     n_rows, shapes = ROWS // 2, [*shapes_of(6, 64, 32, SPACE.n_outputs), (1, 32), (1,)]
     matrix = torch.zeros(2, sum(map(math.prod, shapes)))
     views = views_of(matrix[0], shapes)
@@ -138,7 +138,7 @@ def learn_many() -> None:
 
 
 def rollout_of(shape: tuple[int, int, int], n_seen: int) -> dict[str, torch.Tensor]:
-    """Return the arrays of a rollout of zeros, in whose observations there is a row for each of `n_seen` agents."""
+    """Return the arrays of a zero rollout with observation rows for `n_seen` agents."""
     rollout = {name: torch.zeros(shape) for name in ("log_probs", "returns", "old_values", "advantages")}
     actions = torch.zeros(*shape, SPACE.n_types, dtype=torch.int32)
     masks = torch.ones(*shape, SPACE.n_outputs, dtype=torch.int32)
@@ -146,7 +146,7 @@ def rollout_of(shape: tuple[int, int, int], n_seen: int) -> dict[str, torch.Tens
 
 
 def learn(*, is_shared: bool, is_ppo: bool, precision: Precision, own_columns: int | None = None) -> None:
-    """Find the gradients of a small network in one pass, and those of a loss; on shared observations if so."""
+    """Compute gradients of a small network in one pass, and of a loss."""
     shapes = [*shapes_of(6, 64, 32, SPACE.n_outputs), *shapes_of(6, 64, 32, 1)]
     vector = torch.randn(sum(map(math.prod, shapes)))
     views = views_of(vector, shapes)

@@ -1,1 +1,1 @@
-"""Environments of real size in the style of WarpDrive's users: they know `warp_drive` only."""
+"""Environments of real size in WarpDrive users' style, with `warp_drive` only."""

@@ -1,4 +1,4 @@
-"""An orchard: each agent owns a tree, and picks or waits while season and price go on for all.
+"""Orchard: each agent owns a tree, and picks or waits, with season and price.
 
 Season and price are single numbers that change in an episode, so each copy has its own. The data are as loosely typed
 as users' often are: `bonus` is a list of integers, where the kernel in CUDA C declares floats.
@@ -60,7 +60,7 @@ class Orchard(CUDAEnvironmentContext):
         }
 
     def get_data_dictionary(self):
-        """Return the state, of which two are numbers, and what the kernel declares in other types."""
+        """Return the state with two numbers, and loosely typed data."""
         feed = DataFeed()
         feed.add_data("fruit", self.fruit, save_copy_and_apply_at_reset=True)
         feed.add_data("season", self.season, save_copy_and_apply_at_reset=True)

@@ -1,1 +1,1 @@
-"""An environment of two policies with arrays of their own; see `towns`."""
+"""Environment of two policies with separate arrays; see `towns`."""

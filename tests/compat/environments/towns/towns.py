@@ -1,4 +1,4 @@
-"""Towns and their council: towns choose how strictly they close, the council what it pays.
+"""Towns and their council: towns choose a closing, the council a payment.
 
 One class for all backends, as users of WarpDrive write them: `env_backend` decides whether `step` computes here or
 launches kernels. The policies "town" and "council" have arrays of their own.
@@ -12,11 +12,11 @@ from warp_drive.utils.data_feed import DataFeed
 from warp_drive.utils.gpu_environment_context import CUDAEnvironmentContext
 
 LAG_WEIGHTS = np.array([0.2, 0.3, 0.5], np.float32)
-"""How much the closing of this step, the last one, and so on costs; the kernels have as many."""
+"""Cost of the closing in this step, the last one, and so on."""
 
 
 class Towns(CUDAEnvironmentContext):
-    """The wealth of each town; the council is the last agent, and has the sum in its column.
+    """Each town's wealth; the council, the last agent, has the sum in its column.
 
     The towns' observations are an array ``(num_envs, num_towns, features)``, or with ``agents_last`` ``(num_envs,
     features, num_towns)``.
@@ -89,7 +89,7 @@ class Towns(CUDAEnvironmentContext):
         return {**dict(enumerate(rows)), self.num_towns: np.concatenate(council).astype(np.float32)}
 
     def _closed(self, lag):
-        """Return how strictly each town was closed ``lag`` steps ago, 0 to 1; open before the episode."""
+        """Return each town's closing ``lag`` steps ago, 0 to 1; 0 before the episode."""
         return self.closing[max(self.timestep - lag, 0)].astype(np.float32) / np.float32(self.num_levels - 1)
 
     def _share(self):
@@ -98,7 +98,7 @@ class Towns(CUDAEnvironmentContext):
     # ------------------------------------------------------------ in kernels
 
     def get_data_dictionary(self):
-        """Return the state, restored by resets, and the parameters, which all copies share; in each way to add them."""
+        """Return the state (restored by resets) and the shared parameters."""
         feed = DataFeed()
         for name in ("wealth", "paid"):
             feed.add_data(name, getattr(self, name), save_copy_and_apply_at_reset=True, log_data_across_episode=True)
@@ -114,13 +114,13 @@ class Towns(CUDAEnvironmentContext):
         return feed
 
     def get_tensor_dictionary(self):
-        """Return nothing: the arrays that torch reads are the trainer's."""
+        """Return nothing: torch reads the trainer's arrays."""
         return DataFeed()
 
     def initialize_step_function_context(
         self, cuda_data_manager, cuda_function_manager, cuda_step_function_feed, step_function_name
     ):
-        """Keep the step kernel as the base class does, look up the second kernel, and fill the constants."""
+        """Keep the base class's kernel, look up the second, fill constants."""
         is_ready = super().initialize_step_function_context(
             cuda_data_manager, cuda_function_manager, cuda_step_function_feed, step_function_name
         )

@@ -1,4 +1,4 @@
-"""The towns in Numba: a thread for each town, and one for the council, as in CUDA C."""
+"""Towns in Numba: a thread for each town, one for the council, as in CUDA C."""
 # ruff: noqa: F403, F405
 
 import math

@@ -1,1 +1,1 @@
-"""An environment of masks with a restart of its own; see `treaties`."""
+"""Environment with masks and its own restart; see `treaties`."""

@@ -12,14 +12,14 @@ from warp_drive.utils.data_feed import DataFeed
 from warp_drive.utils.gpu_environment_context import CUDAEnvironmentContext
 
 SAVINGS, MITIGATION, PROPOSAL, ACCEPTANCE = range(4)
-"""Columns of an action: two shares in levels, a mitigation level that the region offers, and whether it joins."""
+"""Columns of an action: two levels, an offered level, and a flag to join."""
 HEAT_TRANSITION = np.array([[0.872, 0.009], [0.025, 0.975]], np.float32)
-"""Row: of the air and the ocean after a step, column: of both before it."""
+"""Rows: air and ocean after a step; columns: both before it."""
 LEVELS, TOLERANCE = 10, 2
 
 
 class Treaties:
-    """Regions with capital share one temperature of air and ocean."""
+    """Regions with capital and one temperature of air and ocean."""
 
     name = "Treaties"
 
@@ -62,7 +62,7 @@ class Treaties:
         return np.log(net - invested + 1).astype(np.float32)
 
     def _negotiate(self, chosen):
-        """Bind each region to the best of its treaties: both joined, and offered levels that lie close."""
+        """Bind each region to its best treaty: both joined, and offered close levels."""
         joins, offers = chosen[:, ACCEPTANCE] == 1, chosen[:, PROPOSAL]
         is_close = np.abs(offers[:, None] - offers) <= TOLERANCE
         self.treaties = (joins[:, None] & joins & is_close & ~np.eye(self.num_agents, dtype=bool)).astype(np.int32)
@@ -81,14 +81,14 @@ class Treaties:
 
 
 class CUDATreaties(Treaties, CUDAEnvironmentContext):
-    """The treaties in three kernels: the step, the negotiation after it, and a restart of its own."""
+    """Treaties in three kernels: step, negotiation after it, and restart."""
 
     def __init__(self, *args, **kwargs):
         Treaties.__init__(self, *args, **kwargs)
         CUDAEnvironmentContext.__init__(self)
 
     def get_data_dictionary(self):
-        """Return the state, restored by resets, and the parameters, which all copies share."""
+        """Return the state (restored by resets) and the shared parameters."""
         feed = DataFeed()
         for name in _STATE[:-1]:
             feed.add_data(
@@ -99,7 +99,7 @@ class CUDATreaties(Treaties, CUDAEnvironmentContext):
         return feed
 
     def get_tensor_dictionary(self):
-        """Return what a trainer may turn while it runs: how much each region's reward counts."""
+        """Return the trainer's adjustable tensor: the weight of each region's reward."""
         feed = DataFeed()
         weight = np.ones(self.num_agents, np.float32)
         feed.add_data(name="reward_weight", data=weight, save_copy_and_apply_at_reset=True)
@@ -108,7 +108,7 @@ class CUDATreaties(Treaties, CUDAEnvironmentContext):
     def initialize_step_function_context(
         self, cuda_data_manager, cuda_function_manager, cuda_step_function_feed, step_function_name
     ):
-        """Keep the step kernel as the base class does, look up the others, and fill the constants."""
+        """Keep the base class's step kernel, look up the others, fill the constants."""
         is_ready = super().initialize_step_function_context(
             cuda_data_manager, cuda_function_manager, cuda_step_function_feed, step_function_name
         )

@@ -68,7 +68,7 @@ def NumbaTreatiesStep(
     (int32[:, :, ::1], int32[:, ::1], int32, int32, float32[:, :, ::1], int32[:, :, ::1], int32[:, :, ::1])
 )
 def NumbaTreatiesStepNegotiate(treaties, mitigation_floor, num_levels, tolerance, features, action_mask, actions):
-    """Bind each region to the best of its treaties: both joined, and offered levels that lie close."""
+    """Bind each region to its best treaty: both joined, and offered close levels."""
     env_id = numba_driver.blockIdx.x
     agent_id = numba_driver.threadIdx.x
     if agent_id < env_config.wkNumberAgents:
@@ -109,7 +109,7 @@ def CudaTreatiesReset(
     done,
     env_timestep,
 ):
-    """Restart every environment in one launch; the weights of the rewards stay as they were turned."""
+    """Restart every environment in one launch; reward weights stay adjusted."""
     env_id = numba_driver.blockIdx.x
     agent_id = numba_driver.threadIdx.x
     if agent_id < env_config.wkNumberAgents:
