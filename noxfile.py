@@ -1,4 +1,4 @@
-"""One command per chore. Every session is a thin wrapper of a command that also runs by itself."""
+"""One session per task; each wraps a command that also runs by itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ nox.options.reuse_existing_virtualenvs = True
 
 
 def install(session: nox.Session, *extras: str) -> None:
-    """Install the project with extras, at the versions that were tested; on a GPU machine with both GPU backends."""
+    """Install the project with extras, at tested versions.
+
+    On a GPU machine both GPU backends are included.
+    """
     if shutil.which("nvidia-smi"):
         extras = (*extras, "numba", "pycuda")
     # Torch first and alone: an index may hold the pinned build for one requester only.
@@ -26,14 +29,17 @@ def install(session: nox.Session, *extras: str) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """`pytest`: on a machine without a GPU everything but the marker gpu, with Numba in its simulator."""
+    """`pytest`: the tests of each change.
+
+    Without a GPU, Numba runs in its simulator and the marker gpu is skipped.
+    """
     install(session, "dev")
     session.run("pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """`pytest -m nightly`: the tests that are too slow for each change, such as three hundred kills."""
+    """`pytest -m nightly`: tests too slow for each change, such as 300 kills."""
     install(session, "dev")
     session.run("pytest", "-m", "nightly", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
@@ -63,7 +69,10 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def ray(session: nox.Session) -> None:
-    """`python -m bench run --ray ADDRESS`: the same on a Ray cluster; by default on that which runs here."""
+    """`python -m bench run --ray ADDRESS`: a sweep on a Ray cluster.
+
+    The default is the cluster that runs on this machine.
+    """
     install(session, "ray")
     named = session.posargs and not session.posargs[0].startswith("-")
     session.run("python", "-m", "bench", "run", "--ray", *([] if named else ["auto"]), *session.posargs)
@@ -71,7 +80,7 @@ def ray(session: nox.Session) -> None:
 
 @nox.session
 def gate(session: nox.Session) -> None:
-    """`python -m bench gate`: whether anything became slower; by default than the main branch."""
+    """`python -m bench gate`: compare the speed with the main branch."""
     install(session, "static" if "--static" in session.posargs else "bench")
     named = any(each.startswith("--baseline") for each in session.posargs)
     session.run("python", "-m", "bench", "gate", *([] if named else ["--baseline", "main"]), *session.posargs)
@@ -93,21 +102,24 @@ def report(session: nox.Session) -> None:
 
 @nox.session
 def paper(session: nox.Session) -> None:
-    """`python -m bench paper`: figures, LaTeX tables, method and manifest, from the records."""
+    """`python -m bench paper`: figures, LaTeX tables, method, manifest."""
     install(session, "bench")
     session.run("python", "-m", "bench", "paper", *session.posargs)
 
 
 @nox.session
 def reproduce(session: nox.Session) -> None:
-    """`python -m bench reproduce RUN_ID`: recorded points measured again, and whether the figures are the same."""
+    """`python -m bench reproduce RUN_ID`: measure recorded points again."""
     install(session, "bench")
     session.run("python", "-m", "bench", "reproduce", *session.posargs)
 
 
 @nox.session
 def peers(session: nox.Session) -> None:
-    """`python -m bench peers`: other people's software in turns with ours; what is installed where --python says."""
+    """`python -m bench peers`: interleaved runs of other software and ours.
+
+    ``--python`` names the interpreter with that software.
+    """
     install(session, "bench", "bridges")
     session.run("python", "-m", "bench", "peers", *session.posargs)
 

@@ -123,7 +123,7 @@ MOST_LOAD: Final = 1.0
 
 
 def doubtful(records: Sequence[Record]) -> str:
-    """Return a warning that names the points whose times are doubtful; empty if there are none."""
+    """Return a warning that names points with doubtful times; empty: none."""
     reasons = {}
     for record in records:
         load = (record.host and record.host.load_before) or 0.0

@@ -1,4 +1,4 @@
-"""Docstrings open with a verb or a noun, never with a bare clause."""
+"""Docstrings open with a verb or a noun, in a short first line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BARE = re.compile(r"(What|Of|Whether|How|Where|Which|In which|That|Than) ")
+LONGEST = 80
+"""Characters of a first line."""
 FILES = [
     path.relative_to(ROOT) for package in ("warpdrive_min", "envs", "bench") for path in (ROOT / package).rglob("*.py")
 ]
@@ -28,6 +30,17 @@ def test_docstrings_open_with_a_verb_or_a_noun(path):
     """No docstring of a file starts with a word of `BARE`."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     assert [f"{path}:{line}: {text[:60]}" for line, text in docstrings(tree) if BARE.match(text)] == []
+
+
+@pytest.mark.parametrize(
+    "path", [*FILES, *(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py"))], ids=str
+)
+def test_first_lines_are_short(path):
+    """Details go into a second paragraph."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = (ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented))
+    assert [line for text in texts if len(line := text.partition("\n")[0]) > LONGEST] == []
 
 
 def test_bare_clauses_are_seen():

@@ -203,5 +203,5 @@ def test_run_of_another_preset_is_not_resumed(tmp_path):
     ],
 )
 def test_doubtful_points_are_named(changes, says):
-    """A warm-up that did not settle, or a busy machine, makes the times of a CPU doubtful."""
+    """An unsettled warm-up or a busy machine makes times doubtful."""
     assert re.search(says, sweep.doubtful([record(), record(**changes)]))
