@@ -34,6 +34,7 @@ else:  # hidden from type checkers, which would accept any name
             "agreement": ("EnvironmentCPUvsGPU",),
             "backends": ("BACKENDS", "availability"),
             "consistency": (),
+            "validation": (),
             "constants": ("Constants",),
             "data_feed": ("DataFeed",),
             "data_manager": ("CUDADataManager",),

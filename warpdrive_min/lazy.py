@@ -68,8 +68,17 @@ class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a moved module, or None."""
-        return importlib.util.spec_from_loader(fullname, self) if fullname in self.moved else None
+        """Return the spec of a moved module, or None.
+
+        Raises:
+            ModuleNotFoundError: Another module of a moved package; its new folder may have one of that name.
+        """
+        if fullname in self.moved:
+            return importlib.util.spec_from_loader(fullname, self)
+        package = fullname.rpartition(".")[0]
+        if package in self.moved:
+            raise ModuleNotFoundError(f"No module named {fullname!r}: see {self.moved[package]}", name=fullname)
+        return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         """Import the module under its new name; warn."""

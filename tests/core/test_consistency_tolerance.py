@@ -114,3 +114,16 @@ def test_tolerance_is_checked(bound):
     (name,) = bound
     with pytest.raises(ConfigError, match=f"{name} must be 0 or more"):
         Tolerance(**bound)
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "says"),
+    [
+        (np.int32([14]), np.int32([3]), "want 14, got 3, error 11 (78.6 %)"),
+        (np.int32([0]), np.int32([9]), "want 0, got 9, error 9"),
+        (np.float32([2]), np.float32([1]), "want 2, got 1, error 1 (50 %, 4.19e+06 ulps)"),
+    ],
+)
+def test_errors_have_the_units_of_their_arrays(want, got, says):
+    """Integers have no ulps, and 0 has no percentage."""
+    assert Tolerance(0).compare(want, got).first.values == says

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import re
 import sys
 
 import pytest
@@ -46,7 +48,20 @@ def test_old_package_is_an_attribute(monkeypatch):
     del warpdrive_min.consistency, sys.modules["warpdrive_min.consistency"]
 
 
-def test_unknown_names_are_refused():
-    """Only modules of the tables are found."""
-    with pytest.raises(ModuleNotFoundError, match=r"warpdrive_min\.training\.nothing"):
-        importlib.import_module("warpdrive_min.training.nothing")
+def test_modules_of_training_are_attributes(monkeypatch):
+    """`training.evaluation` works without an import of its own, and warns."""
+    monkeypatch.delitem(sys.modules, "warpdrive_min.training.evaluation", raising=False)
+    vars(training).pop("evaluation", None)
+    with pytest.warns(DeprecationWarning, match=r"training\.evaluation is now"):
+        assert training.evaluation is importlib.import_module("warpdrive_min.training.loop.evaluation")
+    vars(training).pop("evaluation", None)
+    monkeypatch.delitem(sys.modules, "warpdrive_min.training.evaluation", raising=False)
+
+
+@pytest.mark.parametrize("name", ["warpdrive_min.training.nothing", "warpdrive_min.validation.compare"])
+def test_unknown_names_are_refused(name):
+    """A moved package offers only its own modules, each once."""
+    with pytest.warns(DeprecationWarning, match="is now") if "validation" in name else contextlib.nullcontext():
+        sys.modules.pop("warpdrive_min.validation", None)
+        with pytest.raises(ModuleNotFoundError, match=re.escape(name)):
+            importlib.import_module(name)

@@ -32,14 +32,16 @@ class Difference:
     got: float
     ulps: float = 0.0
     """Error in units in the last place of the reference's float32."""
+    is_float: bool = True
+    """The array has real numbers, which have last places."""
 
     @property
     def values(self) -> str:
         """Both values and the error, for a message."""
-        percent = 100 * self.error / (TINY + abs(self.want))
-        return (
-            f"want {self.want:.9g}, got {self.got:.9g}, error {self.error:.3g} ({percent:.3g} %, {self.ulps:.3g} ulps)"
-        )
+        shares = [f"{100 * self.error / abs(self.want):.3g} %"] if self.want else []
+        shares += [f"{self.ulps:.3g} ulps"] if self.is_float else []
+        share = f" ({', '.join(shares)})" if shares else ""
+        return f"want {self.want:.9g}, got {self.got:.9g}, error {self.error:.3g}{share}"
 
     def __str__(self) -> str:
         return f"at {list(self.index)}: {self.values}"
@@ -101,7 +103,7 @@ class Tolerance:
         """
         want, got = np.asarray(want), np.asarray(got)
         error = _errors(want, got, period)
-        ulps = _ulps(want, got, error, period)
+        ulps, is_float = _ulps(want, got, error, period), want.dtype.kind == "f"
         wrong = np.flatnonzero(~self._agrees(want, got, error, ulps))
         largest_first = wrong[np.argsort(-error.flat[wrong], kind="stable")]
         with np.errstate(invalid="ignore"):  # infinities
@@ -109,7 +111,7 @@ class Tolerance:
 
         def element(place: int) -> Difference:
             at = tuple(int(i) for i in np.unravel_index(place, error.shape))
-            return Difference(float(error[at]), at, float(want[at]), float(got[at]), float(ulps[at]))
+            return Difference(float(error[at]), at, float(want[at]), float(got[at]), float(ulps[at]), is_float)
 
         return Comparison(
             n_elements=error.size,

@@ -41,6 +41,8 @@ EXIT: Final = {VERIFIED: 0, DIFFERS: 1, OTHER_HARDWARE: 2}
 """Exit codes by verdict."""
 BROKEN: Final = 5
 """Exit code of a certificate that is damaged or from another release."""
+MOST_DIFFERENCES: Final = 10
+"""Differing sources and packages that are printed."""
 SHOWN: Final = 12
 """Digits of a hash in the output."""
 
@@ -70,7 +72,9 @@ class Verdict:
         if agreement.difference is not None:
             told.append(f"  first difference: {agreement.difference}")
         told += [f"  other hardware: {_pair(name, both)}" for name, both in self.hardware.items()]
-        return told + [f"  not as recorded: {_pair(name, both)}" for name, both in self.differs.items()]
+        told += [f"  not as recorded: {_pair(name, both)}" for name, both in [*self.differs.items()][:MOST_DIFFERENCES]]
+        n_more = len(self.differs) - MOST_DIFFERENCES
+        return told + ([f"  and {n_more} more, which --json lists"] if n_more > 0 else [])
 
 
 def verify(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from warpdrive_min.lazy import MovedModules
+from warpdrive_min.lazy import MovedModules, on_first_use
 
 MOVED: Final = {
     "arrays": "loop",
@@ -25,3 +25,4 @@ MOVED: Final = {
 """Current folder of each module that has moved."""
 
 MovedModules({f"{__name__}.{name}": f"{__name__}.{folder}.{name}" for name, folder in MOVED.items()})
+__getattr__ = on_first_use(__name__, dict.fromkeys(MOVED, ()))
