@@ -137,7 +137,7 @@ REWARD = "    rewards[env][agent] ="
 FAULTS = {
     "wrong sign": ("- MOVE_COST * moved", "+ MOVE_COST * moved", "consistency", "rewards of environment"),
     "no barrier": (
-        "  }\n  WD_SYNC();  // everyone has moved\n  WD_EACH_AGENT(local, env, agent) {\n",
+        "  }\n  WD_SYNC();  // all agents have moved\n  WD_EACH_AGENT(local, env, agent) {\n",
         "",
         "bit-identity",
         "observations of environment",
