@@ -43,7 +43,7 @@ from warpdrive_min.training.loop.global_states import GlobalStates
 from warpdrive_min.training.loop.rollout import RolloutRecorder
 from warpdrive_min.training.models.central import CentralisedCritic, create_centralised_critic
 from warpdrive_min.training.models.normalisation import normalisers
-from warpdrive_min.training.paths.available import missing
+from warpdrive_min.training.paths import available
 from warpdrive_min.training.record.trained import load_policies
 
 SPACE = ActionSpace((4,), 1)
@@ -268,7 +268,7 @@ def test_ddpg_and_warpdrives_rule_have_none():
 def test_critic_that_must_be_one_kernel_needs_a_gpu(tmp_path):
     """The error names the critic's own key."""
     policy = {**PPO, "centralised_critic": {"fused": True}}
-    with refused("run config policy.shared.centralised_critic.fused", f"cpu; missing: {missing() or 'none'}"):
+    with refused("run config policy.shared.centralised_critic.fused", available.found("cpu")):
         make_trainer(ENVS["tag_continuous"](**TAG), {"shared": policy}, basedir=tmp_path)
 
 

@@ -112,7 +112,7 @@ def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):
 
 def test_kernels_that_must_be_need_a_gpu(tmp_path):
     """``fused: true`` on a CPU raises with a remedy."""
-    with refused("run config policy.shared.model.fused", f"cpu; missing: {available.missing() or 'none'}"):
+    with refused("run config policy.shared.model.fused", available.found("cpu")):
         trained("A2C", "host", tmp_path, fused=True)
 
 

@@ -27,7 +27,7 @@ def why_no_triton(device: str) -> str | None:
 def found(device: str) -> str:
     """Return the device type and the missing requirements of Triton, as text."""
     lacking = missing()
-    return f"{device}; missing: {lacking}" if lacking else f"a {device} device"
+    return f"{device}; missing: {lacking}" if lacking else device
 
 
 @cache
