@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from warpdrive_min.terminal import echo
 
 from .core.errors import Code, FileError, exiting
 from .core.groups import groups_of
-from .core.record import SWEEPS, Context, Record, leaving_out, read_results
+from .core.record import SWEEPS, Context, Record, leaving_out, read_results, uncollected
 from .judge import claims as judging
 from .judge.ledger import CLAIMS, Claim
 from .options import refuse_unused
@@ -48,7 +49,9 @@ def claims(
     with exiting(Code.FAILED, FileError, OSError, to_stderr=True), leaving_out() as cut:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
-        found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
+        with uncollected():
+            found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
+            gc.freeze()  # the records live as long as the process
         ours = judging.own_claims(record for path in own for record in found[path][0])
     shown = [record for path in paths for record in found[path][0]]
     comparisons = [comparison for path in paths for comparison in found[path][1]]

@@ -697,17 +697,18 @@ def _require_of_case(record: Record, where: str) -> None:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable garbage collection, a third of the time of large reads."""
+def uncollected() -> Iterator[None]:
+    """Pause garbage collection, a third of the time of large reads."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
-@_uncollected()
+@uncollected()
 def _read(paths: Iterable[Path], cut: list[str] | None) -> tuple[list[Record], list[Comparison]]:
     """Return the records and comparisons of files and folders."""
     records, comparisons, starts = list[Record](), list[Comparison](), dict[tuple[Any, ...], datetime]()
