@@ -141,8 +141,9 @@ def require_known(conditions: Sequence[str], option: str = "--where") -> None:
             raise typer.BadParameter(f"{option} {condition}: must be AXIS=VALUE; axes are {', '.join(known)}")
         if axis not in known or text not in known[axis]:
             choices = f"unknown (known: {', '.join(known[axis])})" if axis in known else f"axes are {', '.join(known)}"
-            shown = text if option == "--backend" else condition
-            raise typer.BadParameter(f"{option} {shown}: {choices}; repeat {option} for several")
+            shown = text if option == f"--{axis}" else condition
+            do = f"; repeat {option} for several" if "," in text else ""
+            raise typer.BadParameter(f"{option} {shown}: {choices}{do}")
 
 
 def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:

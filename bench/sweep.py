@@ -119,7 +119,7 @@ def command(
 
 
 MOST_LOAD: Final = 1.0
-"""Load per core above which the times of a CPU backend are doubtful."""
+"""Load per core that a sweep's own points do not exceed; more is others' work."""
 
 
 def doubtful(records: Sequence[Record]) -> str:
