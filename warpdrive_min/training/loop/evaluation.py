@@ -17,7 +17,7 @@ from warpdrive_min.training.defaults import own_defaults
 from warpdrive_min.training.loop.arrays import PolicyMap, SharedLayout
 from warpdrive_min.training.loop.metrics import check_return
 from warpdrive_min.training.loop.policies import PolicyGroup, action_samplers
-from warpdrive_min.training.models.members import Members
+from warpdrive_min.training.models.parts import n_members_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def evaluate(
         TrainingError: A return is not finite; not for a population.
     """
     n_episodes = whole("evaluate.n_episodes", n_episodes)
-    n_members = next((model.n_members for model in models.values() if isinstance(model, Members)), None)
+    n_members = max(map(n_members_of, models.values()), default=0) or None
     rule = "a population plays in environments of its own"
     do = "give its wrapper an environment that can be made again from its config"
     require(n_members is None or wrapper.can_be_repeated, "evaluate", rule, wrapper.name, do)
