@@ -221,8 +221,7 @@ def _integers() -> Iterator[Use]:
 
     def permuted(low: int, high: int, choice: int) -> int:
         each = list((high << 32 | low).to_bytes(8, "little"))
-        found = [(choice >> 4 * at) & 15 for at in range(4)]
-        return int.from_bytes([each[x] if x < 8 else 255 * (each[x - 8] >> 7) for x in found], "little")
+        return int.from_bytes([each[(choice >> 4 * at) & 7] for at in range(4)], "little")
 
     yield Use("__popc", "__popc(u)", U.bit_count())
     yield Use("__popcll", "__popcll(ul)", UL.bit_count())

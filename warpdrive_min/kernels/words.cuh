@@ -299,14 +299,12 @@ static inline unsigned __brev(unsigned x) {
 static inline unsigned long long __brevll(unsigned long long x) {
   return static_cast<unsigned long long>(__brev(static_cast<unsigned>(x))) << 32 | __brev(static_cast<unsigned>(x >> 32));
 }
-// Select four of the eight bytes of two numbers. The lowest three bits of each digit of the choice are the byte's index; the
-// fourth bit selects copies of that byte's sign bit instead.
+// Select four of the eight bytes of two numbers. The lowest three bits of each digit of the choice are the byte's index.
 static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned choice) {
   const unsigned long long both = static_cast<unsigned long long>(high) << 32 | low;
   unsigned result = 0u;
   for (int i = 0; i < 4; ++i) {
-    const unsigned digit = choice >> 4 * i & 15u, byte = static_cast<unsigned>(both >> 8 * (digit & 7u)) & 255u;
-    result |= (digit < 8u ? byte : byte >> 7 ? 255u : 0u) << 8 * i;
+    result |= (static_cast<unsigned>(both >> 8 * (choice >> 4 * i & 7u)) & 255u) << 8 * i;
   }
   return result;
 }
