@@ -96,13 +96,14 @@ def disassembled(path: Path) -> dict[str, Function]:
     if done.returncode:
         raise CompareError(f"static: nvdisasm cannot read {path.name} (got {excerpt(done.stderr.strip())}); {INSTALL}")
     _, functions = json.loads(done.stdout)
-    read = {
-        each["function-name"]: [
+    read: dict[str, list[Instruction]] = {}
+    for each in functions:
+        if each["start"] == 0:  # before 13.5, nvdisasm also lists the slow paths within a section, by their own names
+            read[each["function-name"]] = code = []
+        code += [
             Instruction(found["opcode"], found.get("operands", ""), "predicate" in found)
             for found in each["sass-instructions"]
         ]
-        for each in functions
-    }
     return {name: Function(_placed(code), BYTES * len(code)) for name, code in read.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import uuid
 
 import pytest
@@ -173,6 +174,19 @@ def test_without_a_disassembler_the_error_names_the_package(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(CompareError, match=r"needs nvdisasm.*warpdrive-min\[static\]"):
         sass.nvdisasm()
+
+
+def test_slow_paths_belong_to_their_section(monkeypatch, tmp_path):
+    """Older versions of nvdisasm list them as functions."""
+    listed = [("step", 0, ["FADD", "CALL"]), ("$__internal_0_$slow", 32, ["FMUL", "RET"]), ("reset", 0, ["EXIT"])]
+    functions = [
+        {"function-name": name, "start": start, "sass-instructions": [{"opcode": each} for each in opcodes]}
+        for name, start, opcodes in listed
+    ]
+    done = subprocess.CompletedProcess([], 0, json.dumps([{}, functions]), "")
+    monkeypatch.setattr(sass, "run", lambda *_: done)
+    read = sass.disassembled(tmp_path / "kernels.cubin")
+    assert {name: found.n_bytes for name, found in read.items()} == {"step": 64, "reset": 16}
 
 
 def test_a_process_that_dies_fails_its_program_alone(monkeypatch, tmp_path):
