@@ -52,8 +52,11 @@ def _archive_of(path: Path) -> Path | None:
 
 def exists(path: Path) -> bool:
     """True if a path exists, on disk or in an archive."""
-    place = located(path)
-    return place.is_dir() or place.exists()
+    try:
+        place = located(path)
+        return place.is_dir() or place.exists()
+    except OSError:  # too long for a file's name
+        return False
 
 
 def read_bytes(file: File) -> bytes:

@@ -410,7 +410,7 @@ def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
 
 def _standing(path: Path) -> Path:
     """Return the path, or the version that a killed writer set aside."""
-    aside = path.with_name(REPLACED + path.name)
+    aside = path.parent / (REPLACED + path.name)  # `with_name` refuses "."
     return aside if aside.exists() and not path.exists() else path
 
 
