@@ -344,6 +344,7 @@ def main(folder: Path, n: int, numbers: Sequence[int], names: Sequence[str], *, 
     """Attack the named commands one after the other."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, as do child processes
     if forked:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no GPU is usable after a fork
         import torch
 
         import warpdrive_min.cli  # noqa: F401

@@ -205,4 +205,5 @@ if __name__ == "__main__":
         as_one_process(*sys.argv[2:])
     else:
         torch.set_num_threads(1)  # threads do not live through a fork
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # nor does a GPU
         main()
