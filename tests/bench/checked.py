@@ -23,12 +23,12 @@ class Declared:
     @property
     def may_lack_before(self) -> bool:
         """True if points of the case may lack a check before the timing."""
-        return "no oracle" in self.before
+        return "no reference" in self.before
 
     @property
     def always_lacks_before(self) -> bool:
         """True if no point of the case has a check before the timing."""
-        return self.before.startswith("no oracle")
+        return self.before.startswith("no reference")
 
     def names(self, oracle: str) -> str | None:
         """Return the words that a reference's name starts with, among these."""

@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
         (
             {"shared": {**LEARNS, "model": {"fc_dims": [8, 513]}}},
             {},
-            "512 units over 128 features, and 128 outputs, in tf32 or bf16",
+            "128 features, 512 units per layer and 128 outputs, in tf32 or bf16",
         ),
         ({"shared": {**LEARNS, "to_train": False}}, {}, "does not learn"),
     ],

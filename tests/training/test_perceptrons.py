@@ -275,7 +275,7 @@ def test_narrow_tanh_is_accurate_near_zero():
     [
         ({"activation": "gelu"}, "the activation must be relu or tanh"),
         ({"fc_dims": (600, 600)}, "must fit on the chip"),
-        ({"n_features": 513}, "64 units over 512 features"),
+        ({"n_features": 513}, "512 features, 64 units per layer"),
         ({"fc_dims": (8,)}, "needs two hidden layers"),
     ],
 )

@@ -16,15 +16,29 @@ PLACE = re.compile(r"(<!-- paths: (.+) -->\n)(?:.|\n)*?(<!-- end of paths -->)")
 """Pattern of a table in a page, with the names of its parts."""
 
 
+MANY = 8
+"""Conditions shared with the row above from which on a row lists its differences."""
+
+
 def table_of(parts: Iterable[str]) -> str:
     """Return a Markdown table of parts' paths, fastest first, with their rules."""
     lines = ["| part | path | needs |", "|---|---|---|"]
     for part in parts:
+        above: list[str] = []
         for path in PATHS[part]:
-            needs = "; ".join(dict.fromkeys(rule.needs for rule in path.rules))
-            lines.append(f"| {part} | {path.name} | {needs or 'nothing'} |")
-            part = ""
+            needs = list(dict.fromkeys(rule.needs for rule in path.rules))
+            lines.append(f"| {part} | {path.name} | {needs_of(needs, above)} |")
+            part, above = "", needs
     return "\n".join(lines) + "\n"
+
+
+def needs_of(needs: list[str], above: list[str]) -> str:
+    """Return a path's conditions, or their differences from the row above."""
+    if len(set(needs) & set(above)) < MANY:
+        return "; ".join(needs) or "nothing"
+    more = [need for need in needs if need not in above]
+    less = "; ".join(need for need in above if need not in needs)
+    return "; ".join([*more, "the conditions of the row above"]) + (f", except: {less}" if less else "")
 
 
 def with_tables(page: str) -> str:

@@ -148,7 +148,7 @@ NOT_BF16: Final = where(
 )
 
 
-@rule("the policy sees one whole array of float32 observations")
+@rule("the policy's observations are one complete float32 array")
 def sees_whole(facts: Facts) -> str | None:
     """Refuse policies that do not see the whole array."""
     return facts.observes or None

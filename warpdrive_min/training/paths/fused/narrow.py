@@ -72,13 +72,13 @@ FIRST_LAYER: Final[dict[Precision, Tile]] = {
 """Tiles for the gradient of a streamed first layer's weights."""
 
 
-@rule(f"up to {WIDEST} units over {MOST_FEATURES} features, and {WIDEST} outputs")
+@rule(f"up to {MOST_FEATURES} features, {WIDEST} units per layer and {WIDEST} outputs")
 def fits(facts: Facts) -> str | None:
     """Refuse layers that do not fit on the chip."""
     layers = facts.layers
     if max(*layers.hidden, layers.n_columns) <= WIDEST and layers.n_features <= MOST_FEATURES:
         return None
-    rule = f"layers must fit on the chip: up to {WIDEST} units over {MOST_FEATURES} features, and {WIDEST} outputs"
+    rule = f"layers must fit on the chip: up to {MOST_FEATURES} features, {WIDEST} units per layer and {WIDEST} outputs"
     return f"{rule} (got {layers})"
 
 

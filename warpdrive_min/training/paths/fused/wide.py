@@ -81,7 +81,7 @@ There are none for fp32, because three products of TF32 take longer than cuBLAS'
 
 
 @rule(
-    f"up to {MOST_UNITS} units over {MOST_FEATURES} features, and {MOST_OUTPUTS} outputs, in "
+    f"up to {MOST_FEATURES} features, {MOST_UNITS} units per layer and {MOST_OUTPUTS} outputs, in "
     + " or ".join(f"`{name}`" for name in PLANS)
 )
 def fits(facts: Facts) -> str | None:
@@ -91,7 +91,7 @@ def fits(facts: Facts) -> str | None:
     if is_small and layers.n_columns <= MOST_OUTPUTS and facts.precision in PLANS:
         return None
     known = " or ".join(PLANS)
-    rule = f"needs up to {MOST_UNITS} units over {MOST_FEATURES} features, and {MOST_OUTPUTS} outputs, in {known}"
+    rule = f"needs up to {MOST_FEATURES} features, {MOST_UNITS} units per layer and {MOST_OUTPUTS} outputs, in {known}"
     return f"{rule} (got {layers}, in {facts.precision})"
 
 
