@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import envs  # noqa: F401  (registers before a page runs, whose registrations are forgotten after it)
 from tests import tutorial
-from warpdrive_min import BACKENDS, EnvironmentRegistrar
+from tests.bench.builders import bench
+from tests.support import BACKENDS_HERE, is_simulated
+from warpdrive_min import BACKENDS, EnvironmentRegistrar, cli
 from warpdrive_min.backends import Availability
 
 ROOT = Path(__file__).parents[1]
@@ -101,6 +108,64 @@ def test_tutorials_are_all_listed_and_run():
     for page in pages:
         assert f"({page.name})" in listed
         assert str(page.relative_to(ROOT)) in run
+
+
+# ------------------------------------------------------------------ whole examples
+
+
+def write_files(name, folder):
+    """Write the files of a page's example."""
+    for block in tutorial.blocks(PAGES[name]):
+        if block.title is not None:
+            (folder / block.title).write_text(block.text)
+
+
+def command(name, start):
+    """Return the arguments of a page's only command `python -m` with this start."""
+    shell = [block.text for block in tutorial.blocks(PAGES[name]) if block.language == "sh"]
+    (line,) = {line for text in shell for line in text.splitlines() if line.startswith(start)}
+    return shlex.split(line.partition(" -m ")[2], comments=True)[1:]
+
+
+@pytest.mark.parametrize("backend", BACKENDS_HERE)
+def test_example_of_an_environment_is_valid(backend, folder):
+    """Its kernels pass all checks; the page's commands run them."""
+    write_files("docs/authoring.md", folder)
+    before = "NUMBA_ENABLE_CUDASIM=1 " if is_simulated(backend) else ""
+    words = command("docs/authoring.md", f"{before}python -m warpdrive_min validate walk")
+    more = [] if "--backend" in words else ["--backend", backend, "--no-card"]
+    done = CliRunner().invoke(cli.app, [*words, *more])
+    assert done.exit_code == 0, done.output
+    assert "passed" in done.output
+
+
+def test_example_of_an_environment_is_measured(folder, monkeypatch):
+    """The page's command measures it on the CPU backends, here in preset smoke."""
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)  # times of the simulator would mean nothing
+    write_files("docs/authoring.md", folder)
+    words = command("docs/authoring.md", "python -m bench run")
+    shown = bench(*words, "--preset", "smoke", "--backend", "cpu", "--backend", "host", "--no-plot")
+    assert "5 measured, 0 failed" in shown
+
+
+def test_example_of_a_benchmark_runs(folder):
+    """The page's file and line are a case in a copy of `bench`."""
+    name, ignored = "docs/extending.md", shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "bench", folder / "bench", ignore=ignored)
+    (folder / "envs").symlink_to(ROOT / "envs")
+    write_files(name, folder)
+    (line,) = [block.text for block in tutorial.blocks(PAGES[name]) if block.text.startswith("sort.")]
+    cases = folder / "bench" / "workloads" / "cases.py"
+    before, imported, after = cases.read_text().partition("from . import ")
+    table, last, rest = after.partition("        memory.MEMORY,\n")
+    assert imported
+    assert last
+    cases.write_text(f"{before}{imported}sort, {table}{last}        {line}{rest}")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "0"}
+    words = [sys.executable, "-m", "bench", *command(name, "python -m bench run --case"), "--no-plot"]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 measured, 0 failed" in done.stdout
 
 
 # ------------------------------------------------------------------ the runner

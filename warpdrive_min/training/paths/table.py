@@ -154,7 +154,7 @@ def sees_whole(facts: Facts) -> str | None:
     return facts.observes or None
 
 
-@rule("the environment has [`own_columns`](authoring.md#write)")
+@rule("the environment has [`own_columns`](authoring-advanced.md#observations-that-agents-share)")
 def has_own_columns(facts: Facts) -> str | None:
     """Refuse agents whose rows differ in other columns."""
     is_none = facts.own_columns is None
