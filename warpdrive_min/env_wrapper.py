@@ -197,7 +197,7 @@ class EnvWrapper:
         Raises:
             ConfigError: The environment is not an `Environment`, or a subclass has another constructor.
         """
-        rule, do = "cannot be made once more", "derive it from Environment, or take `Lent`"
+        rule, do = "cannot be copied", "derive it from Environment, or use `BorrowedEnvs`"
         require(self.can_be_repeated, f"environment {self.name!r}", rule, type(self.env), do)
         return type(self)(
             copy.copy(self.env),
@@ -546,8 +546,8 @@ class EnvWrapper:
     step = step_all_envs
 
 
-class Lent:
-    """Reset and step the environments temporarily; `give_back` restores them.
+class BorrowedEnvs:
+    """Reset and step the environments temporarily; `restore` restores them.
 
     For users' environments, which may hold modules, handles or open files that cannot be copied. It saves all arrays,
     and of the environment object only the attributes' values. Synchronises.
@@ -579,7 +579,7 @@ class Lent:
         seed_resets(self.wrapper.cuda_data_manager, seed)
         self.wrapper.reset_all_envs()
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Restore everything; enqueues. A second call does nothing."""
         for name, array in self._arrays.items():
             self.wrapper.cuda_data_manager.tensor(name).copy_(array)
