@@ -67,7 +67,7 @@ class CUDADataManager:
         self.reset_target_to_pool: dict[str, str] = {}
         """Pool of each array that resets fill from a pool."""
         self._tensors: dict[str, torch.Tensor] = {}
-        self._lent: dict[str, torch.Tensor] = {}
+        self._external: dict[str, torch.Tensor] = {}
         self._scalars: dict[str, Scalar] = {}
         self._meta: dict[str, Scalar] = {}
         self._shared: dict[str, Array | Scalar] = {}
@@ -200,7 +200,7 @@ class CUDADataManager:
         if is_pool:
             self.reset_target_to_pool[attributes["reset_target"]] = name
         self._tensors[name] = tensor
-        self._lent.pop(name, None)
+        self._external.pop(name, None)
         self._attributes[name] = attributes
         self._host[name] = array
         if torch_accessible:
@@ -252,18 +252,18 @@ class CUDADataManager:
     def tensor(self, name: str) -> torch.Tensor:
         """Return the live tensor of an array.
 
-        Reserved arrays, saved copies, log buffers and lent tensors have names, too.
+        Reserved arrays, saved copies, log buffers and external tensors have names, too.
         """
-        return self._lent[name] if name in self._lent else _get(self._tensors, name, "data")
+        return self._external[name] if name in self._external else _get(self._tensors, name, "data")
 
-    def lend(self, name: str, tensor: torch.Tensor) -> None:
+    def use_external(self, name: str, tensor: torch.Tensor) -> None:
         """Make `tensor` return another owner's tensor for a name.
 
         Pushed data of that name takes precedence, also if it is pushed later. Kernels, resets and `is_data_on_device`
-        ignore lent tensors.
+        ignore external tensors.
         """
         if not self.is_data_on_device(name):
-            self._lent[name] = tensor
+            self._external[name] = tensor
 
     def device_data(self, name: str) -> torch.Tensor | Scalar:
         """Return a kernel's argument: the live tensor, or the scalar."""

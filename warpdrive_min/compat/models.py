@@ -334,7 +334,7 @@ class Building:
             "obs_dim_corresponding_to_num_agents": self.arrays[1],
         }
 
-    def lend_batches(self) -> None:
+    def declare_batches(self) -> None:
         """Declare names and shapes of the batches before rollouts, without memory.
 
         Users' models read them in the constructor, as WarpDrive's own does.
@@ -343,7 +343,7 @@ class Building:
         for policy, agents in self.policies.items():
             for name, row in batch_rows(self.env, policy, agents).items():
                 zero = torch.zeros((), dtype=torch.from_numpy(row).dtype, device=data.device)
-                data.lend(name, zero.expand(self.n_steps, *row.shape))
+                data.use_external(name, zero.expand(self.n_steps, *row.shape))
 
 
 _building: ContextVar[Building] = ContextVar("_building")
@@ -381,7 +381,7 @@ class _Trained(nn.Module):
             for part, network in each.models.items()
             if network is config
         )
-        what.lend_batches()
+        what.declare_batches()
         given = (what.given.get(policy) or {}).get("model") or {}
         extra = given if part == "model" else given.get(part) or {}
         of_model: dict[str, Any] = {"model_config": {**config.to_dict(), **extra}}

@@ -149,9 +149,9 @@ class TrainerBase(trainer.Trainer):
         data = self.wrapper.cuda_data_manager
         for name, group in self.groups.items():
             if group.buffer is not None and self.sharing:
-                data.lend(f"{Constants.PROCESSED_OBSERVATIONS}_batch_{name}", group.buffer.observations[:-1])
-                data.lend(f"{Constants.ACTIONS}_batch_{name}", group.buffer.actions)
-                data.lend(f"{Constants.REWARDS}_batch_{name}", group.buffer.rewards)
+                data.use_external(f"{Constants.PROCESSED_OBSERVATIONS}_batch_{name}", group.buffer.observations[:-1])
+                data.use_external(f"{Constants.ACTIONS}_batch_{name}", group.buffer.actions)
+                data.use_external(f"{Constants.REWARDS}_batch_{name}", group.buffer.rewards)
         for name, group in self.groups.items():
             what, rule = f"run config policy.{name}.model.type", "WarpDrive's trainers have no recurrent models"
             got, do = group.config.models[acting_part(group.models)].type, "use warpdrive_min.training.trainer.Trainer"
