@@ -25,7 +25,7 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.models.parts import Trunk
 from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.fused import kept, wide
-from warpdrive_min.training.paths.fused.kept import KeptRows
+from warpdrive_min.training.paths.fused.kept import LearningInput
 
 ON_DEVICE = DEVICE.type == "cuda"
 HERE = "pycuda" if ON_DEVICE else "host"
@@ -90,7 +90,7 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
     seen: list[type] = []
     before = weights(one)
     monkeypatch.setattr(Trunk, "under", partialmethod(noting, Trunk.under, seen))
-    for trainer, shown in ((one, {KeptRows}), (other, {torch.Tensor})):
+    for trainer, shown in ((one, {LearningInput}), (other, {torch.Tensor})):
         seen.clear()
         for _ in range(2):
             trainer.collect()

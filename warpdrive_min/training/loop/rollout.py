@@ -17,7 +17,7 @@ from warpdrive_min.training.paths.fused.shared import SharedRows
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Argument, Launch
     from warpdrive_min.env_wrapper import EnvWrapper
-    from warpdrive_min.training.paths.fused.kept import KeptPasses
+    from warpdrive_min.training.paths.fused.kept import SavedPasses
 
 FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
 """Accumulators of ended episodes."""
@@ -222,7 +222,7 @@ class RolloutBuffer:
     """(T + 1, E, S): input of a centralised critic, or None."""
     truncated_global_states: torch.Tensor | None = None
     """(C, E, S): its last input in truncated episodes, as ``truncated_observations``."""
-    passes: KeptPasses | None = field(default=None, repr=False)
+    passes: SavedPasses | None = field(default=None, repr=False)
     """Forward passes of acting, reused by learning; None: learning repeats them."""
 
     @classmethod

@@ -24,7 +24,7 @@ from warpdrive_min.training.defaults import DEVICES
 from warpdrive_min.training.models.normalisation import Normaliser
 from warpdrive_min.training.paths.facts import Facts, Layers
 from warpdrive_min.training.paths.fused.activations import in_kernels
-from warpdrive_min.training.paths.fused.kept import KeptRows, StepRows
+from warpdrive_min.training.paths.fused.kept import ActingInput, LearningInput
 from warpdrive_min.training.paths.fused.narrow import narrow
 from warpdrive_min.training.paths.fused.shared import SharedRows, perceptron
 from warpdrive_min.training.paths.table import choose
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from warpdrive_min.training.config import ModelConfig
 
 Tensor = torch.Tensor
-Seen = Tensor | SharedRows | StepRows | KeptRows
+Seen = Tensor | SharedRows | ActingInput | LearningInput
 """Input of a model: observations (..., n_features), or rows that represent them."""
 
 
@@ -328,7 +328,7 @@ class Trunk(nn.Sequential):
         bias: Tensor = heads[0].bias
         if len(heads) > 1:
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
-        if isinstance(inputs, StepRows | KeptRows):
+        if isinstance(inputs, ActingInput | LearningInput):
             return inputs.under([*self.parameters(), weight, bias], self.activation)
         if isinstance(inputs, SharedRows):
             return self._on_shared(inputs, weight, bias)

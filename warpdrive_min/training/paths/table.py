@@ -280,8 +280,8 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
         TORCH,
     ),
     "forward passes": (
-        Path("kept by kernels", (*KEPT, wide.fits, wide.keeps_by_row, kept.have_room), kept.by_kernels),
-        Path("kept by torch", (*KEPT, kept.in_fp32, kept.have_room), kept.by_torch),
+        Path("kept by kernels", (*KEPT, wide.fits, wide.keeps_by_row, kept.fits_memory), kept.by_kernels),
+        Path("kept by torch", (*KEPT, kept.in_fp32, kept.fits_memory), kept.by_torch),
         Path("not kept"),
     ),
     "learning": (
