@@ -176,7 +176,7 @@ def test_a_policy_without_a_value_acts_alone(backend):
     """An actor with a separate critic has log-probabilities, and no values."""
     wrapper = made("cartpole", backend, 3)
     model = model_of(wrapper, fc_dims=(64, 64), activation="tanh")
-    model.drop_value()
+    model.delete_value_head()
     first = wrapper.cuda_data_manager.tensor("observations").clone()
     steps = wrapper.rollout(1, model)
     assert steps.values is None

@@ -89,7 +89,7 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
     assert set(other.keeping.values()) == {"trainer.kept_passes is false"}
     seen: list[type] = []
     before = weights(one)
-    monkeypatch.setattr(Trunk, "under", partialmethod(noting, Trunk.under, seen))
+    monkeypatch.setattr(Trunk, "head_outputs", partialmethod(noting, Trunk.head_outputs, seen))
     for trainer, shown in ((one, {LearningInput}), (other, {torch.Tensor})):
         seen.clear()
         for _ in range(2):

@@ -185,7 +185,7 @@ def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionS
     create = create_recurrent if is_recurrent(policy.model.type) else create_actor_critic
     model = create(n_features, space, policy.model)
     if policy.centralised_critic is not None:
-        model.drop_value()
+        model.delete_value_head()
     return {"model": model}
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.lazy import renamed
 from warpdrive_min.memory import require_room
 from warpdrive_min.training.config import present
 from warpdrive_min.training.defaults import DEVICES
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from warpdrive_min.training.config import ModelConfig
 
 Tensor = torch.Tensor
-Seen = Tensor | SharedRows | ActingInput | LearningInput
+ModelInput = Tensor | SharedRows | ActingInput | LearningInput
 """Input of a model: observations (..., n_features), or rows that represent them."""
 
 
@@ -159,11 +160,13 @@ class Stochastic(nn.Module):
         else:
             self.register_buffer("log_std", log_std)
 
-    def drop_value(self) -> None:
+    def delete_value_head(self) -> None:
         """Delete parameters used only by the value head.
 
         A centralised critic computes the values instead; the rest of the model acts.
         """
+
+    drop_value = renamed("drop_value", "delete_value_head")
 
 
 class Recurrent(Stochastic):
@@ -316,7 +319,7 @@ class Trunk(nn.Sequential):
             return "model.fused is false"
         return ""
 
-    def under(self, inputs: Seen, *heads: nn.Linear) -> Tensor:
+    def head_outputs(self, inputs: ModelInput, *heads: nn.Linear) -> Tensor:
         """Return the concatenated outputs of heads, ``(..., sum of their outputs)``.
 
         Inputs other than tensors need a trunk without an `obstacle`.
@@ -329,9 +332,9 @@ class Trunk(nn.Sequential):
         if len(heads) > 1:
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
         if isinstance(inputs, ActingInput | LearningInput):
-            return inputs.under([*self.parameters(), weight, bias], self.activation)
+            return inputs.head_outputs([*self.parameters(), weight, bias], self.activation)
         if isinstance(inputs, SharedRows):
-            return self._on_shared(inputs, weight, bias)
+            return self._shared_outputs(inputs, weight, bias)
         if self.exact is not None:
             return self.exact.perceptron(inputs, [*self.parameters(), weight, bias], self.activation)
         kernel = self._kernel(inputs.device, self.layers(len(bias)))
@@ -342,6 +345,8 @@ class Trunk(nn.Sequential):
         name = in_kernels(self.activation, precision, seen.device)
         outputs = kernel(rows, (*self.parameters(), weight, bias), name, precision)
         return outputs.view(*seen.shape[:-1], len(bias))
+
+    under = renamed("under", "head_outputs")
 
     def _kernel(self, device: torch.device, layers: Layers) -> Callable[..., Tensor] | None:
         """Return the kernel of all layers, or None for torch.
@@ -362,7 +367,7 @@ class Trunk(nn.Sequential):
             self._kernels[key] = choice.path.build
         return self._kernels[key]
 
-    def _on_shared(self, inputs: SharedRows, weight: Tensor, bias: Tensor) -> Tensor:
+    def _shared_outputs(self, inputs: SharedRows, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the outputs of all agents, ``(..., n_agents, n_outputs)``."""
         device, layers = inputs.rows.device, self.layers(len(bias))._replace(n_features=0)  # torch multiplies them
         if not torch.is_grad_enabled() and self._kernel(device, layers) is narrow:

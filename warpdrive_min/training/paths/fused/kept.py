@@ -201,7 +201,7 @@ class ActingInput(NamedTuple):
     t: int
     observations: Tensor
 
-    def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
+    def head_outputs(self, weights: Sequence[Tensor], activation: str) -> Tensor:
         """Compute and keep the outputs, (n_envs, n_agents, n_outputs); enqueues."""
         self.passes.evaluate(self.t, self.observations.flatten(0, 1), _six(weights), activation)
         return self.passes.outputs[self.t]
@@ -213,7 +213,7 @@ class LearningInput(NamedTuple):
     passes: SavedPasses
     part: slice
 
-    def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
+    def head_outputs(self, weights: Sequence[Tensor], activation: str) -> Tensor:
         """Return the kept outputs (rows, n_agents, n_outputs), differentiable; enqueues.
 
         Gradients are with respect to the weights.
