@@ -178,7 +178,7 @@ class PolicyGroup:
             self.arrays.observe(observations, mask)
         log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
         self._recall(t)
-        self.actions.put(self.arrays, self._head(t, observations), mask, log_std)
+        self.actions.write_outputs(self.arrays, self._head(t, observations), mask, log_std)
 
     def _head(self, t: int, observations: torch.Tensor) -> torch.Tensor:
         """Return the head for a step's stored observations; enqueues."""
@@ -337,7 +337,7 @@ class ActionSampler:
         for group in groups:
             group.actions = self
 
-    def put(
+    def write_outputs(
         self,
         arrays: AgentArrays,
         head: torch.Tensor,
