@@ -217,7 +217,7 @@ class CUDAFunctionManager:
         language = self.backend.language
         what, rule = f"backend {self.backend.name!r}", f"runs {language} kernels, and there is no source of one"
         require(language in sources, what, rule, do=f"sources: {known(sources)}", error=CompileError)
-        return self.keep(self.backend.compile(sources[language], self.with_defaults(constants or {})))
+        return self.add_kernels(self.backend.compile(sources[language], self.with_defaults(constants or {})))
 
     def load_binary(self, binary: Path, source: Path, constants: Mapping[str, Constant] | None = None) -> list[str]:
         """Load kernels of a compiled file (cubin, fatbin); `pycuda` only.
@@ -227,13 +227,13 @@ class CUDAFunctionManager:
         load = getattr(self.backend, "load", None)
         if load is None:
             raise ConfigError(f"backend {self.backend.name!r}: loads no compiled file (got {binary}); use 'pycuda'")
-        return self.keep(load(Path(binary), Path(source), self.with_defaults(constants or {})))
+        return self.add_kernels(load(Path(binary), Path(source), self.with_defaults(constants or {})))
 
     def with_defaults(self, constants: Mapping[str, Constant]) -> dict[str, Constant]:
         """Return constants, with defaults for those of all kernels."""
         return {"N_AGENTS": self.n_agents, "EXACT": False, **self.shape.constants(), **constants}
 
-    def keep(self, kernels: Mapping[str, Kernel]) -> list[str]:
+    def add_kernels(self, kernels: Mapping[str, Kernel]) -> list[str]:
         """Add compiled kernels; return their names.
 
         Raises:

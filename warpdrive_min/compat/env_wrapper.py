@@ -60,7 +60,7 @@ class EnvWrapper(env_wrapper.EnvWrapper):
         if self.backend.language == "numba" and sources["numba"] != own:
             module = numba_modules.execute(self.cuda_function_manager, str(sources["numba"]))
             if not hasattr(module, "build"):
-                numba_modules.keep(self.cuda_function_manager, module)
+                numba_modules.register_kernels(self.cuda_function_manager, module)
                 return
         super()._load(sources, binary)
 

@@ -257,7 +257,7 @@ class PyCUDAFunctionManager(_FunctionManager):
         """
         for name in names:
             if self._binary is not None and not self.has_function(name):
-                self.keep({name: _undeclared_kernel(name, self._binary)})
+                self.add_kernels({name: _undeclared_kernel(name, self._binary)})
                 self._undeclared.add(name)
         super().initialize_functions(names)
 

@@ -33,7 +33,7 @@ def load(functions: CUDAFunctionManager, name: str) -> list[str]:
         ConfigError: An environment spans several blocks.
         CompileError: A kernel with explicit signatures does not compile, or a name is taken.
     """
-    return keep(functions, execute(functions, name))
+    return register_kernels(functions, execute(functions, name))
 
 
 def execute(functions: CUDAFunctionManager, name: str) -> ModuleType:
@@ -60,7 +60,7 @@ def execute(functions: CUDAFunctionManager, name: str) -> ModuleType:
         raise CompileError(f"step module {name!r}: does not compile (Numba):\n{excerpt(str(error))}") from error
 
 
-def keep(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:
+def register_kernels(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:
     """Register the kernels of an executed module and return their names.
 
     Each has one thread per agent.
@@ -77,7 +77,7 @@ def keep(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:
     def probe() -> None: ...
 
     dispatcher = type(cuda.jit(probe))  # the simulator has another class
-    return functions.keep(
+    return functions.add_kernels(
         {
             name: NumbaKernel(name, value, exact=False, owns_environments=False)
             for name, value in vars(module).items()

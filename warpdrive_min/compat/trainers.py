@@ -257,8 +257,8 @@ class TrainerBase(trainer.Trainer):
                 files.append(str(file))
             if isinstance(group.algorithm, DDPG):
                 at_once = torch.ones((), device=self.wrapper.cuda_data_manager.device, dtype=torch.float32)
-                group.algorithm.target_actor.follow(at_once)
-                group.algorithm.target_critic.follow(at_once)
+                group.algorithm.target_actor.update(at_once)
+                group.algorithm.target_critic.update(at_once)
         self._set_timestep(files)
 
     def _set_timestep(self, files: Iterable[str]) -> None:

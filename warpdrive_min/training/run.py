@@ -359,7 +359,7 @@ class Run:
         for suffix, recorder in self.recorders.items():
             state |= {f"recorder{suffix}/{name}": tensor for name, tensor in recorder.state().items()}
         for group in self.groups.values():
-            state |= group.own_state()
+            state |= group.rank_state()
         return state
 
     def _environment(self) -> checkpoint.TrainedIn:

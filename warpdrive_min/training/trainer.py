@@ -179,7 +179,7 @@ class Trainer(Run):
         """Play a rollout step by step."""
         for t in range(self.n_steps):
             if self.global_states is not None:
-                self.global_states.keep(t)
+                self.global_states.store(t)
             # Act: a forward pass for each policy, then one kernel that draws for all agents of an array
             with precision(self.config.trainer.precision, self.wrapper.cuda_data_manager.device):
                 for group in self.groups.values():
@@ -201,7 +201,7 @@ class Trainer(Run):
             if group.buffer is not None and group.algorithm is not None:
                 group.algorithm.compute_returns(group.buffer)
                 group.algorithm.update(group.buffer)
-                group.take_moments(group.buffer)
+                group.update_normalisers(group.buffer)
 
     @property
     def capture_s(self) -> float:

@@ -489,12 +489,12 @@ class ActorCriticAlgorithm:
         parts = {"optimiser": self.optimiser, "rewards": self._reward_scale}
         return {f"{part}/{name}": each for part, of in parts.items() if of for name, each in of.state().items()}
 
-    def own_state(self) -> dict[str, Tensor]:
+    def rank_state(self) -> dict[str, Tensor]:
         """Return live counters of draws, and the returns of running episodes."""
         drawn = {"shuffle": self._shuffle, "negatives": self._negatives}
         states = {name: each.state() for name, each in drawn.items() if each is not None}
         if self._reward_scale is not None:
-            states["rewards"] = self._reward_scale.own_state()
+            states["rewards"] = self._reward_scale.rank_state()
         return {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
 
 

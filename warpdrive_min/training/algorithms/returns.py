@@ -215,6 +215,6 @@ class RewardScale:
         """Return the live moments, equal on all ranks."""
         return dict(self.moments.named_buffers())
 
-    def own_state(self) -> dict[str, torch.Tensor]:
+    def rank_state(self) -> dict[str, torch.Tensor]:
         """Return the live returns of running episodes, of this rank."""
         return {"returns": self._carried}

@@ -125,7 +125,7 @@ def rollout_at_once(
     Raises:
         ConfigError: The config requires one launch, which is impossible.
     """
-    group, of_all = groups[0], recorder.of_all_steps()
+    group, of_all = groups[0], recorder.all_steps_arguments()
     more = {"is_greedy": greedy, "is_direct": group.is_direct, "tells_ends": of_all is not None}
     facts = _facts(trainer, wrapper, groups, **more)
     choice = _choose("rollout", groups, facts)

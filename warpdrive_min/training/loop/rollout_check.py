@@ -53,7 +53,7 @@ class RolloutCheck:
         for index, (group, recorder) in enumerate(self._parts):
             parts = [each for each in group.arrays.observations if each.is_floating_point()]
             sums |= {f"{index} seen {part}": each.sum() for part, each in enumerate(parts)}
-            sums |= {f"{index} paid {part}": each.sum() for part, each in enumerate(recorder.paid)}
+            sums |= {f"{index} paid {part}": each.sum() for part, each in enumerate(recorder.episode_rewards)}
             if group.buffer is not None and recorder.truncated_observations is not None:
                 sums[f"{index} last"] = recorder.truncated_observations.sum()
             if group.buffer is not None and group.is_noisy:  # it may learn from them only later
@@ -62,7 +62,7 @@ class RolloutCheck:
             if group.actions.impossible is not None:
                 counts.append(group.actions.impossible)
             if group.memory is not None:
-                counts.append((recorder.steps_of_episode != group.arrays.timestep).any())
+                counts.append((recorder.episode_steps != group.arrays.timestep).any())
             if group.algorithm is not None:
                 counts += [each for key, each in group.algorithm.metrics.items() if key.startswith(SKIPPED_STEPS)]
             # Same dtype: otherwise all numbers would be copied first
@@ -95,7 +95,7 @@ class RolloutCheck:
                     f"steps of environment {worst[1]} where it is not); {VALIDATE}"
                 )
             if group.memory is not None:
-                steps, timestep = recorder.steps_of_episode, group.arrays.timestep
+                steps, timestep = recorder.episode_steps, group.arrays.timestep
                 for env in (steps != timestep).nonzero().flatten().tolist():
                     raise TrainingError(
                         f"{self._who}: {TIMESTEP} must count the steps of an episode, for a recurrent policy (got "
