@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from warpdrive_min.errors import ConfigError, known, meant
+from warpdrive_min.errors import ConfigError, did_you_mean, known
 
 
 def _whole(given: Any) -> Any:
@@ -142,7 +142,7 @@ class Config(BaseModel):
             return given
         for key in given:
             if key not in cls.model_fields:
-                do = meant(str(key), cls.model_fields) or "leave it out"
+                do = did_you_mean(str(key), cls.model_fields) or "leave it out"
                 raise ConfigError.of(str(key), f"is not a key (known are {known(cls.model_fields)})", do=do)
         return {key: plain(value) for key, value in given.items()}
 

@@ -14,7 +14,7 @@ import torch
 from warpdrive_min import backends, constants, memory
 from warpdrive_min.backends.base import Argument, Backend, dtype_name
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.errors import DataError, DeviceMemoryError, known, require, whole
+from warpdrive_min.errors import DataError, DeviceMemoryError, known, require, require_int
 
 Array = npt.NDArray[Any]
 Scalar = np.int32 | np.float32
@@ -339,7 +339,7 @@ def _get(table: Mapping[str, Value], name: str, what: str) -> Value:
 
 
 def _size(name: str, value: Any) -> int:
-    return whole(f"data manager: {name}", value, error=DataError)
+    return require_int(f"data manager: {name}", value, error=DataError)
 
 
 def _scalar(name: str, value: Any) -> Scalar:

@@ -29,7 +29,7 @@ from warpdrive_min.environment import (
     require_actions,
     seed_resets,
 )
-from warpdrive_min.errors import ActionError, CompileError, ConfigError, of_type, require, whole
+from warpdrive_min.errors import ActionError, CompileError, ConfigError, require, require_int, require_type
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
@@ -122,10 +122,10 @@ class EnvWrapper:
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
         check_environment(self.env)
         flags = {"auto_reset": auto_reset, "exact": exact, "debug": debug}
-        self.auto_reset, self.exact, self.debug = (of_type(name, value, bool) for name, value in flags.items())
-        num_envs, seed = whole("num_envs", num_envs), whole("seed", seed, 0, 2**64 - 1)
+        self.auto_reset, self.exact, self.debug = (require_type(name, value, bool) for name, value in flags.items())
+        num_envs, seed = require_int("num_envs", num_envs), require_int("seed", seed, 0, 2**64 - 1)
         if blocks_per_env is not None:
-            blocks_per_env = whole("blocks_per_env", blocks_per_env, do="leave it out to have it chosen")
+            blocks_per_env = require_int("blocks_per_env", blocks_per_env, do="leave it out to have it chosen")
         self.name: str = self.env.name
         self.n_agents: int = self.env.num_agents
         self.episode_length: int = self.env.episode_length
@@ -594,19 +594,23 @@ def check_environment(env: Any) -> None:
     """Raise `ConfigError` unless ``env`` follows WarpDrive's contract."""
     for attribute in ("name", "num_agents", "episode_length", "action_space", "reset", "step"):
         require(hasattr(env, attribute), f"environment {type(env).__name__}", f"needs the attribute {attribute!r}")
-    of_type(f"environment {type(env).__name__}: name", env.name, str)
+    require_type(f"environment {type(env).__name__}: name", env.name, str)
     what = f"environment {env.name!r}"
     for attribute in ("num_agents", "episode_length"):
         value = getattr(env, attribute)
-        whole(f"{what}: {attribute}", int(value) if isinstance(value, float) and value.is_integer() else value)
+        require_int(f"{what}: {attribute}", int(value) if isinstance(value, float) and value.is_integer() else value)
     earliest_truncation(env)
-    for language, source in of_type(f"{what}: kernel_sources", getattr(env, "kernel_sources", {}), Mapping).items():
+    for language, source in require_type(
+        f"{what}: kernel_sources", getattr(env, "kernel_sources", {}), Mapping
+    ).items():
         is_source, rule = isinstance(source, str | os.PathLike), "must be the path of a file, or the name of a module"
         require(is_source, f"{what}: kernel_sources[{language!r}]", rule, source)
-    n_spaces = len(of_type(f"{what}: action_space", env.action_space, Mapping, "give each agent's space by its id"))
+    n_spaces = len(
+        require_type(f"{what}: action_space", env.action_space, Mapping, "give each agent's space by its id")
+    )
     rule = f"must have a space for each of num_agents = {env.num_agents} agents"
     require(n_spaces == env.num_agents, f"{what}: action_space", rule, n_spaces)
-    roles = of_type(f"{what}: roles", getattr(env, "roles", {}), Mapping, "give each role's agents by its name")
+    roles = require_type(f"{what}: roles", getattr(env, "roles", {}), Mapping, "give each role's agents by its name")
     members = [agent for agents in roles.values() for agent in agents]
     is_each_once = len(members) == len(set(members)) and set(members) in (set(), set(env.action_space))
     require(is_each_once, f"environment {env.name!r}", "roles must hold each agent of action_space once", members)

@@ -25,7 +25,7 @@ from warpdrive_min.backends.base import (
 from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, entries_of
 from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import CompileError, DataError, require, whole
+from warpdrive_min.errors import CompileError, DataError, require, require_int
 from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, ROLLOUT_THREADS, CUDAFunctionManager
 from warpdrive_min.perceptron import Layout, Packed, Perceptron, perceptron_of, why_no_kernel
 from warpdrive_min.sampler import CUDASampler, finite_bounds
@@ -562,7 +562,7 @@ SAID: Final = ("log_probs", "values")
 
 
 def _check(n_steps: int, keep: Keep) -> None:
-    whole("rollout.n_steps", n_steps)
+    require_int("rollout.n_steps", n_steps)
     require(keep in ("last", "all"), "rollout", "keep must be 'last' or 'all'", keep)
 
 

@@ -15,7 +15,7 @@ from warpdrive_min.bridges.spaces import mask_for_sample, to_gymnasium
 from warpdrive_min.constants import Constants
 from warpdrive_min.conversion import as_tensor
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, of_type, require
+from warpdrive_min.errors import ConfigError, require, require_type
 from warpdrive_min.rng import seed_words
 
 with needed_by(__name__, "gymnasium"):
@@ -102,7 +102,7 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
             ConfigError: The mask has a wrong shape or dtype, or the number or range of seeds is wrong.
         """
         what = "GymnasiumVectorEnv.reset: options"
-        mask = self._mask(of_type(what, {} if options is None else options, Mapping).get("reset_mask"))
+        mask = self._mask(require_type(what, {} if options is None else options, Mapping).get("reset_mask"))
         seeds = seed if seed is None or isinstance(seed, int) else self._seeds(seed)
         super().reset(seed=joint_seed(seeds) if isinstance(seeds, list) else seeds)
         self.batched.restart(seeds, mask)

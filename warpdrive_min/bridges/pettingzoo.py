@@ -13,7 +13,7 @@ from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part,
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.constants import Constants
 from warpdrive_min.conversion import as_tensor
-from warpdrive_min.errors import ActionError, of_type, require
+from warpdrive_min.errors import ActionError, require, require_type
 
 with needed_by(__name__, "pettingzoo"):
     import pettingzoo  # type: ignore[import-untyped]
@@ -121,7 +121,9 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
     def _action_arrays(self, actions: dict[str, Any]) -> dict[str, Array]:
         """Return the actions of each set; agents out of the game do nothing."""
         do = "give a dict of each agent's action"
-        if of_type("PettingZooParallelEnv.step: actions", actions, Mapping, do, ActionError).keys() != set(self.agents):
+        if require_type("PettingZooParallelEnv.step: actions", actions, Mapping, do, ActionError).keys() != set(
+            self.agents
+        ):
             raise ActionError(
                 f"PettingZooParallelEnv.step: needs one action for each of {', '.join(self.agents)} "
                 f"(got {', '.join(map(str, actions)) or 'none'})"

@@ -24,7 +24,7 @@ from warpdrive_min.dialect.episodes import episode_states
 from warpdrive_min.dialect.layout import trainer_arguments
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import ids_in
-from warpdrive_min.errors import ConfigError, known, meant, require
+from warpdrive_min.errors import ConfigError, did_you_mean, known, require
 from warpdrive_min.files import append
 from warpdrive_min.training import trainer
 from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
@@ -480,7 +480,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
 def _known_keys(section: dict[str, Any], kind: type[Config], place: str | None) -> dict[str, Any]:
     """Return a section without unknown keys; warns if ``place`` is given."""
     for key in section.keys() - kind.model_fields.keys() if place is not None else ():
-        do = meant(str(key), kind.model_fields) or f"keys are {known(kind.model_fields)}"
+        do = did_you_mean(str(key), kind.model_fields) or f"keys are {known(kind.model_fields)}"
         warnings.warn(f"run config {place}{key}: nothing reads this key; {do}", stacklevel=4)
     return {key: value for key, value in section.items() if key in kind.model_fields}
 

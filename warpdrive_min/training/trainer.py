@@ -16,7 +16,7 @@ from warpdrive_min import forks
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import WarpDriveError, known, require, whole
+from warpdrive_min.errors import WarpDriveError, known, require, require_int
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build
 from warpdrive_min.training.build import make_exact
@@ -117,7 +117,9 @@ class Trainer(Run):
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration. Or the environment
                 gave a non-finite number or broke its contract. Nothing of that is saved.
         """
-        n_iterations = self.n_iterations if n_iterations is None else whole("n_iterations", n_iterations, 0, 2**63 - 1)
+        n_iterations = (
+            self.n_iterations if n_iterations is None else require_int("n_iterations", n_iterations, 0, 2**63 - 1)
+        )
         last = min(self.n_iterations, self.iteration + n_iterations)
         row: Row = {}
         self._begin()

@@ -32,7 +32,7 @@ from torch import Tensor
 from typing_extensions import TypedDict  # typing's is enough from Python 3.12
 
 from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
-from warpdrive_min.errors import CheckpointError, known, require, whole
+from warpdrive_min.errors import CheckpointError, known, require, require_int
 from warpdrive_min.files import room_for
 from warpdrive_min.packages import optional_package
 from warpdrive_min.training.config import RunConfig
@@ -164,7 +164,7 @@ def save(
         ConfigError: ``keep_last`` is below 1, or safetensors is not installed.
         DiskFullError: The disk is full; existing checkpoints stay.
     """
-    whole("checkpoint.keep_last", keep_last, high=2**63 - 1)
+    require_int("checkpoint.keep_last", keep_last, high=2**63 - 1)
     folder = Path(folder)
     target = folder / f"checkpoint_{header.iteration:09d}"
     n_bytes = (1 + is_best) * sum(tensor.nbytes for tensor in tensors.values())

@@ -10,7 +10,7 @@ import torch
 
 from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import BorrowedEnvs, EnvWrapper
-from warpdrive_min.errors import require, whole
+from warpdrive_min.errors import require, require_int
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.defaults import own_defaults
@@ -164,7 +164,7 @@ def evaluate(
         ConfigError: ``n_episodes`` is below 1, or a population's wrapper cannot create environments like its own.
         TrainingError: A return is not finite; not for a population.
     """
-    n_episodes = whole("evaluate.n_episodes", n_episodes)
+    n_episodes = require_int("evaluate.n_episodes", n_episodes)
     n_members = max(map(n_members_of, models.values()), default=0) or None
     rule = "a population plays in environments of its own"
     do = "give its wrapper an environment that can be made again from its config"

@@ -22,7 +22,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import DeviceMemoryError, require, whole
+from warpdrive_min.errors import DeviceMemoryError, require, require_int
 from warpdrive_min.training.build import algorithm_class
 from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
 from warpdrive_min.training.loop.arrays import PolicyMap
@@ -281,7 +281,7 @@ def auto_scale(
         DeviceMemoryError: Memory runs out in the first trial or in a probe.
     """
     for name, number in (("start", start), ("n_iterations", n_iterations)):
-        whole(f"auto_scale.{name}", number)
+        require_int(f"auto_scale.{name}", number)
     try:
         model = MemoryModel(config, make_wrapper, policies)
     except torch.OutOfMemoryError as error:
