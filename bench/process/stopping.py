@@ -13,7 +13,7 @@ from pathlib import Path
 
 from warpdrive_min import stopping
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.files import remove_left
+from warpdrive_min.files import remove_leftovers
 
 PROGRAM = __name__.rpartition(".process.")[0]
 """Package name in a command line."""
@@ -54,9 +54,9 @@ def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Pa
 
     stopping.on_stop_say(SavedFiles(files, words).text)
     with suppress(ConfigError):  # no cache folder; the first compilation reports it
-        remove_left(cache.folder())
+        remove_leftovers(cache.folder())
     for folder in {*folders, *(file.parent for file in files)}:
-        remove_left(folder)
+        remove_leftovers(folder)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ from warpdrive_min.backends.cuda_source import (
 )
 from warpdrive_min.constants import FINAL_OBSERVATIONS
 from warpdrive_min.errors import CompileError, DiskFullError, require, shortened
-from warpdrive_min.files import own_folder, said_full
+from warpdrive_min.files import full_disk_errno, own_folder
 from warpdrive_min.lazy import LazyModule
 from warpdrive_min.processes import run
 
@@ -401,7 +401,7 @@ def _run(
     output, errors = done.stdout.strip(), done.stderr.strip()
     if done.returncode:
         said = errors or output or f"{command[0]} ended with exit code {done.returncode} and no message"
-        if number := said_full(said):
+        if number := full_disk_errno(said):
             do = f"make room, or set $TMPDIR and ${VARIABLE} to folders on another disk"
             raise DiskFullError.of(what, os.strerror(number).lower(), do=do)
         raise CompileError(f"{what}: {excerpt(errors_first(said, near))}")

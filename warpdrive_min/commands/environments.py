@@ -22,7 +22,7 @@ from warpdrive_min.terminal import Console, OutputError, echo, line_of
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in order of preference; the first available one is used."""
 PYTHON: Final = {"True": True, "False": False, "None": None}
-FULL: Final = "DefaultCPUAllocator"
+OUT_OF_MEMORY_TEXT: Final = "DefaultCPUAllocator"
 """Marker in torch's error when a CPU runs out of memory."""
 PREFIX: Final = "single_"
 """Prefix of single-agent environment names in WarpDrive's run configs."""
@@ -139,7 +139,7 @@ def errors_told(exit_code: int = 1) -> Iterator[None]:
         echo(line_of(error), err=True)
         raise typer.Exit(exit_code) from error
     except RuntimeError as error:
-        if FULL not in str(error):
+        if OUT_OF_MEMORY_TEXT not in str(error):
             raise
         echo(f"cpu is full ({str(error).splitlines()[0]}); use fewer environments, or smaller layers", err=True)
         raise typer.Exit(exit_code) from error

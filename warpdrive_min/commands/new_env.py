@@ -14,7 +14,7 @@ import typer
 
 from warpdrive_min.commands.environments import errors_told
 from warpdrive_min.errors import require
-from warpdrive_min.files import naming, room_for
+from warpdrive_min.files import errors_name_path, explain_full_disk
 from warpdrive_min.terminal import echo
 
 TEMPLATE = Path(__file__).with_name("new_env_template")
@@ -48,13 +48,17 @@ def write_starter(name: str, folder: Path) -> Path:
     """
     check_name(name)
     package = folder / name
-    with naming(package):
+    with errors_name_path(package):
         require(folder.is_dir(), "new-env", "the folder must exist", folder, "make it first")
         require(not package.exists(), "new-env", f"{package} exists already", do="take another name or move it away")
     is_free = importlib.util.find_spec(name) is None
     require(is_free, "new-env", "the name must not be that of an installed module", name, "take another one")
     words = {"name": name, "title": class_name(name)}
-    with room_for(package), naming(package), tempfile.TemporaryDirectory(dir=folder, prefix=".new-env-") as scratch:
+    with (
+        explain_full_disk(package),
+        errors_name_path(package),
+        tempfile.TemporaryDirectory(dir=folder, prefix=".new-env-") as scratch,
+    ):
         unfinished = Path(scratch) / name
         unfinished.mkdir()
         for template in TEMPLATE.glob(f"*{SUFFIX}"):

@@ -33,7 +33,7 @@ from typing_extensions import TypedDict  # typing's is enough from Python 3.12
 
 from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
 from warpdrive_min.errors import CheckpointError, known, require, require_int
-from warpdrive_min.files import room_for
+from warpdrive_min.files import explain_full_disk
 from warpdrive_min.packages import optional_package
 from warpdrive_min.training.config import RunConfig
 
@@ -168,7 +168,7 @@ def save(
     folder = Path(folder)
     target = folder / f"checkpoint_{header.iteration:09d}"
     n_bytes = (1 + is_best) * sum(tensor.nbytes for tensor in tensors.values())
-    with room_for(target, n_bytes, f"make room and {next_step(folder.parent, folder.name)}"), _tidied(folder):
+    with explain_full_disk(target, n_bytes, f"make room and {next_step(folder.parent, folder.name)}"), _tidied(folder):
         unfinished = _unfinished(target)
         _write(unfinished, tensors, header)
         if is_best:
