@@ -141,5 +141,8 @@ def errors_told(exit_code: int = 1) -> Iterator[None]:
     except RuntimeError as error:
         if OUT_OF_MEMORY_TEXT not in str(error):
             raise
-        echo(f"cpu is full ({str(error).splitlines()[0]}); use fewer environments, or smaller layers", err=True)
+        echo(
+            f"the CPU has too little memory ({str(error).splitlines()[0]}); use fewer environments, or smaller layers",
+            err=True,
+        )
         raise typer.Exit(exit_code) from error
