@@ -52,7 +52,7 @@ def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Pa
     """
     from warpdrive_min.backends import cache  # noqa: PLC0415  (imports torch)
 
-    stopping.on_stop_say(SavedFiles(files, words).text)
+    stopping.set_saved_work_report(SavedFiles(files, words).text)
     with suppress(ConfigError):  # no cache folder; the first compilation reports it
         remove_leftovers(cache.folder())
     for folder in {*folders, *(file.parent for file in files)}:
@@ -61,15 +61,15 @@ def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Pa
 
 @contextmanager
 def tidy(exit_code: int = 1) -> Iterator[None]:
-    """Unwind on a signal and clean up, see `warpdrive_min.stopping.tidy`.
+    """Unwind on a signal and clean up, see `warpdrive_min.stopping.clean_up_on_signal`.
 
     $RAY_TMPDIR keeps its value, so that running Ray clusters are found.
 
     Args:
         exit_code: Exit code if there is no temporary folder.
     """
-    stopping.on_stop_say(SavedFiles().text)
-    with suppress(OSError):  # `stopping.tidy` reports it
+    stopping.set_saved_work_report(SavedFiles().text)
+    with suppress(OSError):  # `stopping.clean_up_on_signal` reports it
         os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
-    with stopping.tidy(exit_code):
+    with stopping.clean_up_on_signal(exit_code):
         yield

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from tests.training.builders import differences, make_run, rows_in
-from warpdrive_min.processes import STARTED_BY, end_with_parent
+from warpdrive_min.processes import RANK_VARIABLES, end_with_parent
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.scale.distributed import joined, launch
 
@@ -81,7 +81,7 @@ def fork_ranks(n: int, work: Callable[[], None]) -> None:
         ranks.append(os.fork())
         if ranks[-1] == 0:
             end_with_parent(parent)
-            os.environ.update(zip(STARTED_BY, map(str, (rank, rank, n, n, "localhost", port)), strict=True))
+            os.environ.update(zip(RANK_VARIABLES, map(str, (rank, rank, n, n, "localhost", port)), strict=True))
             work()
             os._exit(0)
     ends = [os.waitpid(rank, 0)[1] for rank in ranks]

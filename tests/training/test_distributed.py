@@ -27,7 +27,7 @@ from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
 from warpdrive_min.processes import is_rank
-from warpdrive_min.stopping import NOTHING, SIGNALS, Stopped, stoppable, tidy
+from warpdrive_min.stopping import NOTHING_SAVED, SIGNALS, Stopped, clean_up_on_signal, stoppable
 from warpdrive_min.training.models.normalisation import Moments, RunningMoments
 from warpdrive_min.training.paths import captured
 from warpdrive_min.training.ranks import World, checksum
@@ -181,7 +181,7 @@ def wait(world: World, folder: Path, backend: str) -> dict:
 
 def stop(world: World, folder: Path, backend: str) -> dict:
     """Wait for a signal, and clean up."""
-    with stoppable(), tidy():
+    with stoppable(), clean_up_on_signal():
         try:
             tell_process()
             for _ in range(600):  # like a training loop: a sleep may miss a signal just before it
@@ -431,7 +431,7 @@ def test_ranks_are_stopped_together(number, tmp_path):
         launcher.send_signal(number)
         _, said = launcher.communicate(timeout=60)
     assert launcher.returncode == 128 + number
-    assert said == f"stopped by {signal.Signals(number).name}: {NOTHING}\n"
+    assert said == f"stopped by {signal.Signals(number).name}: {NOTHING_SAVED}\n"
     for rank in ranks:
         with pytest.raises(ProcessLookupError):
             os.kill(rank, 0)
@@ -518,7 +518,7 @@ def test_graph_holds_the_all_reduce(backend, tmp_path):
 
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
-        with stoppable(), tidy():
+        with stoppable(), clean_up_on_signal():
             launch(2, sys.argv[2:], env_backend="host", module=PROGRAM)
     else:
         main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

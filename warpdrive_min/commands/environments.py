@@ -17,7 +17,7 @@ from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
 from warpdrive_min.errors import BackendUnavailable, WarpDriveError, known, require
-from warpdrive_min.terminal import Console, OutputError, echo, line_of
+from warpdrive_min.terminal import Console, OutputError, echo, error_line
 
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in order of preference; the first available one is used."""
@@ -129,14 +129,14 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def errors_told(exit_code: int = 1) -> Iterator[None]:
+def report_errors(exit_code: int = 1) -> Iterator[None]:
     """Turn an expected error into a message on standard error and an exit code."""
     try:
         yield
     except OutputError:
         raise  # `output_required` reports it
     except (WarpDriveError, OSError, MemoryError, torch.OutOfMemoryError) as error:
-        echo(line_of(error), err=True)
+        echo(error_line(error), err=True)
         raise typer.Exit(exit_code) from error
     except RuntimeError as error:
         if OUT_OF_MEMORY_TEXT not in str(error):

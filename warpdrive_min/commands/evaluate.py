@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from warpdrive_min.commands.environments import Backend, console, environments, errors_told, first_available, say
+from warpdrive_min.commands.environments import Backend, console, environments, first_available, report_errors, say
 from warpdrive_min.terminal import echo
 from warpdrive_min.training.loop import evaluation
 from warpdrive_min.training.record.trained import (
@@ -39,7 +39,7 @@ def evaluate(
 
     Exits with 1 on failure. In a population each member plays this number of episodes, and the best is named.
     """
-    with errors_told():
+    with report_errors():
         environments()  # adds them to the registrar
         is_whole = member is None and population_size(path) is not None
         trained = load_population(path) if is_whole else load_policies(path, member=member)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from warpdrive_min.commands.environments import errors_told
+from warpdrive_min.commands.environments import report_errors
 from warpdrive_min.errors import require
 from warpdrive_min.files import errors_name_path, explain_full_disk
 from warpdrive_min.terminal import echo
@@ -26,7 +26,7 @@ def new_env(
     folder: Annotated[Path, typer.Argument(help="Folder in which the package is made.")] = Path(),
 ) -> None:
     """Write a starter package NAME: NumPy, CUDA C and Numba kernels and a test."""
-    with errors_told(exit_code=2):
+    with report_errors(exit_code=2):
         package = write_starter(name, folder)
     for path in sorted(package.iterdir()):
         echo(f"wrote {path}")

@@ -15,10 +15,10 @@ from warpdrive_min.commands.environments import (
     console,
     environment_name,
     environments,
-    errors_told,
     first_available,
     make_environment,
     read_settings,
+    report_errors,
     say,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
@@ -60,7 +60,7 @@ def render(
 
     Exits with 1 on failure.
     """
-    with errors_told():
+    with report_errors():
         if out.suffix != RECORD:
             require_format(out, RECORD)
         name, settings, found = _environment(policy, env, sampled, member)

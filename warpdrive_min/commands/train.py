@@ -22,10 +22,10 @@ from warpdrive_min.commands.environments import (
     console,
     environment_name,
     environments,
-    errors_told,
     first_available,
     make_environment,
     read_settings,
+    report_errors,
     run_config_path,
     say,
 )
@@ -34,7 +34,7 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CheckpointError, require
 from warpdrive_min.files import remove_unused
 from warpdrive_min.processes import is_rank
-from warpdrive_min.stopping import NOTHING, RANK_SIGNALS, SIGNALS, Stopped, handle, on_stop_say
+from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped, set_handlers, set_saved_work_report
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.progress import ProgressLine
@@ -100,7 +100,7 @@ def train(
     """
     if env is None and config is None and resume in (None, LATEST):
         raise typer.BadParameter(f"one of -e NAME, --config FILE and --resume PATH must say what to train ({_known()})")
-    with errors_told():
+    with report_errors():
         plan = _plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
         run = plan.run_config
         made = make_environment(plan.env_name, run.env, "train")
@@ -132,7 +132,7 @@ def train(
             folder = runs_of(run) / plan.folder if plan.folder else reserve(runs_of(run))
             words = [*sys.argv[1:], "--results-dir", plan.folder or folder.name]
             try:
-                on_stop_say(partial(_saved, folder, plan))
+                set_saved_work_report(partial(_saved, folder, plan))
                 launch(run.trainer.num_gpus, words, chosen)
             finally:
                 remove_unused(folder)
@@ -140,7 +140,7 @@ def train(
             with joined(chosen):
                 wrapper = make_wrapper(run.trainer.num_envs * (size or 1))
                 trainer = kind(wrapper, run, folder=plan.folder, verbose=False)
-                on_stop_say(partial(_saved, trainer.folder, plan))
+                set_saved_work_report(partial(_saved, trainer.folder, plan))
                 try:
                     caught = _train(trainer, plan, iterations, quiet, certify)
                 finally:
@@ -284,7 +284,7 @@ def _saved(folder: Path, plan: Plan) -> str:
     if last is not None:
         return f"{last} is kept; `{_resume(folder)}` goes on"
     is_taken = plan.folder is not None and folder.is_dir() and any(folder.iterdir())
-    return f"nothing was saved; {checkpoint.next_step(folder)}" if is_taken else NOTHING
+    return f"nothing was saved; {checkpoint.next_step(folder)}" if is_taken else NOTHING_SAVED
 
 
 def _resume(folder: Path) -> str:
@@ -309,7 +309,7 @@ def _signals(*, once: bool) -> Iterator[list[int]]:
             restore()
 
     # A surviving rank receives SIGTERM, and must not start its next iteration.
-    earlier = handle(note, SIGNALS if once else RANK_SIGNALS)
+    earlier = set_handlers(note, SIGNALS if once else RANK_SIGNALS)
     try:
         yield caught
     finally:

@@ -19,7 +19,7 @@ from rich.text import Text
 from warpdrive_min import backends
 from warpdrive_min.agreement import CHECKS, Result, Subject, load_class, run_checks
 from warpdrive_min.backends.numba_cuda import simulated
-from warpdrive_min.commands.environments import errors_told, read_settings
+from warpdrive_min.commands.environments import read_settings, report_errors
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import require_writable, write_atomically
@@ -72,7 +72,7 @@ def validate(
     if console.width < WIDE:
         console = Console(width=WIDE)  # the table needs this width; a narrower terminal wraps
     if json_file is not None:
-        with errors_told(2):
+        with report_errors(2):
             require_writable(json_file, "--json", is_file=True)
     try:
         names, chosen = _checks(check), _backends(backend)
@@ -98,7 +98,7 @@ def validate(
     _show(console, cls.__name__, findings, speeds)
     if json_file is not None:
         report = _report(path, cls.__name__, findings, speeds)
-        with errors_told(exit_code=2):
+        with report_errors(exit_code=2):
             write_atomically(json_file, json.dumps(report, indent=1, default=str))
     statuses = {result.status for _, result in findings}
     if "passed" not in statuses or "failed" in statuses:

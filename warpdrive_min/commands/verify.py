@@ -16,9 +16,9 @@ from warpdrive_min import backends
 from warpdrive_min.commands.environments import (
     Backend,
     environment_name,
-    errors_told,
     first_available,
     make_environment,
+    report_errors,
     say,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
@@ -88,7 +88,7 @@ def verify(
     Exits with 0 verified, 1 differs, 2 other hardware, 5 if it cannot be replayed. The default backend is the run's, or
     the first one available.
     """
-    with errors_told(BROKEN):
+    with report_errors(BROKEN):
         verdict = replayed(Certificate.read(path), iterations, backend)
     if as_json:
         fields = {"verdict": verdict.name, **asdict(verdict.agreement)}

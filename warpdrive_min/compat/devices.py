@@ -14,7 +14,7 @@ from torch import distributed
 from warpdrive_min import backends
 from warpdrive_min.compat.functions import make_current_context
 from warpdrive_min.errors import BackendUnavailable, ConfigError, require
-from warpdrive_min.processes import be_rank, end_with_parent
+from warpdrive_min.processes import end_with_parent, set_rank_variables
 from warpdrive_min.training.scale.distributed import joined
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class DeviceContextProcessWrapper(ProcessWrapper):
 
     def _work(self) -> None:
         address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", PORT)
-        be_rank(self.device_id, self.num_devices, address, port)
+        set_rank_variables(self.device_id, self.num_devices, address, port)
         with joined(self.env_backend):
             super()._work()
 

@@ -19,7 +19,7 @@ from warpdrive_min.training.ranks import World
 
 RUN_CONFIG: Final = "run_config.json"
 """Settings file in a run's folder."""
-ENDING_S: Final = 5.0
+CLEANUP_TIMEOUT_S: Final = 5.0
 """Timeout for the lock of a folder, s; a killed process may still exit."""
 
 
@@ -67,7 +67,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         what, do = f"run {self.path}", "resume that run, or choose another folder"
         try:
-            lock = lock_folder(self.path, ENDING_S)
+            lock = lock_folder(self.path, CLEANUP_TIMEOUT_S)
         except BlockingIOError as error:
             do = "wait for it, or choose another folder"
             raise ConfigError.of(what, "must not be written by another process", "one that runs", do) from error

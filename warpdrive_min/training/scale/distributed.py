@@ -32,7 +32,7 @@ from torch import distributed
 from warpdrive_min import backends, processes
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.files import own_folder, write_atomically
-from warpdrive_min.stopping import RANK_SIGNALS, Stopped, handle, ignore
+from warpdrive_min.stopping import RANK_SIGNALS, Stopped, ignore_signals, set_handlers
 from warpdrive_min.training.paths.captured import forget_graphs
 from warpdrive_min.training.ranks import World
 
@@ -193,7 +193,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             setattr(config, LEFT_TO_IT, "SIGUSR2")
         try:
             with _signal_handlers_kept(), _stopping_together(SignalException) as caught:
-                program, *arguments = processes.tied([sys.executable, "-m", module, *argv])
+                program, *arguments = processes.tied_to_parent([sys.executable, "-m", module, *argv])
                 elastic_launch(config, program)(*arguments)
         except ChildFailedError as error:
             ended_here = -signal.SIGTERM
@@ -226,12 +226,12 @@ def _stopping_together(end: type[Exception]) -> Iterator[list[int]]:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         caught.append(number)
-        ignore()
+        ignore_signals()
         logging.disable(logging.WARNING)  # the launcher logs each process that it ends
         raise end(f"got signal {number}", signal.SIGINT)
 
     if threading.current_thread() is threading.main_thread():
-        handle(pass_on)
+        set_handlers(pass_on)
     is_disabled = logging.root.manager.disable
     try:
         yield caught
