@@ -49,7 +49,7 @@ def test_process_joins_its_fellows(monkeypatch):
     seen = []
 
     @contextlib.contextmanager
-    def joined(env_backend):
+    def process_group(env_backend):
         seen.append((env_backend, *(os.environ[name] for name in RANK_VARIABLES)))
         yield
 
@@ -57,7 +57,7 @@ def test_process_joins_its_fellows(monkeypatch):
         monkeypatch.setenv(name, "")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name)
-    monkeypatch.setattr(devices, "joined", joined)
+    monkeypatch.setattr(devices, "process_group", process_group)
     arguments = {"device_id": 1, "num_devices": 2}
     process = devices.PyCUDADeviceContextProcessWrapper(target=lambda **given: seen.append(given), kwargs=arguments)
     process.run()

@@ -30,7 +30,7 @@ import torch
 from tests.training.builders import differences, make_run, rows_in
 from warpdrive_min.processes import RANK_VARIABLES, end_with_parent
 from warpdrive_min.training.loop import checkpoint
-from warpdrive_min.training.scale.distributed import joined, launch
+from warpdrive_min.training.scale.distributed import launch, process_group
 
 PROGRAM = "tests.training.killed_run"
 ENDING_S = 10.0
@@ -44,7 +44,7 @@ Start = Callable[[int, bool], int]
 
 def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> None:
     """Train from the latest checkpoint to an iteration; then wait for a kill, if set."""
-    with joined("cpu") as world:
+    with process_group("cpu") as world:
         trainer = make_run(name, basedir=folder, model_params_save_freq=1)
         if world.agreed(checkpoint.latest(trainer.folder / "checkpoints") is not None):
             trainer.load_checkpoint()

@@ -172,10 +172,10 @@ def test_columns_are_joined_where_they_lie_and_copied_elsewhere():
     """Gradients of adjacent head and values return in place; others are joined."""
     outputs = torch.randn(4, 3, 6, requires_grad=True)
     head, values = columns.split(outputs)
-    assert torch.equal(columns.joined(head, values), outputs)
-    assert columns.joined(head, values.clone()) is None
-    assert columns.joined(head[1:], values[:-1]) is None
-    assert columns.joined(outputs[..., :-2], outputs[..., -2]) is None
+    assert torch.equal(columns.parent_array(head, values), outputs)
+    assert columns.parent_array(head, values.clone()) is None
+    assert columns.parent_array(head[1:], values[:-1]) is None
+    assert columns.parent_array(outputs[..., :-2], outputs[..., -2]) is None
     d_head, d_values = torch.randn(4, 3, 5), torch.randn(4, 3)
     (gradient,) = torch.autograd.grad([head, values], outputs, [d_head, d_values])
     assert torch.equal(gradient, torch.cat([d_head, d_values[..., None]], -1))

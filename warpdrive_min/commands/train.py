@@ -43,7 +43,7 @@ from warpdrive_min.training.record.certificate import Certifier
 from warpdrive_min.training.record.trained import find_checkpoint
 from warpdrive_min.training.run_folder import reserve, runs_of
 from warpdrive_min.training.scale.autoscale import auto_scale as scale
-from warpdrive_min.training.scale.distributed import joined, launch, require_processes
+from warpdrive_min.training.scale.distributed import launch, process_group, require_processes
 from warpdrive_min.training.scale.population import PopulationTrainer
 from warpdrive_min.training.trainer import Trainer
 
@@ -137,7 +137,7 @@ def train(
             finally:
                 remove_unused(folder)
         else:
-            with joined(chosen):
+            with process_group(chosen):
                 wrapper = make_wrapper(run.trainer.num_envs * (size or 1))
                 trainer = kind(wrapper, run, folder=plan.folder, verbose=False)
                 set_saved_work_report(partial(_saved, trainer.folder, plan))

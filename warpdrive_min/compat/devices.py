@@ -15,7 +15,7 @@ from warpdrive_min import backends
 from warpdrive_min.compat.functions import make_current_context
 from warpdrive_min.errors import BackendUnavailable, ConfigError, require
 from warpdrive_min.processes import end_with_parent, set_rank_variables
-from warpdrive_min.training.scale.distributed import joined
+from warpdrive_min.training.scale.distributed import process_group
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class DeviceContextProcessWrapper(ProcessWrapper):
     def _work(self) -> None:
         address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", PORT)
         set_rank_variables(self.device_id, self.num_devices, address, port)
-        with joined(self.env_backend):
+        with process_group(self.env_backend):
             super()._work()
 
 

@@ -152,7 +152,7 @@ def _train_as_rank(
     results_dir: str | Path | None,
 ) -> None:
     set_rank_variables(rank, n_processes, "localhost", port)
-    with distributed.joined(env_backend):
+    with distributed.process_group(env_backend):
         setup_trainer_and_train(
             run_configuration=config,
             device_id=rank,
