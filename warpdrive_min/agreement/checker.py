@@ -180,7 +180,7 @@ class EnvironmentCPUvsGPU:
             again = f"run it again with {scenario.again}"
             raise AssertionError(f"scenario {scenario.name}, {found}\n  {where}\n  {again}")
         if resynchronise:
-            log.info("scenario %s: %s", scenario.name, run.counts.doubt)
+            log.info("scenario %s: %s", scenario.name, run.counts.excluded_rows)
         return run.largest
 
     def _start(self, scenario: _Scenario, tolerance: Tolerance) -> _Run:
