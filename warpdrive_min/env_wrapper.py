@@ -33,7 +33,7 @@ from warpdrive_min.errors import ActionError, CompileError, ConfigError, require
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
-from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, keeping
+from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, launch_preserving
 from warpdrive_min.rollouts import (
     RANDOM,
     Keep,
@@ -326,7 +326,9 @@ class EnvWrapper:
             # The flags survive the restart for their readers; a kernel that never clears them must start from 0.
             self.cuda_data_manager.tensor(DONE).zero_()
             self.env.step()
-            keeping(self.cuda_data_manager, [DONE], lambda: self.env_resetter.reset_when_done(self.cuda_data_manager))
+            launch_preserving(
+                self.cuda_data_manager, [DONE], lambda: self.env_resetter.reset_when_done(self.cuda_data_manager)
+            )
         else:
             self.env.step()
         return None

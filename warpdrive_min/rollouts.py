@@ -22,7 +22,7 @@ from warpdrive_min.backends.base import (
     last_of,
     rows_of,
 )
-from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, entries_of
+from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, entries_constant
 from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import CompileError, DataError, require, require_int
@@ -230,7 +230,7 @@ class Rollouts:
         n_rows = n_steps if keeps_all else 1
         said = {
             name: torch.zeros(n_rows, *arrays[Constants.REWARDS].shape, device=data.device, dtype=torch.float32)
-            for name in SAID
+            for name in POLICY_OUTPUTS
         }
         seen = observations.new_zeros((n_rows + 1, *observations.shape))
         given = {name: _zeros(n_steps, name, array) for name, array in arrays.items() if keeps_all}
@@ -458,7 +458,7 @@ class Rollouts:
         data = self._subject.data
         arrays = {name: data.tensor(name) for name in data.array_names() if name.isidentifier()}
         entries = {name: array[0].numel() for name, array in arrays.items() if array.shape[:1] == (data.n_envs,)}
-        return {entries_of(name): n for name, n in {**entries, "draws": 1}.items()}
+        return {entries_constant(name): n for name, n in {**entries, "draws": 1}.items()}
 
     def _actions(self) -> dict[str, Constant]:
         """Return the constants that define the random actions."""
@@ -557,7 +557,7 @@ CHOICE: Final[dict[str, Constant]] = {
     "ENTROPY": False,
 }
 """Constants for a policy's draws: one choice from logits, with log-probability."""
-SAID: Final = ("log_probs", "values")
+POLICY_OUTPUTS: Final = ("log_probs", "values")
 """Outputs of a policy for each step, apart from its actions."""
 
 

@@ -107,7 +107,7 @@ print(torch.zeros(2).cuda().device)
 @pytest.fixture
 def cast(monkeypatch):
     """Let a test act as `pycuda`; restore it afterwards."""
-    monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "pycuda")
+    monkeypatch.setitem(backends.REPLACED_BY, "pycuda", "pycuda")
     for name in (modules.CHOICE, modules.PLAYER):
         monkeypatch.setenv(name, "")
     yield

@@ -236,7 +236,7 @@ def test_names_of_nvcc_mean_what_they_do_there(functions):
 def test_launch_that_cannot_end_is_an_error(functions, monkeypatch, name, message):
     """It names the kernel, the place and the thread, and the next launch runs."""
     monkeypatch.setattr(type(functions.backend), "threads", 1)
-    monkeypatch.setattr(host, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(host, "TIMEOUT_S", 0.01)
     x = integers(N_ENVS, N_AGENTS)
     with pytest.raises(KernelError, match=message):
         launch(functions, name, x)

@@ -16,7 +16,7 @@ from tests.training.models_support import in_torch
 from warpdrive_min import BACKENDS, CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import FLAGS
-from warpdrive_min.backends.cuda_rollouts import entries_of
+from warpdrive_min.backends.cuda_rollouts import entries_constant
 from warpdrive_min.backends.host import HostBackend
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.errors import CompileError, ConfigError
@@ -321,13 +321,13 @@ def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
 def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     """Compile the rollout of an environment with a policy for a GPU."""
     wrapper = made(form, "host", 70)
-    env, entries = wrapper.env, {entries_of(name): 1 for name in ("draws", *FLAGS)}
+    env, entries = wrapper.env, {entries_constant(name): 1 for name in ("draws", *FLAGS)}
     n_agents = len(env.action_space)
     shape = LaunchShape.of(n_agents, n_envs=2_000).constants()
     built = environment_constants(env, auto_reset=True, exact=perceptron.in_order)
     constants = built | shape | CHOICE | flags | {"N_AGENTS": n_agents}
     n_words = wrapper.cuda_data_manager.tensor("final_observations")[0].numel()
-    entries[entries_of("final_observations")] = n_words
+    entries[entries_constant("final_observations")] = n_words
     source = Path(env.kernel_sources["cuda_c"])
     layout = "columns" if perceptron.in_order else "tiles"
     return cuda_c.compile_cubin(source, constants | entries | perceptron.constants(layout), "sm_90")

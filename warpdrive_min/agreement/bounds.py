@@ -30,7 +30,7 @@ from warpdrive_min.registrar import load_class
 SANITIZER: Final = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9")
 MAIN: Final = f"from {__name__} import main; main()"
 """Program of the separate process."""
-PATIENCE_S: Final = 600
+TIMEOUT_S: Final = 600
 """Timeout of the separate process."""
 PATTERNS: Final = (0x7FC0A5A5, 0x7FC0A5A5, 1)
 """Fill values of the guard zones, one per run.
@@ -50,9 +50,9 @@ def check_bounds(subject: Subject) -> str:
     command = [*sanitizer, sys.executable, "-c", MAIN, json.dumps(spec)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        process = processes.run(command, env=environment, timeout=PATIENCE_S)
+        process = processes.run(command, env=environment, timeout=TIMEOUT_S)
     except TimeoutExpired as error:
-        raise CheckFailedError(f"the kernels did not end within {PATIENCE_S} s") from error
+        raise CheckFailedError(f"the kernels did not end within {TIMEOUT_S} s") from error
     lines = process.stdout.splitlines()
     reports = [line for line in lines if line.startswith("{")]
     if found := json.loads(reports[-1])["found"] if reports else "":

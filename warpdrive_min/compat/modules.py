@@ -168,7 +168,7 @@ def cast_pycuda() -> None:
     """
     player = os.environ.get(PLAYER) or "pycuda"
     require(player in ("host", "pycuda"), PLAYER, "must be 'host' or 'pycuda'", player)
-    backends.PLAYED_BY["pycuda"] = player
+    backends.REPLACED_BY["pycuda"] = player
     torch_on_host.switch(player == "host")
 
 
