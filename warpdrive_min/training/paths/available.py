@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from warpdrive_min.backends import get
-from warpdrive_min.backends.cache import obstacle as obstacle_of_folder
+from warpdrive_min.backends.cache import why_not_writable
 from warpdrive_min.training.paths.facts import Facts, rule
 
 NEEDS_TRITON: Final = "a GPU, Triton and a C compiler"
@@ -43,7 +43,7 @@ def missing() -> str:
         home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
         folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
         name = f"a cache folder that can be written ({folder}; $TRITON_CACHE_DIR or $HOME)"
-        wanted[name] = obstacle_of_folder(folder) is None
+        wanted[name] = why_not_writable(folder) is None
     return " and ".join(name for name, is_there in wanted.items() if not is_there)
 
 
