@@ -110,3 +110,19 @@ def renamed(old: str, new: str) -> Callable[..., Any]:
     call.__name__ = old
     call.__doc__ = f"Old name of `{new}`."
     return call
+
+
+def renamed_attribute(old: str, new: str) -> property:
+    """Return a property for a class's old attribute name; it warns and reads the new one.
+
+    Args:
+        old: Old name of the attribute.
+        new: New name.
+    """
+
+    def read(self: Any) -> Any:
+        message = f"{type(self).__name__}.{old} is now {new}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(self, new)
+
+    return property(read, doc=f"Old name of `{new}`.")

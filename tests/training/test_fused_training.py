@@ -112,21 +112,21 @@ def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):
 
 def test_kernels_that_must_be_need_a_gpu(tmp_path):
     """``fused: true`` on a CPU raises with a remedy."""
-    with refused("run config policy.shared.model.fused", available.found("cpu")):
+    with refused("run config policy.shared.model.fused", available.triton_status("cpu")):
         trained("A2C", "host", tmp_path, fused=True)
 
 
 def test_what_is_missing_is_named(monkeypatch):
     """Without a C compiler Triton cannot launch: nothing is fused, queries say it."""
     monkeypatch.setenv("CC", "no-such-compiler")
-    available.missing.cache_clear()
+    available.missing_for_triton.cache_clear()
     available.why_no_triton.cache_clear()
     try:
-        assert available.missing() == "a C compiler"
+        assert available.missing_for_triton() == "a C compiler"
         assert "missing: a C compiler" in available.why_no_triton("cuda")
     finally:
         monkeypatch.undo()
-        available.missing.cache_clear()
+        available.missing_for_triton.cache_clear()
         available.why_no_triton.cache_clear()
 
 

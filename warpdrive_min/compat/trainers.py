@@ -148,7 +148,7 @@ class TrainerBase(trainer.Trainer):
             super()._build()
         data = self.wrapper.cuda_data_manager
         for name, group in self.groups.items():
-            if group.buffer is not None and self.sharing:
+            if group.buffer is not None and self.why_no_shared_observations:
                 data.use_external(f"{Constants.PROCESSED_OBSERVATIONS}_batch_{name}", group.buffer.observations[:-1])
                 data.use_external(f"{Constants.ACTIONS}_batch_{name}", group.buffer.actions)
                 data.use_external(f"{Constants.REWARDS}_batch_{name}", group.buffer.rewards)

@@ -155,7 +155,7 @@ def make_groups(
             for part, network in policy.models.items():
                 place = f"run config {network.PLACE.replace('policy', f'policy.{name}')}"
                 has_kernels = not network.fused or available.why_no_triton(device.type) is None
-                rule, got = f"needs {available.NEEDS_TRITON}", available.found(device.type)
+                rule, got = f"needs {available.NEEDS_TRITON}", available.triton_status(device.type)
                 require(has_kernels, f"{place}.fused", rule, got, "leave the key out, or set it to false")
                 is_fine = not network.normalize_observations or normalisers(models[part])
                 rule, do = f"model {network.type!r} must have a Normaliser for it", "give it one, or leave the key out"

@@ -17,6 +17,7 @@ from warpdrive_min.backends.base import Launch
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
 from warpdrive_min.errors import WarpDriveError, known, require, require_int
+from warpdrive_min.lazy import renamed_attribute
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build
 from warpdrive_min.training.build import make_exact
@@ -168,8 +169,8 @@ class Trainer(Run):
         """Collect T steps into the rollout buffers, without device-dependent branches."""
         for recorder in self.recorders.values():
             recorder.begin()
-        if callable(self.rollout_at_once):
-            self.rollout_at_once()
+        if callable(self.fused_rollout):
+            self.fused_rollout()
         else:
             self._play_steps()
         for group in self.groups.values():
@@ -240,7 +241,7 @@ class Trainer(Run):
         if config.trainer.exact:
             seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
             make_exact(groups, backend, seeds)
-        self.sharing = choices.share_observations(config.trainer, wrapper, groups, arrays)
+        self.why_no_shared_observations = choices.share_observations(config.trainer, wrapper, groups, arrays)
         """Reason for one observation row per agent; empty: shared rows."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
         self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
@@ -285,15 +286,17 @@ class Trainer(Run):
         for group in groups:
             group.is_direct = direct is not None
         recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
-        self.rollout_at_once: Launch | str = choices.rollout_at_once(
+        self.fused_rollout: Launch | str = choices.bind_fused_rollout(
             config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
         )
         """Launch of a whole rollout, or the reason against it."""
-        if not callable(self.rollout_at_once):
-            log.info("rollouts are played step by step: %s", self.rollout_at_once)
-        self.keeping = choices.keep_passes(config.trainer, groups, is_at_once=callable(self.rollout_at_once))
+        if not callable(self.fused_rollout):
+            log.info("rollouts are played step by step: %s", self.fused_rollout)
+        self.why_no_saved_passes = choices.save_passes(
+            config.trainer, groups, is_one_launch=callable(self.fused_rollout)
+        )
         """Reason why learning repeats forward passes, by policy; or empty."""
-        choices.note_networks(config.trainer, groups)
+        choices.record_network_choices(config.trainer, groups)
         as_graph = choices.captures_graphs(config.trainer, wrapper, groups)
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
@@ -343,6 +346,10 @@ class Trainer(Run):
         return resolve_name(EPISODE_STATES)(
             self.wrapper, self.acting_models, self.policy_map, self.layout, list_of_states, *arguments, **named
         )
+
+    rollout_at_once = renamed_attribute("rollout_at_once", "fused_rollout")
+    sharing = renamed_attribute("sharing", "why_no_shared_observations")
+    keeping = renamed_attribute("keeping", "why_no_saved_passes")
 
     def graceful_close(self) -> None:
         """Close the metric files and release the captured graphs."""

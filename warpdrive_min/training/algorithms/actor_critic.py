@@ -129,7 +129,7 @@ class ActorCriticAlgorithm:
         is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
         self._values_come_first = not (is_once and is_plain)
         """True if values precede the first step; else the learning pass gives them."""
-        facts = group.facts(trainer, leaves_out=self._ratio > 0, n_other_parameters=self._other_parameters())
+        facts = group.facts(trainer, selects_envs=self._ratio > 0, n_other_parameters=self._other_parameters())
         group.choices["Adam"] = self.optimiser.choice
         self._gathers = group.choose("minibatch rows", facts).is_fast
         """True if a kernel gathers rows."""

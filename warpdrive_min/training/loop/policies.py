@@ -145,7 +145,7 @@ class PolicyGroup:
             "is_population": n_members_of(self.acting) > 0,
             "has_critic": "critic" in self.models and not self.is_noisy,
             "own_columns": arrays.own_columns,
-            "tells_ends": bool(arrays.last_observations),
+            "writes_last_observations": bool(arrays.last_observations),
             "learns": config.to_train,
             "is_on_policy": config.algorithm in ON_POLICY,
         }

@@ -19,19 +19,19 @@ NEEDS_TRITON: Final = "a GPU, Triton and a C compiler"
 @cache
 def why_no_triton(device: str) -> str | None:
     """Return the reason Triton kernels cannot run on a device type, or None."""
-    if device == "cuda" and not missing():
+    if device == "cuda" and not missing_for_triton():
         return None
-    return f"needs {NEEDS_TRITON} (got {found(device)})"
+    return f"needs {NEEDS_TRITON} (got {triton_status(device)})"
 
 
-def found(device: str) -> str:
+def triton_status(device: str) -> str:
     """Return the device type and the missing requirements of Triton, as text."""
-    lacking = missing()
+    lacking = missing_for_triton()
     return f"{device}; missing: {lacking}" if lacking else device
 
 
 @cache
-def missing() -> str:
+def missing_for_triton() -> str:
     """Return the missing requirements of Triton; "" if nothing is missing."""
     compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
     wanted = {
