@@ -155,13 +155,13 @@ class Trainer(Run):
         self.schedules.write(self.env_steps + self.steps_per_iteration)
         is_first = self._is_first_rollout
         self._is_first_rollout = False
-        with self.check.nothing_written() if is_first else contextlib.nullcontext():
+        with self.check.unwritten_is_nan() if is_first else contextlib.nullcontext():
             self._collect()
         self._update()
         self.iteration += 1
         self.env_steps += self.steps_per_iteration
         if is_first or self.wrapper.backend.device.type == "cpu":  # where a check costs no wait
-            self._require_sound(is_first=is_first)
+            self._check_environments(is_first=is_first)
 
     @own_defaults()
     @torch.no_grad()

@@ -45,7 +45,7 @@ class RolloutCheck:
         self._parts = [(group, recorders[group.arrays.suffix]) for group in groups]
 
     def is_suspect(self) -> bool:
-        """Return True if `require_contract` or `broken` may find errors; synchronises.
+        """Return True if `require_contract` or `non_finite_error` may find errors; synchronises.
 
         It reads only a few numbers.
         """
@@ -108,11 +108,11 @@ class RolloutCheck:
         Raises:
             TrainingError: One is not; names array, environment, agent and step.
         """
-        found = self.broken(iteration)
+        found = self.non_finite_error(iteration)
         if found is not None:
             raise found
 
-    def broken(self, iteration: int, envs: slice = slice(None)) -> TrainingError | None:
+    def non_finite_error(self, iteration: int, envs: slice = slice(None)) -> TrainingError | None:
         """Return an error for the first non-finite number, or None; synchronises.
 
         Args:
@@ -167,8 +167,8 @@ class RolloutCheck:
             yield last, arrays.names_of_features(name), at
 
     @contextlib.contextmanager
-    def nothing_written(self) -> Iterator[None]:
-        """Put NaN where the block must write, so that `broken` finds gaps.
+    def unwritten_is_nan(self) -> Iterator[None]:
+        """Put NaN where the block must write, so that `non_finite_error` finds gaps.
 
         Last observations of environments in which no episode ends are restored; enqueues.
         """

@@ -59,7 +59,7 @@ MOST_THREADS: Final = 4096
 """Upper limit of a run's threads; more than any machine has cores."""
 SHOWN: Final = 80
 """Number of characters of a wrong value that an error prints."""
-AGAIN: Final = "get a new copy from its author, or train with --certify"
+NEW_COPY_ADVICE: Final = "get a new copy from its author, or train with --certify"
 
 
 class _Part(BaseModel):
@@ -198,14 +198,18 @@ class Certificate(_Part):
         path = Path(path) / NAME if Path(path).is_dir() else Path(path)
         who = f"certificate {path}"
         try:
-            fields = json.loads(path.read_bytes(), parse_constant=_refused)
+            fields = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
         except OSError as error:
             rule = "must be a file that can be read, or a run's folder that has one"
             raise CertificateError.of(who, rule, error, "train with --certify") from error
         except (ValueError, RecursionError) as error:
-            raise CertificateError.of(who, "is cut or altered: it must be a whole JSON object", error, AGAIN) from error
+            raise CertificateError.of(
+                who, "is cut or altered: it must be a whole JSON object", error, NEW_COPY_ADVICE
+            ) from error
         has_version = isinstance(fields, dict) and "schema_version" in fields
-        require(has_version, who, "must be a JSON object with a schema_version", do=AGAIN, error=CertificateError)
+        require(
+            has_version, who, "must be a JSON object with a schema_version", do=NEW_COPY_ADVICE, error=CertificateError
+        )
         rule, do = f"schema_version must be {SCHEMA}", "verify it by the release that wrote it"
         require(fields["schema_version"] == SCHEMA, who, rule, fields["schema_version"], do, CertificateError)
         recorded = fields.pop("sha256", None)
@@ -213,25 +217,34 @@ class Certificate(_Part):
             digest = _digest(fields)
         except (ValueError, RecursionError) as error:
             raise CertificateError.of(
-                who, "is cut or altered: it must be JSON that can be written", error, AGAIN
+                who, "is cut or altered: it must be JSON that can be written", error, NEW_COPY_ADVICE
             ) from error
         rule = f"is cut or altered: its SHA-256 must be {recorded!s:.64}"
-        require(digest == recorded, who, rule, digest, AGAIN, CertificateError)
+        require(digest == recorded, who, rule, digest, NEW_COPY_ADVICE, CertificateError)
         try:
             found = cls.model_validate_json(json.dumps(fields), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place, got = ".".join(map(str, first["loc"])), f"{first['input']!r:.{SHOWN}}"
-            raise CertificateError(f"{who}: {one_line(place)}: {first['msg']} (got {got}); {AGAIN}") from error
+            raise CertificateError(
+                f"{who}: {one_line(place)}: {first['msg']} (got {got}); {NEW_COPY_ADVICE}"
+            ) from error
         for name, parts, starts in (("points", found.points, [0]), ("curve", found.curve, [])):
             places = [each.iteration for each in parts]
             is_whole = places == sorted({*places}) and places[: len(starts)] == starts
             rule = f"{name}: iterations must increase{', from 0 on' if starts else ''}"
-            require(is_whole, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
+            require(is_whole, who, rule, listed([*map(str, places)]), NEW_COPY_ADVICE, CertificateError)
         last = max([found.iterations, *(each.iteration for each in found.curve)])
         places = [each.iteration for each in found.points]
         rule = "is cut: it must have points after iterations 0, 1, 2, 4, ... to the end of its curve"
-        require(_certified_until(last) <= {*places}, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
+        require(
+            _certified_until(last) <= {*places},
+            who,
+            rule,
+            listed([*map(str, places)]),
+            NEW_COPY_ADVICE,
+            CertificateError,
+        )
         return found
 
     @property
@@ -245,7 +258,7 @@ class Certificate(_Part):
         config = RunConfig.from_dict(self.run_config)
         require_replayable("certificate", config, config.trainer.num_gpus)
         seed, rule = config.trainer.seed, "run_config.trainer.seed must be a number"
-        require(seed is not None, "certificate", rule, seed, AGAIN, CertificateError)
+        require(seed is not None, "certificate", rule, seed, NEW_COPY_ADVICE, CertificateError)
         return config
 
     @property
@@ -303,7 +316,7 @@ class Certifier:
             points=(),
             curve=(),
         )
-        self.certificate = begun if resumed is None else _continued(Certificate.read(resumed), begun, trainer)
+        self.certificate = begun if resumed is None else _resumed_certificate(Certificate.read(resumed), begun, trainer)
         if resumed is None:
             self._add_point()
         self.certificate.write(self.path)
@@ -372,7 +385,7 @@ def require_replayable(who: str, config: RunConfig, n_processes: int) -> None:
         require(not files, who, rule, ", ".join(files.values()), do, CertificateError)
 
 
-def _refused(constant: str) -> float:
+def _refuse_constant(constant: str) -> float:
     raise ValueError(f"{constant} is no number of JSON")
 
 
@@ -393,7 +406,7 @@ def _environment(trainer: Trainer) -> dict[str, Any]:
     return json.loads(json.dumps(dict(state[1].environment)))  # type: ignore[no-any-return]  # lists, as JSON has them
 
 
-def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certificate:
+def _resumed_certificate(found: Certificate, here: Certificate, trainer: Trainer) -> Certificate:
     """Return a certificate up to the resumed run's iteration.
 
     Raises `CertificateError` if it does not match the run.

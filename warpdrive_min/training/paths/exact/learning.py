@@ -167,7 +167,7 @@ class ExactLearning:
                 given = {**self._given, **rows, **of_rows, "weights": packed.numbers}
                 constants = {**self._constants, **sizes, **how}
                 self._exact.launch_blocks("exact_learn.cu", constants, "learn", (n_parts, THREADS), **given)
-            sums = self._exact.add_up(parts)
+            sums = self._exact.sum_parts(parts)
             gradient, terms = sums[:-N_TERMS], sums[-N_TERMS:] / total
             if first:
                 self._gradient.add_(gradient)
