@@ -22,7 +22,7 @@ from torchrl.envs import EnvBase, MarlGroupMapType, TransformedEnv
 from torchrl.envs.transforms import ActionMask, RewardSum
 from torchrl.envs.utils import RandomPolicy, check_env_specs, check_marl_grouping
 
-from warpdrive_min.bridges.torchrl import TorchRLEnv, spec_of
+from warpdrive_min.bridges.torchrl import TorchRLEnv, make_action_spec
 
 TAG = next(iter(TAG_CONFIGS.values()))
 
@@ -62,11 +62,11 @@ def test_specs_say_shapes_and_kinds():
     assert group.group_map.keys() == {"agents"}
     check_marl_grouping(group.group_map, group.group_map["agents"])
     assert MarlGroupMapType.ALL_IN_ONE_GROUP.get_group_map(group.group_map["agents"]) == group.group_map
-    discrete = spec_of(spaces.Discrete(4), torch.Size((2,)), torch.device("cpu"))
+    discrete = make_action_spec(spaces.Discrete(4), torch.Size((2,)), torch.device("cpu"))
     assert isinstance(discrete, Categorical)
     assert (discrete.n, discrete.shape, discrete.dtype) == (4, (2,), torch.int64)
     with pytest.raises(ConfigError, match=r"actions must be Discrete, MultiDiscrete or Box .got Dict"):
-        spec_of(spaces.Dict(), torch.Size((2,)), torch.device("cpu"))
+        make_action_spec(spaces.Dict(), torch.Size((2,)), torch.device("cpu"))
 
 
 # ------------------------------------------------------------------ rollouts and restarts

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part, joint_seed
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, joint_seed, map_parts
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.bridges.spaces import mask_for_sample, to_gymnasium
 from warpdrive_min.constants import Constants
@@ -107,7 +107,7 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         super().reset(seed=joint_seed(seeds) if isinstance(seeds, list) else seeds)
         self.batched.restart(seeds, mask)
         self._ended = self._ended & ~mask if mask is not None and self._ended is not None else None
-        return each_part(self._rows, self.batched.observations()), self._masks()
+        return map_parts(self._rows, self.batched.observations()), self._masks()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take one step in every copy.
@@ -136,17 +136,17 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         terminated, truncated = (self._rows(self._of_agents(each)) for each in ends)
         infos = self._final(terminated | truncated) if self._restarts_itself else {}
         infos |= self._masks()
-        observations = each_part(self._rows, batched.observations())
+        observations = map_parts(self._rows, batched.observations())
         return observations, self._rows(batched.rewards()), terminated, truncated, infos
 
     def _final(self, ended: Any) -> dict[str, Any]:
         if not self._to_numpy:
-            return {"final_obs": each_part(self._rows, self.batched.final_observations()), "_final_obs": ended}
+            return {"final_obs": map_parts(self._rows, self.batched.final_observations()), "_final_obs": ended}
         infos: dict[str, Any] = {}
         if ended.any():
             parts = {key: self._rows(part) for key, part in self.batched.final_observations().items()}
             for row in np.flatnonzero(ended).tolist():
-                final = each_part(operator.itemgetter((row, ...)), parts)
+                final = map_parts(operator.itemgetter((row, ...)), parts)
                 infos = self._add_info(infos, {"final_obs": final, "final_info": {}}, row)
         return infos
 
@@ -257,4 +257,4 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
         return {Constants.ACTION_MASK: mask_for_sample(mask[0, 0].cpu().numpy(), self.action_space)}
 
     def _observation(self) -> Any:
-        return each_part(lambda part: part[0, 0].cpu().numpy(), self.batched.observations())
+        return map_parts(lambda part: part[0, 0].cpu().numpy(), self.batched.observations())
