@@ -303,7 +303,7 @@ class ModelFactory(parts.ModelFactory):
             ConfigError: The name is taken, the file, module or class does not exist, or it is no ``torch.nn.Module``.
         """
         super().add(model_name, model_path, object_name)
-        made = type(f"Trained_{model_name}", (_Trained,), {"build": staticmethod(cls.create(model_name))})
+        made = type(f"Trained_{model_name}", (_AdaptedModel,), {"build": staticmethod(cls.create(model_name))})
         parts.ModelFactory.add(model_name, made)
 
 
@@ -359,7 +359,7 @@ def building(what: Building) -> Iterator[Building]:
         _building.reset(token)
 
 
-class _Trained(nn.Module):
+class _AdaptedModel(nn.Module):
     """Adapter of a user's model to our side; heads are logits.
 
     Any constructor arguments work. Weights keep the names of the user's model, in checkpoints and WarpDrive's files.
@@ -394,7 +394,7 @@ class _Trained(nn.Module):
         parts.initialise(self.model, config.init_method)
         self._is_continuous = space.is_continuous
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Trained:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _AdaptedModel:
         """Return a copy of the network that shares its environments."""
         memo.update({id(each): each for ref in self._shared if (each := ref()) is not None})
         made = type(self).__new__(type(self))
@@ -430,7 +430,7 @@ class _Trained(nn.Module):
         return self.model.get_submodule(target)
 
 
-def seen_from_warpdrive(core: nn.Module, kind: str, **arguments: Any) -> nn.Module:
+def as_warpdrive_model(core: nn.Module, kind: str, **arguments: Any) -> nn.Module:
     """Return a training network as WarpDrive's users know it.
 
     That is their own model, or a built-in one around the network.
@@ -441,4 +441,4 @@ def seen_from_warpdrive(core: nn.Module, kind: str, **arguments: Any) -> nn.Modu
         arguments: Its constructor's arguments.
     """
     inner = core.module if isinstance(core, models.Adapted) else core
-    return inner.model if isinstance(inner, _Trained) else BUILT_IN[kind](core=core, **arguments)
+    return inner.model if isinstance(inner, _AdaptedModel) else BUILT_IN[kind](core=core, **arguments)

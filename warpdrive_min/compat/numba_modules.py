@@ -54,7 +54,7 @@ def execute(functions: CUDAFunctionManager, name: str) -> ModuleType:
     }
     vars(config).update(sizes)
     try:
-        with _offered(config, name):
+        with _importable(config, name):
             return importlib.import_module(name)
     except NumbaError as error:
         raise CompileError(f"step module {name!r}: does not compile (Numba):\n{excerpt(str(error))}") from error
@@ -95,7 +95,7 @@ def _is_device_function(function: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _offered(config: ModuleType, main: str) -> Iterator[None]:
+def _importable(config: ModuleType, main: str) -> Iterator[None]:
     """Make the config importable, then remove it and all modules that use it."""
     package = importlib.import_module(PACKAGE)
     earlier = sys.modules.pop(main, None)
@@ -108,7 +108,7 @@ def _offered(config: ModuleType, main: str) -> Iterator[None]:
     finally:
         del vars(package)["env_config"]
         dependent = (_importers(CONFIG, imports) | {CONFIG, main}) & (set(sys.modules) - before)
-        modules = [_forget(name) for name in dependent]
+        modules = [_remove_module(name) for name in dependent]
         _freeze(config, package, modules)
         if earlier is not None:
             sys.modules[main] = earlier
@@ -145,7 +145,7 @@ def _importers(name: str, imports: set[tuple[str, str]]) -> set[str]:
     return found
 
 
-def _forget(name: str) -> ModuleType:
+def _remove_module(name: str) -> ModuleType:
     """Remove a module from ``sys.modules`` and its parent package."""
     module = sys.modules.pop(name)
     parent, _, child = name.rpartition(".")
