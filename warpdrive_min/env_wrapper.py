@@ -43,7 +43,7 @@ from warpdrive_min.rollouts import (
     Rollouts,
     Steps,
     Subject,
-    obstacle_of,
+    known_obstacle,
     own_sampler,
 )
 from warpdrive_min.sampler import CUDASampler
@@ -356,10 +356,10 @@ class EnvWrapper:
         has_rows = self.env.own_columns is not None and self.backend.language != "numpy"
         if self.debug or (of_one_row and not has_rows):
             return None
-        functions = self._functions_of_one_row() if of_one_row else self.cuda_function_manager
+        functions = self._shared_row_functions() if of_one_row else self.cuda_function_manager
         return functions.bind(self._step_name(), self.cuda_data_manager, **arrays)
 
-    def _functions_of_one_row(self) -> CUDAFunctionManager:
+    def _shared_row_functions(self) -> CUDAFunctionManager:
         """Return kernels that write one row of observations for all agents.
 
         The environment must have `own_columns`.
@@ -513,7 +513,7 @@ class EnvWrapper:
         require(not getattr(self.env, "roles", {}), "rollout", rule, do=do)
         if self._rollouts is None:
             functions, (sources, constants) = self.cuda_function_manager, self._loaded
-            obstacle = obstacle_of(functions, self._step_name(), self.env.kernel_sequences(self.auto_reset))
+            obstacle = known_obstacle(functions, self._step_name(), self.env.kernel_sequences(self.auto_reset))
             constants = {**constants, "AUTO_RESET": True}
             subject = Subject(self.env, self.cuda_data_manager, self.backend, sources, constants, self.step_all_envs)
             self._rollouts = Rollouts(subject, "actions are checked before each step" if self.debug else obstacle)

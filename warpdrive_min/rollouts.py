@@ -151,9 +151,9 @@ class Rollouts:
     @property
     def mode(self) -> RolloutMode:
         """Form of rollouts with random actions; compiles the kernel to find out."""
-        return self.mode_with(keeps_all=False, is_random=True)
+        return self.mode_for(keeps_all=False, is_random=True)
 
-    def mode_with(self, *, keeps_all: bool, is_random: bool) -> RolloutMode:
+    def mode_for(self, *, keeps_all: bool, is_random: bool) -> RolloutMode:
         """Return the form of rollouts that keep all steps or the last.
 
         Compiles their kernel to find out.
@@ -211,7 +211,7 @@ class Rollouts:
         """
         self._check_policy(policy)
         perceptron = perceptron_of(policy)
-        kernel = self._kernel_of(perceptron, is_tf32=_takes_tf32(perceptron))
+        kernel = self._kernel_of(perceptron, is_tf32=_allows_tf32(perceptron))
         return RolloutMode("stepwise", kernel) if isinstance(kernel, str) else RolloutMode("fused")
 
     def bound_policy(
@@ -237,7 +237,7 @@ class Rollouts:
         if keeps_all:
             given[Constants.OBSERVATIONS] = seen[1:]
         perceptron = perceptron_of(policy)
-        kernel = self._kernel_of(perceptron, keeps_all=keeps_all, is_tf32=_takes_tf32(perceptron))
+        kernel = self._kernel_of(perceptron, keeps_all=keeps_all, is_tf32=_allows_tf32(perceptron))
         if isinstance(kernel, str):
             act = self._act_stepwise(n_steps, policy, given, said, sampler)
         else:
@@ -388,7 +388,7 @@ class Rollouts:
             **sampler.counters(data),
         }
         launch = kernel.bind(ROLLOUT_WITH_POLICY, data, **arguments, weights=weights.numbers, n_steps=n_steps)
-        keep_last = self._keeping_last(loaded, {} if seen is None else given)
+        keep_last = self._last_row_copier(loaded, {} if seen is None else given)
 
         def act() -> None:
             weights.pack()
@@ -484,7 +484,7 @@ class Rollouts:
             numbers = {name: each.int() for name, each in given.items() if name in FLAGS}
             rows |= numbers
         launch = manager.bind(ROLLOUT, self._subject.data, **rows, **counters, n_steps=n_steps)
-        keep_last = self._keeping_last(kernel, {**given, **numbers})
+        keep_last = self._last_row_copier(kernel, {**given, **numbers})
 
         def launch_and_keep_last() -> None:
             launch()
@@ -507,7 +507,7 @@ class Rollouts:
         arrays = {last_of(name): data.tensor(name) for name in (ACTIONS, *KEPT) if last_of(name) in declared}
         return dict.fromkeys(map(rows_of, FLAGS), untouched) | named | arrays
 
-    def _keeping_last(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> Launch:
+    def _last_row_copier(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> Launch:
         """Return a function that copies last rows to the data manager.
 
         Arrays that the kernel writes there, too, are skipped.
@@ -574,12 +574,12 @@ def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
     return array.new_zeros((n_steps, *array.shape), dtype=torch.bool if name in FLAGS else array.dtype)
 
 
-def _takes_tf32(policy: Perceptron | str) -> bool:
+def _allows_tf32(policy: Perceptron | str) -> bool:
     """True if a policy may use TF32, as torch; never if exact."""
     return torch.get_float32_matmul_precision() != "highest" and isinstance(policy, Perceptron) and not policy.in_order
 
 
-def obstacle_of(functions: CUDAFunctionManager, step: str, sequences: Mapping[str, Any]) -> str:
+def known_obstacle(functions: CUDAFunctionManager, step: str, sequences: Mapping[str, Any]) -> str:
     """Return the known reason against one launch for all steps, or ""."""
     if functions.backend.language == "numpy":
         return f"backend {functions.backend.name!r} runs NumPy, which has no launches"

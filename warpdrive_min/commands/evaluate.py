@@ -50,7 +50,7 @@ def evaluate(
         about = {**_about(trained), **how, **({} if member is None else {"member": member})}
         scores = evaluation.evaluate(wrapper, trained.models, *given)
     if is_whole:
-        _tell_members(trained, list(scores.values()), about, as_json)
+        _print_members(trained, list(scores.values()), about, as_json)
         return
     if as_json:
         echo(json.dumps(about | {"policies": {name: asdict(s) for name, s in scores.items()}}))
@@ -59,7 +59,7 @@ def evaluate(
     console.print(_table("policy", {(name,): score for name, score in scores.items()}))
 
 
-def _tell_members(
+def _print_members(
     trained: TrainedPolicies, scores: list[evaluation.Score], about: Mapping[str, object], as_json: bool
 ) -> None:
     """Print the score of each member, and the best member."""

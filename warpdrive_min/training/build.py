@@ -24,7 +24,7 @@ from warpdrive_min.training.config import (
     RunConfig,
     Schedule,
 )
-from warpdrive_min.training.defaults import own_defaults, own_draws
+from warpdrive_min.training.defaults import own_defaults, seeded_cpu_draws
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.arrays import AgentArrays
 from warpdrive_min.training.loop.global_states import n_state_features
@@ -139,10 +139,10 @@ def make_groups(
         return made
 
     def network_of(member: Member, *given: Any) -> torch.nn.Module:
-        with own_draws(derived_seed(member.seed, MODEL_SEED)):  # as in a run with this seed
+        with seeded_cpu_draws(derived_seed(member.seed, MODEL_SEED)):  # as in a run with this seed
             return networks(*given)["model"]
 
-    with own_defaults(), own_draws(derived_seed(seed, MODEL_SEED)):
+    with own_defaults(), seeded_cpu_draws(derived_seed(seed, MODEL_SEED)):
         for name, of_agents in arrays.items():
             policy = config.policy[name]
             if members:

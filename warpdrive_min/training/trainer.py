@@ -355,8 +355,8 @@ class Trainer(Run):
         """Close the metric files and release the captured graphs."""
         self._close_sinks()
         self._files.close()
-        self._collect.forget()
-        self._update.forget()
+        self._collect.release()
+        self._update.release()
 
 
 def policy_map(

@@ -220,7 +220,7 @@ class SharedLayout:
             spaces = {agent: ActionSpace.of(env.action_space[agent]) for agent in agents}
             is_one = len(set(spaces.values())) == 1
             require(is_one, f"policy {policy!r}", "its agents must have the same actions", spaces, "split it")
-            suffix = next(suffix for suffix, of_set in sets.items() if agents[0] in of_set)
+            suffix = next(suffix for suffix, agent_set in sets.items() if agents[0] in agent_set)
             place = {agent: index for index, agent in enumerate(sets[suffix])}
             rule = f"its agents must share arrays, as {list(place)} do"
             require(place.keys() >= set(agents), f"policy {policy!r}", rule, list(agents), "give each role its own")

@@ -243,7 +243,7 @@ class PolicyGroup:
     def _update_memory(self, t: int) -> None:
         """Reset states of ended episodes; store states where learning begins; enqueues."""
         if self.memory is not None:
-            self.memory.forget()
+            self.memory.reset_ended()
             if self.buffer is not None:
                 self.buffer.store_state(t, self.memory.state)
 

@@ -154,7 +154,7 @@ def create_recurrent(n_features: int, space: ActionSpace, config: ModelConfig) -
     return model
 
 
-def steps_together(config: ModelConfig, n_steps: int, who: str) -> int:
+def sequence_steps(config: ModelConfig, n_steps: int, who: str) -> int:
     """Return the length of training sequences, in env steps.
 
     It is 1, except for recurrent models.

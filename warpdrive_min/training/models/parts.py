@@ -219,7 +219,7 @@ class Memory:
         self.state = torch.zeros(*rows, model.state_size, device=timestep.device, dtype=torch.float32)
         """State before the next step, (n_envs, n_agents, state_size)."""
 
-    def forget(self) -> None:
+    def reset_ended(self) -> None:
         """Zero the state where an episode begins, in place; enqueues."""
         self.state.masked_fill_(over(self._timestep == 0, self.state), 0.0)
 

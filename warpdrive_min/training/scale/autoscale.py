@@ -26,7 +26,7 @@ from warpdrive_min.errors import DeviceMemoryError, require, require_int
 from warpdrive_min.training.build import algorithm_class
 from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
 from warpdrive_min.training.loop.arrays import PolicyMap
-from warpdrive_min.training.models.gru import steps_together
+from warpdrive_min.training.models.gru import sequence_steps
 from warpdrive_min.training.trainer import Trainer, policy_map
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ def _min_envs(name: str, policy: PolicyConfig, n_steps: int) -> int:
     Minibatches consist of rows, or of sequences for a recurrent model.
     """
     together = (
-        1 if isinstance(policy.model, ActorCriticConfig) else steps_together(policy.model, n_steps, f"policy.{name}")
+        1 if isinstance(policy.model, ActorCriticConfig) else sequence_steps(policy.model, n_steps, f"policy.{name}")
     )
     return policy.n_minibatches // math.gcd(policy.n_minibatches, n_steps // together)
 

@@ -34,7 +34,7 @@ from warpdrive_min import backends, processes
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.files import own_folder, write_atomically
 from warpdrive_min.stopping import RANK_SIGNALS, Stopped, ignore_signals, set_handlers
-from warpdrive_min.training.paths.captured import forget_graphs
+from warpdrive_min.training.paths.captured import release_graphs
 from warpdrive_min.training.ranks import World
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def process_group(env_backend: str) -> Iterator[World]:
             yield world
             world.wait()
         finally:
-            forget_graphs()  # NCCL's shutdown waits for the last graph with captured NCCL calls
+            release_graphs()  # NCCL's shutdown waits for the last graph with captured NCCL calls
         # A failing rank does not close the group: closing waits for the others, which wait for this rank.
         distributed.destroy_process_group()
 
