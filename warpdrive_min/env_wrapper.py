@@ -39,10 +39,10 @@ from warpdrive_min.rollouts import (
     Keep,
     Policy,
     PolicySteps,
+    RolloutEnvironment,
     RolloutMode,
     Rollouts,
     Steps,
-    Subject,
     known_obstacle,
     own_sampler,
 )
@@ -515,7 +515,9 @@ class EnvWrapper:
             functions, (sources, constants) = self.cuda_function_manager, self._loaded
             obstacle = known_obstacle(functions, self._step_name(), self.env.kernel_sequences(self.auto_reset))
             constants = {**constants, "AUTO_RESET": True}
-            subject = Subject(self.env, self.cuda_data_manager, self.backend, sources, constants, self.step_all_envs)
+            subject = RolloutEnvironment(
+                self.env, self.cuda_data_manager, self.backend, sources, constants, self.step_all_envs
+            )
             self._rollouts = Rollouts(subject, "actions are checked before each step" if self.debug else obstacle)
         return self._rollouts
 

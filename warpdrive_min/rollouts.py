@@ -112,7 +112,7 @@ class RolloutMode:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class RolloutEnvironment:
     """Environment of a wrapper with its arrays and kernels, for rollouts."""
 
     env: Any
@@ -142,7 +142,7 @@ class Rollouts:
         obstacle: Reason against one launch for all steps; empty: none is known.
     """
 
-    def __init__(self, subject: Subject, obstacle: str = "") -> None:
+    def __init__(self, subject: RolloutEnvironment, obstacle: str = "") -> None:
         self._subject = subject
         self._obstacle = obstacle
         self._managers: dict[tuple[bool, bool], CUDAFunctionManager] = {}
@@ -330,7 +330,7 @@ class Rollouts:
         if key not in self._of_policies:
             how: dict[str, Any] = {"fills": True, "blocks_below": FILLING_BLOCKS_OF_A_POLICY}
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, **how)
-            flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **CHOICE}
+            flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **POLICY_DRAW_CONSTANTS}
             try:
                 manager.load(subject.sources, {**subject.constants, **flags, **sizes, **self._entries()})
             except CompileError as error:
@@ -548,7 +548,7 @@ class Rollouts:
         return step_one_by_one
 
 
-CHOICE: Final[dict[str, Constant]] = {
+POLICY_DRAW_CONSTANTS: Final[dict[str, Constant]] = {
     "N_TYPES": 1,
     "LOGITS": True,
     "MASKED": False,

@@ -23,7 +23,7 @@ from warpdrive_min.errors import CompileError, ConfigError
 from warpdrive_min.function_manager import BLOCKS_PER_WORKER, LANES, LaunchShape
 from warpdrive_min.perceptron import Packed, Perceptron
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
-from warpdrive_min.rollouts import CHOICE, PolicySteps
+from warpdrive_min.rollouts import POLICY_DRAW_CONSTANTS, PolicySteps
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models.fully_connected import FullyConnected
@@ -325,7 +325,7 @@ def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     n_agents = len(env.action_space)
     shape = LaunchShape.of(n_agents, n_envs=2_000).constants()
     built = environment_constants(env, auto_reset=True, exact=perceptron.in_order)
-    constants = built | shape | CHOICE | flags | {"N_AGENTS": n_agents}
+    constants = built | shape | POLICY_DRAW_CONSTANTS | flags | {"N_AGENTS": n_agents}
     n_words = wrapper.cuda_data_manager.tensor("final_observations")[0].numel()
     entries[entries_constant("final_observations")] = n_words
     source = Path(env.kernel_sources["cuda_c"])

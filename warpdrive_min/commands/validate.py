@@ -193,7 +193,7 @@ def _speeds(subject: Subject) -> list[Speed]:
 
 def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> None:
     table = Table("backend", "check", "result", "detail", title=title, title_justify="left")
-    for backend, result, n_runs in _joined(_summary(findings)):
+    for backend, result, n_runs in _join_skips(_summary(findings)):
         style = STYLES[result.status]
         count = f" ({n_runs} runs)" if n_runs > 1 else ""
         status = Text.assemble((result.status, style), count)
@@ -214,7 +214,7 @@ def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Seq
         console.say(f"a rough measure of one run; {command} gives numbers to publish")
 
 
-def _joined(rows: Iterable[Row]) -> Iterator[Row]:
+def _join_skips(rows: Iterable[Row]) -> Iterator[Row]:
     """Join consecutive checks with the same skip reason."""
     for (_, status, _), same in groupby(rows, key=lambda row: (row[0], row[1].status, row[1].detail)):
         (backend, result, n_runs), *others = same
