@@ -65,7 +65,7 @@ NULL_IS_EMPTY = BeforeValidator(lambda given: {} if given is None else given)
 NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 NUMBER_TYPES: Final = ("int_type", "float_type")
 """pydantic's error types for a value that should be a number."""
-QUOTED: Final = "write it without quotes; PyYAML alone takes 1e-3 for a string: write 1.0e-3, or use RunConfig.load"
+QUOTED: Final = "write it without quotes; PyYAML itself reads 1e-3 as a string: write 1.0e-3, or use RunConfig.load"
 
 
 class Config(BaseModel):

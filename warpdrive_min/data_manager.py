@@ -107,7 +107,7 @@ class CUDADataManager:
             DataError: A value is not a number, or the name is taken.
         """
         for name, value in meta.items():
-            _require(name not in self._meta, f"meta info {name!r}", "is there already", value, "use another name")
+            _require(name not in self._meta, f"meta info {name!r}", "exists already", value, "use another name")
             self._meta[name] = _scalar(name, value)
 
     def meta_info(self, name: str) -> Scalar:
@@ -123,7 +123,7 @@ class CUDADataManager:
             DataError: The name is taken.
         """
         for name, value in shared.items():
-            _require(name not in self._shared, f"shared constant {name!r}", "is there already", do="use another name")
+            _require(name not in self._shared, f"shared constant {name!r}", "exists already", do="use another name")
             is_array = isinstance(value, list | tuple | np.ndarray)
             self._shared[name] = _array(name, value) if is_array else _scalar(name, value)
 
@@ -223,7 +223,7 @@ class CUDADataManager:
             yield
         except torch.cuda.OutOfMemoryError as error:
             raise DeviceMemoryError(
-                f"data {name!r}: {self.device} is full (asked for {asked:,} bytes, "
+                f"data {name!r}: {self.device} has too little memory (asked for {asked:,} bytes, "
                 f"{self.free_bytes():,} are free); use fewer environments"
             ) from error
 
@@ -334,7 +334,7 @@ def _nbytes(shape: tuple[int, ...], like: torch.Tensor) -> int:
 
 def _get(table: Mapping[str, Value], name: str, what: str) -> Value:
     if name not in table:
-        raise DataError(f"{what} {name!r}: is not there; known are {known(table)}")
+        raise DataError(f"{what} {name!r}: does not exist; known are {known(table)}")
     return table[name]
 
 

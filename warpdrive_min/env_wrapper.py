@@ -125,7 +125,7 @@ class EnvWrapper:
         self.auto_reset, self.exact, self.debug = (require_type(name, value, bool) for name, value in flags.items())
         num_envs, seed = require_int("num_envs", num_envs), require_int("seed", seed, 0, 2**64 - 1)
         if blocks_per_env is not None:
-            blocks_per_env = require_int("blocks_per_env", blocks_per_env, do="leave it out to have it chosen")
+            blocks_per_env = require_int("blocks_per_env", blocks_per_env, do="leave it out for the default")
         self.name: str = self.env.name
         self.n_agents: int = self.env.num_agents
         self.episode_length: int = self.env.episode_length
@@ -495,7 +495,9 @@ class EnvWrapper:
         Raises:
             ConfigError: As `rollout`.
         """
-        require(self.auto_reset, "rollout", "episodes that end must restart by themselves", do="pass auto_reset=True")
+        require(
+            self.auto_reset, "rollout", "environments must restart ended episodes themselves", do="pass auto_reset=True"
+        )
         return self.restarting_rollouts()
 
     def restarting_rollouts(self) -> Rollouts:
@@ -509,7 +511,7 @@ class EnvWrapper:
         self._require_arrays("rollout")
         is_ours, do = self.resets_itself and isinstance(self.env, Environment), "derive it from Environment"
         require(is_ours, "rollout", f"{self.name!r} must be an Environment with a kernel 'reset'", do=do)
-        rule, do = f"the roles of {self.name!r} have arrays of their own", "take single steps after a `random_policy`"
+        rule, do = f"the roles of {self.name!r} have separate arrays", "take single steps after a `random_policy`"
         require(not getattr(self.env, "roles", {}), "rollout", rule, do=do)
         if self._rollouts is None:
             functions, (sources, constants) = self.cuda_function_manager, self._loaded
@@ -525,7 +527,7 @@ class EnvWrapper:
         for agent, action in actions.items():
             what, spaces = f"step: the action of agent {agent!r}", self.env.action_space
             if agent not in spaces:
-                raise ActionError.of(what, f"there is no such agent; known are {', '.join(map(repr, spaces))}")
+                raise ActionError.of(what, f"unknown agent; known are {', '.join(map(repr, spaces))}")
             space = spaces[agent]
             dtype = torch.float32 if hasattr(space, "low") else torch.int32
             given = as_actions(what, action, tuple(space.shape), dtype)
@@ -566,7 +568,7 @@ class BorrowedEnvs:
 
     def __init__(self, wrapper: EnvWrapper, seed: int) -> None:
         restarts = wrapper.auto_reset and wrapper.resets_itself
-        rule = "its kernels restart by themselves, so no episode of it can be looked at"
+        rule = "its kernels restart ended episodes, so the end of an episode cannot be read"
         require(not restarts, f"environment {wrapper.name!r}", rule, do="leave auto_reset off, or derive Environment")
         if wrapper.reset_on_host:
             wrapper.reset_all_envs()

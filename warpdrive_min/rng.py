@@ -91,7 +91,7 @@ def seed_words(seed: int) -> tuple[int, int]:
     Raises:
         ConfigError: The seed is not an integer, is negative, or has more than 64 bits.
     """
-    seed = require_int("seed", seed, 0, 2**64 - 1, "take another one")
+    seed = require_int("seed", seed, 0, 2**64 - 1, "choose another one")
     low, high = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32).view(np.int32)
     return int(low), int(high)
 

@@ -300,13 +300,13 @@ class Rollouts:
         return collect
 
     def _check_policy(self, policy: Policy) -> None:
-        spaces, rule = self._subject.spaces, "the actions of a policy must be choices"
-        is_choice, do = not hasattr(spaces[0], "low"), "let a Trainer draw those of a Box"
+        spaces, rule = self._subject.spaces, "the actions of a policy must be discrete"
+        is_choice, do = not hasattr(spaces[0], "low"), "use a Trainer for a Box"
         require(is_choice, "rollout", rule, spaces[0], do)
-        rule, do = "the policy must act on what it observes alone", "let a Trainer carry the states of a recurrent one"
+        rule, do = "the policy must depend on the current observation only", "use a Trainer for a recurrent policy"
         require(callable(policy) and not hasattr(policy, "state_size"), "rollout", rule, type(policy), do)
         has_array, rule = self._subject.data.is_data_on_device(Constants.OBSERVATIONS), "needs an array 'observations'"
-        require(has_array, "rollout", rule, self._subject.data.array_names(), "let a Trainer observe parts of a Dict")
+        require(has_array, "rollout", rule, self._subject.data.array_names(), "use a Trainer for a Dict")
 
     def _kernel_of(
         self, perceptron: Perceptron | str, *, keeps_all: bool = False, records: bool = False, is_tf32: bool = False
@@ -316,11 +316,11 @@ class Rollouts:
         if self._obstacle:
             return self._obstacle
         if subject.backend.language != "cuda_c":
-            return f"backend {subject.backend.name!r} has no kernel with a policy; those of CUDA C have"
+            return f"backend {subject.backend.name!r} has no rollout kernel with a policy; backends for CUDA C have one"
         if len(category_counts(subject.spaces[0])) != 1:
-            return "a kernel with a policy is of agents with one choice each"
+            return "kernels with a policy need agents with one discrete action each"
         if getattr(subject.env, "masks_actions", False):
-            return "it forbids choices"
+            return "its actions have masks"
         if isinstance(perceptron, str):
             return perceptron
         if reason := why_no_kernel(perceptron.sizes, perceptron.activation):
@@ -334,7 +334,7 @@ class Rollouts:
             try:
                 manager.load(subject.sources, {**subject.constants, **flags, **sizes, **self._entries()})
             except CompileError as error:
-                return f"it has no kernel with a policy: {error}"
+                return f"it has no rollout kernel with a policy: {error}"
             self._of_policies[key] = manager
         return self._of_policies[key]
 
@@ -445,7 +445,7 @@ class Rollouts:
                 manager.load(subject.sources, {**subject.constants, **flags, **self._actions(), **self._entries()})
                 manager.kernel(ROLLOUT)
             except CompileError as error:
-                self._obstacle = f"it has no kernel of many steps: {error}"
+                self._obstacle = f"it has no rollout kernel: {error}"
             else:
                 self._managers[key] = manager
         return None if self._obstacle else self._managers[key]
@@ -584,9 +584,9 @@ def known_obstacle(functions: CUDAFunctionManager, step: str, sequences: Mapping
     if functions.backend.language == "numpy":
         return f"backend {functions.backend.name!r} runs NumPy, which has no launches"
     if "step" in sequences or functions.blocks_per_env > 1:
-        return "its step is a sequence of kernels, at whose ends all blocks meet"
+        return "its step is a sequence of kernels, and all blocks wait for each other between them"
     if functions.has_agent_threads(step):
-        return "its kernel has a thread for each agent, and does not say which environments a block owns"
+        return "its kernel has a thread for each agent, and does not declare the environments of a block"
     return ""
 
 
@@ -598,8 +598,8 @@ def own_sampler(data: CUDADataManager, functions: CUDAFunctionManager, env: Any,
     """
     space = next(iter(env.action_space.values()))
     sampler = CUDASampler(functions)
-    is_drawn, rule = data.is_data_on_device(f"{ACTIONS}_draws"), "a sampler draws these actions already"
-    require(not is_drawn, "rollout", rule, do="hand it over as sampler=, random_policy's is its .sampler")
+    is_drawn, rule = data.is_data_on_device(f"{ACTIONS}_draws"), "these actions have a sampler already"
+    require(not is_drawn, "rollout", rule, do="pass it as sampler=; a random_policy has it as .sampler")
     sampler.register_actions(data, ACTIONS, action_types(space), is_deterministic=hasattr(space, "low"))
     sampler.init_random(seed)
     return sampler

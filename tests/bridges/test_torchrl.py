@@ -124,8 +124,8 @@ def test_rollout_says_why_it_goes_step_by_step():
     env = TorchRLEnv(CartPole(), num_envs=2, env_backend="cpu")
     over_ends = {"break_when_any_done": False}
     for match, options in (
-        ("TorchRL looks after each step whether to stop; pass break_when_any_done=False", {}),
-        ("the policy acts on what it sees", {"policy": lambda data: data, **over_ends}),
+        ("TorchRL checks after each step whether to stop; pass break_when_any_done=False", {}),
+        ("the policy needs the observations of each step", {"policy": lambda data: data, **over_ends}),
         (
             "more happens than steps, by callback, tensordict",
             {"callback": print, "tensordict": env.reset(), **over_ends},
@@ -136,7 +136,7 @@ def test_rollout_says_why_it_goes_step_by_step():
         assert env.rollout_obstacle(5, **options) == match
     assert TorchRLEnv(Lookout(), num_envs=2).rollout_obstacle(5, **over_ends).startswith("what agents see is more")
     roles = TorchRLEnv(Covid19Economy(episode_length=5, num_subsidy_levels=4), num_envs=2)
-    assert roles.rollout_obstacle(5, **over_ends) == "roles have arrays of their own"
+    assert roles.rollout_obstacle(5, **over_ends) == "roles have separate arrays"
 
 
 def test_partial_restart_touches_the_named_copies_alone():

@@ -336,11 +336,11 @@ def test_batch_is_rounded_down_with_a_warning(tmp_path):
 @pytest.mark.parametrize(
     ("place", "key", "says"),
     [
-        ((), "paths", "run config paths: nothing reads this key; keys are "),
-        (("trainer",), "num_sgd_iter", "run config trainer.num_sgd_iter: nothing reads this key; keys are "),
-        (("saving",), "basedirs", "run config saving.basedirs: nothing reads this key; did you mean basedir?"),
-        (("policy", "shared"), "gama", "run config policy.shared.gama: nothing reads this key; did you mean gamma?"),
-        (("policy", "shared", "model"), "fc_dim", "run config policy.shared.model.fc_dim: nothing reads this key; did"),
+        ((), "paths", "run config paths: this key has no effect; keys are "),
+        (("trainer",), "num_sgd_iter", "run config trainer.num_sgd_iter: this key has no effect; keys are "),
+        (("saving",), "basedirs", "run config saving.basedirs: this key has no effect; did you mean basedir?"),
+        (("policy", "shared"), "gama", "run config policy.shared.gama: this key has no effect; did you mean gamma?"),
+        (("policy", "shared", "model"), "fc_dim", "run config policy.shared.model.fc_dim: this key has no effect; did"),
     ],
 )
 def test_key_that_nothing_reads_is_left_out_with_a_warning(tmp_path, place, key, says):

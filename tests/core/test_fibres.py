@@ -261,7 +261,10 @@ def test_kernel_that_the_preprocessor_takes_is_left_out(functions):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("extern __shared__ int part[]; x[0] = part[0];", "takes dynamic shared memory, which no launch has; give"),
+        (
+            "extern __shared__ int part[]; x[0] = part[0];",
+            "uses dynamic shared memory, which launches do not provide; give",
+        ),
         ("volatile int part[50000]; part[x[0]] = 1;", r"kernel.cu:[12]:.*frame size.*131072"),
         ("undeclared = 1;", r"kernel.cu:2:\d+: error: .*undeclared"),
     ],

@@ -72,5 +72,5 @@ def test_manager_keeps_buffers_by_name():
     buffers.add("x", 2, data)
     assert buffers.get("x").size == 2
     assert (buffers.has("x"), buffers.has("y")) == (True, False)
-    with pytest.raises(DataError, match="ring buffer 'y': is not there; known are x"):
+    with pytest.raises(DataError, match="ring buffer 'y': does not exist; known are x"):
         buffers.get("y")

@@ -164,7 +164,7 @@ def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
     """The error names the missing part."""
     source = tmp_path / "env.cu"
     source.write_text(text)
-    with pytest.raises(CompileError, match=r"must be a WD_KERNEL named 'step'.*take the steps one by one"):
+    with pytest.raises(CompileError, match=r"must be a WD_KERNEL named 'step'.*use single steps"):
         cuda_c.declared(source, {**SHAPE, **FLAGS})
 
 

@@ -480,7 +480,7 @@ def test_joined_takes_the_gpu_of_its_local_rank_first(two_gpus, monkeypatch):
 
 def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
     """No process is started, and the rank without a GPU refuses, too."""
-    with pytest.raises(ConfigError, match=r"each of the 3 processes needs a GPU of its own \(got 2\)"):
+    with pytest.raises(ConfigError, match=r"each of the 3 processes needs its own GPU \(got 2\)"):
         launch(3, [], env_backend="pycuda")
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ConfigError, match=r"needs a GPU of its own \(got 2\)"), process_group("pycuda"):

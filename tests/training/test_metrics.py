@@ -176,7 +176,7 @@ def test_file_is_of_one_run(tmp_path, sink):
     first = sink(path)
     first.write(row(0))
     first.close()
-    with refused("metrics", f"{path}, which has rows already"):
+    with refused("metrics", f"{path}, which already has rows"):
         sink(path)
     again = sink(path, resume_iteration=-1)
     again.write(row(0))

@@ -435,7 +435,7 @@ def test_commands_train_and_evaluate_a_population(tmp_path):
     told = CliRunner().invoke(app, ["train", "-e", "cartpole", *arguments, *settings])
     assert told.exit_code == 0, told.output
     assert "4 members of 4 environments" in told.output
-    assert "0 of 4 members reached their return" in told.output
+    assert "0 of 4 members reached the target return" in told.output
     folder = tmp_path / "single_cartpole" / "experiments" / "run"
     told = CliRunner().invoke(app, ["train", "--resume", str(folder), "-q"])
     assert told.exit_code == 0, told.output

@@ -62,8 +62,8 @@ def check_bounds(subject: Subject) -> str:
         what = next((line for line in lines if "Invalid" in line), last) if sanitizer else last
         status = process.returncode
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        raise CheckFailedError(f"the kernels broke their process ({how}): {what}")
-    return "guard zones intact and without influence" + (", memcheck silent" if sanitizer else "")
+        raise CheckFailedError(f"the kernels crashed their process ({how}): {what}")
+    return "guard zones unchanged and without effect" + (", no error from memcheck" if sanitizer else "")
 
 
 def find_fault(subject: Subject) -> str:
@@ -78,7 +78,7 @@ def find_fault(subject: Subject) -> str:
     if first_step_difference(first, again):
         return ""  # the determinism check reports this
     found = first_step_difference(first, other)
-    return f"read outside an array: what lies there shows at {found}" if found else ""
+    return f"read outside an array: the memory there changes {found}" if found else ""
 
 
 def run_guarded(subject: Subject, pattern: int) -> tuple[Trace, list[str]]:

@@ -131,7 +131,7 @@ def check_build(subject: Subject) -> str:
         for name in ("step", "reset"):
             if reference.has_function(name) and not built[0].cuda_function_manager.has_function(name):
                 where = f"{sources[subject.language]} has no kernel {name!r}, which {sources['numpy']} has"
-                raise CheckFailedError(f"{where}: write it, or mend its name")
+                raise CheckFailedError(f"{where}: write it, or fix its name")
     return f"{len(built)} builds"
 
 
@@ -170,7 +170,7 @@ def _check_against_python(subject: Subject) -> str:
         error = checker.test_env_reset_and_step(seed=subject.seed)
     except AssertionError as failure:
         raise CheckFailedError(str(failure)) from failure
-    return f"one episode beside the Python class, largest relative error {error:.2g}"
+    return f"one episode against the Python class, largest relative error {error:.2g}"
 
 
 def python_class(cls: type[CUDAEnvironmentContext]) -> type:
@@ -211,12 +211,12 @@ def check_determinism(subject: Subject) -> str:
         for name, tensor in start.items():
             data.tensor(name).copy_(tensor)
         runs.append(play(wrapper, actions))
-    require_same(runs[0], runs[1], "going back to the same arrays: ")
+    require_same(runs[0], runs[1], "restoring the same arrays: ")
     other = subject.play(seed=subject.seed + 1)
     names = names_in_row(other[0], Constants.OBSERVATIONS, Constants.REWARDS)
     if not any(differing(*pair, names) for pair in zip(subject.trace, other, strict=True)):
         raise CheckFailedError("another seed of starts and actions gives the same observations and rewards")
-    return "same bits twice; another seed differs"
+    return "two runs are bit-identical; another seed differs"
 
 
 def check_independence(subject: Subject) -> str:
@@ -234,13 +234,13 @@ def check_written(subject: Subject) -> str:
     plain, spoiled = (subject.start_exact() for _ in "12")
     data = spoiled.cuda_data_manager
     if spoiled.bound_step() is None or not data.is_data_on_device(Constants.OBSERVATIONS):
-        raise CheckSkippedError("a trainer copies what this environment observes")
+        raise CheckSkippedError("a trainer copies this environment's observations")
     observations = data.tensor(Constants.OBSERVATIONS)
     for step, actions in subject.numbered_actions(plain):
         want = replay(plain, actions)
         observations.view(torch.uint8).fill_(0xFF)  # of floats NaN, of integers -1
-        require_equal(want, replay(spoiled, actions), f"step {step}, not written or not afresh")
-    return f"{subject.n_steps} steps over spoiled observations"
+        require_equal(want, replay(spoiled, actions), f"step {step}, not written, or computed from its old value")
+    return f"{subject.n_steps} steps over overwritten observations"
 
 
 # ------------------------------------------------------------------ resets
@@ -292,7 +292,7 @@ def check_partial_reset(subject: Subject) -> str:
     touched = {name: np.where(_column(finished, array), before[name], array) for name, array in after.items()}
     require_equal(before, touched, "an environment that is not done changed")
     _require_restart(after, finished, before[EPISODE] + 1, "after its reset: ")
-    return f"{finished.sum()} of {wrapper.n_envs} environments restarted, the others kept every bit"
+    return f"{finished.sum()} of {wrapper.n_envs} environments restarted, the others are unchanged"
 
 
 def check_auto_reset(subject: Subject) -> str:
@@ -312,7 +312,7 @@ def check_auto_reset(subject: Subject) -> str:
         require_equal(want, got, f"step {step}", names_in_row(got, *OUTPUTS, FINAL_OBSERVATIONS))
     if not n_done:
         raise CheckSkippedError(f"no episode ended in {subject.n_steps} steps; use more steps or environments")
-    return f"{n_done} episodes ended, the same either way"
+    return f"{n_done} episodes ended, bit-identical either way"
 
 
 # ------------------------------------------------------------------ many steps per launch
@@ -358,7 +358,7 @@ def check_one_row(subject: Subject) -> str:
     each, one = (subject.start_exact() for _ in "12")
     first = each.env.own_columns if isinstance(each.env, Environment) else None
     if first is None:
-        raise CheckSkippedError("its agents do not differ by columns of their own alone, by which they mark themselves")
+        raise CheckSkippedError("its agents' observations differ in more than the columns that mark the agent")
     own = slice(first, first + each.n_agents)
     names = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS)
     rows = {name: torch.zeros_like(one.cuda_data_manager.tensor(name)[:, :1]) for name in names}

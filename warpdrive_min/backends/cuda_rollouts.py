@@ -62,7 +62,7 @@ def generate_rollout(whole: str, constants: Mapping[str, Constant], where: str) 
     """
     found = signatures(whole, constants, where).values()
     steps = [each for each in found if each.owns_environments and _is_step(each.name)]
-    rule, do = "must be a WD_KERNEL named 'step', to be taken many times in a launch", "take the steps one by one"
+    rule, do = "must be a WD_KERNEL named 'step', to be repeated in a launch", "use single steps"
     require(bool(steps), f"{where}: the step", rule, do=do, error=CompileError)
     if kernel_of(constants) == ROLLOUT:
         return _Rollout(steps[0], constants).text()

@@ -161,7 +161,7 @@ class HostBackend(Backend):
         path = Path(source)
         whole = cuda_source.whole_text(path)
         declared = cuda_c.declared(path, constants)
-        rule, do = "takes dynamic shared memory, which no launch has", "give the array a size"
+        rule, do = "uses dynamic shared memory, which launches do not provide", "give the array a size"
         require(not _DYNAMIC.search(whole), str(path), rule, do=do, error=CompileError)
         contraction = "off" if constants.get("EXACT") else "fast"
         flags = ["-std=c++17", OPTIMISATION, TARGET, f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]

@@ -112,7 +112,7 @@ class BatchedEnvironment:
             rows, want = self.data.get_shape(name), (self.n_envs, len(self._sets[role]), *part.shape)
             if rows != want:
                 rule = f"its space {part} needs the array {name!r} of shape {want}"
-                raise ConfigError.of(what, rule, rows, "let all agents see arrays of one shape, filled up with zeros")
+                raise ConfigError.of(what, rule, rows, "pad the agents' observations with zeros to one shape")
             self._suffixes[role][key] = role + suffix
             if key == Constants.ACTION_MASK:
                 self._require_mask(what, part.shape, self.action_spaces[agent])
@@ -142,7 +142,7 @@ class BatchedEnvironment:
     def _require_mask(self, what: str, shape: Sequence[int], actions: Any) -> None:
         n_choices = 0 if hasattr(actions, "low") else sum(category_counts(actions))
         rule = f"its action mask needs one entry for each of the {n_choices} choices of {actions}"
-        require(tuple(shape) == (n_choices,), what, rule, tuple(shape), "put types of actions side by side")
+        require(tuple(shape) == (n_choices,), what, rule, tuple(shape), "concatenate the masks of action types")
 
     # -------------------------------------------------------------- spaces and requirements
 
@@ -185,7 +185,7 @@ class BatchedEnvironment:
     def require_no_roles(self) -> None:
         """Raise `ConfigError` if the environment has roles with separate spaces."""
         roles, do = list(getattr(self.wrapper.env, "roles", {})), "use PettingZooParallelEnv or TorchRLEnv"
-        rule = f"shows agents alike, and environment {self.wrapper.name!r} has roles with spaces of their own"
+        rule = f"needs agents with equal spaces, and environment {self.wrapper.name!r} has roles with different spaces"
         require(not roles, self.who, rule, ", ".join(roles), do)
 
     def require_one_space(self) -> None:
@@ -243,7 +243,7 @@ class BatchedEnvironment:
         self._is_started = True
 
     def _require_open(self, method: str) -> None:
-        require(not self.is_closed, f"{self.who}.{method}", "the environment is closed", do="make another one")
+        require(not self.is_closed, f"{self.who}.{method}", "the environment is closed", do="create a new one")
 
     def _by_seed(self, seeds: Sequence[int | None]) -> list[tuple[int | None, torch.Tensor]]:
         """Group copies by seed: pairs of a seed and a mask ``(n_envs,)`` bool.
@@ -288,7 +288,7 @@ class BatchedEnvironment:
         """
         self._require_open("step")
         parts = [self._checked(each, actions[each], shapes[each], name_of) for each in self._sets]
-        rule, do = "no episode is under way", "call reset() first"
+        rule, do = "no episode is running", "call reset() first"
         require(self._is_started, f"{self.who}.step", rule, do=do, error=self._reset_needed)
         for array, part in zip(self._actions.values(), parts, strict=True):
             array.copy_(part.reshape(array.shape))
@@ -297,9 +297,9 @@ class BatchedEnvironment:
     def rollout_obstacle(self) -> str:
         """Return the reason why `rollout` is unavailable; "" if it is. Compiles."""
         if len(self._sets) > 1:
-            return "roles have arrays of their own"
+            return "roles have separate arrays"
         if self._masks or not all(map(self.data.is_data_on_device, (Constants.ACTIONS, *KEPT))):
-            return "what agents see is more than the array 'observations'"
+            return "agents have more observations than the array 'observations'"
         try:
             return self.wrapper.restarting_rollouts().mode_for(keeps_all=True, is_random=False).reason
         except ConfigError as error:

@@ -245,7 +245,7 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
         reward = 0.0 if self._has_ended else float(self.batched.rewards().item())
         if self._has_ended and not self._has_warned:
             self._has_warned = True
-            gymnasium.logger.warn("GymnasiumEnv.step: the episode has ended, and pays no more reward; call reset()")
+            gymnasium.logger.warn("GymnasiumEnv.step: the episode has ended; call reset()")
         terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())
         self._has_ended |= terminated or truncated
         return self._observation(), reward, terminated, truncated, self._infos()

@@ -74,7 +74,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
 
     def _of_agent(self, spaces: Mapping[str, Any], agent: str) -> Any:
         is_known, do = agent in self.possible_agents, f"known are {', '.join(self.possible_agents)}"
-        require(is_known, "PettingZooParallelEnv", "there is no such agent", agent, do)
+        require(is_known, "PettingZooParallelEnv", "unknown agent", agent, do)
         return spaces[agent]
 
     def reset(
@@ -100,7 +100,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
             ConfigError: No episode is under way.
             ActionError: An agent has no action, an action has no agent, or a value is outside its space.
         """
-        require(self.agents, "PettingZooParallelEnv.step", "no episode is under way", do="call reset()")
+        require(self.agents, "PettingZooParallelEnv.step", "no episode is running", do="call reset()")
         arrays = self._action_arrays(actions)
         self.batched.step(arrays, {each: array.shape for each, array in arrays.items()}, self._name_of)
         terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())

@@ -157,9 +157,9 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
     def rollout_obstacle(self, max_steps: int, policy: Any = None, callback: Any = None, **options: Any) -> str:
         """Return the reason why `rollout` takes single steps; "" if not. Compiles."""
         if policy is not None and type(policy) is not RandomPolicy:
-            return "the policy acts on what it sees"
+            return "the policy needs the observations of each step"
         if not options.get("break_when_all_done") and options.get("break_when_any_done") is not False:
-            return "TorchRL looks after each step whether to stop; pass break_when_any_done=False"
+            return "TorchRL checks after each step whether to stop; pass break_when_any_done=False"
         unasked: tuple[bool | None, ...] = (None,)
         more = [
             name

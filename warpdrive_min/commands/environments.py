@@ -28,7 +28,7 @@ PREFIX: Final = "single_"
 """Prefix of single-agent environment names in WarpDrive's run configs."""
 
 Backend = Annotated[
-    str | None, typer.Option(help=f"Backend; by default the first that runs here of {', '.join(PREFERRED)}.")
+    str | None, typer.Option(help=f"Backend; default: the first that runs here of {', '.join(PREFERRED)}.")
 ]
 """Backend option of a command; `first_available` supplies the default."""
 

@@ -23,7 +23,7 @@ SUFFIX = ".template"
 
 def new_env(
     name: Annotated[str, typer.Argument(help="Name of the package: a Python identifier.")],
-    folder: Annotated[Path, typer.Argument(help="Folder in which the package is made.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Folder in which to create the package.")] = Path(),
 ) -> None:
     """Write a starter package NAME: NumPy, CUDA C and Numba kernels and a test."""
     with report_errors(exit_code=2):
@@ -49,10 +49,10 @@ def write_starter(name: str, folder: Path) -> Path:
     check_name(name)
     package = folder / name
     with errors_name_path(package):
-        require(folder.is_dir(), "new-env", "the folder must exist", folder, "make it first")
-        require(not package.exists(), "new-env", f"{package} exists already", do="take another name or move it away")
+        require(folder.is_dir(), "new-env", "the folder must exist", folder, "create it first")
+        require(not package.exists(), "new-env", f"{package} exists already", do="choose another name or move it away")
     is_free = importlib.util.find_spec(name) is None
-    require(is_free, "new-env", "the name must not be that of an installed module", name, "take another one")
+    require(is_free, "new-env", "the name must not be that of an installed module", name, "choose another one")
     words = {"name": name, "title": class_name(name)}
     with (
         explain_full_disk(package),

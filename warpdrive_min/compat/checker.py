@@ -101,7 +101,7 @@ def _checked(
     """Make a wrapper; a user's class gets the arguments of WarpDrive's checker."""
     if chosen.__init__ in (EnvWrapper.__init__, env_wrapper.EnvWrapper.__init__):
         return _with_placeholders(chosen, arrays)(env, seed=seed, exact=exact, **named)
-    require(not exact, f"wrapper {chosen.__name__}", "makes no exact builds", do="leave exact off")
+    require(not exact, f"wrapper {chosen.__name__}", "has no exact builds", do="leave exact off")
     return _with_placeholders(UserWrapperAdapter, arrays)(
         chosen(**accepted_arguments(chosen, {"env_obj": env, **named}))
     )

@@ -135,7 +135,7 @@ class _SingleDeviceContext:
             ConfigError: `init_context` was not called.
         """
         if self._context is None:
-            raise ConfigError("device context: is not there yet; call init_context() first")
+            raise ConfigError("device context: does not exist yet; call init_context() first")
         return self._context
 
     def __getattr__(self, name: str) -> Any:

@@ -116,7 +116,7 @@ class ModelBaseFullyConnected(nn.Module):
     def env(self) -> EnvWrapper:
         """Wrapper; the model does not keep it alive."""
         wrapper = self._env()
-        assert wrapper is not None, "a model is used while its environments are there"
+        assert wrapper is not None, "a model must not outlive its environments"
         return wrapper
 
     def process_one_step_obs(self) -> Tensor:

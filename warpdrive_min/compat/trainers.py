@@ -472,7 +472,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
             extra[f"{network.PLACE}.normalize_observations"] = network.normalize_observations
         for key, got in extra.items():
             what = f"run config {key.replace('policy', f'policy.{name}')}"
-            rule, do = "is not there in WarpDrive's trainers", "use warpdrive_min.training.trainer.Trainer"
+            rule, do = "does not exist in WarpDrive's trainers", "use warpdrive_min.training.trainer.Trainer"
             require(not got, what, rule, got, do)
     return read
 
@@ -481,7 +481,7 @@ def _known_keys(section: dict[str, Any], kind: type[Config], place: str | None) 
     """Return a section without unknown keys; warns if ``place`` is given."""
     for key in section.keys() - kind.model_fields.keys() if place is not None else ():
         do = did_you_mean(str(key), kind.model_fields) or f"keys are {known(kind.model_fields)}"
-        warnings.warn(f"run config {place}{key}: nothing reads this key; {do}", stacklevel=4)
+        warnings.warn(f"run config {place}{key}: this key has no effect; {do}", stacklevel=4)
     return {key: value for key, value in section.items() if key in kind.model_fields}
 
 

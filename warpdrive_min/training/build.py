@@ -102,7 +102,7 @@ def require_fit(config: RunConfig, wrapper: EnvWrapper, policies: Collection[str
     rule = f"environment {wrapper.name!r} has no kernels for backend {backend!r}"
     require(wrapper.vectorised, "trainer", rule, do="give it one, or choose another backend")
     size = config.population.size
-    rule = "must be null but for PopulationTrainer, which needs it"
+    rule = "must be null, except for PopulationTrainer, which needs it"
     require((size is not None) == has_members, "run config population.size", rule, size, "use the other one")
     rule = f"must be the wrapper's number of environments {wrapper.n_envs}" + (f" / {size} members" if size else "")
     is_equal = trainer.num_envs * (size or 1) == wrapper.n_envs
@@ -223,7 +223,7 @@ def noise_schedules(config: RunConfig) -> dict[str, Schedule]:
         ConfigError: Policies of DDPG use different types of noise.
     """
     kinds = {name: policy.noise for name, policy in config.policy.items() if policy.algorithm == "DDPG"}
-    rule = "all policies of DDPG must explore by the same noise, of which sampler.params has the numbers"
+    rule = "all policies of DDPG must have the same noise, set in sampler.params"
     require(len(set(kinds.values())) <= 1, "run config policy", rule, kinds, "make them equal")
     return config.sampler.params.schedules | ({"damping": 1.0} if "gaussian" in kinds.values() else {})
 

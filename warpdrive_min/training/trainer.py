@@ -89,7 +89,7 @@ class Trainer(Run):
                 folder or given["folder"],
             )
             warnings.warn(
-                f"Trainer: WarpDrive's keywords go with 0.2 (got {known(warpdrive)}); use policies, layout and folder",
+                f"Trainer: 0.2 removes WarpDrive's keywords (got {known(warpdrive)}); use policies, layout and folder",
                 DeprecationWarning,
                 stacklevel=2,
             )
@@ -255,7 +255,7 @@ class Trainer(Run):
         """Recorders of rewards, by the suffix of their array's name."""
         for suffix, recorder in self.recorders.items():
             if recorder.loses_truncations:
-                missing = f"has no array final_observations{suffix}: an episode that is truncated counts as over"
+                missing = f"has no array final_observations{suffix}: a truncated episode counts as terminated"
                 log.warning("environment %r %s", wrapper.name, missing)
         self.schedules = build.ScheduledTensors()
         for index, (name, group) in enumerate(self.groups.items()):
@@ -338,8 +338,8 @@ class Trainer(Run):
         Plays in separate environments. Arguments as of `warpdrive_min.dialect.episodes.episode_states`.
         """
         warnings.warn(
-            "Trainer.fetch_episode_states: goes with 0.2; use warpdrive_min.dialect.episodes.episode_states, or record "
-            "an episode with warpdrive_min.rendering.record",
+            "Trainer.fetch_episode_states: 0.2 removes it; use warpdrive_min.dialect.episodes.episode_states, or "
+            "record an episode with warpdrive_min.rendering.record",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -377,8 +377,8 @@ def policy_map(
     require(
         all(isinstance(agents, Mapping | Sequence) for agents in roles.values()),
         "policies",
-        f"must say which agents the policies {known(config.policy)} have",
+        f"must give the agents of the policies {known(config.policy)}",
         None,
-        "only policies named after a role of the environment, as tagger and runner, find theirs",
+        "only policies with the name of a role, as tagger and runner, find their agents themselves",
     )
     return {policy: list(agents) for policy, agents in roles.items() if agents is not None}

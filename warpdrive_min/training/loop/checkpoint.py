@@ -232,7 +232,7 @@ def latest(folder: str | Path) -> Path | None:
         try:
             _verified(path)
         except _DamagedError as error:
-            log.warning("%s; an earlier one is looked for", error)
+            log.warning("%s; looking for an earlier checkpoint", error)
             damages.append(error)
         else:
             return path
@@ -247,11 +247,13 @@ def best(folder: str | Path) -> Path | None:
     return path if path.exists() else None
 
 
-def next_step(run: Path, folder: str = FOLDER, resume: str = "go on from the last checkpoint, which stays") -> str:
+def next_step(
+    run: Path, folder: str = FOLDER, resume: str = "resume from the last checkpoint, which is unchanged"
+) -> str:
     """Return advice after an early end: ``resume`` if a checkpoint exists."""
     if _checkpoints(run / folder):
         return resume
-    return f"start again after removing {run}, or in another folder, as it has no checkpoint"
+    return f"the run has no checkpoint: remove {run} and start again, or choose another folder"
 
 
 def discard_after(folder: str | Path, iteration: int) -> None:
@@ -361,7 +363,7 @@ def _verified(path: Path) -> Header:
     if not is_whole:
         raise _damaged(header_file, "is altered: its fields must have the SHA-256 that it names", own_hash)
     if (actual := _hash(tensor_file)) != sha256:
-        raise _damaged(tensor_file, f"is cut or altered: its SHA-256 must be {sha256}", actual)
+        raise _damaged(tensor_file, f"is truncated or altered: its SHA-256 must be {sha256}", actual)
     return header
 
 

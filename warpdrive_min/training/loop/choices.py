@@ -58,7 +58,7 @@ def why_not_whole_array(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
         return f"environment {wrapper.name!r} has no array 'observations'"
     whole = data.tensor(Constants.OBSERVATIONS)
     if arrays.rows is not None or len(arrays.observations) > 1 or arrays.observations[0] is not whole:
-        return "it sees not all agents, or other arrays"
+        return "it does not see all agents, or sees other arrays"
     if whole.dtype != torch.float32 or whole.dim() != 3:
         return f"observations are not float32 by environment and agent (got {whole.dtype} of {tuple(whole.shape)})"
     return ""
@@ -185,7 +185,7 @@ def save_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_one
             }
         facts = group.facts(trainer, is_one_launch=is_one_launch, **more)
         choice = group.choose("forward passes", facts)
-        rule = f"passes of policy {group.name!r} cannot be kept"
+        rule = f"forward passes of policy {group.name!r} cannot be kept"
         reasons[group.name] = _reason(trainer, "kept_passes", rule, choice)
         if buffer is not None and choice.path.build is not None:
             buffer.passes = choice.path.build(buffer.observations[:-1], facts)

@@ -307,7 +307,7 @@ class ActionSampler:
     ) -> None:
         first = groups[0].arrays
         noisy = [group.name for group in groups if group.is_noisy]
-        who, do = "training: policies whose actions share an array", "give each policy arrays of its own"
+        who, do = "training: policies whose actions share an array", "give each policy its own arrays"
         require(len(noisy) in (0, len(groups)), who, "must all be DDPG or none", f"DDPG for {known(noisy)}", do)
         spaces = {group.name: group.arrays.space for group in groups}
         require(len(set(spaces.values())) == 1, who, "must have one action space", spaces, do)

@@ -194,5 +194,5 @@ def require_finite_state(tensors: Mapping[str, Tensor]) -> None:
     """
     for name, tensor in tensors.items():
         if name.startswith("policy/") and tensor.is_floating_point() and not tensor.sum().isfinite():
-            rule, do = "must be finite to be saved", "go on from the last checkpoint, with a lower lr"
+            rule, do = "must be finite to be saved", "resume from the last checkpoint with a lower lr"
             require(bool(tensor.isfinite().all()), f"training: {name}", rule, "NaN or infinity", do, TrainingError)

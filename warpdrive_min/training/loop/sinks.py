@@ -94,7 +94,7 @@ def require_new(folder: Path) -> None:
 def _require_empty(path: Path) -> None:
     is_empty = not path.exists() or not path.stat().st_size
     do = checkpoint.next_step(path.parent, resume="resume that run or choose another folder")
-    require(is_empty, "metrics", "a new run needs a file of its own", f"{path}, which has rows already", do)
+    require(is_empty, "metrics", "a new run needs a new file", f"{path}, which already has rows", do)
 
 
 class _RowFile(abc.ABC):

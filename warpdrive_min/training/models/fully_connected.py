@@ -208,7 +208,7 @@ class FullyConnected(ActorCritic):
     def as_perceptron(self) -> Perceptron | str:
         """Return the layers for one-launch rollouts, or a reason."""
         if type(self) is not FullyConnected:
-            return f"{type(self).__name__} may compute something else than FullyConnected, which it overrides"
+            return f"{type(self).__name__} overrides methods of FullyConnected, and may compute something else"
         trunks = [self.fc, *([self.value_fc] if self.has_value and self.value_fc is not None else [])]
         if obstacle := next((trunk.obstacle for trunk in trunks if trunk.obstacle), ""):
             return obstacle

@@ -70,7 +70,7 @@ class ModelFactory:
                 ``torch.nn.Module``.
         """
         who = f"model {model_name!r}"
-        require(model_name not in cls._classes, who, "is there already", do="give it another name")
+        require(model_name not in cls._classes, who, "exists already", do="give it another name")
         found: Any = model_path
         if isinstance(model_path, str | Path):
             found = _attribute(model_name, model_path, object_name)

@@ -204,7 +204,7 @@ class Certificate(_Part):
             raise CertificateError.of(who, rule, error, "train with --certify") from error
         except (ValueError, RecursionError) as error:
             raise CertificateError.of(
-                who, "is cut or altered: it must be a whole JSON object", error, NEW_COPY_ADVICE
+                who, "is truncated or altered: it must be a whole JSON object", error, NEW_COPY_ADVICE
             ) from error
         has_version = isinstance(fields, dict) and "schema_version" in fields
         require(
@@ -217,9 +217,9 @@ class Certificate(_Part):
             digest = _digest(fields)
         except (ValueError, RecursionError) as error:
             raise CertificateError.of(
-                who, "is cut or altered: it must be JSON that can be written", error, NEW_COPY_ADVICE
+                who, "is truncated or altered: it must be JSON that can be written", error, NEW_COPY_ADVICE
             ) from error
-        rule = f"is cut or altered: its SHA-256 must be {recorded!s:.64}"
+        rule = f"is truncated or altered: its SHA-256 must be {recorded!s:.64}"
         require(digest == recorded, who, rule, digest, NEW_COPY_ADVICE, CertificateError)
         try:
             found = cls.model_validate_json(json.dumps(fields), strict=True)
@@ -236,7 +236,7 @@ class Certificate(_Part):
             require(is_whole, who, rule, listed([*map(str, places)]), NEW_COPY_ADVICE, CertificateError)
         last = max([found.iterations, *(each.iteration for each in found.curve)])
         places = [each.iteration for each in found.points]
-        rule = "is cut: it must have points after iterations 0, 1, 2, 4, ... to the end of its curve"
+        rule = "is truncated: it must have points after iterations 0, 1, 2, 4, ... to the end of its curve"
         require(
             _certified_until(last) <= {*places},
             who,
@@ -375,9 +375,9 @@ def require_replayable(who: str, config: RunConfig, n_processes: int) -> None:
 
     The message starts with ``who``.
     """
-    rule, do = "a certificate is of a run in one process", "train with trainer.num_gpus=1"
+    rule, do = "a certified run must have one process", "train with trainer.num_gpus=1"
     require(n_processes == 1, who, rule, n_processes, do, CertificateError)
-    size, rule = config.population.size, "a certificate is of one run, no population"
+    size, rule = config.population.size, "a certified run must not be a population"
     require(size is None, who, rule, size, "train one", CertificateError)
     for name, policy in config.policy.items():
         rule, do = "a certified run starts from its seed alone", f"leave policy.{name}'s model_ckpt_filepath out"
@@ -386,7 +386,7 @@ def require_replayable(who: str, config: RunConfig, n_processes: int) -> None:
 
 
 def _refuse_constant(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _replayed_config(trainer: Trainer) -> dict[str, Any]:
@@ -412,13 +412,16 @@ def _resumed_certificate(found: Certificate, here: Certificate, trainer: Trainer
     Raises `CertificateError` if it does not match the run.
     """
     who, at = "train.certify", trainer.iteration
-    rule = "a run with a stop_return counts its episodes anew when it goes on"
+    rule = "a run with a stop_return restarts its count of episodes when it is resumed"
     stop = trainer.config.trainer.stop_return
-    require(stop is None, who, rule, stop, "certify it in one go", CertificateError)
+    require(stop is None, who, rule, stop, "certify it in one run, without resuming", CertificateError)
     compared = ("env", "run_config", "environment", "threads")
     keys = [key for name in compared for key in _changed_keys(getattr(found, name), getattr(here, name), name)]
     keys += [name for name in found.origin.differences(here.origin) if name != "commit"]
-    rule, do = "a certified run goes on as it began, and this changed", "go on without --certify, or train anew with it"
+    rule, do = (
+        "a resumed certified run must keep its code and settings; these changed",
+        "resume without --certify, or start a new run with it",
+    )
     require(not keys, who, rule, listed(keys), do, CertificateError)
     continued = found.model_copy(
         update={
@@ -429,13 +432,13 @@ def _resumed_certificate(found: Certificate, here: Certificate, trainer: Trainer
     logged = {n for n in range(1, at + 1) if n == 1 or n % trainer.config.saving.metrics_log_freq == 0}
     missing = _certified_until(at) - {point.iteration for point in continued.points}
     missing |= logged - {point.iteration for point in continued.curve}
-    rule = "a run is certified from its start on, and this iteration is not"
-    do = "go on from an earlier checkpoint, or without --certify"
+    rule = "a run must be certified from its start, and this iteration is not certified"
+    do = "resume from an earlier checkpoint, or without --certify"
     require(not missing, who, rule, min(missing, default=0), do, CertificateError)
     last = continued.points[-1]
     if last.iteration == at and (difference := first_difference(last, point(trainer))):
         rule = f"the checkpoint must be that of the certified run, in which {difference}"
-        raise CertificateError.of(who, rule, do="go on from an earlier checkpoint")
+        raise CertificateError.of(who, rule, do="resume from an earlier checkpoint")
     return continued
 
 
@@ -496,7 +499,7 @@ def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = 
     """
     here = _environment(trainer)
     keys = _changed_keys(certificate.environment, here, "environment")
-    rule, do = "the run config must make the same environment and policies; this is not the same", "replay it in Python"
+    rule, do = "the run config must give the same environment and policies; this differs", "replay it in Python"
     require(not keys, "certificate", rule, listed(keys), do, CertificateError)
     wanted = [each for each in certificate.points if iterations is None or each.iteration <= iterations]
     curve = {each.iteration: each for each in certificate.curve}

@@ -301,7 +301,7 @@ def auto_scale(
         except (torch.OutOfMemoryError, DeviceMemoryError) as error:
             if not points:
                 raise DeviceMemoryError(f"auto_scale: {num_envs:,} environments must fit (got {error})") from error
-            log.warning("%s environments do not fit, against the memory model: %s", f"{num_envs:,}", error)
+            log.warning("%s environments do not fit, contrary to the memory model: %s", f"{num_envs:,}", error)
             break
         finally:
             _free_memory()

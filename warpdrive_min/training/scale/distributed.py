@@ -124,8 +124,8 @@ def on_gpu(env_backend: str) -> bool:
 
 def _require_gpus(n: int) -> None:
     n_gpus = torch.cuda.device_count()
-    rule = f"each of the {n} processes needs a GPU of its own"
-    require(n <= n_gpus, "training", rule, n_gpus, f"start at most {n_gpus} there, and let each see all of them")
+    rule = f"each of the {n} processes needs its own GPU"
+    require(n <= n_gpus, "training", rule, n_gpus, f"start at most {n_gpus} processes, each with all GPUs visible")
 
 
 def own_gpu(local_rank: int) -> torch.device:
@@ -156,7 +156,9 @@ def require_processes(n: int, env_backend: str | None = None) -> None:
         ALWAYS_ALLOWED_PROCESSES,
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
-    require(n <= most, "training", f"must have at most {most} processes on this machine, a core each", n, "start fewer")
+    require(
+        n <= most, "training", f"must have at most {most} processes on this machine, one per core", n, "start fewer"
+    )
 
 
 def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: str = "warpdrive_min") -> None:

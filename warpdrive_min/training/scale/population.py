@@ -104,7 +104,7 @@ class PopulationTrainer(Trainer):
         """
         row = super().log_metrics()
         if self._has_failed.all():
-            raise TrainingError(f"population: {self._failure}; so has every other member failed before")
+            raise TrainingError(f"population: {self._failure}; all other members have failed before")
         return row
 
     def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
@@ -120,7 +120,7 @@ class PopulationTrainer(Trainer):
             except TrainingError as error:
                 cause = self.check.non_finite_error(self.iteration, slice(member * n_envs, (member + 1) * n_envs))
                 self._failure = f"{who}: {cause}" if cause else str(error)
-                log.warning("%s; it learns no more", self._failure)
+                log.warning("%s; this member stops learning", self._failure)
                 self._has_failed[member] = True
         self._mark_stopped()
 

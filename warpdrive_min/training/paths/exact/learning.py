@@ -142,7 +142,7 @@ class ExactLearning:
 
         As `loss.Learning.find`, without weights.
         """
-        assert weights is None, "rows of exact training all count"
+        assert weights is None, "exact training counts all rows"
         own = self._own_advantages if advantages is None else advantages
         kind = OF_ITEMS if advantages is not None else FROM_VALUES if own is None else OF_ROWS
         total = self._total if total is None else total
