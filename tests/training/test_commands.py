@@ -266,7 +266,7 @@ def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
     assert lines[0] == "policy shared:"
     assert {"  rollout: step by step", "  iteration: launch by launch"} <= set(lines)
     reason = f"trainer.fused_rollout is null, and backend {backend!r} does not run on a GPU"
-    assert lines[lines.index("  rollout: step by step") + 1] == f"    not one launch: {reason}"
+    assert lines[lines.index("  rollout: step by step") + 1] == f"    one launch not used: {reason}"
     assert all(line.startswith(("  ", "policy ")) for line in lines)
     assert not list(tmp_path.iterdir())
 

@@ -76,7 +76,7 @@ def explain(choices: Mapping[str, Choice]) -> Iterator[str]:
     for part in sorted(choices, key=lambda part: order.index(part.partition(" of ")[0])):
         yield f"{part}: {choices[part].path.name}"
         for name, reason in choices[part].refused.items():
-            yield f"  not {name}: {reason}"
+            yield f"  {name} not used: {reason}"
 
 
 # ------------------------------------------------------------------ rules of more than one path
