@@ -132,7 +132,7 @@ def check_build(subject: Subject) -> str:
             if reference.has_function(name) and not built[0].cuda_function_manager.has_function(name):
                 where = f"{sources[subject.language]} has no kernel {name!r}, which {sources['numpy']} has"
                 raise CheckFailedError(f"{where}: write it, or fix its name")
-    return f"{len(built)} builds"
+    return f"{len(built)} builds compile"
 
 
 # ------------------------------------------------------------------ against the reference
@@ -190,7 +190,7 @@ def check_bit_identity(subject: Subject) -> str:
     if not subject.has_reference:
         raise CheckSkippedError("there are no NumPy kernels to compare with")
     require_same(subject.play(env_backend="cpu"), subject.trace)
-    return f"{len(subject.trace[0])} arrays, {subject.n_steps} steps free-running"
+    return f"{len(subject.trace[0])} arrays are bit-identical over {subject.n_steps} steps"
 
 
 # ------------------------------------------------------------------ against itself
@@ -223,7 +223,7 @@ def check_independence(subject: Subject) -> str:
     """Check that results do not depend on the number of environments."""
     n_envs = 3 * subject.n_envs + 1
     require_same(subject.trace, subject.play(num_envs=n_envs), f"{n_envs} environments instead of {subject.n_envs}: ")
-    return f"the same with {subject.n_envs} and {n_envs} environments"
+    return f"bit-identical with {subject.n_envs} and {n_envs} environments"
 
 
 def check_written(subject: Subject) -> str:
@@ -343,7 +343,7 @@ def check_rollout(subject: Subject) -> str:
         stale = {Constants.ACTIONS} if keep == "last" else {FINAL_OBSERVATIONS}
         names = [name for name in want if name not in stale]
         require_equal(want, rows_of(many), f"{subject.n_steps} steps in one launch, keep={keep!r}", names)
-    return f"twice {subject.n_steps} steps in one launch"
+    return f"2 launches of {subject.n_steps} steps equal single steps"
 
 
 ROLLOUT_ROWS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED)
@@ -387,7 +387,7 @@ def check_finite(subject: Subject) -> str:
         for name, array in row.items():
             if array.dtype.kind == "f":
                 require_value(row, name, np.isfinite(array), "a finite number", f"step {step}: ")
-    return f"{subject.n_steps} steps"
+    return f"all floats are finite in {subject.n_steps} steps"
 
 
 def check_flags(subject: Subject) -> str:
@@ -428,7 +428,7 @@ def check_truncation(subject: Subject) -> str:
     if TRUNCATED in row and TERMINATED in row:
         right = (row[TRUNCATED] != 0) | (row[TERMINATED] != 0)
         require_value(row, TRUNCATED, right, "1 where it is not terminated", f"at the end of {length} steps: ")
-    return f"at {length} steps"
+    return f"episodes end at {length} steps"
 
 
 CHECKS: Final[dict[str, Callable[[Subject], str]]] = {

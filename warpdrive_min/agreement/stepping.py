@@ -104,7 +104,7 @@ class Agreement:
     @property
     def excluded_rows(self) -> str:
         """Number of excluded rows, for a message."""
-        return f"{self.n_in_doubt} of {self.n_rows} rows excluded because rounding decides their outcome"
+        return f"{self.n_in_doubt} of {self.n_rows} rows excluded (rounding decides)"
 
     def __str__(self) -> str:
         if not self.n_compared:
