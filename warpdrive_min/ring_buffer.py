@@ -72,7 +72,7 @@ class RingBufferManager(dict[str, RingBuffer]):
             DataError: The array has no ring buffer.
         """
         do = f"known are {known(self)}"
-        require(name in self, f"ring buffer {name!r}", "is not there", do=do, error=DataError)
+        require(name in self, f"ring buffer {name!r}", "does not exist", do=do, error=DataError)
         return self[name]
 
     def has(self, name: str) -> bool:

@@ -175,7 +175,7 @@ def test_plain_env_warns_after_the_end_and_pays_nothing():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert [env.step(0)[1::2] for _ in range(2)] == [(1.0, False), (1.0, True)]
-        with pytest.warns(UserWarning, match=r"GymnasiumEnv.step: the episode has ended, .* call reset") as caught:
+        with pytest.warns(UserWarning, match=r"GymnasiumEnv.step: the episode has ended; call reset") as caught:
             assert [env.step(0)[1] for _ in range(3)] == [0.0] * 3
         assert len(caught) == 1
 

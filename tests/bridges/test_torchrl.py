@@ -134,7 +134,9 @@ def test_rollout_says_why_it_goes_step_by_step():
         ("backend 'cpu' runs NumPy, which has no launches", over_ends),
     ):
         assert env.rollout_obstacle(5, **options) == match
-    assert TorchRLEnv(Lookout(), num_envs=2).rollout_obstacle(5, **over_ends).startswith("what agents see is more")
+    assert (
+        TorchRLEnv(Lookout(), num_envs=2).rollout_obstacle(5, **over_ends).startswith("agents have more observations")
+    )
     roles = TorchRLEnv(Covid19Economy(episode_length=5, num_subsidy_levels=4), num_envs=2)
     assert roles.rollout_obstacle(5, **over_ends) == "roles have separate arrays"
 

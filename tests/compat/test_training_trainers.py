@@ -381,7 +381,7 @@ def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
 def test_what_warpdrive_has_not_is_refused(key, more, tmp_path):
     """WarpDrive's trainers lack the network and moments; the error names ours."""
     config = settings(tmp_path, {"shared": policy(**more)})
-    with pytest.raises(ConfigError, match=rf"policy\.shared\.{key}: is not there .* use warpdrive_min"):
+    with pytest.raises(ConfigError, match=rf"policy\.shared\.{key}: does not exist .* use warpdrive_min"):
         run_config(config)
 
 

@@ -215,7 +215,7 @@ LOGGED = {"log_data_across_episode": True}
 REFUSED = {
     "meta info twice": (lambda data: data.add_meta_info({"n_envs": 1}), "'n_envs': exists already"),
     "meta info of a word": (lambda data: data.add_meta_info({"word": "seven"}), "must be a number, .* .got str"),
-    "no meta info": (lambda data: data.meta_info("n_worlds"), "meta info 'n_worlds': is not there; known .*n_envs"),
+    "no meta info": (lambda data: data.meta_info("n_worlds"), "meta info 'n_worlds': does not exist; known .*n_envs"),
     "constant twice": (lambda data: data.add_shared_constants({"rate": 1}), "constant 'rate': exists already"),
     "no constant": (lambda data: data.shared_constant("rat"), "constant 'rat': does not exist; known are rate"),
     **{
@@ -306,7 +306,9 @@ def test_full_device_says_what_was_asked_and_what_is_free(data, monkeypatch, all
     monkeypatch.setattr(data, "free_bytes", lambda: 1234567)
     monkeypatch.setattr(module.torch if allocates == "zeros" else torch.Tensor, allocates, full)
     # 2 rows of 3 floats, a saved copy of them, and 5 logged rows: 24 + 24 + 60 bytes
-    with pytest.raises(DeviceMemoryError, match=r"'x': cpu is full .asked for 108 bytes, 1,234,567 are free"):
+    with pytest.raises(
+        DeviceMemoryError, match=r"'x': cpu has too little memory .asked for 108 bytes, 1,234,567 are free"
+    ):
         push(data, "x", np.ones(3), n_copies=2, save_copy_and_apply_at_reset=True, log_data_across_episode=True)
     monkeypatch.undo()
     assert not data.is_data_on_device("x")

@@ -200,8 +200,8 @@ def test_mode_says_why_a_policy_steps_one_by_one():
     assert "as_perceptron" in wrapper.rollout_mode_of(lambda seen: (seen[..., :2], seen[..., 0])).reason
     for form, backend, why in (
         ("cartpole", "cpu", "has no launches"),
-        ("tag_continuous", "host", "one choice each"),
-        ("rice, negotiation", "host", "one choice each"),
+        ("tag_continuous", "host", "one discrete action each"),
+        ("rice, negotiation", "host", "one discrete action each"),
     ):
         other = made(form, backend, 2)
         assert why in other.rollout_mode_of(model_of(other)).reason
@@ -264,7 +264,7 @@ def test_several_agents_and_masks_act_one_by_one():
 def test_rollout_refuses_policies_that_need_more():
     """Boxes and recurrent models are for a Trainer."""
     pendulum = made("pendulum", "host", 2)
-    with pytest.raises(ConfigError, match="actions of a policy must be choices"):
+    with pytest.raises(ConfigError, match="actions of a policy must be discrete"):
         pendulum.rollout(2, model_of(pendulum))
     cartpole = made("cartpole", "host", 2)
     with pytest.raises(ConfigError, match="what it observes alone"):
@@ -358,5 +358,5 @@ def test_step_that_no_policy_can_act_between_says_so(tmp_path):
     """The error names the missing part."""
     source = tmp_path / "env.cu"
     source.write_text("WD_KERNEL(step)(int* sampled_actions, float* rewards, int n_envs) {}\n")
-    with pytest.raises(CompileError, match=r"the step: must take .*none of .*observations.*one by one"):
+    with pytest.raises(CompileError, match=r"the step: must take .*none of .*observations.*use single steps"):
         cuda_c.declared(source, {"HIDDEN1": 8, "KEEP_ALL": True, "N_AGENTS": 1})

@@ -60,7 +60,7 @@ def test_array_must_be_there():
     """The error says if the data manager or the array is missing."""
     with pytest.raises(DataError, match="ring buffer 'x': needs the data manager"):
         RingBuffer("x")
-    with pytest.raises(DataError, match="data 'x': is not there"):
+    with pytest.raises(DataError, match="data 'x': does not exist"):
         RingBuffer("x", data_manager=managers("cpu")[0])
 
 

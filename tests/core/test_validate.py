@@ -341,7 +341,7 @@ def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(wr
     for asked, sizes in (([], (3, 5)), (["--envs", 4], (4, 5)), (["--envs", 8, "--steps", 40], (8, 40))):
         result = run(package, *QUICK, *asked, "--json", report)
         assert result.exit_code == 0, result.output
-        assert "--envs and --steps ask for more" in result.output
+        assert "set --envs and --steps for more" in result.output
         assert {(each["n_envs"], each["n_steps"]) for each in json.loads(report.read_text())["results"]} == {sizes}
 
 

@@ -238,7 +238,7 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
         (
             ["-e", "cartpole", "--set", "saving.basedir=/proc/none", "--iterations", "1"],
             1,
-            "saving.basedir: must be where",
+            "saving.basedir: must be a folder in which",
         ),
         (["-e", "cartpole", "--gpus", "1000", "--backend", "cpu"], 1, "must have at most"),
         (["-e", "cartpole", "--set", "saving.basedir=missing", "--resume", "latest"], 1, "a run with a checkpoint in"),

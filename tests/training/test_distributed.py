@@ -483,7 +483,7 @@ def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
     with pytest.raises(ConfigError, match=r"each of the 3 processes needs its own GPU \(got 2\)"):
         launch(3, [], env_backend="pycuda")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ConfigError, match=r"needs a GPU of its own \(got 2\)"), process_group("pycuda"):
+    with pytest.raises(ConfigError, match=r"needs its own GPU \(got 2\)"), process_group("pycuda"):
         pass
     assert two_gpus == [], "no GPU was touched"
 

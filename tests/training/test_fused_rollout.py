@@ -121,7 +121,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     [
         ("PPO, continuous", "host", {}, "actions are continuous"),
         ("two policies", "host", {}, "several policies"),
-        ("shared", "host", {}, "one choice each"),
+        ("shared", "host", {}, "one discrete action each"),
         ("PPO", "cpu", {}, "has no launches"),
         ("PPO", "host", {"wrapper": {"auto_reset": False}}, "do not write observations"),
         (("cartpole", CLASSIC, {"shared": {**PPO, "model": {"fc_dims": [129]}}}), "host", {}, "129 units"),

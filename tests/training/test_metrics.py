@@ -354,7 +354,7 @@ def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
     with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} start again after removing"):
         sink.write(row)
     (tmp_path / "checkpoints" / "checkpoint_000000001").mkdir(parents=True)
-    with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} go on from the last checkpoint"):
+    with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} resume from the last checkpoint"):
         sink.write(row)
     sink.close()
     assert path.read_bytes() == before

@@ -94,7 +94,7 @@ def _about(trained: TrainedPolicies) -> dict[str, str | int]:
 
 def _table(first: str, scores: Mapping[tuple[str, ...], evaluation.Score], *further: str) -> Table:
     """Return a table of scores by the cells of its first columns."""
-    table = Table(first, *further, "mean return", "standard error", "mean return per agent", "mean steps", "episodes")
+    table = Table(first, *further, "mean return", "standard error", "per agent", "mean steps", "episodes")
     for cells, score in scores.items():
         table.add_row(
             *cells,

@@ -126,5 +126,5 @@ def _folder_can_be_made(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        rule = f"must be a place in which a folder can be created, as {folder}"
+        rule = f"must be a folder in which {folder} can be created"
         raise ConfigError.of("run config saving.basedir", rule, error.strerror, "name another one") from error

@@ -253,7 +253,7 @@ def next_step(
     """Return advice after an early end: ``resume`` if a checkpoint exists."""
     if _checkpoints(run / folder):
         return resume
-    return f"the run has no checkpoint: remove {run} and start again, or choose another folder"
+    return f"start again after removing {run}, or in another folder, as it has no checkpoint"
 
 
 def discard_after(folder: str | Path, iteration: int) -> None:
