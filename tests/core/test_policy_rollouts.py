@@ -267,7 +267,7 @@ def test_rollout_refuses_policies_that_need_more():
     with pytest.raises(ConfigError, match="actions of a policy must be discrete"):
         pendulum.rollout(2, model_of(pendulum))
     cartpole = made("cartpole", "host", 2)
-    with pytest.raises(ConfigError, match="what it observes alone"):
+    with pytest.raises(ConfigError, match="current observation only"):
         cartpole.rollout_mode_of(GRU(4, ActionSpace((2,), 1), ModelConfig(type="gru")))
 
 
