@@ -113,7 +113,7 @@ def renamed(old: str, new: str) -> Callable[..., Any]:
 
 
 def renamed_attribute(old: str, new: str) -> property:
-    """Return a property for a class's old attribute name; it warns and reads the new one.
+    """Return a property for an attribute's old name; it warns and reads the new one.
 
     Args:
         old: Old name of the attribute.

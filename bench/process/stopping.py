@@ -61,7 +61,7 @@ def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Pa
 
 @contextmanager
 def tidy(exit_code: int = 1) -> Iterator[None]:
-    """Unwind on a signal and clean up, see `warpdrive_min.stopping.clean_up_on_signal`.
+    """Unwind on a signal and clean up; see `stopping.clean_up_on_signal`.
 
     $RAY_TMPDIR keeps its value, so that running Ray clusters are found.
 

@@ -151,7 +151,7 @@ def test_search_ends_where_memory_does(monkeypatch, caplog):
     full = DeviceMemoryError("full")
     scaling = scaled(monkeypatch, [100, 190, full])
     assert [point.num_envs for point in scaling.points] == [16, 32]
-    assert "64 environments do not fit, against the memory model: full" in caplog.text
+    assert "64 environments do not fit, contrary to the memory model: full" in caplog.text
     with pytest.raises(DeviceMemoryError, match=r"auto_scale: 16 environments must fit \(got full\)"):
         scaled(monkeypatch, [full])
 

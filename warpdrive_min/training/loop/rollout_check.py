@@ -45,7 +45,7 @@ class RolloutCheck:
         self._parts = [(group, recorders[group.arrays.suffix]) for group in groups]
 
     def is_suspect(self) -> bool:
-        """Return True if `require_contract` or `non_finite_error` may find errors; synchronises.
+        """Return True if the other checks may find errors; synchronises.
 
         It reads only a few numbers.
         """
