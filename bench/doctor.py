@@ -160,7 +160,7 @@ def _disk() -> Iterator[Finding]:
         free = shutil.disk_usage(there).free
         yield first(
             topic,
-            (cache.obstacle(there), "problem", f"{folder} cannot be written to", elsewhere),
+            (cache.why_not_writable(there), "problem", f"{folder} cannot be written to", elsewhere),
             (free < CACHE_BYTES, "note", f"{free / 2**30:.2f} GiB free", "make room"),
             (True, "ok", f"{free / 2**30:.0f} GiB free"),
         )

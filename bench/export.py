@@ -17,7 +17,7 @@ import pandas as pd
 import typer
 
 from warpdrive_min.checkout import GitError, git
-from warpdrive_min.files import require_writable, room_for, write_atomically
+from warpdrive_min.files import explain_full_disk, require_writable, write_atomically
 from warpdrive_min.terminal import echo
 
 from .core import machine
@@ -237,7 +237,7 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
         known.pop("version", None)
     except (util.UserError, ValueError, AttributeError, RecursionError) as error:
         raise ShowError(f"export: {index} must be asv's (got {error}); remove it") from error
-    with room_for(folder), tempfile.TemporaryDirectory(prefix="asv-") as scratch:
+    with explain_full_disk(folder), tempfile.TemporaryDirectory(prefix="asv-") as scratch:
         _write_asv(committed, known | benchmarks, benchmarks, Path(scratch))
         written = []
         for file in sorted(path for path in Path(scratch).rglob("*") if path.is_file()):

@@ -57,11 +57,11 @@ def step_from_same_state(
     Returns:
         What was seen, and how often a runner was tagged in Tag.
     """
-    tested, oracle = (start(name, config, each, n_envs, seed=seed, **options) for each in (backend, "cpu"))
+    tested, reference = (start(name, config, each, n_envs, seed=seed, **options) for each in (backend, "cpu"))
     draw, result, n_tagged = random_actions(tested, seed), Agreement(), 0
     for _ in range(n_steps):
-        result.add(step_by_step(tested, oracle, draw, 1))
-        n_tagged += n_tags(oracle)
+        result.add(step_by_step(tested, reference, draw, 1))
+        n_tagged += n_tags(reference)
     return result, n_tagged
 
 

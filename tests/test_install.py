@@ -66,7 +66,10 @@ SMOKE = ("--preset", "smoke", "--backend", "cpu", "--no-plot")
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("-m", "warpdrive_min", *TRAIN, "--set", "trainer.train_batch_size=8", "--backend", "cpu"), "done after 1"),
+        (
+            ("-m", "warpdrive_min", *TRAIN, "--set", "trainer.train_batch_size=8", "--backend", "cpu"),
+            "finished after 1",
+        ),
         (("-m", "warpdrive_min", "validate", "warpdrive_min.envs:CartPole", *FLAGS), "CartPole"),
         (("-m", "warpdrive_min.bench", "run", *SMOKE, "--case", "startup"), "records:"),
         (("-c", "from warpdrive_min.bench import records; print(records([]).empty)"), "True"),

@@ -108,5 +108,5 @@ def commit_of_code(root: Path, *paths: str) -> str:
     """
     commit = commit_of("HEAD", root)
     if not git("ls-files", "--", *paths, root=root):
-        raise GitError(f"the code is no part of the checkout it is in, which is at {commit}")
+        raise GitError(f"the code does not belong to the checkout around it, which is at {commit}")
     return commit

@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from warpdrive_min.errors import ConfigError, known, meant
+from warpdrive_min.errors import ConfigError, did_you_mean, known
 
 
 def _whole(given: Any) -> Any:
@@ -65,7 +65,7 @@ NULL_IS_EMPTY = BeforeValidator(lambda given: {} if given is None else given)
 NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 NUMBER_TYPES: Final = ("int_type", "float_type")
 """pydantic's error types for a value that should be a number."""
-QUOTED: Final = "write it without quotes; PyYAML alone takes 1e-3 for a string: write 1.0e-3, or use RunConfig.load"
+QUOTED: Final = "write it without quotes; PyYAML itself reads 1e-3 as a string: write 1.0e-3, or use RunConfig.load"
 
 
 class Config(BaseModel):
@@ -142,7 +142,7 @@ class Config(BaseModel):
             return given
         for key in given:
             if key not in cls.model_fields:
-                do = meant(str(key), cls.model_fields) or "leave it out"
+                do = did_you_mean(str(key), cls.model_fields) or "leave it out"
                 raise ConfigError.of(str(key), f"is not a key (known are {known(cls.model_fields)})", do=do)
         return {key: plain(value) for key, value in given.items()}
 

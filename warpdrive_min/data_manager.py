@@ -14,7 +14,7 @@ import torch
 from warpdrive_min import backends, constants, memory
 from warpdrive_min.backends.base import Argument, Backend, dtype_name
 from warpdrive_min.data_feed import DataFeed
-from warpdrive_min.errors import DataError, DeviceMemoryError, known, require, whole
+from warpdrive_min.errors import DataError, DeviceMemoryError, known, require, require_int
 
 Array = npt.NDArray[Any]
 Scalar = np.int32 | np.float32
@@ -67,7 +67,7 @@ class CUDADataManager:
         self.reset_target_to_pool: dict[str, str] = {}
         """Pool of each array that resets fill from a pool."""
         self._tensors: dict[str, torch.Tensor] = {}
-        self._lent: dict[str, torch.Tensor] = {}
+        self._external: dict[str, torch.Tensor] = {}
         self._scalars: dict[str, Scalar] = {}
         self._meta: dict[str, Scalar] = {}
         self._shared: dict[str, Array | Scalar] = {}
@@ -107,7 +107,7 @@ class CUDADataManager:
             DataError: A value is not a number, or the name is taken.
         """
         for name, value in meta.items():
-            _require(name not in self._meta, f"meta info {name!r}", "is there already", value, "use another name")
+            _require(name not in self._meta, f"meta info {name!r}", "exists already", value, "use another name")
             self._meta[name] = _scalar(name, value)
 
     def meta_info(self, name: str) -> Scalar:
@@ -123,7 +123,7 @@ class CUDADataManager:
             DataError: The name is taken.
         """
         for name, value in shared.items():
-            _require(name not in self._shared, f"shared constant {name!r}", "is there already", do="use another name")
+            _require(name not in self._shared, f"shared constant {name!r}", "exists already", do="use another name")
             is_array = isinstance(value, list | tuple | np.ndarray)
             self._shared[name] = _array(name, value) if is_array else _scalar(name, value)
 
@@ -200,7 +200,7 @@ class CUDADataManager:
         if is_pool:
             self.reset_target_to_pool[attributes["reset_target"]] = name
         self._tensors[name] = tensor
-        self._lent.pop(name, None)
+        self._external.pop(name, None)
         self._attributes[name] = attributes
         self._host[name] = array
         if torch_accessible:
@@ -223,7 +223,7 @@ class CUDADataManager:
             yield
         except torch.cuda.OutOfMemoryError as error:
             raise DeviceMemoryError(
-                f"data {name!r}: {self.device} is full (asked for {asked:,} bytes, "
+                f"data {name!r}: {self.device} has too little memory (asked for {asked:,} bytes, "
                 f"{self.free_bytes():,} are free); use fewer environments"
             ) from error
 
@@ -252,18 +252,18 @@ class CUDADataManager:
     def tensor(self, name: str) -> torch.Tensor:
         """Return the live tensor of an array.
 
-        Reserved arrays, saved copies, log buffers and lent tensors have names, too.
+        Reserved arrays, saved copies, log buffers and external tensors have names, too.
         """
-        return self._lent[name] if name in self._lent else _get(self._tensors, name, "data")
+        return self._external[name] if name in self._external else _get(self._tensors, name, "data")
 
-    def lend(self, name: str, tensor: torch.Tensor) -> None:
+    def use_external(self, name: str, tensor: torch.Tensor) -> None:
         """Make `tensor` return another owner's tensor for a name.
 
         Pushed data of that name takes precedence, also if it is pushed later. Kernels, resets and `is_data_on_device`
-        ignore lent tensors.
+        ignore external tensors.
         """
         if not self.is_data_on_device(name):
-            self._lent[name] = tensor
+            self._external[name] = tensor
 
     def device_data(self, name: str) -> torch.Tensor | Scalar:
         """Return a kernel's argument: the live tensor, or the scalar."""
@@ -334,12 +334,12 @@ def _nbytes(shape: tuple[int, ...], like: torch.Tensor) -> int:
 
 def _get(table: Mapping[str, Value], name: str, what: str) -> Value:
     if name not in table:
-        raise DataError(f"{what} {name!r}: is not there; known are {known(table)}")
+        raise DataError(f"{what} {name!r}: does not exist; known are {known(table)}")
     return table[name]
 
 
 def _size(name: str, value: Any) -> int:
-    return whole(f"data manager: {name}", value, error=DataError)
+    return require_int(f"data manager: {name}", value, error=DataError)
 
 
 def _scalar(name: str, value: Any) -> Scalar:

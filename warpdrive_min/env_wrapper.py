@@ -29,21 +29,21 @@ from warpdrive_min.environment import (
     require_actions,
     seed_resets,
 )
-from warpdrive_min.errors import ActionError, CompileError, ConfigError, of_type, require, whole
+from warpdrive_min.errors import ActionError, CompileError, ConfigError, require, require_int, require_type
 from warpdrive_min.function_manager import CUDAFunctionFeed, CUDAFunctionManager
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.registrar import env_registrar as default_registrar
-from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, keeping
+from warpdrive_min.resetter import OWN_KERNEL, CUDAEnvironmentReset, launch_preserving
 from warpdrive_min.rollouts import (
     RANDOM,
     Keep,
     Policy,
     PolicySteps,
+    RolloutEnvironment,
     RolloutMode,
     Rollouts,
     Steps,
-    Subject,
-    obstacle_of,
+    known_obstacle,
     own_sampler,
 )
 from warpdrive_min.sampler import CUDASampler
@@ -122,10 +122,10 @@ class EnvWrapper:
         self.env: Any = env_obj if env_obj is not None else self._create(env_name, env_config)
         check_environment(self.env)
         flags = {"auto_reset": auto_reset, "exact": exact, "debug": debug}
-        self.auto_reset, self.exact, self.debug = (of_type(name, value, bool) for name, value in flags.items())
-        num_envs, seed = whole("num_envs", num_envs), whole("seed", seed, 0, 2**64 - 1)
+        self.auto_reset, self.exact, self.debug = (require_type(name, value, bool) for name, value in flags.items())
+        num_envs, seed = require_int("num_envs", num_envs), require_int("seed", seed, 0, 2**64 - 1)
         if blocks_per_env is not None:
-            blocks_per_env = whole("blocks_per_env", blocks_per_env, do="leave it out to have it chosen")
+            blocks_per_env = require_int("blocks_per_env", blocks_per_env, do="leave it out for the default")
         self.name: str = self.env.name
         self.n_agents: int = self.env.num_agents
         self.episode_length: int = self.env.episode_length
@@ -197,7 +197,7 @@ class EnvWrapper:
         Raises:
             ConfigError: The environment is not an `Environment`, or a subclass has another constructor.
         """
-        rule, do = "cannot be made once more", "derive it from Environment, or take `Lent`"
+        rule, do = "cannot be copied", "derive it from Environment, or use `BorrowedEnvs`"
         require(self.can_be_repeated, f"environment {self.name!r}", rule, type(self.env), do)
         return type(self)(
             copy.copy(self.env),
@@ -326,7 +326,9 @@ class EnvWrapper:
             # The flags survive the restart for their readers; a kernel that never clears them must start from 0.
             self.cuda_data_manager.tensor(DONE).zero_()
             self.env.step()
-            keeping(self.cuda_data_manager, [DONE], lambda: self.env_resetter.reset_when_done(self.cuda_data_manager))
+            launch_preserving(
+                self.cuda_data_manager, [DONE], lambda: self.env_resetter.reset_when_done(self.cuda_data_manager)
+            )
         else:
             self.env.step()
         return None
@@ -354,10 +356,10 @@ class EnvWrapper:
         has_rows = self.env.own_columns is not None and self.backend.language != "numpy"
         if self.debug or (of_one_row and not has_rows):
             return None
-        functions = self._functions_of_one_row() if of_one_row else self.cuda_function_manager
+        functions = self._shared_row_functions() if of_one_row else self.cuda_function_manager
         return functions.bind(self._step_name(), self.cuda_data_manager, **arrays)
 
-    def _functions_of_one_row(self) -> CUDAFunctionManager:
+    def _shared_row_functions(self) -> CUDAFunctionManager:
         """Return kernels that write one row of observations for all agents.
 
         The environment must have `own_columns`.
@@ -493,7 +495,9 @@ class EnvWrapper:
         Raises:
             ConfigError: As `rollout`.
         """
-        require(self.auto_reset, "rollout", "episodes that end must restart by themselves", do="pass auto_reset=True")
+        require(
+            self.auto_reset, "rollout", "environments must restart ended episodes themselves", do="pass auto_reset=True"
+        )
         return self.restarting_rollouts()
 
     def restarting_rollouts(self) -> Rollouts:
@@ -507,13 +511,15 @@ class EnvWrapper:
         self._require_arrays("rollout")
         is_ours, do = self.resets_itself and isinstance(self.env, Environment), "derive it from Environment"
         require(is_ours, "rollout", f"{self.name!r} must be an Environment with a kernel 'reset'", do=do)
-        rule, do = f"the roles of {self.name!r} have arrays of their own", "take single steps after a `random_policy`"
+        rule, do = f"the roles of {self.name!r} have separate arrays", "take single steps after a `random_policy`"
         require(not getattr(self.env, "roles", {}), "rollout", rule, do=do)
         if self._rollouts is None:
             functions, (sources, constants) = self.cuda_function_manager, self._loaded
-            obstacle = obstacle_of(functions, self._step_name(), self.env.kernel_sequences(self.auto_reset))
+            obstacle = known_obstacle(functions, self._step_name(), self.env.kernel_sequences(self.auto_reset))
             constants = {**constants, "AUTO_RESET": True}
-            subject = Subject(self.env, self.cuda_data_manager, self.backend, sources, constants, self.step_all_envs)
+            subject = RolloutEnvironment(
+                self.env, self.cuda_data_manager, self.backend, sources, constants, self.step_all_envs
+            )
             self._rollouts = Rollouts(subject, "actions are checked before each step" if self.debug else obstacle)
         return self._rollouts
 
@@ -521,7 +527,7 @@ class EnvWrapper:
         for agent, action in actions.items():
             what, spaces = f"step: the action of agent {agent!r}", self.env.action_space
             if agent not in spaces:
-                raise ActionError.of(what, f"there is no such agent; known are {', '.join(map(repr, spaces))}")
+                raise ActionError.of(what, f"unknown agent; known are {', '.join(map(repr, spaces))}")
             space = spaces[agent]
             dtype = torch.float32 if hasattr(space, "low") else torch.int32
             given = as_actions(what, action, tuple(space.shape), dtype)
@@ -546,8 +552,8 @@ class EnvWrapper:
     step = step_all_envs
 
 
-class Lent:
-    """Reset and step the environments temporarily; `give_back` restores them.
+class BorrowedEnvs:
+    """Reset and step the environments temporarily; `restore` restores them.
 
     For users' environments, which may hold modules, handles or open files that cannot be copied. It saves all arrays,
     and of the environment object only the attributes' values. Synchronises.
@@ -562,7 +568,7 @@ class Lent:
 
     def __init__(self, wrapper: EnvWrapper, seed: int) -> None:
         restarts = wrapper.auto_reset and wrapper.resets_itself
-        rule = "its kernels restart by themselves, so no episode of it can be looked at"
+        rule = "its kernels restart ended episodes, so the end of an episode cannot be read"
         require(not restarts, f"environment {wrapper.name!r}", rule, do="leave auto_reset off, or derive Environment")
         if wrapper.reset_on_host:
             wrapper.reset_all_envs()
@@ -579,7 +585,7 @@ class Lent:
         seed_resets(self.wrapper.cuda_data_manager, seed)
         self.wrapper.reset_all_envs()
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Restore everything; enqueues. A second call does nothing."""
         for name, array in self._arrays.items():
             self.wrapper.cuda_data_manager.tensor(name).copy_(array)
@@ -594,19 +600,23 @@ def check_environment(env: Any) -> None:
     """Raise `ConfigError` unless ``env`` follows WarpDrive's contract."""
     for attribute in ("name", "num_agents", "episode_length", "action_space", "reset", "step"):
         require(hasattr(env, attribute), f"environment {type(env).__name__}", f"needs the attribute {attribute!r}")
-    of_type(f"environment {type(env).__name__}: name", env.name, str)
+    require_type(f"environment {type(env).__name__}: name", env.name, str)
     what = f"environment {env.name!r}"
     for attribute in ("num_agents", "episode_length"):
         value = getattr(env, attribute)
-        whole(f"{what}: {attribute}", int(value) if isinstance(value, float) and value.is_integer() else value)
+        require_int(f"{what}: {attribute}", int(value) if isinstance(value, float) and value.is_integer() else value)
     earliest_truncation(env)
-    for language, source in of_type(f"{what}: kernel_sources", getattr(env, "kernel_sources", {}), Mapping).items():
+    for language, source in require_type(
+        f"{what}: kernel_sources", getattr(env, "kernel_sources", {}), Mapping
+    ).items():
         is_source, rule = isinstance(source, str | os.PathLike), "must be the path of a file, or the name of a module"
         require(is_source, f"{what}: kernel_sources[{language!r}]", rule, source)
-    n_spaces = len(of_type(f"{what}: action_space", env.action_space, Mapping, "give each agent's space by its id"))
+    n_spaces = len(
+        require_type(f"{what}: action_space", env.action_space, Mapping, "give each agent's space by its id")
+    )
     rule = f"must have a space for each of num_agents = {env.num_agents} agents"
     require(n_spaces == env.num_agents, f"{what}: action_space", rule, n_spaces)
-    roles = of_type(f"{what}: roles", getattr(env, "roles", {}), Mapping, "give each role's agents by its name")
+    roles = require_type(f"{what}: roles", getattr(env, "roles", {}), Mapping, "give each role's agents by its name")
     members = [agent for agents in roles.values() for agent in agents]
     is_each_once = len(members) == len(set(members)) and set(members) in (set(), set(env.action_space))
     require(is_each_once, f"environment {env.name!r}", "roles must hold each agent of action_space once", members)

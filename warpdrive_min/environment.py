@@ -16,7 +16,7 @@ from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, RESET_SEED, TERMIN
 from warpdrive_min.conversion import as_tensor
 from warpdrive_min.data_feed import DataFeed
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import ActionError, ConfigError, DeviceMemoryError, of_type, require, whole
+from warpdrive_min.errors import ActionError, ConfigError, DeviceMemoryError, require, require_int, require_type
 from warpdrive_min.function_manager import (
     MAX_THREADS,
     CUDAFunctionFeed,
@@ -339,7 +339,7 @@ def earliest_truncation(env: Any) -> int:
     """Return the fewest steps after which an episode may be truncated."""
     given = getattr(env, "earliest_truncation", None)
     what = f"environment {env.name!r}: earliest_truncation"
-    return int(env.episode_length) if given is None else whole(what, given, 1, int(env.episode_length))
+    return int(env.episode_length) if given is None else require_int(what, given, 1, int(env.episode_length))
 
 
 def ids_in(known_ids: Collection[Hashable], agents: Iterable[Hashable]) -> list[Hashable]:
@@ -423,7 +423,7 @@ def sources_in(package: str, stem: str = "kernel") -> dict[Language, Source]:
 def environment_constants(env: Any, *, auto_reset: bool = False, exact: bool = False) -> dict[str, Constant]:
     """Return the constants of an environment's kernels."""
     what, given = f"environment {env.name!r}: get_constants()", env.get_constants()
-    for name, value in of_type(what, given, Mapping, "return a dict").items():
+    for name, value in require_type(what, given, Mapping, "return a dict").items():
         is_numeric = np.asarray(value).dtype.kind in "biuf"
         require(is_numeric, f"{what}[{name!r}]", "must be a number, or a sequence of numbers", value)
     return {
@@ -447,7 +447,7 @@ def push_environment(env: CUDAEnvironmentContext, data_manager: CUDADataManager)
     feeds: list[DataFeed] = []
     for hook in hooks:
         feed = getattr(env, hook)()
-        of_type(f"environment {type(env).__name__}: {hook}()", feed, Mapping, "return a DataFeed")
+        require_type(f"environment {type(env).__name__}: {hook}()", feed, Mapping, "return a DataFeed")
         feeds.append(feed)
     targets = {entry["attributes"]["reset_target"] for entry in feeds[-1].values()}
     for feed in feeds:

@@ -112,13 +112,13 @@ def known(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def meant(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Suggest the closest known name for an unknown one, or ""."""
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {near[0]}?" if near else ""
 
 
-def whole(
+def require_int(
     what: str, value: Any, low: int = 1, high: int = 2**31 - 1, do: str = "", error: type[WarpDriveError] = ConfigError
 ) -> int:
     """Return an integer argument; raise an error unless within bounds.
@@ -136,7 +136,7 @@ def whole(
     return number
 
 
-def of_type(what: str, value: Any, kind: type, do: str = "", error: type[WarpDriveError] = ConfigError) -> Any:
+def require_type(what: str, value: Any, kind: type, do: str = "", error: type[WarpDriveError] = ConfigError) -> Any:
     """Return an argument; raise an error if its type differs.
 
     A `bool` may be NumPy's.
@@ -161,7 +161,7 @@ def require(
 
 # ------------------------------------------------------------------ text from elsewhere, made safe to show
 
-UNUSUAL: Final = re.compile(r"[^\n\t -~]")
+UNPRINTABLE: Final = re.compile(r"[^\n\t -~]")
 """Characters that may be unprintable."""
 
 
@@ -170,7 +170,7 @@ def printable(text: str) -> str:
 
     Unprintable are also terminal escapes, characters that XML forbids, lone surrogates and marks of text direction.
     """
-    return UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text)
+    return UNPRINTABLE.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text)
 
 
 def shortened(text: str, most: int = 200) -> str:
@@ -183,17 +183,17 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def in_lines(value: Value) -> Value:
+def escape_texts(value: Value) -> Value:
     """Apply `one_line` to all texts in a list, tuple, dict or dataclass."""
     found: Any = value
     if isinstance(found, str):
         found = one_line(found)
     elif isinstance(found, list | tuple):
-        found = type(found)(map(in_lines, found))
+        found = type(found)(map(escape_texts, found))
     elif isinstance(found, dict):
-        found = {in_lines(key): in_lines(each) for key, each in found.items()}
+        found = {escape_texts(key): escape_texts(each) for key, each in found.items()}
     elif is_dataclass(found) and not isinstance(found, type):
-        found = replace(found, **{each.name: in_lines(getattr(found, each.name)) for each in fields(found)})
+        found = replace(found, **{each.name: escape_texts(getattr(found, each.name)) for each in fields(found)})
     return cast("Value", found)
 
 

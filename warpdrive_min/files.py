@@ -19,9 +19,9 @@ from weakref import WeakValueDictionary
 
 from warpdrive_min.errors import DiskFullError, WriteError
 
-FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk, quota and file size limit."""
-LITTLE: Final = 2**16
+FULL_BELOW_BYTES: Final = 2**16
 """Free bytes below which an unnumbered error means a full disk."""
 UNFINISHED: Final = ".partial-"
 """Prefix of temporary folders for files that will replace another one."""
@@ -44,15 +44,15 @@ def replacing(path: Path, n_bytes: int | None = None) -> Iterator[Path]:
     """
     is_stream = _is_stream(path)
     target = Path(os.path.realpath(path))
-    with room_for(path, n_bytes), ExitStack() as stack:
-        with naming(path):
+    with explain_full_disk(path, n_bytes), ExitStack() as stack:
+        with errors_name_path(path):
             folder = Path(tempfile.gettempdir()) if is_stream else target.parent
             folder.mkdir(parents=True, exist_ok=True)
             scratch = stack.enter_context(own_folder(folder, UNFINISHED))
         unfinished = scratch / path.name
-        with _numbered(unfinished):
+        with _restore_errno(unfinished):
             yield unfinished
-        with naming(path):
+        with errors_name_path(path):
             if is_stream:
                 _write_stream(path, unfinished.read_bytes())
                 return
@@ -73,7 +73,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         WriteError: It cannot be written. `DiskFullError` if the disk is full.
     """
     encoded = content.encode() if isinstance(content, str) else content
-    with replacing(path, len(encoded)) as unfinished, naming(path):
+    with replacing(path, len(encoded)) as unfinished, errors_name_path(path):
         unfinished.write_bytes(encoded)
 
 
@@ -91,7 +91,7 @@ def append(path: Path, text: str) -> None:
         WriteError: It cannot be written. `DiskFullError` if the disk is full.
     """
     line = text.encode()
-    with room_for(path, len(line), more=True), naming(path):
+    with explain_full_disk(path, len(line), more=True), errors_name_path(path):
         if _is_stream(path):
             _write_stream(path, line)
             return
@@ -100,7 +100,7 @@ def append(path: Path, text: str) -> None:
         lock = lock_of(path, wait=True)
         try:
             end = os.fstat(descriptor).st_size
-            if cut := _cut(path):
+            if cut := _unfinished_line_bytes(path):
                 if lock is None:  # another process may be writing it
                     line = b"\n" + line
                 else:
@@ -162,7 +162,7 @@ def _write_stream(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def _cut(path: Path) -> int:
+def _unfinished_line_bytes(path: Path) -> int:
     """Return the length of a last line without an end, bytes."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
@@ -199,7 +199,7 @@ def require_writable(path: Path, option: str, *, is_file: bool = False) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
         what = "a file" if is_file else "a folder"
-        rule = f"must be {what} that can be written (got {path}: {_words(error)})"
+        rule = f"must be {what} that can be written (got {path}: {_error_text(error)})"
         raise WriteError.of(option, rule, do="name another one") from error
 
 
@@ -207,7 +207,9 @@ def require_writable(path: Path, option: str, *, is_file: bool = False) -> None:
 
 
 @contextmanager
-def room_for(path: Path, n_bytes: int | None = None, do: str = "make room", *, more: bool = False) -> Iterator[None]:
+def explain_full_disk(
+    path: Path, n_bytes: int | None = None, do: str = "make room", *, more: bool = False
+) -> Iterator[None]:
     """Add path and needed bytes to the error of a full disk.
 
     Args:
@@ -223,15 +225,15 @@ def room_for(path: Path, n_bytes: int | None = None, do: str = "make room", *, m
         yield
     except Exception as error:
         number = _system_error(error)
-        if number not in FULL or isinstance(error, WriteError):
+        if number not in DISK_FULL_ERRNOS or isinstance(error, WriteError):
             raise
-        raise _no_room(path, number, n_bytes, do, " more" * more) from error
+        raise _disk_full_error(path, number, n_bytes, do, " more" * more) from error
 
 
-def _no_room(path: Path, number: int, n_bytes: int | None, do: str, more: str) -> DiskFullError:
+def _disk_full_error(path: Path, number: int, n_bytes: int | None, do: str, more: str) -> DiskFullError:
     """Build a full disk's error; free bytes only if they explain it."""
     rule = "needs more bytes" if n_bytes is None else f"needs {n_bytes:,}{more} bytes"
-    if number == errno.EFBIG and (limit := _longest()) is not None:
+    if number == errno.EFBIG and (limit := _file_size_limit()) is not None:
         rule, do = f"{rule}, and a file may have {limit:,} (ulimit -f)", do.replace("make room", "raise the limit")
     elif number == errno.ENOSPC:
         free = shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.is_dir())).free
@@ -239,7 +241,7 @@ def _no_room(path: Path, number: int, n_bytes: int | None, do: str, more: str) -
     return DiskFullError.of(str(path), rule, do=f"{os.strerror(number).lower()}: {do}")
 
 
-def _longest() -> int | None:
+def _file_size_limit() -> int | None:
     """Return this process's file size limit, bytes, or None."""
     if sys.platform == "win32":
         return None
@@ -255,21 +257,21 @@ def _system_error(error: Exception) -> int | None:
     return error.errno if isinstance(error, OSError) else int(found[1]) if found else None
 
 
-def said_full(message: str) -> int | None:
+def full_disk_errno(message: str) -> int | None:
     """Return the number of a full disk's error in a text, or None."""
-    return next((number for number in FULL if os.strerror(number) in message), None)
+    return next((number for number in DISK_FULL_ERRNOS if os.strerror(number) in message), None)
 
 
 @contextmanager
-def _numbered(path: Path) -> Iterator[None]:
+def _restore_errno(path: Path) -> Iterator[None]:
     """Restore a full disk's error number, which image libraries drop."""
     try:
         yield
     except OSError as error:
         if error.errno is not None or isinstance(error, WriteError):
             raise
-        n_bytes, limit = path.stat().st_size if path.exists() else 0, _longest()
-        is_full = shutil.disk_usage(path.parent).free < LITTLE
+        n_bytes, limit = path.stat().st_size if path.exists() else 0, _file_size_limit()
+        is_full = shutil.disk_usage(path.parent).free < FULL_BELOW_BYTES
         number = errno.EFBIG if limit is not None and n_bytes >= limit else errno.ENOSPC if is_full else None
         if number is None:
             raise
@@ -277,17 +279,19 @@ def _numbered(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def errors_name_path(path: Path) -> Iterator[None]:
     """Name the path in system errors, in place of a temporary one."""
     try:
         yield
     except OSError as error:
-        if isinstance(error, WriteError) or error.errno in FULL:
+        if isinstance(error, WriteError) or error.errno in DISK_FULL_ERRNOS:
             raise
-        raise WriteError.of(str(path), f"cannot be written ({_words(error)})", do="choose another place") from error
+        raise WriteError.of(
+            str(path), f"cannot be written ({_error_text(error)})", do="choose another place"
+        ) from error
 
 
-def _words(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return error.strerror or str(error)
 
 
@@ -308,7 +312,7 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
     Raises:
         OSError: It cannot be created.
     """
-    remove_left(parent, prefix)
+    remove_leftovers(parent, prefix)
     folder, lock = Path(tempfile.mkdtemp(dir=parent, prefix=prefix)), None
     try:
         lock = lock_of(folder, wait=True)
@@ -324,7 +328,7 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
             os.close(lock)
 
 
-def remove_left(parent: Path, prefix: str = UNFINISHED) -> None:
+def remove_leftovers(parent: Path, prefix: str = UNFINISHED) -> None:
     """Remove folders of `own_folder` that killed processes left."""
     for left in parent.glob(f"{prefix}????????"):
         if (lock := lock_of(left)) is not None:
@@ -396,7 +400,7 @@ def remove_unused(folder: Path) -> None:
         folder.rmdir()
 
 
-class Hold:
+class FolderLock:
     """Lock of a folder with one writing process.
 
     It is released with its last user, or with the process.
@@ -407,10 +411,10 @@ class Hold:
             weakref.finalize(self, os.close, descriptor)
 
 
-_HELD: Final[WeakValueDictionary[tuple[int, int], Hold]] = WeakValueDictionary()
+_LOCKED_FOLDERS: Final[WeakValueDictionary[tuple[int, int], FolderLock]] = WeakValueDictionary()
 
 
-def hold(folder: Path, wait_s: float = 0.0) -> Hold:
+def lock_folder(folder: Path, wait_s: float = 0.0) -> FolderLock:
     """Lock a folder for this process, whose users share the lock.
 
     Without locks of folders (see `lock_of`) it succeeds for all processes.
@@ -424,13 +428,13 @@ def hold(folder: Path, wait_s: float = 0.0) -> Hold:
     """
     state, until = os.stat(folder), time.monotonic() + wait_s
     place = (state.st_dev, state.st_ino)
-    while (held := _HELD.get(place)) is None:
+    while (held := _LOCKED_FOLDERS.get(place)) is None:
         try:
-            held = _HELD[place] = Hold(_lock(folder.resolve(), wait=False))
+            held = _LOCKED_FOLDERS[place] = FolderLock(_lock(folder.resolve(), wait=False))
         except BlockingIOError:
             if time.monotonic() >= until:
                 raise
             time.sleep(0.05)
         except OSError:  # the system has no locks of folders
-            held = _HELD[place] = Hold(None)
+            held = _LOCKED_FOLDERS[place] = FolderLock(None)
     return held

@@ -54,7 +54,7 @@ def threads() -> int:
     if not forked or (n == 1 and _threads_before == 1) or _is_of_a_server():
         return n
     if _threads_before > 1:
-        rule = f"uses 1 thread, as OpenMP's do not live through a fork (got {_threads_before})"
+        rule = f"uses 1 thread, because OpenMP's threads do not survive a fork (got {_threads_before})"
         text = f"forked process {os.getpid()}: {rule}; start it with 'spawn' or 'forkserver' for more threads"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     _threads_before = 1

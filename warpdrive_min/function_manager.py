@@ -22,7 +22,16 @@ from warpdrive_min.backends.base import (
     Source,
     in_order,
 )
-from warpdrive_min.errors import BindingError, CompileError, ConfigError, DataError, TypeMismatch, known, require, whole
+from warpdrive_min.errors import (
+    BindingError,
+    CompileError,
+    ConfigError,
+    DataError,
+    TypeMismatch,
+    known,
+    require,
+    require_int,
+)
 
 if TYPE_CHECKING:
     from warpdrive_min.data_manager import CUDADataManager
@@ -109,7 +118,7 @@ class LaunchShape:
         """
         for name, value in (("n_agents", n_agents), ("blocks_per_env", blocks_per_env)):
             if value is not None:
-                whole(name, value)
+                require_int(name, value)
         if blocks_per_env is not None:
             share = -(-n_agents // blocks_per_env)
             return cls(min(SPREAD_THREADS, -(-share // 32) * 32), envs_per_block=1, blocks_per_env=blocks_per_env)
@@ -177,8 +186,8 @@ class CUDAFunctionManager:
         blocks_below: int = FILLING_BLOCKS,
         packed_threads: int | None = None,
     ) -> None:
-        self.n_agents, self.n_envs = whole("num_agents", num_agents), whole("num_envs", num_envs)
-        self.blocks_per_env = whole("blocks_per_env", blocks_per_env)
+        self.n_agents, self.n_envs = require_int("num_agents", num_agents), require_int("num_envs", num_envs)
+        self.blocks_per_env = require_int("blocks_per_env", blocks_per_env)
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         self.process_id = process_id
         if fills and not spread and (n_workers := self.backend.threads):
@@ -217,7 +226,7 @@ class CUDAFunctionManager:
         language = self.backend.language
         what, rule = f"backend {self.backend.name!r}", f"runs {language} kernels, and there is no source of one"
         require(language in sources, what, rule, do=f"sources: {known(sources)}", error=CompileError)
-        return self.keep(self.backend.compile(sources[language], self.with_defaults(constants or {})))
+        return self.add_kernels(self.backend.compile(sources[language], self.with_defaults(constants or {})))
 
     def load_binary(self, binary: Path, source: Path, constants: Mapping[str, Constant] | None = None) -> list[str]:
         """Load kernels of a compiled file (cubin, fatbin); `pycuda` only.
@@ -227,13 +236,13 @@ class CUDAFunctionManager:
         load = getattr(self.backend, "load", None)
         if load is None:
             raise ConfigError(f"backend {self.backend.name!r}: loads no compiled file (got {binary}); use 'pycuda'")
-        return self.keep(load(Path(binary), Path(source), self.with_defaults(constants or {})))
+        return self.add_kernels(load(Path(binary), Path(source), self.with_defaults(constants or {})))
 
     def with_defaults(self, constants: Mapping[str, Constant]) -> dict[str, Constant]:
         """Return constants, with defaults for those of all kernels."""
         return {"N_AGENTS": self.n_agents, "EXACT": False, **self.shape.constants(), **constants}
 
-    def keep(self, kernels: Mapping[str, Kernel]) -> list[str]:
+    def add_kernels(self, kernels: Mapping[str, Kernel]) -> list[str]:
         """Add compiled kernels; return their names.
 
         Raises:

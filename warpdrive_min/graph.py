@@ -27,7 +27,7 @@ def capture(backend: Backend, work: Callable[[], None]) -> Callable[[], None]:
     require(backend.captures_graphs, "capture", rule, do="call the work itself")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with _nothing_collected(), backend.stream() as stream, torch.cuda.graph(graph, stream=stream):
+    with _garbage_collection_off(), backend.stream() as stream, torch.cuda.graph(graph, stream=stream):
         work()
     torch.cuda.synchronize()
     return _Replay(graph, work)
@@ -45,7 +45,7 @@ class _Replay:
 
 
 @contextlib.contextmanager
-def _nothing_collected() -> Iterator[None]:
+def _garbage_collection_off() -> Iterator[None]:
     """Collect garbage before, not within, the block.
 
     Freeing a dead module or graph would break the capture.

@@ -92,3 +92,37 @@ class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Restore the module's spec, which the old name's import replaced."""
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
+
+
+def renamed(old: str, new: str) -> Callable[..., Any]:
+    """Return a method for a class's old method name; it warns and calls the new one.
+
+    Args:
+        old: Old name of the method.
+        new: New name.
+    """
+
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        message = f"{type(self).__name__}.{old} is now {new}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(self, new)(*arguments, **keywords)
+
+    call.__name__ = old
+    call.__doc__ = f"Old name of `{new}`."
+    return call
+
+
+def renamed_attribute(old: str, new: str) -> property:
+    """Return a property for an attribute's old name; it warns and reads the new one.
+
+    Args:
+        old: Old name of the attribute.
+        new: New name.
+    """
+
+    def read(self: Any) -> Any:
+        message = f"{type(self).__name__}.{old} is now {new}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(self, new)
+
+    return property(read, doc=f"Old name of `{new}`.")

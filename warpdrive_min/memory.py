@@ -39,4 +39,6 @@ def require_room(what: str, n_bytes: int, device: torch.device, do: str) -> None
         DeviceMemoryError: The allocation does not fit.
     """
     if device.type == "cpu" and n_bytes > SMALL and n_bytes > (free := free_bytes(device)):
-        raise DeviceMemoryError(f"{what}: cpu is full (asked for {n_bytes:,} bytes, {free:,} are free); {do}")
+        raise DeviceMemoryError(
+            f"{what}: the CPU has too little memory (asked for {n_bytes:,} bytes, {free:,} are free); {do}"
+        )

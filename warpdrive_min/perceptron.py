@@ -106,7 +106,7 @@ class Perceptron:
 def perceptron_of(policy: Any) -> Perceptron | str:
     """Return a policy's layers, or the reason why kernels cannot use it."""
     found = getattr(policy, "as_perceptron", None)
-    return found() if found else f"{type(policy).__name__} does not say what its layers are, by as_perceptron()"
+    return found() if found else f"{type(policy).__name__} has no method as_perceptron() that describes its layers"
 
 
 def why_no_kernel(sizes: Sequence[int], activation: str) -> str | None:

@@ -1,7 +1,7 @@
 """Child processes that end with their parent, even if it is killed.
 
-`run` and `Child` start all our programs. `tied` returns a command for torch's launcher, which starts ranks itself. Also
-a program: ``python -I -S processes.py guard|tie PARENT PROGRAM ARGUMENT...``.
+`run` and `Child` start all our programs. `tied_to_parent` returns a command for torch's launcher, which starts ranks
+itself. Also a program: ``python -I -S processes.py guard|tie PARENT PROGRAM ARGUMENT...``.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ A process gets it when the thread that started it ends.
 """
 PR_SET_CHILD_SUBREAPER: Final = 36
 """Option of Linux's ``prctl``: orphaned descendants become own children."""
-STARTED_BY: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RANK_VARIABLES: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that torchrun sets for each process."""
 
 
 def is_rank() -> bool:
     """True if torchrun or `launch` started this process as a rank."""
-    return os.environ.keys() >= set(STARTED_BY)
+    return os.environ.keys() >= set(RANK_VARIABLES)
 
 
-def be_rank(rank: int, n_processes: int, address: str, port: str | int) -> None:
+def set_rank_variables(rank: int, n_processes: int, address: str, port: str | int) -> None:
     """Set the environment variables of a rank, as torchrun does."""
     values = (rank, rank, n_processes, n_processes, address, port)
-    os.environ.update(zip(STARTED_BY, map(str, values), strict=True))
+    os.environ.update(zip(RANK_VARIABLES, map(str, values), strict=True))
 
 
 # ------------------------------------------------------------------ starting a program
@@ -65,17 +65,17 @@ class Child(subprocess.Popen[str]):
     not reach it. The thread that starts it must live as long as the program.
 
     Args:
-        words: Program and arguments.
+        command: Program and arguments.
         options: Options of `subprocess.Popen`.
 
     Raises:
         OSError: The program cannot be started.
     """
 
-    def __init__(self, words: Sequence[str], **options: Any) -> None:
-        guarded = list(words) if sys.platform == "win32" else _program("guard", words, options.get("env"))
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        guarded = list(command) if sys.platform == "win32" else _program("guard", command, options.get("env"))
         super().__init__(guarded, start_new_session=True, **options)
-        self.args = words  # in messages
+        self.args = command  # in messages
         register(self)
 
     def kill(self) -> None:
@@ -84,14 +84,14 @@ class Child(subprocess.Popen[str]):
 
 
 def run(
-    words: Sequence[str], *, check: bool = False, timeout: float | None = None, **options: Any
+    command: Sequence[str], *, check: bool = False, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run a program; return its exit code and UTF-8 output.
 
     See `Child`.
 
     Args:
-        words: Program and arguments.
+        command: Program and arguments.
         check: Raise an error if it fails.
         timeout: Timeout, s.
         options: Options of `subprocess.Popen`.
@@ -102,42 +102,42 @@ def run(
         subprocess.TimeoutExpired: It exceeded the timeout and was killed.
     """
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with Child(words, **{**pipes, "encoding": "utf-8", "errors": "replace", **options}) as child:
+    with Child(command, **{**pipes, "encoding": "utf-8", "errors": "replace", **options}) as child:
         try:
             output, errors = child.communicate(timeout=timeout)
         except BaseException:
             child.kill()
             raise
-    done = subprocess.CompletedProcess(words, child.returncode, output, errors)
+    done = subprocess.CompletedProcess(command, child.returncode, output, errors)
     if check:
         done.check_returncode()
     return done
 
 
-def tied(words: Sequence[str]) -> list[str]:
+def tied_to_parent(command: Sequence[str]) -> list[str]:
     """Return the command of a program that dies with this process.
 
     Unlike with `Child`, there is no guard: the program itself gets its launcher's signals, and manages its own
-    children. It starts with SIGINT, SIGHUP and SIGQUIT blocked, until `stopping.handle` or `joined`. An interpreter
-    that got them while it starts would end with a traceback. The thread that starts it must live as long as the
-    program. On systems other than Linux the program calls `end_with_parent` itself.
+    children. It starts with SIGINT, SIGHUP and SIGQUIT blocked, until `stopping.set_handlers` or `process_group`. An
+    interpreter that got them while it starts would end with a traceback. The thread that starts it must live as long as
+    the program. On systems other than Linux the program calls `end_with_parent` itself.
 
     Raises:
         OSError: The program cannot be started.
     """
-    return _program("tie", words)
+    return _program("tie", command)
 
 
-def _program(mode: str, words: Sequence[str], env: Mapping[str, str] | None = None) -> list[str]:
+def _program(mode: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> list[str]:
     """Return the command that starts a program through this file.
 
     Raises:
         OSError: There is no such program; the started command could not report it.
     """
-    if shutil.which(words[0], path=(os.environ if env is None else env).get("PATH")) is None:
-        number = errno.EACCES if os.path.exists(words[0]) else errno.ENOENT
-        raise OSError(number, os.strerror(number), words[0])
-    return [sys.executable, "-I", "-S", os.path.abspath(__file__), mode, str(os.getpid()), *words]
+    if shutil.which(command[0], path=(os.environ if env is None else env).get("PATH")) is None:
+        number = errno.EACCES if os.path.exists(command[0]) else errno.ENOENT
+        raise OSError(number, os.strerror(number), command[0])
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), mode, str(os.getpid()), *command]
 
 
 # ------------------------------------------------------------------ ending children
@@ -221,7 +221,7 @@ def _watch(parent: int, number: int) -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
-def _guard(parent: int, words: Sequence[str]) -> NoReturn:
+def _guard(parent: int, command: Sequence[str]) -> NoReturn:
     """Run a program until it or the parent ends; kill its descendants, exit like it."""
 
     def stop(number: int, frame: object) -> None:
@@ -238,7 +238,7 @@ def _guard(parent: int, words: Sequence[str]) -> NoReturn:
     if program == 0:
         for number, handler in {**before, signal.SIGPIPE: signal.SIG_DFL}.items():
             signal.signal(number, handler)
-        _become(guard, words)
+        _exec_tied(guard, command)
     os.closerange(0, min(os.sysconf("SC_OPEN_MAX"), 4096))  # pipes end when the program has closed them
     ended = status = 0
     while ended != program:  # orphaned descendants end here, too
@@ -268,16 +268,16 @@ def _without_core_file() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _tie(parent: int, words: Sequence[str]) -> NoReturn:
+def _tie(parent: int, command: Sequence[str]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
-    _become(parent, words)
+    _exec_tied(parent, command)
 
 
-def _become(parent: int, words: Sequence[str]) -> NoReturn:
+def _exec_tied(parent: int, command: Sequence[str]) -> NoReturn:
     """Replace this process by a program that dies with its parent."""
     end_with_parent(parent)
     try:
-        os.execvp(words[0], list(words))
+        os.execvp(command[0], list(command))
     except OSError as error:
         os.write(2, f"{error}\n".encode())
         os._exit(127)

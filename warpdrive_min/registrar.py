@@ -67,7 +67,7 @@ class EnvironmentRegistrar:
             ConfigError: None is registered; lists the registered ones.
         """
         found = self._found(name, env_backend)
-        do = f"known are {known(each for each, backend in self._classes if backend in _akin(env_backend))}"
+        do = f"known are {known(each for each, backend in self._classes if backend in _same_language(env_backend))}"
         require(found is not None, "registrar", f"no environment {name!r} for backend {env_backend!r}", do=do)
         assert found is not None
         return found
@@ -77,7 +77,7 @@ class EnvironmentRegistrar:
         return self._found(name, env_backend) is not None
 
     def _found(self, name: str, env_backend: str) -> type | None:
-        keys = ((name.lower(), backend) for backend in _akin(env_backend))
+        keys = ((name.lower(), backend) for backend in _same_language(env_backend))
         return next((self._classes[key] for key in keys if key in self._classes), None)
 
     def add_cuda_env_src_path(self, name: str, cuda_env_src_path: str | Path, env_backend: str = "pycuda") -> None:
@@ -111,7 +111,7 @@ def _backend(name: str) -> str:
     return resolved
 
 
-def _akin(name: str) -> list[str]:
+def _same_language(name: str) -> list[str]:
     """Return a backend, then others of the same language."""
     chosen = BACKENDS[_backend(name)]
     others = [each.name for each in BACKENDS.values() if each.language == chosen.language and each is not chosen]

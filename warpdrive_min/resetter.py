@@ -70,7 +70,7 @@ class CUDAEnvironmentReset:
     def _prepare(self, data: CUDADataManager, force: int, undo: bool) -> list[Launch]:
         if self._functions.has_function(OWN_KERNEL):
             own = self._functions.bind(OWN_KERNEL, data, force=force)
-            return [own] if undo else [lambda: keeping(data, (DONE, TIMESTEP), own)]
+            return [own] if undo else [lambda: launch_preserving(data, (DONE, TIMESTEP), own)]
         _check_pools(data)
         rows = self._row_kernels()
         sources = {name: (data.tensor(name + AT_RESET), 0) for name in data.reset_data_list}
@@ -89,7 +89,7 @@ class CUDAEnvironmentReset:
             launches.append(rows.bind("reset_rows", data, **given))
         # Always launched: it increments the episode count, which selects the next pool row.
         finish = rows.bind("undo_done", data, force=force)
-        return [*launches, finish if undo else lambda: keeping(data, (DONE, TIMESTEP), finish)]
+        return [*launches, finish if undo else lambda: launch_preserving(data, (DONE, TIMESTEP), finish)]
 
     def _row_kernels(self) -> CUDAFunctionManager:
         """Compile the core's reset kernels, which see an environment as one item."""
@@ -136,7 +136,7 @@ def _check_pools(data: CUDADataManager) -> None:
         require(target_shape[:1] == (data.n_envs,), what, rule, target_shape, error=DataError)
 
 
-def keeping(data: CUDADataManager, names: Sequence[str], launch: Launch) -> None:
+def launch_preserving(data: CUDADataManager, names: Sequence[str], launch: Launch) -> None:
     """Launch, then restore the named arrays; does not synchronise."""
     saved = {name: data.tensor(name).clone() for name in names}
     launch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import DataError, known, require, whole
+from warpdrive_min.errors import DataError, known, require, require_int
 
 
 class RingBuffer:
@@ -26,7 +26,7 @@ class RingBuffer:
         container = data_manager.tensor(name)
         length = container.shape[0]
         given, do = length if size is None else size, f"its array has {length} rows"
-        self.size = rows = whole(f"ring buffer {name!r}: size", given, 1, length, do, DataError)
+        self.size = rows = require_int(f"ring buffer {name!r}: size", given, 1, length, do, DataError)
         self._rows = container[:rows]
         self._front = 0
         self._count = 0
@@ -72,7 +72,7 @@ class RingBufferManager(dict[str, RingBuffer]):
             DataError: The array has no ring buffer.
         """
         do = f"known are {known(self)}"
-        require(name in self, f"ring buffer {name!r}", "is not there", do=do, error=DataError)
+        require(name in self, f"ring buffer {name!r}", "does not exist", do=do, error=DataError)
         return self[name]
 
     def has(self, name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpdrive_min.errors import whole
+from warpdrive_min.errors import require_int
 
 STREAM_START: Final = 1
 """Stream of random starts of episodes."""
@@ -91,7 +91,7 @@ def seed_words(seed: int) -> tuple[int, int]:
     Raises:
         ConfigError: The seed is not an integer, is negative, or has more than 64 bits.
     """
-    seed = whole("seed", seed, 0, 2**64 - 1, "take another one")
+    seed = require_int("seed", seed, 0, 2**64 - 1, "choose another one")
     low, high = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32).view(np.int32)
     return int(low), int(high)
 

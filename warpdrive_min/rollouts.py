@@ -22,10 +22,10 @@ from warpdrive_min.backends.base import (
     last_of,
     rows_of,
 )
-from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, entries_of
+from warpdrive_min.backends.cuda_rollouts import ROLLOUT, ROLLOUT_WITH_POLICY, entries_constant
 from warpdrive_min.constants import EPISODE, FINAL_OBSERVATIONS, RESET_SEED, Constants
 from warpdrive_min.data_manager import CUDADataManager
-from warpdrive_min.errors import CompileError, DataError, require, whole
+from warpdrive_min.errors import CompileError, DataError, require, require_int
 from warpdrive_min.function_manager import FILLING_BLOCKS_OF_A_POLICY, ROLLOUT_THREADS, CUDAFunctionManager
 from warpdrive_min.perceptron import Layout, Packed, Perceptron, perceptron_of, why_no_kernel
 from warpdrive_min.sampler import CUDASampler, finite_bounds
@@ -112,7 +112,7 @@ class RolloutMode:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class RolloutEnvironment:
     """Environment of a wrapper with its arrays and kernels, for rollouts."""
 
     env: Any
@@ -142,7 +142,7 @@ class Rollouts:
         obstacle: Reason against one launch for all steps; empty: none is known.
     """
 
-    def __init__(self, subject: Subject, obstacle: str = "") -> None:
+    def __init__(self, subject: RolloutEnvironment, obstacle: str = "") -> None:
         self._subject = subject
         self._obstacle = obstacle
         self._managers: dict[tuple[bool, bool], CUDAFunctionManager] = {}
@@ -151,9 +151,9 @@ class Rollouts:
     @property
     def mode(self) -> RolloutMode:
         """Form of rollouts with random actions; compiles the kernel to find out."""
-        return self.mode_with(keeps_all=False, is_random=True)
+        return self.mode_for(keeps_all=False, is_random=True)
 
-    def mode_with(self, *, keeps_all: bool, is_random: bool) -> RolloutMode:
+    def mode_for(self, *, keeps_all: bool, is_random: bool) -> RolloutMode:
         """Return the form of rollouts that keep all steps or the last.
 
         Compiles their kernel to find out.
@@ -211,7 +211,7 @@ class Rollouts:
         """
         self._check_policy(policy)
         perceptron = perceptron_of(policy)
-        kernel = self._kernel_of(perceptron, is_tf32=_takes_tf32(perceptron))
+        kernel = self._kernel_of(perceptron, is_tf32=_allows_tf32(perceptron))
         return RolloutMode("stepwise", kernel) if isinstance(kernel, str) else RolloutMode("fused")
 
     def bound_policy(
@@ -230,14 +230,14 @@ class Rollouts:
         n_rows = n_steps if keeps_all else 1
         said = {
             name: torch.zeros(n_rows, *arrays[Constants.REWARDS].shape, device=data.device, dtype=torch.float32)
-            for name in SAID
+            for name in POLICY_OUTPUTS
         }
         seen = observations.new_zeros((n_rows + 1, *observations.shape))
         given = {name: _zeros(n_steps, name, array) for name, array in arrays.items() if keeps_all}
         if keeps_all:
             given[Constants.OBSERVATIONS] = seen[1:]
         perceptron = perceptron_of(policy)
-        kernel = self._kernel_of(perceptron, keeps_all=keeps_all, is_tf32=_takes_tf32(perceptron))
+        kernel = self._kernel_of(perceptron, keeps_all=keeps_all, is_tf32=_allows_tf32(perceptron))
         if isinstance(kernel, str):
             act = self._act_stepwise(n_steps, policy, given, said, sampler)
         else:
@@ -300,13 +300,13 @@ class Rollouts:
         return collect
 
     def _check_policy(self, policy: Policy) -> None:
-        spaces, rule = self._subject.spaces, "the actions of a policy must be choices"
-        is_choice, do = not hasattr(spaces[0], "low"), "let a Trainer draw those of a Box"
+        spaces, rule = self._subject.spaces, "the actions of a policy must be discrete"
+        is_choice, do = not hasattr(spaces[0], "low"), "use a Trainer for a Box"
         require(is_choice, "rollout", rule, spaces[0], do)
-        rule, do = "the policy must act on what it observes alone", "let a Trainer carry the states of a recurrent one"
+        rule, do = "the policy must depend on the current observation only", "use a Trainer for a recurrent policy"
         require(callable(policy) and not hasattr(policy, "state_size"), "rollout", rule, type(policy), do)
         has_array, rule = self._subject.data.is_data_on_device(Constants.OBSERVATIONS), "needs an array 'observations'"
-        require(has_array, "rollout", rule, self._subject.data.array_names(), "let a Trainer observe parts of a Dict")
+        require(has_array, "rollout", rule, self._subject.data.array_names(), "use a Trainer for a Dict")
 
     def _kernel_of(
         self, perceptron: Perceptron | str, *, keeps_all: bool = False, records: bool = False, is_tf32: bool = False
@@ -316,11 +316,11 @@ class Rollouts:
         if self._obstacle:
             return self._obstacle
         if subject.backend.language != "cuda_c":
-            return f"backend {subject.backend.name!r} has no kernel with a policy; those of CUDA C have"
+            return f"backend {subject.backend.name!r} has no rollout kernel with a policy; backends for CUDA C have one"
         if len(category_counts(subject.spaces[0])) != 1:
-            return "a kernel with a policy is of agents with one choice each"
+            return "kernels with a policy need agents with one discrete action each"
         if getattr(subject.env, "masks_actions", False):
-            return "it forbids choices"
+            return "its actions have masks"
         if isinstance(perceptron, str):
             return perceptron
         if reason := why_no_kernel(perceptron.sizes, perceptron.activation):
@@ -330,11 +330,11 @@ class Rollouts:
         if key not in self._of_policies:
             how: dict[str, Any] = {"fills": True, "blocks_below": FILLING_BLOCKS_OF_A_POLICY}
             manager = CUDAFunctionManager(subject.n_agents, subject.data.n_envs, backend=subject.backend, **how)
-            flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **CHOICE}
+            flags = {"KEEP_ALL": keeps_all, "RECORDS": records, "TF32": is_tf32, **POLICY_DRAW_CONSTANTS}
             try:
                 manager.load(subject.sources, {**subject.constants, **flags, **sizes, **self._entries()})
             except CompileError as error:
-                return f"it has no kernel with a policy: {error}"
+                return f"it has no rollout kernel with a policy: {error}"
             self._of_policies[key] = manager
         return self._of_policies[key]
 
@@ -388,7 +388,7 @@ class Rollouts:
             **sampler.counters(data),
         }
         launch = kernel.bind(ROLLOUT_WITH_POLICY, data, **arguments, weights=weights.numbers, n_steps=n_steps)
-        keep_last = self._keeping_last(loaded, {} if seen is None else given)
+        keep_last = self._last_row_copier(loaded, {} if seen is None else given)
 
         def act() -> None:
             weights.pack()
@@ -445,7 +445,7 @@ class Rollouts:
                 manager.load(subject.sources, {**subject.constants, **flags, **self._actions(), **self._entries()})
                 manager.kernel(ROLLOUT)
             except CompileError as error:
-                self._obstacle = f"it has no kernel of many steps: {error}"
+                self._obstacle = f"it has no rollout kernel: {error}"
             else:
                 self._managers[key] = manager
         return None if self._obstacle else self._managers[key]
@@ -458,7 +458,7 @@ class Rollouts:
         data = self._subject.data
         arrays = {name: data.tensor(name) for name in data.array_names() if name.isidentifier()}
         entries = {name: array[0].numel() for name, array in arrays.items() if array.shape[:1] == (data.n_envs,)}
-        return {entries_of(name): n for name, n in {**entries, "draws": 1}.items()}
+        return {entries_constant(name): n for name, n in {**entries, "draws": 1}.items()}
 
     def _actions(self) -> dict[str, Constant]:
         """Return the constants that define the random actions."""
@@ -484,7 +484,7 @@ class Rollouts:
             numbers = {name: each.int() for name, each in given.items() if name in FLAGS}
             rows |= numbers
         launch = manager.bind(ROLLOUT, self._subject.data, **rows, **counters, n_steps=n_steps)
-        keep_last = self._keeping_last(kernel, {**given, **numbers})
+        keep_last = self._last_row_copier(kernel, {**given, **numbers})
 
         def launch_and_keep_last() -> None:
             launch()
@@ -507,7 +507,7 @@ class Rollouts:
         arrays = {last_of(name): data.tensor(name) for name in (ACTIONS, *KEPT) if last_of(name) in declared}
         return dict.fromkeys(map(rows_of, FLAGS), untouched) | named | arrays
 
-    def _keeping_last(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> Launch:
+    def _last_row_copier(self, kernel: Kernel, given: Mapping[str, torch.Tensor]) -> Launch:
         """Return a function that copies last rows to the data manager.
 
         Arrays that the kernel writes there, too, are skipped.
@@ -548,7 +548,7 @@ class Rollouts:
         return step_one_by_one
 
 
-CHOICE: Final[dict[str, Constant]] = {
+POLICY_DRAW_CONSTANTS: Final[dict[str, Constant]] = {
     "N_TYPES": 1,
     "LOGITS": True,
     "MASKED": False,
@@ -557,12 +557,12 @@ CHOICE: Final[dict[str, Constant]] = {
     "ENTROPY": False,
 }
 """Constants for a policy's draws: one choice from logits, with log-probability."""
-SAID: Final = ("log_probs", "values")
+POLICY_OUTPUTS: Final = ("log_probs", "values")
 """Outputs of a policy for each step, apart from its actions."""
 
 
 def _check(n_steps: int, keep: Keep) -> None:
-    whole("rollout.n_steps", n_steps)
+    require_int("rollout.n_steps", n_steps)
     require(keep in ("last", "all"), "rollout", "keep must be 'last' or 'all'", keep)
 
 
@@ -574,19 +574,19 @@ def _zeros(n_steps: int, name: str, array: torch.Tensor) -> torch.Tensor:
     return array.new_zeros((n_steps, *array.shape), dtype=torch.bool if name in FLAGS else array.dtype)
 
 
-def _takes_tf32(policy: Perceptron | str) -> bool:
+def _allows_tf32(policy: Perceptron | str) -> bool:
     """True if a policy may use TF32, as torch; never if exact."""
     return torch.get_float32_matmul_precision() != "highest" and isinstance(policy, Perceptron) and not policy.in_order
 
 
-def obstacle_of(functions: CUDAFunctionManager, step: str, sequences: Mapping[str, Any]) -> str:
+def known_obstacle(functions: CUDAFunctionManager, step: str, sequences: Mapping[str, Any]) -> str:
     """Return the known reason against one launch for all steps, or ""."""
     if functions.backend.language == "numpy":
         return f"backend {functions.backend.name!r} runs NumPy, which has no launches"
     if "step" in sequences or functions.blocks_per_env > 1:
-        return "its step is a sequence of kernels, at whose ends all blocks meet"
+        return "its step is a sequence of kernels, and all blocks wait for each other between them"
     if functions.has_agent_threads(step):
-        return "its kernel has a thread for each agent, and does not say which environments a block owns"
+        return "its kernel has a thread for each agent, and does not declare the environments of a block"
     return ""
 
 
@@ -598,8 +598,8 @@ def own_sampler(data: CUDADataManager, functions: CUDAFunctionManager, env: Any,
     """
     space = next(iter(env.action_space.values()))
     sampler = CUDASampler(functions)
-    is_drawn, rule = data.is_data_on_device(f"{ACTIONS}_draws"), "a sampler draws these actions already"
-    require(not is_drawn, "rollout", rule, do="hand it over as sampler=, random_policy's is its .sampler")
+    is_drawn, rule = data.is_data_on_device(f"{ACTIONS}_draws"), "these actions have a sampler already"
+    require(not is_drawn, "rollout", rule, do="pass it as sampler=; a random_policy has it as .sampler")
     sampler.register_actions(data, ACTIONS, action_types(space), is_deterministic=hasattr(space, "low"))
     sampler.init_random(seed)
     return sampler

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min.errors import ConfigError, require, whole
+from warpdrive_min.errors import ConfigError, require, require_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Discrete:
     n: int
 
     def __post_init__(self) -> None:
-        whole("Discrete: n", self.n)
+        require_int("Discrete: n", self.n)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -33,11 +33,11 @@ SIGTERM kills it: torch's launcher sends it when another rank failed.
 """
 COMMANDS: Final = ("warpdrive_min", "bench", "warpdrive_min.bench")
 """Modules with a `stoppable` command."""
-ENDING_S: Final = 10.0
+CLEANUP_TIMEOUT_S: Final = 10.0
 """Timeout of a command's clean-up, s."""
 PREFIX: Final = ".wd-"
 """Prefix of temporary folders; short, for paths of sockets."""
-NOTHING: Final = "nothing was saved; run the same command again"
+NOTHING_SAVED: Final = "nothing was saved; run the same command again"
 
 Handler = Callable[[int, FrameType | None], Any] | signal.Handlers
 
@@ -60,7 +60,7 @@ class Stopped(SystemExit):
 class _Command:
     """Command that runs in this process."""
 
-    saved: Callable[[], str] = lambda: NOTHING
+    saved: Callable[[], str] = lambda: NOTHING_SAVED
     stopped: Stopped | None = None
     """Signal that has arrived, if any."""
     folder: Path | None = None
@@ -72,7 +72,7 @@ _ENDING: Final = threading.Lock()
 """Lock held by the thread that ends this process."""
 
 
-def on_stop_say(saved: Callable[[], str]) -> None:
+def set_saved_work_report(saved: Callable[[], str]) -> None:
     """Set a function that reports saved work and how to resume it."""
     _COMMAND.saved = saved
 
@@ -82,7 +82,7 @@ def saved() -> str:
     return _COMMAND.saved()
 
 
-def handle(handler: Handler, numbers: Iterable[signal.Signals] | None = None) -> dict[signal.Signals, Any]:
+def set_handlers(handler: Handler, numbers: Iterable[signal.Signals] | None = None) -> dict[signal.Signals, Any]:
     """Set a signal handler; return the handlers before.
 
     An ignored signal stays ignored. So a command continues under `nohup`, which ignores SIGHUP, and in a script's
@@ -103,11 +103,11 @@ def handle(handler: Handler, numbers: Iterable[signal.Signals] | None = None) ->
     for number in taken:
         signal.signal(number, handler)
     if ranks:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_SIGNALS)  # see `processes.tied`
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_SIGNALS)  # see `processes.tied_to_parent`
     return taken
 
 
-def ignore() -> None:
+def ignore_signals() -> None:
     """Ignore the signals, so that they cannot stop the clean-up."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -118,7 +118,7 @@ def end_at_once() -> None:
 
     Used while modules are imported, when there is nothing to clean up.
     """
-    handle(_end)
+    set_handlers(_end)
 
 
 def is_starting() -> bool:
@@ -135,9 +135,10 @@ def is_starting() -> bool:
 def stoppable() -> Iterator[None]:
     """Make the signals end this command with its message and exit code.
 
-    The exit code is 128 plus the signal's number. Outside `tidy` it ends at once, as there is nothing to clean up.
+    The exit code is 128 plus the signal's number. Outside
+    `clean_up_on_signal` it ends at once, as there is nothing to clean up.
     """
-    handle(_end)
+    set_handlers(_end)
     try:
         yield
     except (SystemExit, Exception) as end:
@@ -151,11 +152,11 @@ def stoppable() -> Iterator[None]:
             sys.stdout.flush()
         _end(number)  # libraries need seconds to shut down
     finally:
-        ignore()
+        ignore_signals()
 
 
 @contextmanager
-def tidy(exit_code: int = 1) -> Iterator[None]:
+def clean_up_on_signal(exit_code: int = 1) -> Iterator[None]:
     """Make the signals unwind this command; clean up at the end.
 
     The clean-up removes temporary files and ends child processes. Temporary files of this process and its children have
@@ -171,7 +172,7 @@ def tidy(exit_code: int = 1) -> Iterator[None]:
 
     from warpdrive_min.files import own_folder  # noqa: PLC0415
 
-    handle(_unwind)
+    set_handlers(_unwind)
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     with ExitStack() as stack:
         try:
@@ -185,7 +186,7 @@ def tidy(exit_code: int = 1) -> Iterator[None]:
         try:
             yield
         finally:
-            ignore()
+            ignore_signals()
             end_children()
             util._exit_function()  # type: ignore[attr-defined]  # noqa: SLF001  (its folder must still exist)
             tempfile.tempdir = before[0]
@@ -205,16 +206,16 @@ def _end(number: int, frame: FrameType | None = None) -> None:
 
 def _unwind(number: int, frame: FrameType | None) -> None:
     """Raise `Stopped` in the main thread; exit after a timeout."""
-    ignore()
+    ignore_signals()
     _COMMAND.stopped = Stopped(number)
-    late = threading.Timer(ENDING_S, _give_up, (number,))
+    late = threading.Timer(CLEANUP_TIMEOUT_S, _end_late, (number,))
     late.daemon = True
     late.start()
     kill_all()  # threads that wait for a child would block the main thread
     raise _COMMAND.stopped
 
 
-def _give_up(number: int) -> None:
+def _end_late(number: int) -> None:
     if _COMMAND.folder is not None:
         shutil.rmtree(_COMMAND.folder, ignore_errors=True)
     _end(number)

@@ -50,7 +50,9 @@ def output_required(exit_code: int) -> Iterator[None]:
     """
     output = sys.stdout
     if output is None:
-        raise SystemExit(_said("standard output: must not be closed; redirect it to a file or to /dev/null", exit_code))
+        raise SystemExit(
+            _print_error("standard output: must not be closed; redirect it to a file or to /dev/null", exit_code)
+        )
     try:
         try:
             yield
@@ -62,12 +64,12 @@ def output_required(exit_code: int) -> Iterator[None]:
         if isinstance(error, OutputError):
             text = f"standard output: must be writable (got {error.strerror}); redirect it to another place"
         else:
-            text = line_of(error)
+            text = error_line(error)
         is_reader_gone = isinstance(error, OutputError) and error.errno is None
-        raise SystemExit(exit_code if is_reader_gone else _said(text, exit_code)) from error
+        raise SystemExit(exit_code if is_reader_gone else _print_error(text, exit_code)) from error
 
 
-def line_of(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Return an error's message, with the file name of system errors."""
     if not isinstance(error, OSError) or isinstance(error, WriteError):
         return str(error)
@@ -76,7 +78,7 @@ def line_of(error: Exception) -> str:
     return f"{error.filename}: cannot be read or written ({error.strerror}); name another path"
 
 
-def _said(text: str, exit_code: int) -> int:
+def _print_error(text: str, exit_code: int) -> int:
     """Print a line on standard error, if possible; return the exit code."""
     try:
         echo(text, err=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from warpdrive_min import stopping
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.files import remove_left
+from warpdrive_min.files import remove_leftovers
 
 PROGRAM = __name__.rpartition(".process.")[0]
 """Package name in a command line."""
@@ -52,24 +52,24 @@ def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Pa
     """
     from warpdrive_min.backends import cache  # noqa: PLC0415  (imports torch)
 
-    stopping.on_stop_say(SavedFiles(files, words).text)
+    stopping.set_saved_work_report(SavedFiles(files, words).text)
     with suppress(ConfigError):  # no cache folder; the first compilation reports it
-        remove_left(cache.folder())
+        remove_leftovers(cache.folder())
     for folder in {*folders, *(file.parent for file in files)}:
-        remove_left(folder)
+        remove_leftovers(folder)
 
 
 @contextmanager
 def tidy(exit_code: int = 1) -> Iterator[None]:
-    """Unwind on a signal and clean up, see `warpdrive_min.stopping.tidy`.
+    """Unwind on a signal and clean up; see `stopping.clean_up_on_signal`.
 
     $RAY_TMPDIR keeps its value, so that running Ray clusters are found.
 
     Args:
         exit_code: Exit code if there is no temporary folder.
     """
-    stopping.on_stop_say(SavedFiles().text)
-    with suppress(OSError):  # `stopping.tidy` reports it
+    stopping.set_saved_work_report(SavedFiles().text)
+    with suppress(OSError):  # `stopping.clean_up_on_signal` reports it
         os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
-    with stopping.tidy(exit_code):
+    with stopping.clean_up_on_signal(exit_code):
         yield

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from warpdrive_min.errors import in_lines
+from warpdrive_min.errors import escape_texts
 
 from ..core.point import Metric
 from ..core.record import Record
@@ -117,7 +117,7 @@ class Chart:
         """Return the chart without empty series and panels, texts on one line."""
         full = [replace(panel, series=[each for each in panel.series if each.points]) for panel in self.panels]
         shown = replace(self, panels=[panel for panel in full if panel.series], records=())
-        return replace(in_lines(shown), records=self.records)
+        return replace(escape_texts(shown), records=self.records)
 
 
 MakeChart: TypeAlias = Callable[[Sequence[Record]], Chart]

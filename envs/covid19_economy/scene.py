@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdrive_min.rendering import Episode, Markers, Path, Scene, Text
-from warpdrive_min.rendering.scene import Layer, numbers, steps, still, subtitle
+from warpdrive_min.rendering.scene import Layer, numbers, static_points, steps, subtitle
 
 from . import data
 
@@ -79,7 +79,7 @@ def draw(episode: Episode) -> Scene:
     layers: list[Layer] = []
     for column, row, code in zip(columns, rows, known.states, strict=True):
         corners = [(column + x, row + y) for x, y in ((-0.48, -0.48), (0.48, -0.48), (0.48, 0.48), (-0.48, 0.48))]
-        layers.append(Path(**still(*corners), closed=True, colour="faint", width=1))
+        layers.append(Path(**static_points(*corners), closed=True, colour="faint", width=1))
         layers.append(Text(x=column, y=row + 0.25, texts=[code], align="center"))
     for bar in bars:
         heights = np.clip(bar.heights, EMPTY, 1.0)

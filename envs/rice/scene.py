@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from warpdrive_min.rendering import Episode, Markers, Path, Scene
-from warpdrive_min.rendering.scene import Array, Colour, Fill, Layer, Text, numbers, still, subtitle
+from warpdrive_min.rendering.scene import Array, Colour, Fill, Layer, Text, numbers, static_points, subtitle
 
 if TYPE_CHECKING:
     from .env import RiceConfig
@@ -49,12 +49,12 @@ def draw(config: RiceConfig, episode: Episode) -> Scene:
             bar(region, first, second, "green", "tint", "avoided"),
         ]
     layers += [
-        Path(**still((0, 0), (n, 0)), colour="muted", width=1),
+        Path(**static_points((0, 0), (n, 0)), colour="muted", width=1),
         Text(x=0, y=low + HEIGHT + 0.4, texts=[f"temperature above 1900, a line for each K up to {warmest}"]),
     ]
     for degree in range(warmest + 1):
         level = low + HEIGHT * degree / warmest
-        layers.append(Path(**still((0, level), (n, level)), colour="faint", width=1))
+        layers.append(Path(**static_points((0, level), (n, level)), colour="faint", width=1))
     at = n * config.n_stages / config.episode_length * np.arange(n_frames)
     so_far = np.minimum(np.arange(n_frames), np.arange(n_frames)[:, None])
     for (name, colour), box in zip(BOXES, temperature.T, strict=True):

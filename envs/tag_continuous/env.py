@@ -299,7 +299,7 @@ class TagContinuous(Environment):
         """Return environments and agents whose outcome rounding may decide.
 
         Environments: a tag or an edge is within rounding. Agents: neighbours are almost equally far. Bit-identical
-        distances (two agents in one corner) are not in doubt: the lower id comes first.
+        distances (two agents in one corner) are not reported: the lower id comes first.
         """
         config = self.config
         x, y = after["loc_x"].astype(np.float64), after["loc_y"].astype(np.float64)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdrive_min.rendering import Circles, Episode, Markers, Path, Scene
-from warpdrive_min.rendering.scene import numbers, steps, still, subtitle
+from warpdrive_min.rendering.scene import numbers, static_points, steps, subtitle
 
 if TYPE_CHECKING:
     from .env import TagContinuousConfig
@@ -27,7 +27,7 @@ def draw(config: TagContinuousConfig, agent_types: NDArray[np.int32], episode: E
     runs = in_game[:, runners]
     runner_x, runner_y = x[:, runners], y[:, runners]
     layers: list[Markers | Path | Circles] = [
-        Path(**still((0, 0), (side, 0), (side, side), (0, side)), closed=True, colour="muted", width=1),
+        Path(**static_points((0, 0), (side, 0), (side, side), (0, side)), closed=True, colour="muted", width=1),
         Circles(
             x=x[:, taggers],
             y=y[:, taggers],

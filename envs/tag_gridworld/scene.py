@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from warpdrive_min.rendering import Episode, Markers, Path, Scene
-from warpdrive_min.rendering.scene import circle, numbers, steps, still, subtitle
+from warpdrive_min.rendering.scene import circle, numbers, static_points, steps, subtitle
 
 if TYPE_CHECKING:
     from .env import TagGridWorldConfig
@@ -39,8 +39,8 @@ def draw(config: TagGridWorldConfig, episode: Episode) -> Scene:
         x_range=(low - 0.1, high + 0.1),
         y_range=(low - 0.1, high + 0.1),
         layers=[
-            *(Path(**still((line, low), (line, high)), colour="faint", width=1) for line in lines),
-            *(Path(**still((low, line), (high, line)), colour="faint", width=1) for line in lines),
+            *(Path(**static_points((line, low), (line, high)), colour="faint", width=1) for line in lines),
+            *(Path(**static_points((low, line), (high, line)), colour="faint", width=1) for line in lines),
             Markers(
                 shape="dart",
                 x=x[:, :-1] + aside[0],

@@ -33,7 +33,7 @@ from tests.training.killed_run import n_saved
 from warpdrive_min.files import UNFINISHED
 from warpdrive_min.processes import end_with_parent
 from warpdrive_min.stopping import PREFIX, stoppable
-from warpdrive_min.stopping import tidy as tidy_command
+from warpdrive_min.stopping import clean_up_on_signal as tidy_command
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.ranks import as_bytes
 

@@ -254,7 +254,7 @@ def test_append_writes_all_though_the_system_takes_little(tmp_path, monkeypatch)
 def test_free_bytes_are_told_where_they_explain_the_error(free, says, tmp_path, monkeypatch):
     """A disk may be out of names rather than of bytes."""
     monkeypatch.setattr(files.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    with pytest.raises(DiskFullError, match=says), files.room_for(tmp_path / "file", 10):
+    with pytest.raises(DiskFullError, match=says), files.explain_full_disk(tmp_path / "file", 10):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

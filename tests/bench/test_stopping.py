@@ -14,7 +14,7 @@ import pytest
 
 from bench.process.stopping import SavedFiles
 from tests.bench.attack import ROOT, Attack
-from warpdrive_min.stopping import NOTHING, SIGNALS
+from warpdrive_min.stopping import NOTHING_SAVED, SIGNALS
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -48,7 +48,7 @@ def test_command_is_stopped_while_it_imports(number, tmp_path):
     attack.wait_for(lambda: b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes())
     os.kill(pid, number)
     assert attack.exit_code(pid) == 128 + number
-    assert (tmp_path / "errors").read_text() == f"stopped by {signal.Signals(number).name}: {NOTHING}\n"
+    assert (tmp_path / "errors").read_text() == f"stopped by {signal.Signals(number).name}: {NOTHING_SAVED}\n"
 
 
 @linux

@@ -160,8 +160,8 @@ def test_training_goes_on_from_a_snapshot_to_the_bit(env, n_agents, algorithm, b
 def test_only_the_first_rollout_of_a_trainer_is_checked(monkeypatch):
     """Timed blocks start from a snapshot; each would time a first rollout's check."""
     trainer, checked = WatchedTrainer("cartpole", trainers.settings(point())), []
-    whole = trainer.check.nothing_written
-    monkeypatch.setattr(trainer.check, "nothing_written", lambda: checked.append(trainer.iteration) or whole())
+    whole = trainer.check.unwritten_is_nan
+    monkeypatch.setattr(trainer.check, "unwritten_is_nan", lambda: checked.append(trainer.iteration) or whole())
     begin = trainer.snapshot()
     trainer.iterate_times(2)
     restore = trainer.snapshot()

@@ -79,7 +79,7 @@ def test_assign_copies_from_an_array_or_a_capsule():
 def test_unknown_names_and_other_shapes_are_errors():
     """The error lists the names and the expected shape."""
     data = data_with(x=np.zeros((2, 3), np.float32))
-    with pytest.raises(DataError, match=r"data 'y': is not there; known are .*, x"):
+    with pytest.raises(DataError, match=r"data 'y': does not exist; known are .*, x"):
         export(data, "y")
     with pytest.raises(DataError, match=r"assign: 'x' must get shape .2, 3. .got .3, 2."):
         assign(data, "x", np.zeros((3, 2), np.float32))

@@ -400,7 +400,7 @@ def test_mask_must_be_there_with_an_entry_for_each_choice():
 @pytest.mark.parametrize("bridge", [GymnasiumEnv, GymnasiumVectorEnv])
 def test_roles_need_another_bridge(bridge):
     """Gymnasium has one space for all, so the error names other bridges."""
-    rule = rf"^{bridge.__name__}: shows agents alike, and environment 'Covid19Economy' has roles .*"
+    rule = rf"^{bridge.__name__}: needs agents with equal spaces, and environment 'Covid19Economy' has roles .*"
     with pytest.raises(ConfigError, match=rule + r"got 'governor, government'.; use PettingZooParallelEnv or TorchRL"):
         bridge(Covid19Economy(), **({"agents_as_envs": True} if bridge is GymnasiumVectorEnv else {}))
 

@@ -107,7 +107,7 @@ def test_step_needs_a_reset(kind, is_reset):
         env = EnvWrapper(env, num_envs=1)
         env.reset()
     case = Case(kind, env, n=1)
-    with pytest.raises(ConfigError, match=r"\w\.step: no episode is under way; call reset\(\)") as caught:
+    with pytest.raises(ConfigError, match=r"\w\.step: no episode is running; call reset\(\)") as caught:
         case.step(case.actions(1))
     assert isinstance(caught.value, ResetNeeded) == (kind in ("tensors", "arrays", "plain"))
     case.env.reset()
@@ -120,9 +120,9 @@ def test_closed_environment_takes_no_step(kind):
     case = Case(kind, CartPole())
     case.env.reset()
     case.env.close()
-    with pytest.raises(ConfigError, match=r"\w\.step: the environment is closed; make another one"):
+    with pytest.raises(ConfigError, match=r"\w\.step: the environment is closed; create a new one"):
         case.step(case.actions(1))
-    with pytest.raises(ConfigError, match=r"\w\.reset: the environment is closed; make another one"):
+    with pytest.raises(ConfigError, match=r"\w\.reset: the environment is closed; create a new one"):
         case.env.reset()
 
 
@@ -146,7 +146,7 @@ def test_parallel_actions_must_be_a_mapping(actions):
 @pytest.mark.parametrize("space", ["action_space", "observation_space"])
 def test_space_of_an_unknown_agent_is_refused(space):
     """The error lists those that are there."""
-    with pytest.raises(ConfigError, match=r"there is no such agent .got 'bob'.; known are agent_0"):
+    with pytest.raises(ConfigError, match=r"unknown agent .got 'bob'.; known are agent_0"):
         getattr(PettingZooParallelEnv(CartPole()), space)("bob")
 
 
@@ -175,7 +175,7 @@ def test_plain_env_warns_after_the_end_and_pays_nothing():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert [env.step(0)[1::2] for _ in range(2)] == [(1.0, False), (1.0, True)]
-        with pytest.warns(UserWarning, match=r"GymnasiumEnv.step: the episode has ended, .* call reset") as caught:
+        with pytest.warns(UserWarning, match=r"GymnasiumEnv.step: the episode has ended; call reset") as caught:
             assert [env.step(0)[1] for _ in range(3)] == [0.0] * 3
         assert len(caught) == 1
 
@@ -313,7 +313,7 @@ def test_values_on_a_gpu_are_checked_where_the_bridge_waits(kind):
     ("actions", "match"),
     [
         ({0: 1, 1: 2, 2: 0}, r"step: the action of agent 1: must be from 0 to 1 .got 2"),
-        ({0: 1, 3: 0}, r"step: the action of agent 3: there is no such agent; known are 0, 1, 2"),
+        ({0: 1, 3: 0}, r"step: the action of agent 3: unknown agent; known are 0, 1, 2"),
         ({0: 0.5}, r"step: the action of agent 0 must be integers .got torch.float32"),
         ({0: [1]}, r"step: the action of agent 0 must have shape .. .got .1,"),
     ],
@@ -401,9 +401,9 @@ def test_seeds_that_are_none_are_refused_where_they_are_given(kind, seed):
     [
         (np.full((2, 1, 1), 0.5), r"assign: 'sampled_actions' must get numbers of torch.int32 .got torch.float64"),
         (np.zeros((2, 1, 1), np.complex64), r"must get numbers of torch.int32 .got torch.complex64"),
-        ([[[1]], [[0]]], r"must get an array that speaks DLPack"),
-        (None, r"must get an array that speaks DLPack"),
-        (np.array([[["1"]], [["0"]]]), r"must get an array that speaks DLPack"),
+        ([[[1]], [[0]]], r"must get an array that supports DLPack"),
+        (None, r"must get an array that supports DLPack"),
+        (np.array([[["1"]], [["0"]]]), r"must get an array that supports DLPack"),
     ],
 )
 def test_assign_refuses_what_an_array_cannot_hold(source, match):

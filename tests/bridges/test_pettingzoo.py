@@ -184,7 +184,7 @@ def test_one_copy_restarted_by_reset():
 def test_step_needs_an_episode_and_an_action_for_each_agent():
     """The error names the missing reset, or the wrong actions."""
     env = PettingZooParallelEnv(TagContinuous(**ONE_EACH))
-    with pytest.raises(ConfigError, match=r"no episode is under way; call reset"):
+    with pytest.raises(ConfigError, match=r"no episode is running; call reset"):
         env.step({})
     env.reset()
     first, *others = env.agents

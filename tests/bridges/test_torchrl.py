@@ -22,7 +22,7 @@ from torchrl.envs import EnvBase, MarlGroupMapType, TransformedEnv
 from torchrl.envs.transforms import ActionMask, RewardSum
 from torchrl.envs.utils import RandomPolicy, check_env_specs, check_marl_grouping
 
-from warpdrive_min.bridges.torchrl import TorchRLEnv, spec_of
+from warpdrive_min.bridges.torchrl import TorchRLEnv, make_action_spec
 
 TAG = next(iter(TAG_CONFIGS.values()))
 
@@ -62,11 +62,11 @@ def test_specs_say_shapes_and_kinds():
     assert group.group_map.keys() == {"agents"}
     check_marl_grouping(group.group_map, group.group_map["agents"])
     assert MarlGroupMapType.ALL_IN_ONE_GROUP.get_group_map(group.group_map["agents"]) == group.group_map
-    discrete = spec_of(spaces.Discrete(4), torch.Size((2,)), torch.device("cpu"))
+    discrete = make_action_spec(spaces.Discrete(4), torch.Size((2,)), torch.device("cpu"))
     assert isinstance(discrete, Categorical)
     assert (discrete.n, discrete.shape, discrete.dtype) == (4, (2,), torch.int64)
     with pytest.raises(ConfigError, match=r"actions must be Discrete, MultiDiscrete or Box .got Dict"):
-        spec_of(spaces.Dict(), torch.Size((2,)), torch.device("cpu"))
+        make_action_spec(spaces.Dict(), torch.Size((2,)), torch.device("cpu"))
 
 
 # ------------------------------------------------------------------ rollouts and restarts
@@ -124,8 +124,8 @@ def test_rollout_says_why_it_goes_step_by_step():
     env = TorchRLEnv(CartPole(), num_envs=2, env_backend="cpu")
     over_ends = {"break_when_any_done": False}
     for match, options in (
-        ("TorchRL looks after each step whether to stop; pass break_when_any_done=False", {}),
-        ("the policy acts on what it sees", {"policy": lambda data: data, **over_ends}),
+        ("TorchRL checks after each step whether to stop; pass break_when_any_done=False", {}),
+        ("the policy needs the observations of each step", {"policy": lambda data: data, **over_ends}),
         (
             "more happens than steps, by callback, tensordict",
             {"callback": print, "tensordict": env.reset(), **over_ends},
@@ -134,9 +134,11 @@ def test_rollout_says_why_it_goes_step_by_step():
         ("backend 'cpu' runs NumPy, which has no launches", over_ends),
     ):
         assert env.rollout_obstacle(5, **options) == match
-    assert TorchRLEnv(Lookout(), num_envs=2).rollout_obstacle(5, **over_ends).startswith("what agents see is more")
+    assert (
+        TorchRLEnv(Lookout(), num_envs=2).rollout_obstacle(5, **over_ends).startswith("agents have more observations")
+    )
     roles = TorchRLEnv(Covid19Economy(episode_length=5, num_subsidy_levels=4), num_envs=2)
-    assert roles.rollout_obstacle(5, **over_ends) == "roles have arrays of their own"
+    assert roles.rollout_obstacle(5, **over_ends) == "roles have separate arrays"
 
 
 def test_partial_restart_touches_the_named_copies_alone():

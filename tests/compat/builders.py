@@ -59,7 +59,7 @@ def name_of(backend: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a backend's name in WarpDrive code; `host` acts as `pycuda` for a test."""
     if backend != "host":
         return backend
-    monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "host")
+    monkeypatch.setitem(backends.REPLACED_BY, "pycuda", "host")
     return "pycuda"
 
 

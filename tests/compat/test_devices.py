@@ -20,7 +20,7 @@ from warp_drive.training.utils.single_device_context.device_context_pycuda impor
 
 from warpdrive_min.compat import devices
 from warpdrive_min.errors import BackendUnavailable, ConfigError
-from warpdrive_min.processes import STARTED_BY
+from warpdrive_min.processes import RANK_VARIABLES
 
 
 def test_process_hands_its_error_to_its_parent():
@@ -49,15 +49,15 @@ def test_process_joins_its_fellows(monkeypatch):
     seen = []
 
     @contextlib.contextmanager
-    def joined(env_backend):
-        seen.append((env_backend, *(os.environ[name] for name in STARTED_BY)))
+    def process_group(env_backend):
+        seen.append((env_backend, *(os.environ[name] for name in RANK_VARIABLES)))
         yield
 
-    for name in STARTED_BY:
+    for name in RANK_VARIABLES:
         monkeypatch.setenv(name, "")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name)
-    monkeypatch.setattr(devices, "joined", joined)
+    monkeypatch.setattr(devices, "process_group", process_group)
     arguments = {"device_id": 1, "num_devices": 2}
     process = devices.PyCUDADeviceContextProcessWrapper(target=lambda **given: seen.append(given), kwargs=arguments)
     process.run()

@@ -297,7 +297,7 @@ def test_parts_of_a_reset_restore_arrays_or_draw_from_pools():
     drawn["y"]["attributes"]["n_copies"] = 2
     drawn.add_pool_for_reset("y_pool", [[5.0, 6.0], [5.0, 6.0]], reset_target="y")
     data.push_data_to_device(drawn)
-    with pytest.raises(ConfigError, match="is but a part of this environment's reset; call reset_when_done"):
+    with pytest.raises(ConfigError, match="is only a part of this environment's reset; call reset_when_done"):
         reset.reset_when_done_deterministic(data, 1)
 
 

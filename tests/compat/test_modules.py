@@ -15,7 +15,7 @@ import torch
 from tests.compat import warp_drive_names
 from warpdrive_min.compat import NAMES, install
 from warpdrive_min.compat.__main__ import main as run_script
-from warpdrive_min.compat.modules import CHOICE, EARLIER, why_left_out
+from warpdrive_min.compat.modules import COMPAT_VARIABLE, EARLIER_NAMES, why_unsupported
 from warpdrive_min.compat.trainers import TrainerA2C
 from warpdrive_min.data_manager import CUDADataManager
 from warpdrive_min.errors import BackendUnavailable
@@ -24,7 +24,11 @@ from warpdrive_min.function_manager import CUDAFunctionManager
 ROOT = Path(__file__).parents[2]
 
 OFFERED = [
-    (module, name) for table in (NAMES, EARLIER) for module, names in table.items() for name in names if name != "*"
+    (module, name)
+    for table in (NAMES, EARLIER_NAMES)
+    for module, names in table.items()
+    for name in names
+    if name != "*"
 ]
 NEEDS_A_GPU = "warp_drive.utils.autoinit_pycuda"
 """Module that makes a context when it is imported."""
@@ -52,7 +56,7 @@ def test_name_resolves(module, name):
 
 def test_module_that_was_moved_is_the_one_of_now():
     """It has all names of its former module, and they are the same."""
-    moved = {module: names["*"] for module, names in EARLIER.items() if "*" in names}
+    moved = {module: names["*"] for module, names in EARLIER_NAMES.items() if "*" in names}
     assert "warp_drive.cuda_managers.pycuda_data_manager" in moved
     for before, now in moved.items():
         there = importlib.import_module(now)
@@ -64,13 +68,13 @@ def test_module_that_was_moved_is_the_one_of_now():
 def test_module_of_warp_drive_has_its_public_names(module):
     """Each public name exists, or its error has the reason of its absence."""
     names = warp_drive_names.kept()[module]
-    missing = {name: why_left_out(f"{module}.{name}") for name in names}
+    missing = {name: why_unsupported(f"{module}.{name}") for name in names}
     if module == NEEDS_A_GPU and not torch.cuda.is_available():
         with pytest.raises(BackendUnavailable):
             importlib.import_module(module)
     elif names and all(missing.values()):
         return
-    elif not why_left_out(f"{module}."):
+    elif not why_unsupported(f"{module}."):
         there = importlib.import_module(module)
         assert [name for name, why in missing.items() if not (why or has(there, name))] == []
 
@@ -160,7 +164,7 @@ def test_installed_warp_drive_is_not_hidden(tmp_path):
     refused = run(tmp_path, "-c", program)
     assert "ConfigError: warpdrive_min.compat: would hide the warp_drive that is installed here" in refused.stderr
     assert str(package) in refused.stderr
-    assert run(tmp_path, "-c", program, **{CHOICE: "replace"}).stdout == "sampled_actions\n"
+    assert run(tmp_path, "-c", program, **{COMPAT_VARIABLE: "replace"}).stdout == "sampled_actions\n"
 
 
 def test_warp_drive_that_was_imported_before_is_an_error(monkeypatch):

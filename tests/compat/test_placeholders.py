@@ -152,7 +152,7 @@ def test_arrays_of_the_environment_stay():
     assert wrapper.cuda_data_manager.tensor("observations") is observations
     assert described(wrapper, "processed")["processed_observations_batch_shared"][0] == (5, 2, 1, 4)
     with pytest.raises(
-        ConfigError, match=r"'sampled_actions_batch_shared': is there .* \(6, 2, 1, 1\) \(got \(5, 2, 1, 1\)"
+        ConfigError, match=r"'sampled_actions_batch_shared': exists already.* \(6, 2, 1, 1\) \(got \(5, 2, 1, 1\)"
     ):
         create_and_push_data_placeholders(wrapper, training_batch_size_per_env=6)
 

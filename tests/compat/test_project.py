@@ -107,8 +107,8 @@ print(torch.zeros(2).cuda().device)
 @pytest.fixture
 def cast(monkeypatch):
     """Let a test act as `pycuda`; restore it afterwards."""
-    monkeypatch.setitem(backends.PLAYED_BY, "pycuda", "pycuda")
-    for name in (modules.CHOICE, modules.PLAYER):
+    monkeypatch.setitem(backends.REPLACED_BY, "pycuda", "pycuda")
+    for name in (modules.COMPAT_VARIABLE, modules.PYCUDA_VARIABLE):
         monkeypatch.setenv(name, "")
     yield
     torch_on_host.switch(False)
@@ -122,14 +122,14 @@ def test_script_for_pycuda_runs_on_host(tmp_path, monkeypatch, capsys, cast):
     monkeypatch.setattr(sys, "path", list(sys.path))
     run_script()
     assert capsys.readouterr().out == "['-x'] host host\ncpu\n"
-    monkeypatch.setenv(modules.PLAYER, "cpu")
+    monkeypatch.setenv(modules.PYCUDA_VARIABLE, "cpu")
     with pytest.raises(ConfigError, match=r"WARPDRIVE_MIN_PYCUDA: must be 'host' or 'pycuda' \(got 'cpu'\)"):
         modules.cast_pycuda()
 
 
 def test_cuda_is_the_cpu_where_host_plays(monkeypatch, cast):
     """Tensors and models stay, device copies are copies; without a host it ends."""
-    monkeypatch.setenv(modules.PLAYER, "host")
+    monkeypatch.setenv(modules.PYCUDA_VARIABLE, "host")
     modules.cast_pycuda()
     tensor, device = torch.zeros(2), torch.device("cuda", 0)
     moved = [tensor.cuda(), tensor.cuda(0), tensor.to("cuda"), tensor.to(device=device)]
@@ -150,7 +150,7 @@ def test_cuda_is_the_cpu_where_host_plays(monkeypatch, cast):
     end.synchronize()
     assert end.query()
     assert 10 <= start.elapsed_time(end) < 10_000
-    monkeypatch.setenv(modules.PLAYER, "pycuda")
+    monkeypatch.setenv(modules.PYCUDA_VARIABLE, "pycuda")
     modules.cast_pycuda()
     assert tensor.to("cpu") is tensor
     assert torch.cuda.LongTensor is not torch.LongTensor
@@ -218,7 +218,7 @@ def test_project_is_that_of_the_hidden_package(tmp_path, monkeypatch):
     write(tmp_path, warp_drive__training__x_yaml="")
     monkeypatch.syspath_prepend(tmp_path)
     assert get_project_root() == tmp_path.resolve()
-    assert project.root_around(tmp_path / "warp_drive" / "training") == tmp_path
+    assert project.checkout_around(tmp_path / "warp_drive" / "training") == tmp_path
     assert project.binary_path("test_build.fatbin") == tmp_path.resolve() / "warp_drive/cuda_bin/test_build.fatbin"
 
 

@@ -243,7 +243,7 @@ class CudaC(type(CUDAFunctionManager().backend)):
 def launch(kernel: Taken, *arguments: Any) -> list[str]:
     """Launch a kernel twice and return the warnings."""
     functions = CUDAFunctionManager(backend=CudaC())
-    functions.keep({"f": kernel})
+    functions.add_kernels({"f": kernel})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):

@@ -143,7 +143,7 @@ def test_factory_knows_the_built_in_models():
     """Names map to classes; a duplicate name and an unknown one are errors."""
     assert ModelFactory.create("fully_connected") is FullyConnected
     assert ModelFactory.create("fully_connected_actor") is FullyConnectedActor
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         ModelFactory.add("fully_connected", "tests.compat.written_models", "Gated")
     with pytest.raises(ConfigError, match="unknown model"):
         ModelFactory.create("nothing")

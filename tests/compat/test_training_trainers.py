@@ -336,11 +336,11 @@ def test_batch_is_rounded_down_with_a_warning(tmp_path):
 @pytest.mark.parametrize(
     ("place", "key", "says"),
     [
-        ((), "paths", "run config paths: nothing reads this key; keys are "),
-        (("trainer",), "num_sgd_iter", "run config trainer.num_sgd_iter: nothing reads this key; keys are "),
-        (("saving",), "basedirs", "run config saving.basedirs: nothing reads this key; did you mean basedir?"),
-        (("policy", "shared"), "gama", "run config policy.shared.gama: nothing reads this key; did you mean gamma?"),
-        (("policy", "shared", "model"), "fc_dim", "run config policy.shared.model.fc_dim: nothing reads this key; did"),
+        ((), "paths", "run config paths: this key has no effect; keys are "),
+        (("trainer",), "num_sgd_iter", "run config trainer.num_sgd_iter: this key has no effect; keys are "),
+        (("saving",), "basedirs", "run config saving.basedirs: this key has no effect; did you mean basedir?"),
+        (("policy", "shared"), "gama", "run config policy.shared.gama: this key has no effect; did you mean gamma?"),
+        (("policy", "shared", "model"), "fc_dim", "run config policy.shared.model.fc_dim: this key has no effect; did"),
     ],
 )
 def test_key_that_nothing_reads_is_left_out_with_a_warning(tmp_path, place, key, says):
@@ -381,7 +381,7 @@ def test_settings_that_warpdrive_has_not_fit_the_batch(tmp_path):
 def test_what_warpdrive_has_not_is_refused(key, more, tmp_path):
     """WarpDrive's trainers lack the network and moments; the error names ours."""
     config = settings(tmp_path, {"shared": policy(**more)})
-    with pytest.raises(ConfigError, match=rf"policy\.shared\.{key}: is not there .* use warpdrive_min"):
+    with pytest.raises(ConfigError, match=rf"policy\.shared\.{key}: does not exist .* use warpdrive_min"):
         run_config(config)
 
 

@@ -72,7 +72,7 @@ def _with_branch(origin: Path) -> Path:
         (lambda origin: origin, {}, "^HEAD", "is a range, not a revision"),
         (lambda origin: origin, {}, "HEAD^{tree}", "names a tree: name a commit"),
         (_without_objects, {}, "HEAD", "objects are missing: look with `git fsck`"),
-        (_is_in, {}, "", "no part of the checkout it is in"),
+        (_is_in, {}, "", "does not belong to the checkout around it"),
     ],
     ids=["no repository", "another owner", "no commits", "no git", "broken", "shallow", "remote branch", "not fetched",
          "unknown", "an option", "a range", "a tree", "objects missing", "inside another checkout"],

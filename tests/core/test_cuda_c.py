@@ -225,7 +225,7 @@ def test_compiler_that_does_not_answer_is_none(monkeypatch, tmp_path):
     compiler = tmp_path / "compiler"
     compiler.write_text("#!/bin/sh\nsleep 1000\n")
     compiler.chmod(0o755)
-    monkeypatch.setattr(cuda_c, "ANSWER_S", 0.3)
+    monkeypatch.setattr(cuda_c, "PROBE_TIMEOUT_S", 0.3)
     monkeypatch.setenv("CXX", str(compiler))
     assert "must name one that answers --version" in BACKENDS["host"].availability().reason
     with pytest.raises(CompileError, match=r"does not answer within 0.3 s"):
@@ -244,7 +244,7 @@ def test_long_command_of_a_compiler_is_shortened(monkeypatch):
 def test_compiler_on_a_full_disk_is_not_blamed(tmp_path, cache_folder):
     """The error reports the full disk and the folder."""
     source, host = write(tmp_path, "WD_KERNEL(k)(int* x, int n_envs) { x[0] = 1; }\n"), BACKENDS["host"]
-    for known in (host_module._obstacle, host_module.accepted):
+    for known in (host_module._why_unusable, host_module.supported_flags):
         known.cache_clear()
     with limited(2000):
         state = host.availability()

@@ -213,11 +213,11 @@ def push_pools(data: CUDADataManager, **targets: np.ndarray) -> None:
 SAVED = {"save_copy_and_apply_at_reset": True}
 LOGGED = {"log_data_across_episode": True}
 REFUSED = {
-    "meta info twice": (lambda data: data.add_meta_info({"n_envs": 1}), "'n_envs': is there already"),
+    "meta info twice": (lambda data: data.add_meta_info({"n_envs": 1}), "'n_envs': exists already"),
     "meta info of a word": (lambda data: data.add_meta_info({"word": "seven"}), "must be a number, .* .got str"),
-    "no meta info": (lambda data: data.meta_info("n_worlds"), "meta info 'n_worlds': is not there; known .*n_envs"),
-    "constant twice": (lambda data: data.add_shared_constants({"rate": 1}), "constant 'rate': is there already"),
-    "no constant": (lambda data: data.shared_constant("rat"), "constant 'rat': is not there; known are rate"),
+    "no meta info": (lambda data: data.meta_info("n_worlds"), "meta info 'n_worlds': does not exist; known .*n_envs"),
+    "constant twice": (lambda data: data.add_shared_constants({"rate": 1}), "constant 'rate': exists already"),
+    "no constant": (lambda data: data.shared_constant("rat"), "constant 'rat': does not exist; known are rate"),
     **{
         f"value {value}": (lambda data, value=value: push(data, "x", value), "'x': must (be a number|hold numbers)")
         for value in ("text", None, {"a": 1}, ["a", "b"], np.array([1j]), {1, 2})
@@ -251,7 +251,7 @@ REFUSED = {
     **{
         f"{ask} of nothing": (
             lambda data, ask=ask: getattr(data, ask)("_dnoe_"),
-            "data '_dnoe_': is not there; known are .*_done_",
+            "data '_dnoe_': does not exist; known are .*_done_",
         )
         for ask in ("tensor", "device_data", "pull_data_from_device", "get_shape", "get_dtype", "reset_device")
     },
@@ -262,7 +262,7 @@ REFUSED = {
         )
         for shape in ((2,), (3, 2), (2, 4), (5, 3))
     },
-    "no pool": (lambda data: data.get_reset_pool("y"), "reset pool of 'y': is not there; known are none"),
+    "no pool": (lambda data: data.get_reset_pool("y"), "reset pool of 'y': does not exist; known are none"),
     "saved, then a pool": (
         lambda data: (push(data, "x", np.zeros((2, 3)), **SAVED), push_pools(data, pool=np.zeros((7, 3)))),
         "'pool' of 'x': the target has a saved copy",
@@ -306,7 +306,9 @@ def test_full_device_says_what_was_asked_and_what_is_free(data, monkeypatch, all
     monkeypatch.setattr(data, "free_bytes", lambda: 1234567)
     monkeypatch.setattr(module.torch if allocates == "zeros" else torch.Tensor, allocates, full)
     # 2 rows of 3 floats, a saved copy of them, and 5 logged rows: 24 + 24 + 60 bytes
-    with pytest.raises(DeviceMemoryError, match=r"'x': cpu is full .asked for 108 bytes, 1,234,567 are free"):
+    with pytest.raises(
+        DeviceMemoryError, match=r"'x': cpu has too little memory .asked for 108 bytes, 1,234,567 are free"
+    ):
         push(data, "x", np.ones(3), n_copies=2, save_copy_and_apply_at_reset=True, log_data_across_episode=True)
     monkeypatch.undo()
     assert not data.is_data_on_device("x")

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from warpdrive_min.errors import ConfigError, DataError, require, whole
+from warpdrive_min.errors import ConfigError, DataError, require, require_int
 
 
 def test_broken_rule_keeps_its_parts() -> None:
@@ -36,7 +36,7 @@ def test_text_leaves_out_what_is_not_given() -> None:
 def test_argument_that_is_no_count_is_named(value):
     """The name, the rule and the value, in one short line."""
     with pytest.raises(ConfigError) as caught:
-        whole("num_envs", value)
+        require_int("num_envs", value)
     said = str(caught.value)
     assert re.match(r"num_envs: must be (an integer|at least 1|at most 2147483647) \(got ", said)
     assert "\n" not in said
@@ -46,8 +46,8 @@ def test_argument_that_is_no_count_is_named(value):
 @pytest.mark.parametrize("value", [1, 2**31 - 1, np.int64(7), np.uint8(3)], ids=str)
 def test_count_of_python_or_numpy_is_one(value):
     """It returns as Python's."""
-    assert whole("num_envs", value) == value
-    assert type(whole("num_envs", value)) is int
+    assert require_int("num_envs", value) == value
+    assert type(require_int("num_envs", value)) is int
 
 
 @pytest.mark.parametrize(

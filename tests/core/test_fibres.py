@@ -236,7 +236,7 @@ def test_names_of_nvcc_mean_what_they_do_there(functions):
 def test_launch_that_cannot_end_is_an_error(functions, monkeypatch, name, message):
     """It names the kernel, the place and the thread, and the next launch runs."""
     monkeypatch.setattr(type(functions.backend), "threads", 1)
-    monkeypatch.setattr(host, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(host, "TIMEOUT_S", 0.01)
     x = integers(N_ENVS, N_AGENTS)
     with pytest.raises(KernelError, match=message):
         launch(functions, name, x)
@@ -261,7 +261,10 @@ def test_kernel_that_the_preprocessor_takes_is_left_out(functions):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("extern __shared__ int part[]; x[0] = part[0];", "takes dynamic shared memory, which no launch has; give"),
+        (
+            "extern __shared__ int part[]; x[0] = part[0];",
+            "uses dynamic shared memory, which launches do not provide; give",
+        ),
         ("volatile int part[50000]; part[x[0]] = 1;", r"kernel.cu:[12]:.*frame size.*131072"),
         ("undeclared = 1;", r"kernel.cu:2:\d+: error: .*undeclared"),
     ],

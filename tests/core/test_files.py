@@ -146,7 +146,7 @@ def test_new_folders_are_of_one_process_each(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no locks of folders")
 def test_held_folder_is_of_one_process(tmp_path: Path) -> None:
     """One process shares the lock, others are refused, the last user releases it."""
-    first, second = files.hold(tmp_path), files.hold(tmp_path)
+    first, second = files.lock_folder(tmp_path), files.lock_folder(tmp_path)
     assert first is second
     del first
     assert files.lock_of(tmp_path) is None, "another descriptor is as another process"
@@ -154,9 +154,9 @@ def test_held_folder_is_of_one_process(tmp_path: Path) -> None:
     other = files.lock_of(tmp_path)
     assert other is not None
     with pytest.raises(BlockingIOError):
-        files.hold(tmp_path)
+        files.lock_folder(tmp_path)
     os.close(other)
-    assert files.hold(tmp_path, wait_s=1) is not None
+    assert files.lock_folder(tmp_path, wait_s=1) is not None
 
 
 @pytest.mark.parametrize("in_child", [False, True])

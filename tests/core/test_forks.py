@@ -30,7 +30,7 @@ def test_forked_process_works_on_one_thread_and_says_so_once(found, work):
     """Kernels of both styles, prepared before the fork or after it, and training."""
     assert (found[work]["status"], found[work]["threads"]) == (0, [1, 1])
     (text,) = found[work]["warnings"]
-    assert "uses 1 thread, as OpenMP's do not live through a fork (got 2)" in text
+    assert "uses 1 thread, because OpenMP's threads do not survive a fork (got 2)" in text
 
 
 def test_operations_of_torch_do_not_wait_either(found):

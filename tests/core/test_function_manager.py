@@ -285,7 +285,7 @@ def test_feed_refuses_unknown_sources_and_names():
     ):
         feed([("x", "host")])
     for item, what in (("x", "data"), (("x", "m"), "meta info"), (("x", "s"), "shared constant")):
-        with pytest.raises(DataError, match=f"{what} 'x': is not there"):
+        with pytest.raises(DataError, match=f"{what} 'x': does not exist"):
             feed([item])
 
 
@@ -298,7 +298,7 @@ def test_shared_constants_need_no_symbol_where_they_are_parameters(backend):
     data, functions = filled(backend)
     data.add_shared_constants({"table": [1]})
     functions.initialize_shared_constants(data, ["table"])
-    with pytest.raises(DataError, match="shared constant 'tabel': is not there"):
+    with pytest.raises(DataError, match="shared constant 'tabel': does not exist"):
         functions.initialize_shared_constants(data, ["tabel"])
 
 

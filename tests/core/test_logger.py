@@ -56,7 +56,7 @@ def test_fetch_log_takes_names_and_a_last_step():
     assert set(logger.fetch_log(data, ["x"])) == {"x_for_log"}
     assert len(logger.fetch_log(data, ["x"], last_step=0)["x_for_log"]) == 1
     assert len(logger.fetch_log(data, ["x"], last_step=99)["x_for_log"]) == 2
-    with pytest.raises(DataError, match="'unlogged_for_log': is not there"):
+    with pytest.raises(DataError, match="'unlogged_for_log': does not exist"):
         logger.fetch_log(data, ["unlogged"])
 
 

@@ -1,4 +1,4 @@
-"""Modules by their former names."""
+"""Modules and methods by their former names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import warpdrive_min
 from warpdrive_min import training
-from warpdrive_min.lazy import MovedModules
+from warpdrive_min.lazy import MovedModules, renamed, renamed_attribute
 
 MOVED = {old: new for finder in sys.meta_path if isinstance(finder, MovedModules) for old, new in finder.moved.items()}
 
@@ -65,3 +65,25 @@ def test_unknown_names_are_refused(name):
         sys.modules.pop("warpdrive_min.validation", None)
         with pytest.raises(ModuleNotFoundError, match=re.escape(name)):
             importlib.import_module(name)
+
+
+def test_old_names_in_classes_warn():
+    """The old name calls the new one, also in a subclass."""
+
+    class Base:
+        def add(self, x, *, y):
+            return x + y
+
+        plus = renamed("plus", "add")
+        n = 3
+        count = renamed_attribute("count", "n")
+
+    class Derived(Base):
+        def add(self, x, *, y):
+            return 10 * (x + y)
+
+    with pytest.warns(DeprecationWarning, match=r"Derived\.plus is now add"):
+        assert Derived().plus(1, y=2) == 30
+    with pytest.warns(DeprecationWarning, match=r"Derived\.count is now n"):
+        assert Derived().count == 3
+    assert "add" in Derived.plus.__doc__

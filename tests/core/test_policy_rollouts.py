@@ -16,14 +16,14 @@ from tests.training.models_support import in_torch
 from warpdrive_min import BACKENDS, CUDASampler, EnvWrapper
 from warpdrive_min.backends import cuda_c
 from warpdrive_min.backends.base import FLAGS
-from warpdrive_min.backends.cuda_rollouts import entries_of
+from warpdrive_min.backends.cuda_rollouts import entries_constant
 from warpdrive_min.backends.host import HostBackend
 from warpdrive_min.environment import environment_constants
 from warpdrive_min.errors import CompileError, ConfigError
 from warpdrive_min.function_manager import BLOCKS_PER_WORKER, LANES, LaunchShape
 from warpdrive_min.perceptron import Packed, Perceptron
 from warpdrive_min.rng import STREAM_ACTIONS, philox, uniform
-from warpdrive_min.rollouts import CHOICE, PolicySteps
+from warpdrive_min.rollouts import POLICY_DRAW_CONSTANTS, PolicySteps
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.config import ModelConfig, precision
 from warpdrive_min.training.models.fully_connected import FullyConnected
@@ -176,7 +176,7 @@ def test_a_policy_without_a_value_acts_alone(backend):
     """An actor with a separate critic has log-probabilities, and no values."""
     wrapper = made("cartpole", backend, 3)
     model = model_of(wrapper, fc_dims=(64, 64), activation="tanh")
-    model.drop_value()
+    model.delete_value_head()
     first = wrapper.cuda_data_manager.tensor("observations").clone()
     steps = wrapper.rollout(1, model)
     assert steps.values is None
@@ -200,8 +200,8 @@ def test_mode_says_why_a_policy_steps_one_by_one():
     assert "as_perceptron" in wrapper.rollout_mode_of(lambda seen: (seen[..., :2], seen[..., 0])).reason
     for form, backend, why in (
         ("cartpole", "cpu", "has no launches"),
-        ("tag_continuous", "host", "one choice each"),
-        ("rice, negotiation", "host", "one choice each"),
+        ("tag_continuous", "host", "one discrete action each"),
+        ("rice, negotiation", "host", "one discrete action each"),
     ):
         other = made(form, backend, 2)
         assert why in other.rollout_mode_of(model_of(other)).reason
@@ -264,10 +264,10 @@ def test_several_agents_and_masks_act_one_by_one():
 def test_rollout_refuses_policies_that_need_more():
     """Boxes and recurrent models are for a Trainer."""
     pendulum = made("pendulum", "host", 2)
-    with pytest.raises(ConfigError, match="actions of a policy must be choices"):
+    with pytest.raises(ConfigError, match="actions of a policy must be discrete"):
         pendulum.rollout(2, model_of(pendulum))
     cartpole = made("cartpole", "host", 2)
-    with pytest.raises(ConfigError, match="what it observes alone"):
+    with pytest.raises(ConfigError, match="current observation only"):
         cartpole.rollout_mode_of(GRU(4, ActionSpace((2,), 1), ModelConfig(type="gru")))
 
 
@@ -321,13 +321,13 @@ def test_lane_evaluates_the_network_as_exact_kernels_do(hidden, activation):
 def compiled(form: str, perceptron: Perceptron, **flags: bool) -> Path:
     """Compile the rollout of an environment with a policy for a GPU."""
     wrapper = made(form, "host", 70)
-    env, entries = wrapper.env, {entries_of(name): 1 for name in ("draws", *FLAGS)}
+    env, entries = wrapper.env, {entries_constant(name): 1 for name in ("draws", *FLAGS)}
     n_agents = len(env.action_space)
     shape = LaunchShape.of(n_agents, n_envs=2_000).constants()
     built = environment_constants(env, auto_reset=True, exact=perceptron.in_order)
-    constants = built | shape | CHOICE | flags | {"N_AGENTS": n_agents}
+    constants = built | shape | POLICY_DRAW_CONSTANTS | flags | {"N_AGENTS": n_agents}
     n_words = wrapper.cuda_data_manager.tensor("final_observations")[0].numel()
-    entries[entries_of("final_observations")] = n_words
+    entries[entries_constant("final_observations")] = n_words
     source = Path(env.kernel_sources["cuda_c"])
     layout = "columns" if perceptron.in_order else "tiles"
     return cuda_c.compile_cubin(source, constants | entries | perceptron.constants(layout), "sm_90")
@@ -358,5 +358,5 @@ def test_step_that_no_policy_can_act_between_says_so(tmp_path):
     """The error names the missing part."""
     source = tmp_path / "env.cu"
     source.write_text("WD_KERNEL(step)(int* sampled_actions, float* rewards, int n_envs) {}\n")
-    with pytest.raises(CompileError, match=r"the step: must take .*none of .*observations.*one by one"):
+    with pytest.raises(CompileError, match=r"the step: must take .*none of .*observations.*use single steps"):
         cuda_c.declared(source, {"HIDDEN1": 8, "KEEP_ALL": True, "N_AGENTS": 1})

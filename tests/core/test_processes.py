@@ -24,7 +24,7 @@ code = "import time; print('here', flush=True); time.sleep(60)"
 # As compilers do, and daemons.
 tree = "sleep 60 & setsid sh -c 'sleep 60 & echo here; sleep 60' & sleep 60"
 if sys.argv[2] == "tied":
-    child = subprocess.Popen(processes.tied([sys.executable, "-S", "-c", code]))
+    child = subprocess.Popen(processes.tied_to_parent([sys.executable, "-S", "-c", code]))
 elif sys.argv[2] == "watch":  # as on systems that tie no process
     watch += "processes.end_with_parent(os.getppid()); " + code
     child = subprocess.Popen([sys.executable, "-S", "-c", watch, sys.argv[1]])
@@ -68,7 +68,7 @@ def test_signal_to_a_tied_program_waits_until_that_is_ready():
     code = "import signal; signal.signal(2, signal.SIG_DFL); signal.pthread_sigmask(signal.SIG_UNBLOCK, [2]); input()"
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     child = subprocess.Popen(
-        processes.tied([sys.executable, "-S", "-c", code]), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        processes.tied_to_parent([sys.executable, "-S", "-c", code]), stdin=subprocess.PIPE, stderr=subprocess.PIPE
     )
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     child.send_signal(signal.SIGINT)
@@ -80,7 +80,7 @@ def test_tied_program_is_the_same_process_with_its_own_arguments():
     """Words and exit code pass unchanged."""
     code = "import os, sys; print(os.getpid(), *sys.argv[1:]); sys.exit(7)"
     child = subprocess.Popen(
-        processes.tied([sys.executable, "-S", "-c", code, "a b", "-c"]), stdout=subprocess.PIPE, text=True
+        processes.tied_to_parent([sys.executable, "-S", "-c", code, "a b", "-c"]), stdout=subprocess.PIPE, text=True
     )
     said, _ = child.communicate()
     assert (said, child.returncode) == (f"{child.pid} a b -c\n", 7)
@@ -116,7 +116,7 @@ def test_run_that_takes_too_long_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("none-such", FileNotFoundError), ("text", PermissionError)])
-@pytest.mark.parametrize("start", [processes.tied, processes.run])
+@pytest.mark.parametrize("start", [processes.tied_to_parent, processes.run])
 def test_program_that_cannot_start_is_refused(start, name, kind, tmp_path):
     """The error names the file, as `subprocess` does."""
     (tmp_path / "text").write_text("no program")

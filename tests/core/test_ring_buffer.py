@@ -60,7 +60,7 @@ def test_array_must_be_there():
     """The error says if the data manager or the array is missing."""
     with pytest.raises(DataError, match="ring buffer 'x': needs the data manager"):
         RingBuffer("x")
-    with pytest.raises(DataError, match="data 'x': is not there"):
+    with pytest.raises(DataError, match="data 'x': does not exist"):
         RingBuffer("x", data_manager=managers("cpu")[0])
 
 
@@ -72,5 +72,5 @@ def test_manager_keeps_buffers_by_name():
     buffers.add("x", 2, data)
     assert buffers.get("x").size == 2
     assert (buffers.has("x"), buffers.has("y")) == (True, False)
-    with pytest.raises(DataError, match="ring buffer 'y': is not there; known are x"):
+    with pytest.raises(DataError, match="ring buffer 'y': does not exist; known are x"):
         buffers.get("y")

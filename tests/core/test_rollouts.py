@@ -139,7 +139,7 @@ def test_rollout_refuses_what_it_cannot_do():
         made("covid19_economy", "cpu", 2).rollout(2)
     drawn = made("cartpole", "host", 4)
     draw = random_policy(drawn, SEED)
-    with pytest.raises(ConfigError, match=r"hand it over as sampler=, random_policy's is its \.sampler"):
+    with pytest.raises(ConfigError, match=r"pass it as sampler=; a random_policy has it as \.sampler"):
         drawn.rollout(2)
     draw()
     drawn.step()
@@ -164,7 +164,7 @@ def test_source_without_a_step_of_its_own_blocks_has_no_rollout(text, tmp_path):
     """The error names the missing part."""
     source = tmp_path / "env.cu"
     source.write_text(text)
-    with pytest.raises(CompileError, match=r"must be a WD_KERNEL named 'step'.*take the steps one by one"):
+    with pytest.raises(CompileError, match=r"must be a WD_KERNEL named 'step'.*use single steps"):
         cuda_c.declared(source, {**SHAPE, **FLAGS})
 
 

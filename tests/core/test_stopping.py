@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warpdrive_min.stopping import NOTHING, SIGNALS, is_starting
+from warpdrive_min.stopping import NOTHING_SAVED, SIGNALS, is_starting
 
 ROOT = Path(__file__).parents[2]
 # Simulate a slow import, then a slow command, without imports that take seconds.
@@ -32,7 +32,7 @@ tempfile.tempdir = "."
 stopping.end_at_once()
 if stage == "importing":
     wait()
-with stopping.stoppable(), stopping.tidy():
+with stopping.stoppable(), stopping.clean_up_on_signal():
     try:
         tempfile.mkdtemp()
         if stage == "in a child":
@@ -43,9 +43,9 @@ with stopping.stoppable(), stopping.tidy():
         if stage == "in a library":  # in C, which may make another error of what is raised within it
             raise ValueError("matrix")
         os.kill(os.getpid(), stop.number)  # impatient people
-        stopping.on_stop_say(lambda: "this much is saved")
+        stopping.set_saved_work_report(lambda: "this much is saved")
         if stage == "too late":
-            stopping.threading.Timer(0.1, stopping._give_up, (stop.number,)).start()
+            stopping.threading.Timer(0.1, stopping._end_late, (stop.number,)).start()
             wait()
         if stage == "done all the same":
             raise SystemExit(0)
@@ -73,7 +73,7 @@ def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
     is_killed = stage == "rank" and number == signal.SIGTERM
     is_done = stage == "done all the same"
     assert command.returncode == (-number if is_killed else 0 if is_done else 128 + number)
-    saved = NOTHING if stage in ("importing", "in a library") else "this much is saved"
+    saved = NOTHING_SAVED if stage in ("importing", "in a library") else "this much is saved"
     says_nothing = stage == "rank" or is_done
     assert said == ("" if says_nothing else f"stopped by {signal.Signals(number).name}: {saved}\n")
     assert is_killed or list(tmp_path.iterdir()) == []
@@ -83,7 +83,7 @@ def test_signal_ends_a_command_with_a_line(stage, number, tmp_path):
 def test_command_without_a_temporary_folder_ends_with_a_line(tmp_path):
     """No file may have a byte, as on a full disk; the exit code is the command's."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
-    begin = "with stopping.stoppable(), stopping.tidy(5):\n    print('reached')"
+    begin = "with stopping.stoppable(), stopping.clean_up_on_signal(5):\n    print('reached')"
     words = [sys.executable, "-S", "-c", f"{LIGHT}{limit}\n{begin}", str(ROOT)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (5, "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from rich.table import Table
 
-from warpdrive_min.errors import CheckpointError, in_lines, one_line, printable
+from warpdrive_min.errors import CheckpointError, escape_texts, one_line, printable
 from warpdrive_min.terminal import Console, echo
 
 HOSTILE = {
@@ -61,7 +61,7 @@ def test_all_texts_of_a_structure_are_lines():
         name: str
         size: float
 
-    assert in_lines({"a\n": [Part("\x1b", 1.0), None], "b": (True, "\t")}) == {
+    assert escape_texts({"a\n": [Part("\x1b", 1.0), None], "b": (True, "\t")}) == {
         r"a\n": [Part(r"\x1b", 1.0), None],
         "b": (True, r"\t"),
     }

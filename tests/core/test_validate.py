@@ -164,7 +164,7 @@ FAULTS = {
         "seen[1] = static_cast<float>(left)",
         "if (agent == 0) seen[1] = static_cast<float>(left)",
         "written",
-        "step 1, not written or not afresh: observations of environment 0, agent 1, component 1",
+        "step 1, not written, or computed from its old value: observations of environment 0, agent 1, component 1",
     ),
     "not reset": (
         "      position[env][agent] = wd_below(words.x, N_CELLS);\n",
@@ -264,7 +264,7 @@ def test_step_of_numba_that_only_moves_if_seen_is_caught(write):
         (
             "position[env][agent] == goal[env],",
             "position[env][agent] == goal[env + (env == n_envs - 1)],",
-            "read outside an array: what lies there shows at step",
+            "read outside an array: the memory there changes step",
         ),
     ],
 )
@@ -282,7 +282,7 @@ def test_kernels_that_crash_are_not_run_further(write):
     source = write() / "kernel.cu"
     source.write_text(source.read_text().replace(REWARD, "    rewards[env + 1000000000][agent] = 7.f;\n" + REWARD))
     results = check(case_of(source.parent), "bounds", "flags")
-    assert "the kernels broke their process (SIGSEGV)" in results["bounds"].detail
+    assert "the kernels crashed their process (SIGSEGV)" in results["bounds"].detail
     assert results["flags"].status == "skipped"
     assert "bounds failed" in results["flags"].detail
 
@@ -341,7 +341,7 @@ def test_command_has_small_sizes_in_the_simulator_unless_others_are_asked_for(wr
     for asked, sizes in (([], (3, 5)), (["--envs", 4], (4, 5)), (["--envs", 8, "--steps", 40], (8, 40))):
         result = run(package, *QUICK, *asked, "--json", report)
         assert result.exit_code == 0, result.output
-        assert "--envs and --steps ask for more" in result.output
+        assert "set --envs and --steps for more" in result.output
         assert {(each["n_envs"], each["n_steps"]) for each in json.loads(report.read_text())["results"]} == {sizes}
 
 

@@ -245,7 +245,7 @@ def test_command_writes_the_format_of_the_suffix(tmp_path):
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "backend: cpu" in result.output
-    assert "TagContinuous, 3 steps, still going on" in result.output
+    assert "TagContinuous, 3 steps, not ended" in result.output
     data = json.loads(Page(out.read_text(encoding="utf-8")).scripts["application/json"])
     assert data["n_frames"] == 4
     assert data["subtitle"] == "backend cpu, seed 4, environment 1"

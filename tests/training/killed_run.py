@@ -28,9 +28,9 @@ from pathlib import Path
 import torch
 
 from tests.training.builders import differences, make_run, rows_in
-from warpdrive_min.processes import STARTED_BY, end_with_parent
+from warpdrive_min.processes import RANK_VARIABLES, end_with_parent
 from warpdrive_min.training.loop import checkpoint
-from warpdrive_min.training.scale.distributed import joined, launch
+from warpdrive_min.training.scale.distributed import launch, process_group
 
 PROGRAM = "tests.training.killed_run"
 ENDING_S = 10.0
@@ -44,7 +44,7 @@ Start = Callable[[int, bool], int]
 
 def go_on(folder: Path, name: str, n_iterations: int, waits: bool = False) -> None:
     """Train from the latest checkpoint to an iteration; then wait for a kill, if set."""
-    with joined("cpu") as world:
+    with process_group("cpu") as world:
         trainer = make_run(name, basedir=folder, model_params_save_freq=1)
         if world.agreed(checkpoint.latest(trainer.folder / "checkpoints") is not None):
             trainer.load_checkpoint()
@@ -81,7 +81,7 @@ def fork_ranks(n: int, work: Callable[[], None]) -> None:
         ranks.append(os.fork())
         if ranks[-1] == 0:
             end_with_parent(parent)
-            os.environ.update(zip(STARTED_BY, map(str, (rank, rank, n, n, "localhost", port)), strict=True))
+            os.environ.update(zip(RANK_VARIABLES, map(str, (rank, rank, n, n, "localhost", port)), strict=True))
             work()
             os._exit(0)
     ends = [os.waitpid(rank, 0)[1] for rank in ranks]

@@ -151,7 +151,7 @@ def test_search_ends_where_memory_does(monkeypatch, caplog):
     full = DeviceMemoryError("full")
     scaling = scaled(monkeypatch, [100, 190, full])
     assert [point.num_envs for point in scaling.points] == [16, 32]
-    assert "64 environments do not fit, against the memory model: full" in caplog.text
+    assert "64 environments do not fit, contrary to the memory model: full" in caplog.text
     with pytest.raises(DeviceMemoryError, match=r"auto_scale: 16 environments must fit \(got full\)"):
         scaled(monkeypatch, [full])
 
@@ -162,7 +162,7 @@ def test_search_measures_and_changes_nothing(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     case = CASES[name]
     config, before = case.config, case.config.to_dict()
-    free = int(MemoryModel(config, case.wrapper).total(9) / autoscale.USABLE) + 1
+    free = int(MemoryModel(config, case.wrapper).total(9) / autoscale.USABLE_SHARE) + 1
     scaling = auto_scale(config, case.wrapper, start=2, n_iterations=1, free_bytes=free)
     assert scaling.largest == 9
     assert [point.num_envs for point in scaling.points] == [2, 4, 8]

@@ -268,7 +268,7 @@ def test_ddpg_and_warpdrives_rule_have_none():
 def test_critic_that_must_be_one_kernel_needs_a_gpu(tmp_path):
     """The error names the critic's own key."""
     policy = {**PPO, "centralised_critic": {"fused": True}}
-    with refused("run config policy.shared.centralised_critic.fused", available.found("cpu")):
+    with refused("run config policy.shared.centralised_critic.fused", available.triton_status("cpu")):
         make_trainer(ENVS["tag_continuous"](**TAG), {"shared": policy}, basedir=tmp_path)
 
 

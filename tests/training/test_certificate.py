@@ -75,7 +75,9 @@ def test_certificate_holds_the_run(certified):
     saved = load_file(path.parent / "checkpoints" / f"checkpoint_{N_ITERATIONS:09d}" / TENSORS)
     assert {name: certificates.tensor_hash(tensor) for name, tensor in saved.items()} == found.points[-1].tensors
     assert {WEIGHT, "env/state", "env/_done_"} < saved.keys()
-    assert f"certificate: {path}, {len(saved)} tensors after iterations 0, 1, 2, 4, 8, {N_ITERATIONS}" in output
+    assert (
+        f"certificate: {path}, hashes of {len(saved)} tensors after iterations 0, 1, 2, 4, 8, {N_ITERATIONS}" in output
+    )
     assert f"verify:   python -m warpdrive_min verify {path}" in output
 
 
@@ -209,7 +211,7 @@ def test_verify_says_where_a_forged_certificate_differs(what, forged, certified)
     path = forged(change)
     result = run("verify", path)
     assert result.exit_code == 1, result.output
-    reached = "nothing, not even the start," if agreed is None else f"iterations 0 to {agreed} "
+    reached = "no iteration, not even the start," if agreed is None else f"iterations 0 to {agreed} "
     assert result.output.startswith(f"DIFFERS: {reached}")
     assert said in result.output
     if what == "a weight":
@@ -314,13 +316,19 @@ def test_verify_takes_another_backend_where_the_recorded_one_cannot_run(forged, 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda text: text[:-200], "is cut or altered: it must be a whole JSON object"),
+        (lambda text: text[:-200], "is truncated or altered: it must be a whole JSON object"),
         (lambda text: "[]", "must be a JSON object with a schema_version"),
-        (lambda text: text.replace('"seed": 3', '"seed": 4'), "is cut or altered: its SHA-256 must be "),
+        (lambda text: text.replace('"seed": 3', '"seed": 4'), "is truncated or altered: its SHA-256 must be "),
         (lambda text: text.replace('"schema_version": 1', '"schema_version": 2'), "schema_version must be 1 (got 2)"),
-        (lambda text: "[" * 200_000, "is cut or altered: it must be a whole JSON object"),
-        (lambda text: '{"schema_version": ' + 5_000 * "9" + "}", "is cut or altered: it must be a whole JSON object"),
-        (lambda text: text.replace('"seed": 3', '"seed": NaN'), "is cut or altered: it must be a whole JSON object"),
+        (lambda text: "[" * 200_000, "is truncated or altered: it must be a whole JSON object"),
+        (
+            lambda text: '{"schema_version": ' + 5_000 * "9" + "}",
+            "is truncated or altered: it must be a whole JSON object",
+        ),
+        (
+            lambda text: text.replace('"seed": 3', '"seed": NaN'),
+            "is truncated or altered: it must be a whole JSON object",
+        ),
         (None, "must be a file that can be read, or a run's folder that has one"),
     ],
     ids=["truncated", "no object", "altered", "another version", "deep", "long number", "no number", "missing"],
@@ -349,13 +357,13 @@ def _model(fields: dict) -> dict:
         (lambda f: f.update(more=1), "more: Extra inputs are not permitted"),
         (lambda f: f.update(env="chess"), "unknown environment (got 'chess')"),
         (lambda f: f["run_config"]["trainer"].update(lr=1), "run config trainer.lr: is not a key"),
-        (lambda f: f["environment"].update(n_agents=3), "this is not the same (got 'environment.n_agents')"),
+        (lambda f: f["environment"].update(n_agents=3), "this differs (got 'environment.n_agents')"),
         (lambda f: f.update(threads=0), "threads: Input should be greater than or equal to 1 (got 0)"),
         (lambda f: f.update(threads=10**9), "threads: Input should be less than or equal to 4096"),
         (lambda f: f.update(points=[]), "points: iterations must increase, from 0 on (got '')"),
         (lambda f: f["points"].pop(0), "points: iterations must increase, from 0 on (got '1, 2, 4, 8, 10')"),
         (lambda f: f.update(points=f["points"][:1]), "to the end of its curve (got '0')"),
-        (lambda f: f["points"].pop(2), "is cut: it must have points after iterations 0, 1, 2, 4, ..."),
+        (lambda f: f["points"].pop(2), "is truncated: it must have points after iterations 0, 1, 2, 4, ..."),
         (lambda f: f["points"].reverse(), "points: iterations must increase, from 0 on"),
         (lambda f: f["curve"].reverse(), "curve: iterations must increase (got"),
         (lambda f: f["points"][0].update(tensors={}), "points.0.tensors: Dictionary should have at least 1 item"),
@@ -365,8 +373,8 @@ def _model(fields: dict) -> dict:
         (lambda f: f.update(run_config={}), "run config policy: must name at least one"),
         (lambda f: f["run_config"].update(trainer=[]), "run config trainer: must be a valid dictionary"),
         (lambda f: f["run_config"]["trainer"].update(seed=None), "run_config.trainer.seed must be a number"),
-        (lambda f: f["run_config"]["trainer"].update(num_gpus=8), "a certificate is of a run in one process (got 8)"),
-        (lambda f: f["run_config"].update(population={"size": 2}), "a certificate is of one run, no population"),
+        (lambda f: f["run_config"]["trainer"].update(num_gpus=8), "a certified run must have one process (got 8)"),
+        (lambda f: f["run_config"].update(population={"size": 2}), "a certified run must not be a population"),
         (lambda f: _model(f).update(model_ckpt_filepath=__file__), "a certified run starts from its seed alone"),
         (lambda f: _model(f).update(fc_dims=[2**40, 2**40]), "fc_dims: must be less than or equal to"),
         (lambda f: f["run_config"]["env"].update(episode_length="1; exit"), "episode_length: must be a valid integer"),
@@ -461,10 +469,10 @@ def with_gap(folder):
             [],
             "the checkpoint must be that of the certified run, in which env/state after iteration 6",
         ),
-        (with_other_source, [], "goes on as it began, and this changed (got 'source envs/__init__.py')"),
-        (with_gap, [], "a run is certified from its start on, and this iteration is not (got 4)"),
-        (None, ["--set", "policy.shared.lr=0.5"], "and this changed (got 'run_config.policy.shared.lr')"),
-        (None, ["--set", "trainer.stop_return=500"], "a run with a stop_return counts its episodes anew"),
+        (with_other_source, [], "must keep its code and settings; these changed (got 'source envs/__init__.py')"),
+        (with_gap, [], "a run must be certified from its start, and this iteration is not certified (got 4)"),
+        (None, ["--set", "policy.shared.lr=0.5"], "these changed (got 'run_config.policy.shared.lr')"),
+        (None, ["--set", "trainer.stop_return=500"], "a run with a stop_return restarts its count of episodes"),
     ],
     ids=["none", "checkpoint", "source", "gap", "config", "stop_return"],
 )
@@ -484,14 +492,14 @@ def test_what_is_no_single_run_is_not_certified(more, tmp_path):
     """Several processes, and a search for a number of environments."""
     result = train(tmp_path, "--certify", *more)
     assert result.exit_code == 1
-    assert "train.certify: a run of one process is certified, which trains; leave --certify out" in result.output
+    assert "train.certify: needs a training run of one process; leave --certify out" in result.output
 
 
 def test_populations_are_not_certified(tmp_path):
     """Agents of a population learn in one run; none can be replayed alone."""
     result = train(tmp_path, "--certify", "--population", "2")
     assert result.exit_code == 1
-    assert "train.certify: a certificate is of one run, no population (got 2); train one" in result.output
+    assert "train.certify: a certified run must not be a population (got 2); train one" in result.output
 
 
 def test_weights_from_a_file_are_not_certified(certified, tmp_path):

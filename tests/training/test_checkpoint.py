@@ -218,8 +218,11 @@ def edit(file: Path, **changes) -> None:
 
 
 DAMAGES = {
-    "cut tensors": (lambda path: cut(path / "state.safetensors"), r"state\.safetensors: is cut or altered.*SHA-256"),
-    "altered tensors": (lambda path: alter(path / "state.safetensors"), r"state\.safetensors: is cut or altered"),
+    "cut tensors": (
+        lambda path: cut(path / "state.safetensors"),
+        r"state\.safetensors: is truncated or altered.*SHA-256",
+    ),
+    "altered tensors": (lambda path: alter(path / "state.safetensors"), r"state\.safetensors: is truncated or altered"),
     "no tensors": (lambda path: (path / "state.safetensors").unlink(), r"needs state\.safetensors"),
     "cut header": (lambda path: cut(path / "state.json"), r"state\.json: must be a whole JSON object"),
     "a list": (lambda path: (path / "state.json").write_text("[]"), r"state\.json: must be a whole JSON object"),
@@ -418,7 +421,7 @@ def test_checkpoint_that_finds_no_room_leaves_the_last_one(full, tmp_path, monke
             patch.setattr(shutil, "copy", Mock(side_effect=no_room))
         with pytest.raises(DiskFullError) as caught:
             save(tmp_path, large, header(2), is_best=full == "best")
-    rule = rf"{tmp_path}/checkpoint_000000002: needs {n_bytes:,} bytes{reason} and go on from"
+    rule = rf"{tmp_path}/checkpoint_000000002: needs {n_bytes:,} bytes{reason} and resume from"
     assert re.match(rule, str(caught.value))
     assert {file: file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()} == before
     assert latest(tmp_path) == path

@@ -76,9 +76,9 @@ def test_train_saves_the_run_and_says_what_to_do_with_it(trained, tmp_path):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [1, 5, N_ITERATIONS]
     assert (folder / "checkpoints" / f"checkpoint_{N_ITERATIONS:09d}").is_dir()
-    assert "cartpole: backend cpu, 8 environments, 10 iterations of 64 steps, seed 3" in output
-    assert f"run: {folder}" in output
-    assert f"done after 10 of 10 iterations, {N_ITERATIONS * 64} steps; saved" in output
+    assert "cartpole: backend cpu, 8 environments, 10 iterations of 64 env steps, seed 3" in output
+    assert f"run folder: {folder}" in output
+    assert f"finished after 10 of 10 iterations, {N_ITERATIONS * 64} env steps; checkpoint saved" in output
     told = [line.split(":", 1)[1] for line in output.splitlines() if line.startswith(("  evaluate:", "  resume:"))]
     assert len(told) == 2
     for command in told:
@@ -145,11 +145,11 @@ def test_train_stops_between_iterations_on_a_signal(number, tmp_path, monkeypatc
     last = find_checkpoint(folder)
     assert last.name == "checkpoint_000000003"
     assert isinstance(result.exception, Stopped)
-    assert saved() == f"{last} is kept; `python -m warpdrive_min train --resume {folder}` goes on"
+    assert saved() == f"last checkpoint: {last}; resume with `python -m warpdrive_min train --resume {folder}`"
     monkeypatch.undo()
     resumed = run("train", "--resume", folder)
     assert resumed.exit_code == 0, resumed.output
-    assert "goes on from" in resumed.output
+    assert "resuming from" in resumed.output
     assert find_checkpoint(folder).name == "checkpoint_000000010"
 
 
@@ -179,7 +179,7 @@ def test_train_takes_a_file_and_finds_its_environment(tmp_path):
     )
     result = run("train", "--config", file, "--results-dir", "r", "--set", "trainer.env_backend=cpu")
     assert result.exit_code == 0, result.output
-    assert "cartpole: backend cpu, 4 environments, 2 iterations of 16 steps" in result.output
+    assert "cartpole: backend cpu, 4 environments, 2 iterations of 16 env steps" in result.output
     assert list(load_policies(tmp_path / "default" / "experiment" / "r").models) == ["mine"]
 
 
@@ -230,15 +230,15 @@ def test_train_recommends_a_number_of_environments(tmp_path, monkeypatch):
         (
             ["-e", "cartpole", "--auto-scale", "--iterations", "3"],
             1,
-            "train.iterations: means nothing with --auto-scale",
+            "train.iterations: cannot be used with --auto-scale",
         ),
-        (["-e", "cartpole", "--auto-scale", "--explain"], 1, "train.explain: means nothing with --auto-scale"),
+        (["-e", "cartpole", "--auto-scale", "--explain"], 1, "train.explain: cannot be used with --auto-scale"),
         (["-e", "cartpole", "--set", f"trainer.seed={'1' * 5_000}"], 1, "trainer.seed: must be a valid integer"),
         (["-e", "cartpole", "--set", f"trainer.seed={'[' * 20_000}"], 1, "trainer.seed: must be a valid integer"),
         (
             ["-e", "cartpole", "--set", "saving.basedir=/proc/none", "--iterations", "1"],
             1,
-            "saving.basedir: must be where",
+            "saving.basedir: must be a folder in which",
         ),
         (["-e", "cartpole", "--gpus", "1000", "--backend", "cpu"], 1, "must have at most"),
         (["-e", "cartpole", "--set", "saving.basedir=missing", "--resume", "latest"], 1, "a run with a checkpoint in"),
@@ -266,7 +266,7 @@ def test_train_explains_its_paths(backend, member, tmp_path, monkeypatch):
     assert lines[0] == "policy shared:"
     assert {"  rollout: step by step", "  iteration: launch by launch"} <= set(lines)
     reason = f"trainer.fused_rollout is null, and backend {backend!r} does not run on a GPU"
-    assert lines[lines.index("  rollout: step by step") + 1] == f"    not one launch: {reason}"
+    assert lines[lines.index("  rollout: step by step") + 1] == f"    one launch not used: {reason}"
     assert all(line.startswith(("  ", "policy ")) for line in lines)
     assert not list(tmp_path.iterdir())
 
@@ -275,7 +275,7 @@ def test_train_keeps_what_a_resumed_run_is_of(trained):
     """A resumed run keeps its seed and environment despite other options."""
     folder, _ = trained
     for more, message in (
-        (["--seed", "4"], "a run that goes on keeps its own (got 4)"),
+        (["--seed", "4"], "a resumed run keeps its seed (got 4)"),
         (["-e", "acrobot"], "was trained in cartpole (got 'acrobot')"),
         (["--set", "trainer.num_envs=4"], "must be of this run's environment and sizes"),
     ):
@@ -473,7 +473,7 @@ def test_render_draws_and_writes_a_page(trained, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "render.env: must be named where no checkpoint says it"),
+        ([], "render.env: is required without a checkpoint"),
         (["cartpole", "--sampled"], "render.sampled: is for a trained policy"),
         (["--policy", "missing"], "unknown policy (got 'missing'); known are random, and paths"),
         (["acrobot", "--policy", "RUN"], "must be of the environment 'Acrobot'"),

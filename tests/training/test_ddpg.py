@@ -103,7 +103,7 @@ def play(batch, seed):
 
 def everything(algorithm):
     """Return a copy of an algorithm's full state."""
-    return {name: tensor.clone() for name, tensor in {**algorithm.state(), **algorithm.own_state()}.items()}
+    return {name: tensor.clone() for name, tensor in {**algorithm.state(), **algorithm.rank_state()}.items()}
 
 
 # ------------------------------------------------------------------ one update
@@ -254,7 +254,7 @@ def test_warpdrive_waits_for_its_rows_and_keeps_the_latest():
         assert algorithm.metrics["buffer_size"].item() == min(2 * rollout + 2, 5)
         assert (algorithm.critic.weights.tolist() == [1, 3]) == (rollout < 2)
         assert torch.equal(algorithm.target_critic.vector, torch.tensor([1.0, 3.0])) == (rollout < 2)
-    assert algorithm.own_state()["rows/rewards"].flatten().tolist() == [5, 6, 7, 8, 9]
+    assert algorithm.rank_state()["rows/rewards"].flatten().tolist() == [5, 6, 7, 8, 9]
 
 
 def test_warpdrive_normalises_by_row():

@@ -27,11 +27,12 @@ from warpdrive_min.backends import pycuda_driver
 from warpdrive_min.backends.base import Availability
 from warpdrive_min.errors import CheckpointError, ConfigError, TrainingError
 from warpdrive_min.processes import is_rank
-from warpdrive_min.stopping import NOTHING, SIGNALS, Stopped, stoppable, tidy
+from warpdrive_min.stopping import NOTHING_SAVED, SIGNALS, Stopped, clean_up_on_signal, stoppable
 from warpdrive_min.training.models.normalisation import Moments, RunningMoments
 from warpdrive_min.training.paths import captured
 from warpdrive_min.training.ranks import World, checksum
-from warpdrive_min.training.scale.distributed import joined, launch
+from warpdrive_min.training.scale import distributed as distributed_runs
+from warpdrive_min.training.scale.distributed import launch, process_group
 from warpdrive_min.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +74,7 @@ def training(folder: Path, name: str, policy: dict, backend: str = "host", **tra
 def main(task: str, folder: Path, backend: str = "host") -> None:
     """Do one of the tasks as a rank, and write its result to ``folder``."""
     n_threads = torch.get_num_threads()
-    with joined(backend) as world:
+    with process_group(backend) as world:
         found = TASKS[task](world, folder, backend) | {"threads": (n_threads, torch.get_num_threads())}
     torch.save(found | {"left": threads_of_gloo()}, folder / f"{task}_{world.rank}.pt")
 
@@ -181,7 +182,7 @@ def wait(world: World, folder: Path, backend: str) -> dict:
 
 def stop(world: World, folder: Path, backend: str) -> dict:
     """Wait for a signal, and clean up."""
-    with stoppable(), tidy():
+    with stoppable(), clean_up_on_signal():
         try:
             tell_process()
             for _ in range(600):  # like a training loop: a sleep may miss a signal just before it
@@ -431,7 +432,7 @@ def test_ranks_are_stopped_together(number, tmp_path):
         launcher.send_signal(number)
         _, said = launcher.communicate(timeout=60)
     assert launcher.returncode == 128 + number
-    assert said == f"stopped by {signal.Signals(number).name}: {NOTHING}\n"
+    assert said == f"stopped by {signal.Signals(number).name}: {NOTHING_SAVED}\n"
     for rank in ranks:
         with pytest.raises(ProcessLookupError):
             os.kill(rank, 0)
@@ -440,7 +441,7 @@ def test_ranks_are_stopped_together(number, tmp_path):
 
 def test_joined_is_alone_without_torchrun():
     """Without torchrun there is one rank, and no group is opened."""
-    with joined("host") as world:
+    with process_group("host") as world:
         assert world == World(0, 1)
         assert not distributed.is_initialized()
 
@@ -472,17 +473,17 @@ def test_joined_takes_the_gpu_of_its_local_rank_first(two_gpus, monkeypatch):
     """Rank 5, second on its machine, selects GPU 1, then opens the group."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     own = torch.device("cuda", 1)
-    with joined("pycuda"):
+    with process_group("pycuda"):
         assert two_gpus == [own, ("nccl", own)]
     assert two_gpus[2:] == ["closed"]
 
 
 def test_more_ranks_than_gpus_are_refused(two_gpus, monkeypatch):
     """No process is started, and the rank without a GPU refuses, too."""
-    with pytest.raises(ConfigError, match=r"each of the 3 processes needs a GPU of its own \(got 2\)"):
+    with pytest.raises(ConfigError, match=r"each of the 3 processes needs its own GPU \(got 2\)"):
         launch(3, [], env_backend="pycuda")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ConfigError, match=r"needs a GPU of its own \(got 2\)"), joined("pycuda"):
+    with pytest.raises(ConfigError, match=r"needs its own GPU \(got 2\)"), process_group("pycuda"):
         pass
     assert two_gpus == [], "no GPU was touched"
 
@@ -494,7 +495,7 @@ def test_graphs_are_let_go_of_before_the_group_is_closed(fails, two_gpus, monkey
     monkeypatch.setattr(captured, "capture", lambda backend, work: lambda: two_gpus.append("replayed"))
     part = captured.Captured(backends.get("host"), lambda: two_gpus.append("eager"), as_graph=True)
     monkeypatch.setattr(distributed, "destroy_process_group", part)
-    with pytest.raises(ConfigError) if fails else contextlib.nullcontext(), joined("pycuda"):
+    with pytest.raises(ConfigError) if fails else contextlib.nullcontext(), process_group("pycuda"):
         part()
         part()
         if fails:
@@ -518,7 +519,13 @@ def test_graph_holds_the_all_reduce(backend, tmp_path):
 
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
-        with stoppable(), tidy():
+        with stoppable(), clean_up_on_signal():
             launch(2, sys.argv[2:], env_backend="host", module=PROGRAM)
     else:
         main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+
+
+def test_joined_is_the_old_name_of_process_group() -> None:
+    """It warns and works."""
+    with pytest.warns(DeprecationWarning, match="joined is now process_group"), distributed_runs.joined("cpu") as world:
+        assert world.size == 1

@@ -41,7 +41,7 @@ def scores(env=None, policies=ALL, layout=None, model=None, **given):
 
 def fetch(trainer, **given):
     """Return the observations of an episode by the deprecated method."""
-    with pytest.warns(DeprecationWarning, match="fetch_episode_states: goes with 0.2"):
+    with pytest.warns(DeprecationWarning, match="fetch_episode_states: 0.2 removes it"):
         return trainer.fetch_episode_states(["observations"], **given)
 
 

@@ -119,4 +119,4 @@ def test_bfloat16_and_other_models_are_left_to_torch(factory):
     factory.add("own", type("Own", (type(model),), {}))
     config = make_algorithm("A2C", make_batch(DISCRETE, model), model).config.model
     own = create_actor_critic(F, DISCRETE, config.model_copy(update={"type": "own", "fc_dims": (8, 8)}))
-    assert "Own may compute something else" in choose("acting", Facts(network=own.as_layers())).why
+    assert "Own overrides methods of FullyConnected" in choose("acting", Facts(network=own.as_layers())).why

@@ -224,10 +224,10 @@ def test_columns_of_one_array_have_gradients_that_are(name):
     want = differentiate(in_one, space, given, is_clipped=True, value_clip=0.2)
     outputs = torch.cat([given["head"], given["values"][..., None]], -1).requires_grad_()
     head, values = columns.split(outputs)
-    assert columns.joined(head, values).data_ptr() == outputs.data_ptr()
+    assert columns.parent_array(head, values).data_ptr() == outputs.data_ptr()
     total, sums = in_one(space, given | {"head": head, "values": values}, **how)
     gradients = torch.autograd.grad(total, [head, values, outputs])
-    assert columns.joined(*gradients[:2]).data_ptr() == gradients[2].data_ptr()
+    assert columns.parent_array(*gradients[:2]).data_ptr() == gradients[2].data_ptr()
     assert_close(gradients[2], torch.cat([want[2], want[3][..., None]], -1))
     assert_close(sums, want[1])
 

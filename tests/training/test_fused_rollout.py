@@ -56,7 +56,7 @@ def assert_acted(group, within):
 def test_rollout_at_once_is_that_of_single_steps(backend, run):
     """All arrays are equal; log-probabilities are within rounding."""
     one, other = trainers(run, backend)
-    assert callable(one.rollout_at_once)
+    assert callable(one.fused_rollout)
     before = weights(one)
     for _ in range(2):
         for trainer in (one, other):
@@ -121,7 +121,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
     [
         ("PPO, continuous", "host", {}, "actions are continuous"),
         ("two policies", "host", {}, "several policies"),
-        ("shared", "host", {}, "one choice each"),
+        ("shared", "host", {}, "one discrete action each"),
         ("PPO", "cpu", {}, "has no launches"),
         ("PPO", "host", {"wrapper": {"auto_reset": False}}, "do not write observations"),
         (("cartpole", CLASSIC, {"shared": {**PPO, "model": {"fc_dims": [129]}}}), "host", {}, "129 units"),
@@ -137,5 +137,5 @@ def test_what_cannot_be_one_launch_says_why(run, backend, given, why):
 
 def test_runs_on_a_cpu_are_played_step_by_step_unless_told():
     """So they give the same on each CPU backend."""
-    assert "does not run on a GPU" in make_run("PPO", "host").rollout_at_once
-    assert make_run("PPO", "host", trainer={"fused_rollout": False}).rollout_at_once == "trainer.fused_rollout is false"
+    assert "does not run on a GPU" in make_run("PPO", "host").fused_rollout
+    assert make_run("PPO", "host", trainer={"fused_rollout": False}).fused_rollout == "trainer.fused_rollout is false"

@@ -112,21 +112,21 @@ def test_wide_networks_do_not_learn_in_one_pass(tmp_path, monkeypatch):
 
 def test_kernels_that_must_be_need_a_gpu(tmp_path):
     """``fused: true`` on a CPU raises with a remedy."""
-    with refused("run config policy.shared.model.fused", available.found("cpu")):
+    with refused("run config policy.shared.model.fused", available.triton_status("cpu")):
         trained("A2C", "host", tmp_path, fused=True)
 
 
 def test_what_is_missing_is_named(monkeypatch):
     """Without a C compiler Triton cannot launch: nothing is fused, queries say it."""
     monkeypatch.setenv("CC", "no-such-compiler")
-    available.missing.cache_clear()
+    available.missing_for_triton.cache_clear()
     available.why_no_triton.cache_clear()
     try:
-        assert available.missing() == "a C compiler"
+        assert available.missing_for_triton() == "a C compiler"
         assert "missing: a C compiler" in available.why_no_triton("cuda")
     finally:
         monkeypatch.undo()
-        available.missing.cache_clear()
+        available.missing_for_triton.cache_clear()
         available.why_no_triton.cache_clear()
 
 
@@ -172,10 +172,10 @@ def test_columns_are_joined_where_they_lie_and_copied_elsewhere():
     """Gradients of adjacent head and values return in place; others are joined."""
     outputs = torch.randn(4, 3, 6, requires_grad=True)
     head, values = columns.split(outputs)
-    assert torch.equal(columns.joined(head, values), outputs)
-    assert columns.joined(head, values.clone()) is None
-    assert columns.joined(head[1:], values[:-1]) is None
-    assert columns.joined(outputs[..., :-2], outputs[..., -2]) is None
+    assert torch.equal(columns.parent_array(head, values), outputs)
+    assert columns.parent_array(head, values.clone()) is None
+    assert columns.parent_array(head[1:], values[:-1]) is None
+    assert columns.parent_array(outputs[..., :-2], outputs[..., -2]) is None
     d_head, d_values = torch.randn(4, 3, 5), torch.randn(4, 3)
     (gradient,) = torch.autograd.grad([head, values], outputs, [d_head, d_values])
     assert torch.equal(gradient, torch.cat([d_head, d_values[..., None]], -1))

@@ -25,7 +25,7 @@ from warpdrive_min.errors import ConfigError
 from warpdrive_min.training.models.parts import Trunk
 from warpdrive_min.training.paths import available
 from warpdrive_min.training.paths.fused import kept, wide
-from warpdrive_min.training.paths.fused.kept import KeptRows
+from warpdrive_min.training.paths.fused.kept import LearningInput
 
 ON_DEVICE = DEVICE.type == "cuda"
 HERE = "pycuda" if ON_DEVICE else "host"
@@ -85,12 +85,12 @@ def test_weights_are_those_of_a_pass_of_its_own(backend, rule, max_rows, precisi
     settings |= {"neg_pos_env_ratio": 1.0} if rule == "some environments" else {}
     given = {"trainer": settings, "n_envs": 5}
     one, other = (trainer_of(RULES[rule], backend, keeps=each, **given) for each in (keeps, False))
-    assert list(one.keeping.values()) == (["", MORE_THAN_ONCE] if rule == "two policies" else [""])
-    assert set(other.keeping.values()) == {"trainer.kept_passes is false"}
+    assert list(one.why_no_saved_passes.values()) == (["", MORE_THAN_ONCE] if rule == "two policies" else [""])
+    assert set(other.why_no_saved_passes.values()) == {"trainer.kept_passes is false"}
     seen: list[type] = []
     before = weights(one)
-    monkeypatch.setattr(Trunk, "under", partialmethod(noting, Trunk.under, seen))
-    for trainer, shown in ((one, {KeptRows}), (other, {torch.Tensor})):
+    monkeypatch.setattr(Trunk, "head_outputs", partialmethod(noting, Trunk.head_outputs, seen))
+    for trainer, shown in ((one, {LearningInput}), (other, {torch.Tensor})):
         seen.clear()
         for _ in range(2):
             trainer.collect()
@@ -136,7 +136,7 @@ def test_a_run_that_goes_on_has_the_same_bits(backend, tmp_path):
 def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
     """A run that requires them is refused with the reason; others recompute."""
     run = ("tag_continuous", TAG, policies)
-    assert why in trainer_of(run, HERE, trainer=trainer).keeping["shared"]
+    assert why in trainer_of(run, HERE, trainer=trainer).why_no_saved_passes["shared"]
     with pytest.raises(ConfigError, match=f"trainer.kept_passes: .*'shared' cannot be kept: .*{why}"):
         trainer_of(run, HERE, keeps=True, trainer=trainer)
 
@@ -145,11 +145,11 @@ def test_passes_that_cannot_be_kept_say_why(policies, trainer, why):
 def test_passes_that_would_fill_the_memory_are_not_kept(monkeypatch):
     """The limit is half of the memory, unless the config requires them."""
     monkeypatch.setattr(kept, "MOST_MEMORY", 1e-9)
-    assert "trainer.kept_passes is null" in trainer_of(RULES["A2C"], "pycuda").keeping["shared"]
-    assert trainer_of(RULES["A2C"], "pycuda", keeps=True).keeping["shared"] == ""
+    assert "trainer.kept_passes is null" in trainer_of(RULES["A2C"], "pycuda").why_no_saved_passes["shared"]
+    assert trainer_of(RULES["A2C"], "pycuda", keeps=True).why_no_saved_passes["shared"] == ""
 
 
 def test_without_a_gpu_nothing_is_kept(monkeypatch):
     """The kernels need one."""
     monkeypatch.setattr(available, "why_no_triton", lambda device: "needs a GPU")
-    assert "needs a GPU" in trainer_of(RULES["A2C"], HERE).keeping["shared"]
+    assert "needs a GPU" in trainer_of(RULES["A2C"], HERE).why_no_saved_passes["shared"]

@@ -176,7 +176,7 @@ def test_file_is_of_one_run(tmp_path, sink):
     first = sink(path)
     first.write(row(0))
     first.close()
-    with refused("metrics", f"{path}, which has rows already"):
+    with refused("metrics", f"{path}, which already has rows"):
         sink(path)
     again = sink(path, resume_iteration=-1)
     again.write(row(0))
@@ -354,7 +354,7 @@ def test_row_that_finds_no_room_is_left_out_whole(kind, tmp_path):
     with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} start again after removing"):
         sink.write(row)
     (tmp_path / "checkpoints" / "checkpoint_000000001").mkdir(parents=True)
-    with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} go on from the last checkpoint"):
+    with limited(len(before) + 2), pytest.raises(DiskFullError, match=f"{message} resume from the last checkpoint"):
         sink.write(row)
     sink.close()
     assert path.read_bytes() == before

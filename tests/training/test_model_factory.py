@@ -44,7 +44,7 @@ def test_class_is_added_under_a_new_name(factory):
     """A name is taken only once."""
     factory.add("bare", Bare)
     assert factory.create("bare") is Bare
-    with pytest.raises(ConfigError, match="'bare': is there already; give it another name"):
+    with pytest.raises(ConfigError, match="'bare': exists already; give it another name"):
         factory.add("bare", Bare)
 
 

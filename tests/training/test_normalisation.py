@@ -63,7 +63,7 @@ def test_rewards_are_scaled_as_gymnasium_scales_them(backend):
         theirs.update(np.reshape(returns, -1))
         want = np.clip(rewards.numpy() / np.sqrt(theirs.var + 1e-8), -10, 10)
         np.testing.assert_allclose(got, want, **CLOSE)
-        np.testing.assert_allclose(scale.own_state()["returns"].cpu(), running, rtol=1e-4)
+        np.testing.assert_allclose(scale.rank_state()["returns"].cpu(), running, rtol=1e-4)
         torch.testing.assert_close(buffer.rewards.cpu(), rewards, rtol=0, atol=0)
 
 

@@ -289,7 +289,7 @@ def test_what_cannot_be_fused_is_said(monkeypatch, changed, message):
     assert choice.path is table.PATHS["network"][-1]
     x = torch.zeros(5, trunk.layers(2).n_features)
     head = torch.nn.Linear(trunk.width, 2)
-    assert torch.equal(trunk.under(x, head), head(trunk(x)))
+    assert torch.equal(trunk.head_outputs(x, head), head(trunk(x)))
 
 
 @pytest.mark.parametrize("product", ["tf32x3", "bf16x6"])

@@ -31,8 +31,8 @@ def test_progress_elsewhere_is_a_line_for_each_row():
     """Each row is one line: speed, mean returns and remaining time."""
     got = shown([row(10, tagger=12.3456, runner=-4), row(20, tagger=math.nan)], is_terminal=False)
     assert got.splitlines() == [
-        "10/30  1,234,567 env-steps/s  mean return: tagger 12.35, runner -4  0:02:00 left",
-        "20/30  1,234,567 env-steps/s  0:01:00 left",
+        "iteration 10/30  1,234,567 env steps/s  mean return (higher is better): tagger 12.35, runner -4  0:02:00 left",
+        "iteration 20/30  1,234,567 env steps/s  0:01:00 left",
     ]
 
 
@@ -49,7 +49,7 @@ def test_progress_before_the_first_iteration_knows_no_time():
 def test_progress_in_a_terminal_is_a_bar():
     """In a terminal the bar shows the last row at the end; names are text, not markup."""
     got = shown([row(10, tagger=1.5), row(30, **{"[bold]x": 2.5})], is_terminal=True)
-    assert "30/30 1,234,567 env-steps/s  mean return: [bold]x 2.5  0:00:00 left" in got
+    assert "30/30 1,234,567 env steps/s  mean return (higher is better): [bold]x 2.5  0:00:00 left" in got
     assert "\r" in got, "the bar must be drawn in place"
 
 

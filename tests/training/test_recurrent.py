@@ -182,7 +182,7 @@ def test_update_equals_steps_one_by_one(kind, space, length, max_rows, shared):
     start = torch.randn(ENVS, AGENTS, model.state_size)
     head, values, last, states = played(model, buffer, start, cut_gradients=length or STEPS)
     for t in range(STEPS + 1):
-        buffer.keep_state(t, states[t].detach())
+        buffer.store_state(t, states[t].detach())
     assert len(buffer.states) == 1 + STEPS // (length or STEPS)
     algorithm.compute_returns(buffer)
     torch.testing.assert_close(algorithm.values, values.detach(), rtol=1e-4, atol=1e-5)

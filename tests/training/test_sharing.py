@@ -45,8 +45,8 @@ def trainers(rule, backend, **given):
 def test_rollouts_and_updates_are_those_on_the_row_of_each_agent(backend, rule):
     """Expanded rows, actions, rewards, ends are equal; values, weights but rounding."""
     one, other = trainers(rule, backend)
-    assert one.sharing == ""
-    assert other.sharing == "trainer.shared_observations is false"
+    assert one.why_no_shared_observations == ""
+    assert other.why_no_shared_observations == "trainer.shared_observations is false"
     before = weights(one)
     for _ in range(2):
         buffers = []
@@ -114,8 +114,10 @@ def test_first_layers_that_are_small_see_the_row_of_each_agent():
     """By default a run shares the observations of 70 agents, not of four."""
     few = make_run(("tag_gridworld", {**TAG, "num_taggers": 3}, {"shared": RULES["A2C"]}), "host")
     many = make_run(("tag_gridworld", TAG, {"shared": RULES["A2C"]}), "host")
-    assert many.sharing == ""
-    assert few.sharing.startswith("trainer.shared_observations is null, and the first layer is small (got")
+    assert many.why_no_shared_observations == ""
+    assert few.why_no_shared_observations.startswith(
+        "trainer.shared_observations is null, and the first layer is small (got"
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -344,7 +344,7 @@ def test_new_run_does_not_write_into_another_ones_folder(tmp_path):
     make_run("A2C", basedir=tmp_path).train(1)
     other = make_run("A2C", basedir=tmp_path, trainer={"seed": 8})
     before = {path: path.read_bytes() for path in other.folder.iterdir()}
-    with refused("metrics", f"{other.folder / 'metrics.jsonl'}, which has rows already"):
+    with refused("metrics", f"{other.folder / 'metrics.jsonl'}, which already has rows"):
         other.train(1)
     assert {path: path.read_bytes() for path in other.folder.iterdir()} == before
 

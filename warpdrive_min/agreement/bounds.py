@@ -30,7 +30,7 @@ from warpdrive_min.registrar import load_class
 SANITIZER: Final = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9")
 MAIN: Final = f"from {__name__} import main; main()"
 """Program of the separate process."""
-PATIENCE_S: Final = 600
+TIMEOUT_S: Final = 600
 """Timeout of the separate process."""
 PATTERNS: Final = (0x7FC0A5A5, 0x7FC0A5A5, 1)
 """Fill values of the guard zones, one per run.
@@ -50,9 +50,9 @@ def check_bounds(subject: Subject) -> str:
     command = [*sanitizer, sys.executable, "-c", MAIN, json.dumps(spec)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        process = processes.run(command, env=environment, timeout=PATIENCE_S)
+        process = processes.run(command, env=environment, timeout=TIMEOUT_S)
     except TimeoutExpired as error:
-        raise CheckFailedError(f"the kernels did not end within {PATIENCE_S} s") from error
+        raise CheckFailedError(f"the kernels did not end within {TIMEOUT_S} s") from error
     lines = process.stdout.splitlines()
     reports = [line for line in lines if line.startswith("{")]
     if found := json.loads(reports[-1])["found"] if reports else "":
@@ -62,8 +62,8 @@ def check_bounds(subject: Subject) -> str:
         what = next((line for line in lines if "Invalid" in line), last) if sanitizer else last
         status = process.returncode
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        raise CheckFailedError(f"the kernels broke their process ({how}): {what}")
-    return "guard zones intact and without influence" + (", memcheck silent" if sanitizer else "")
+        raise CheckFailedError(f"the kernels crashed their process ({how}): {what}")
+    return "guard zones unchanged and without effect" + (", no error from memcheck" if sanitizer else "")
 
 
 def find_fault(subject: Subject) -> str:
@@ -78,7 +78,7 @@ def find_fault(subject: Subject) -> str:
     if first_step_difference(first, again):
         return ""  # the determinism check reports this
     found = first_step_difference(first, other)
-    return f"read outside an array: what lies there shows at {found}" if found else ""
+    return f"read outside an array: the memory there changes {found}" if found else ""
 
 
 def run_guarded(subject: Subject, pattern: int) -> tuple[Trace, list[str]]:

@@ -18,7 +18,7 @@ from warpdrive_min.agreement.stepping import Agreement, step_from_same_state
 from warpdrive_min.constants import DONE
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import ids_in
-from warpdrive_min.errors import ConfigError, require, whole
+from warpdrive_min.errors import ConfigError, require, require_int
 from warpdrive_min.registrar import EnvironmentRegistrar
 from warpdrive_min.sampler import finite_bounds
 from warpdrive_min.spaces import category_counts
@@ -91,7 +91,7 @@ class EnvironmentCPUvsGPU:
         self._gpu_class = dual_mode_env_class or cuda_env_class
         _require(self._cpu_class and self._gpu_class, "needs dual_mode_env_class, or cpu_env_class and cuda_env_class")
         for name, size in (("num_configs", num_configs), ("num_envs", num_envs), ("num_episodes", num_episodes)):
-            whole(f"consistency: {name}", size)
+            require_int(f"consistency: {name}", size)
         is_fine = not create_separate_placeholders_for_each_policy or len(policy_tag_to_agent_id_map or ()) > 1
         rule = "separate placeholders need a policy_tag_to_agent_id_map of more than one policy"
         _require(is_fine, rule, policy_tag_to_agent_id_map, "leave them off")
@@ -180,7 +180,7 @@ class EnvironmentCPUvsGPU:
             again = f"run it again with {scenario.again}"
             raise AssertionError(f"scenario {scenario.name}, {found}\n  {where}\n  {again}")
         if resynchronise:
-            log.info("scenario %s: %s", scenario.name, run.counts.doubt)
+            log.info("scenario %s: %s", scenario.name, run.counts.excluded_rows)
         return run.largest
 
     def _start(self, scenario: _Scenario, tolerance: Tolerance) -> _Run:

@@ -32,7 +32,7 @@ NOT_RESET: Final = (Constants.REWARDS, Constants.ACTIONS, TERMINATED, TRUNCATED,
 PREFIXES: Final = (Constants.OBSERVATIONS, Constants.REWARDS, Constants.ACTIONS, FINAL_OBSERVATIONS)
 """Name prefixes of arrays that exist once per role and per key of a Dict."""
 PACKAGE: Final = Path(__file__).parents[1]
-FIRST: Final = ("build", "bounds")
+REQUIRED_FIRST: Final = ("build", "bounds")
 """Checks that must pass, if requested, before the others run."""
 
 Status = Literal["passed", "failed", "skipped"]
@@ -50,11 +50,11 @@ class Result:
 def run_checks(subject: Subject, names: Iterable[str]) -> list[Result]:
     """Run the named checks; an exception in the environment is a failure.
 
-    If one of `FIRST` fails, the others are skipped: nothing runs, or a kernel might crash this process.
+    If one of `REQUIRED_FIRST` fails, the others are skipped: nothing runs, or a kernel might crash this process.
     """
     results: list[Result] = []
     for name in names:
-        stopped = next((each.name for each in results if each.name in FIRST and each.status == "failed"), None)
+        stopped = next((each.name for each in results if each.name in REQUIRED_FIRST and each.status == "failed"), None)
         reason = f"{stopped} failed; fix that first"
         results.append(Result(name, "skipped", reason) if stopped else _run(name, subject))
     return results
@@ -68,10 +68,10 @@ def _run(name: str, subject: Subject) -> Result:
     except CheckSkippedError as reason:
         return Result(name, "skipped", str(reason))
     except Exception as error:  # noqa: BLE001  (an exception of the environment's code is the finding)
-        return Result(name, "failed", excerpt(f"{type(error).__name__}: {error}{_place(error)}", 4000))
+        return Result(name, "failed", excerpt(f"{type(error).__name__}: {error}{_error_location(error)}", 4000))
 
 
-def _place(error: Exception) -> str:
+def _error_location(error: Exception) -> str:
     """Return the last traceback line outside this package and site-packages."""
     frames = [
         frame
@@ -81,7 +81,7 @@ def _place(error: Exception) -> str:
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
-def in_row(row: Arrays, *names: str) -> list[str]:
+def names_in_row(row: Arrays, *names: str) -> list[str]:
     """Return the arrays with these names, including those per role or Dict key."""
     prefixes = tuple(f"{name}_" for name in names if name in PREFIXES)
     return [each for each in row if each in names or each.startswith(prefixes)]
@@ -131,8 +131,8 @@ def check_build(subject: Subject) -> str:
         for name in ("step", "reset"):
             if reference.has_function(name) and not built[0].cuda_function_manager.has_function(name):
                 where = f"{sources[subject.language]} has no kernel {name!r}, which {sources['numpy']} has"
-                raise CheckFailedError(f"{where}: write it, or mend its name")
-    return f"{len(built)} builds"
+                raise CheckFailedError(f"{where}: write it, or fix its name")
+    return f"{len(built)} builds compile"
 
 
 # ------------------------------------------------------------------ against the reference
@@ -143,17 +143,17 @@ def check_consistency(subject: Subject) -> str:
     subject.skip_reference()
     if not subject.has_reference:
         return _check_against_python(subject)
-    tested, oracle = subject.start(), subject.start(env_backend="cpu")
+    tested, reference = subject.start(), subject.start(env_backend="cpu")
     draw, seen = random_policy(tested, subject.seed), Agreement()
     for step in range(1, subject.n_steps + 1):
-        found = step_by_step(tested, oracle, draw, 1)
+        found = step_by_step(tested, reference, draw, 1)
         if wrong := [name for name, each in found.largest.items() if each.error > subject.tolerance]:
             raise CheckFailedError(f"step {step}: {report.at(wrong[0], found.largest[wrong[0]], wrong[1:])}")
         seen.add(found)
     if seen.max_error == math.inf:
         raise CheckFailedError(f"{seen}; use more steps or environments")
     ended = f"{seen.n_done} episodes ended" if seen.n_done else "no episode ended: use more steps"
-    return f"{subject.n_steps} steps, {ended}, largest error {seen.max_error:.2g}, {seen.doubt}"
+    return f"{subject.n_steps} steps, {ended}, largest error {seen.max_error:.2g}, {seen.excluded_rows}"
 
 
 def _check_against_python(subject: Subject) -> str:
@@ -170,7 +170,7 @@ def _check_against_python(subject: Subject) -> str:
         error = checker.test_env_reset_and_step(seed=subject.seed)
     except AssertionError as failure:
         raise CheckFailedError(str(failure)) from failure
-    return f"one episode beside the Python class, largest relative error {error:.2g}"
+    return f"one episode against the Python class, largest relative error {error:.2g}"
 
 
 def python_class(cls: type[CUDAEnvironmentContext]) -> type:
@@ -190,7 +190,7 @@ def check_bit_identity(subject: Subject) -> str:
     if not subject.has_reference:
         raise CheckSkippedError("there are no NumPy kernels to compare with")
     require_same(subject.play(env_backend="cpu"), subject.trace)
-    return f"{len(subject.trace[0])} arrays, {subject.n_steps} steps free-running"
+    return f"{len(subject.trace[0])} arrays are bit-identical over {subject.n_steps} steps"
 
 
 # ------------------------------------------------------------------ against itself
@@ -211,19 +211,19 @@ def check_determinism(subject: Subject) -> str:
         for name, tensor in start.items():
             data.tensor(name).copy_(tensor)
         runs.append(play(wrapper, actions))
-    require_same(runs[0], runs[1], "going back to the same arrays: ")
+    require_same(runs[0], runs[1], "restoring the same arrays: ")
     other = subject.play(seed=subject.seed + 1)
-    names = in_row(other[0], Constants.OBSERVATIONS, Constants.REWARDS)
+    names = names_in_row(other[0], Constants.OBSERVATIONS, Constants.REWARDS)
     if not any(differing(*pair, names) for pair in zip(subject.trace, other, strict=True)):
         raise CheckFailedError("another seed of starts and actions gives the same observations and rewards")
-    return "same bits twice; another seed differs"
+    return "two runs are bit-identical; another seed differs"
 
 
 def check_independence(subject: Subject) -> str:
     """Check that results do not depend on the number of environments."""
     n_envs = 3 * subject.n_envs + 1
     require_same(subject.trace, subject.play(num_envs=n_envs), f"{n_envs} environments instead of {subject.n_envs}: ")
-    return f"the same with {subject.n_envs} and {n_envs} environments"
+    return f"bit-identical with {subject.n_envs} and {n_envs} environments"
 
 
 def check_written(subject: Subject) -> str:
@@ -234,13 +234,13 @@ def check_written(subject: Subject) -> str:
     plain, spoiled = (subject.start_exact() for _ in "12")
     data = spoiled.cuda_data_manager
     if spoiled.bound_step() is None or not data.is_data_on_device(Constants.OBSERVATIONS):
-        raise CheckSkippedError("a trainer copies what this environment observes")
+        raise CheckSkippedError("a trainer copies this environment's observations")
     observations = data.tensor(Constants.OBSERVATIONS)
     for step, actions in subject.numbered_actions(plain):
         want = replay(plain, actions)
         observations.view(torch.uint8).fill_(0xFF)  # of floats NaN, of integers -1
-        require_equal(want, replay(spoiled, actions), f"step {step}, not written or not afresh")
-    return f"{subject.n_steps} steps over spoiled observations"
+        require_equal(want, replay(spoiled, actions), f"step {step}, not written, or computed from its old value")
+    return f"{subject.n_steps} steps over overwritten observations"
 
 
 # ------------------------------------------------------------------ resets
@@ -262,11 +262,13 @@ def check_reset(subject: Subject) -> str:
         _require_restart(rows_of(wrapper), np.True_, 6, "after a forced reset: ")
         histories.append(play(wrapper, actions[3 * n_before :]))
     starts = histories[0][0], histories[1][0]
-    left_over = [name for name in differing(*starts) if name not in in_row(starts[0], *NOT_RESET)]
+    left_over = [name for name in differing(*starts) if name not in names_in_row(starts[0], *NOT_RESET)]
     not_reset = f" (not reset: {', '.join(left_over)})" if left_over else ""
     what = f"the same episode after another one differs{not_reset}"
-    require_equal(*starts, what, in_row(starts[0], Constants.OBSERVATIONS))
-    outputs: list[Trace] = [[{name: row[name] for name in in_row(row, *OUTPUTS)} for row in t[1:]] for t in histories]
+    require_equal(*starts, what, names_in_row(starts[0], Constants.OBSERVATIONS))
+    outputs: list[Trace] = [
+        [{name: row[name] for name in names_in_row(row, *OUTPUTS)} for row in t[1:]] for t in histories
+    ]
     require_same(outputs[0], outputs[1], f"{what}: ", first_step=1)
     return f"flags cleared; an episode is the same for {n_after} steps after two histories{not_reset}"
 
@@ -290,7 +292,7 @@ def check_partial_reset(subject: Subject) -> str:
     touched = {name: np.where(_column(finished, array), before[name], array) for name, array in after.items()}
     require_equal(before, touched, "an environment that is not done changed")
     _require_restart(after, finished, before[EPISODE] + 1, "after its reset: ")
-    return f"{finished.sum()} of {wrapper.n_envs} environments restarted, the others kept every bit"
+    return f"{finished.sum()} of {wrapper.n_envs} environments restarted, the others are unchanged"
 
 
 def check_auto_reset(subject: Subject) -> str:
@@ -304,13 +306,13 @@ def check_auto_reset(subject: Subject) -> str:
         apart.reset_only_done_envs()
         want = {**rows_of(apart), DONE: ended[DONE]}
         if together.cuda_function_manager.has_function("reset"):
-            for name in in_row(got, FINAL_OBSERVATIONS):
+            for name in names_in_row(got, FINAL_OBSERVATIONS):
                 last = ended[name.removeprefix("final_")]
                 want[name] = np.where(_column(done, got[name]), last, got[name])
-        require_equal(want, got, f"step {step}", in_row(got, *OUTPUTS, FINAL_OBSERVATIONS))
+        require_equal(want, got, f"step {step}", names_in_row(got, *OUTPUTS, FINAL_OBSERVATIONS))
     if not n_done:
         raise CheckSkippedError(f"no episode ended in {subject.n_steps} steps; use more steps or environments")
-    return f"{n_done} episodes ended, the same either way"
+    return f"{n_done} episodes ended, bit-identical either way"
 
 
 # ------------------------------------------------------------------ many steps per launch
@@ -336,15 +338,15 @@ def check_rollout(subject: Subject) -> str:
         for index, each in enumerate(actions):
             want = replay(single, {Constants.ACTIONS: each})
             if keep == "all":
-                got = {name: getattr(steps, name.strip("_"))[index].cpu().numpy() for name in KEPT_ROWS}
+                got = {name: getattr(steps, name.strip("_"))[index].cpu().numpy() for name in ROLLOUT_ROWS}
                 require_equal({name: want[name].astype(got[name].dtype) for name in got}, got, f"row {index}")
         stale = {Constants.ACTIONS} if keep == "last" else {FINAL_OBSERVATIONS}
         names = [name for name in want if name not in stale]
         require_equal(want, rows_of(many), f"{subject.n_steps} steps in one launch, keep={keep!r}", names)
-    return f"twice {subject.n_steps} steps in one launch"
+    return f"2 launches of {subject.n_steps} steps equal single steps"
 
 
-KEPT_ROWS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED)
+ROLLOUT_ROWS: Final = (Constants.OBSERVATIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED)
 """Arrays compared in each row of a rollout."""
 
 
@@ -356,7 +358,7 @@ def check_one_row(subject: Subject) -> str:
     each, one = (subject.start_exact() for _ in "12")
     first = each.env.own_columns if isinstance(each.env, Environment) else None
     if first is None:
-        raise CheckSkippedError("its agents do not differ by columns of their own alone, by which they mark themselves")
+        raise CheckSkippedError("its agents' observations differ in more than the columns that mark the agent")
     own = slice(first, first + each.n_agents)
     names = (Constants.OBSERVATIONS, FINAL_OBSERVATIONS)
     rows = {name: torch.zeros_like(one.cuda_data_manager.tensor(name)[:, :1]) for name in names}
@@ -385,7 +387,7 @@ def check_finite(subject: Subject) -> str:
         for name, array in row.items():
             if array.dtype.kind == "f":
                 require_value(row, name, np.isfinite(array), "a finite number", f"step {step}: ")
-    return f"{subject.n_steps} steps"
+    return f"all floats are finite in {subject.n_steps} steps"
 
 
 def check_flags(subject: Subject) -> str:
@@ -426,7 +428,7 @@ def check_truncation(subject: Subject) -> str:
     if TRUNCATED in row and TERMINATED in row:
         right = (row[TRUNCATED] != 0) | (row[TERMINATED] != 0)
         require_value(row, TRUNCATED, right, "1 where it is not terminated", f"at the end of {length} steps: ")
-    return f"at {length} steps"
+    return f"episodes end at {length} steps"
 
 
 CHECKS: Final[dict[str, Callable[[Subject], str]]] = {

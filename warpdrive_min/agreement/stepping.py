@@ -102,18 +102,18 @@ class Agreement:
         return max(each.error for each in self.largest.values())
 
     @property
-    def doubt(self) -> str:
+    def excluded_rows(self) -> str:
         """Number of excluded rows, for a message."""
-        return f"{self.n_in_doubt} of {self.n_rows} rows in doubt"
+        return f"{self.n_in_doubt} of {self.n_rows} rows excluded (rounding decides)"
 
     def __str__(self) -> str:
         if not self.n_compared:
-            return f"nothing was compared; {self.doubt}"
+            return f"nothing was compared; {self.excluded_rows}"
         name, found = max(self.largest.items(), key=lambda item: item[1].error)
-        return f"largest in {name} {found}; {self.doubt}"
+        return f"largest in {name} {found}; {self.excluded_rows}"
 
 
-def step_by_step(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None], n_steps: int) -> Agreement:
+def step_by_step(tested: EnvWrapper, reference: EnvWrapper, draw: Callable[[], None], n_steps: int) -> Agreement:
     """Step a wrapper and its reference from the wrapper's state; synchronises.
 
     Both start each step from the same state, so errors cannot accumulate. Every array is compared, except those pushed
@@ -121,47 +121,49 @@ def step_by_step(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None
 
     Args:
         tested: Started wrapper on any backend.
-        oracle: Started reference: a wrapper of the same environment on `cpu`, with the same options and at most the
+        reference: Started reference: a wrapper of the same environment on `cpu`, with the same options and at most the
             same number of copies.
         draw: Writes the wrapper's actions of one step.
         n_steps: Steps.
     """
     result = Agreement()
     for _ in range(n_steps):
-        result.add(agreement_of(oracle, *step_from_same_state(tested, oracle, draw)))
+        result.add(compare_pairs(reference, *step_from_same_state(tested, reference, draw)))
         if not tested.auto_reset:
             tested.reset_only_done_envs()
     return result
 
 
-def step_from_same_state(tested: EnvWrapper, oracle: EnvWrapper, draw: Callable[[], None]) -> tuple[Agreement, Pairs]:
+def step_from_same_state(
+    tested: EnvWrapper, reference: EnvWrapper, draw: Callable[[], None]
+) -> tuple[Agreement, Pairs]:
     """Take one step of both from the wrapper's state; synchronises.
 
-    Takes the arguments of `step_by_step`; returns the result of `paired`.
+    Takes the arguments of `step_by_step`; returns the result of `pair_arrays`.
     """
-    source, target = tested.cuda_data_manager, oracle.cuda_data_manager
+    source, target = tested.cuda_data_manager, reference.cuda_data_manager
     draw()
     copy_state(source, target)
     before = snapshot(target)
-    oracle.step_all_envs()
+    reference.step_all_envs()
     tested.step_all_envs()
     after = snapshot(target)
     got = {name: _first_rows(source.tensor(name), want.shape).cpu().numpy().copy() for name, want in after.items()}
-    return paired(oracle, before, after, got)
+    return pair_arrays(reference, before, after, got)
 
 
-def paired(oracle: EnvWrapper, before: Arrays, after: Arrays, got: Arrays) -> tuple[Agreement, Pairs]:
+def pair_arrays(reference: EnvWrapper, before: Arrays, after: Arrays, got: Arrays) -> tuple[Agreement, Pairs]:
     """Return the counts of a step, and pairs of arrays to compare.
 
     Excluded rows are replaced by the reference's.
 
     Args:
-        oracle: Reference.
+        reference: Reference.
         before: Its arrays before the step.
         after: Its arrays after the step.
         got: Arrays of the tested side after the step; modified in place.
     """
-    envs, agents = _in_doubt(oracle, before, after)
+    envs, agents = _excluded_rows(reference, before, after)
     for name, array in got.items():
         if array.shape[:1] == envs.shape:
             array[envs] = after[name][envs]
@@ -176,19 +178,21 @@ def paired(oracle: EnvWrapper, before: Arrays, after: Arrays, got: Arrays) -> tu
     return counts, {name: (after[name], array) for name, array in got.items()}
 
 
-def agreement_of(oracle: EnvWrapper, counts: Agreement, pairs: Pairs) -> Agreement:
-    """Add the largest difference of each array to the counts of `paired`."""
+def compare_pairs(reference: EnvWrapper, counts: Agreement, pairs: Pairs) -> Agreement:
+    """Add the largest difference of each array to the counts of `pair_arrays`."""
     for name, (want, got) in pairs.items():
-        counts.largest[name] = difference(want, got, oracle.cuda_data_manager.attribute(name, "period", 0.0))
+        counts.largest[name] = difference(want, got, reference.cuda_data_manager.attribute(name, "period", 0.0))
     return counts
 
 
-def _in_doubt(oracle: EnvWrapper, before: Mapping[str, Array], after: Mapping[str, Array]) -> tuple[Array, Array]:
+def _excluded_rows(
+    reference: EnvWrapper, before: Mapping[str, Array], after: Mapping[str, Array]
+) -> tuple[Array, Array]:
     """Return rows whose outcome depends on rounding; none in an exact build."""
-    if oracle.exact:
-        return np.zeros(oracle.n_envs, bool), np.zeros((oracle.n_envs, oracle.n_agents), bool)
-    envs, agents = oracle.env.rounding_decides(before, after)
-    if oracle.auto_reset:
+    if reference.exact:
+        return np.zeros(reference.n_envs, bool), np.zeros((reference.n_envs, reference.n_agents), bool)
+    envs, agents = reference.env.rounding_decides(before, after)
+    if reference.auto_reset:
         envs = envs | (after[DONE] > 0)  # the state before the reset is lost; exact builds check starts
     return envs, agents
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     __getattr__ = on_first_use(__name__, {"base": ("Availability", "Backend")})
 
-__all__ = ["BACKENDS", "PLAYED_BY", "Availability", "Backend", "availability", "get"]
+__all__ = ["BACKENDS", "REPLACED_BY", "Availability", "Backend", "availability", "get"]
 
 
 class Backends(MutableMapping[str, "Backend"]):
@@ -59,7 +59,7 @@ BACKENDS: Final = Backends(
     }
 )
 
-PLAYED_BY: Final[dict[str, str]] = {}
+REPLACED_BY: Final[dict[str, str]] = {}
 """Replacements of backends for a whole process, of the same language.
 
 `compat` sets them.
@@ -67,14 +67,14 @@ PLAYED_BY: Final[dict[str, str]] = {}
 
 
 def get(name: str) -> Backend:
-    """Return an available backend by name, or its replacement (`PLAYED_BY`).
+    """Return an available backend by name, or its replacement (`REPLACED_BY`).
 
     Raises:
         BackendUnavailable: The name is unknown, or the backend cannot run here; names the reason and what to install.
     """
     if not isinstance(name, str) or name not in BACKENDS:
         raise BackendUnavailable(f"env_backend: unknown backend (got {name!r}); known are {known(BACKENDS)}")
-    return BACKENDS[PLAYED_BY.get(name, name)].require()
+    return BACKENDS[REPLACED_BY.get(name, name)].require()
 
 
 def availability() -> dict[str, Availability]:

@@ -27,10 +27,10 @@ def folder() -> Path:
     Raises:
         ConfigError: No environment variable names it, and the user has no home folder.
     """
-    return _place()[0]
+    return _folder_and_variable()[0]
 
 
-def _place() -> tuple[Path, str]:
+def _folder_and_variable() -> tuple[Path, str]:
     """Return the cache folder, and the environment variable that set it."""
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen), VARIABLE
@@ -48,13 +48,13 @@ def require_writable() -> None:
     Raises:
         ConfigError: It cannot be created or written; names it and the environment variable that set it.
     """
-    path, variable = _place()
-    if (why := obstacle(path)) is not None:
+    path, variable = _folder_and_variable()
+    if (why := why_not_writable(path)) is not None:
         rule, do = f"{path}, from ${variable}, must be a folder that can be written", f"set ${VARIABLE} to one that can"
         raise ConfigError.of("cache folder", rule, why, do)
 
 
-def obstacle(path: Path) -> str | None:
+def why_not_writable(path: Path) -> str | None:
     """Return the reason why a folder is not writable, or None.
 
     Creates the folder.

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 from warpdrive_min.backends.base import Constant
 from warpdrive_min.backends.cache import VARIABLE, cached, excerpt
-from warpdrive_min.backends.cuda_rollouts import BODY, ROLLOUT, ROLLOUT_WITH_POLICY, entries_of, kernel_of, made
+from warpdrive_min.backends.cuda_rollouts import (
+    ROLLOUT,
+    ROLLOUT_WITH_POLICY,
+    STEP_FUNCTION,
+    entries_constant,
+    generate_rollout,
+    kernel_of,
+)
 from warpdrive_min.backends.cuda_source import (
     CUDA_HEADERS,
     CURAND,
@@ -35,17 +42,17 @@ from warpdrive_min.backends.cuda_source import (
     needs_states,
     read,
     signatures,
-    speaks_warp_drive,
+    uses_warp_drive_names,
     whole_text,
     write,
 )
 from warpdrive_min.constants import FINAL_OBSERVATIONS
 from warpdrive_min.errors import CompileError, DiskFullError, require, shortened
-from warpdrive_min.files import own_folder, said_full
+from warpdrive_min.files import full_disk_errno, own_folder
 from warpdrive_min.lazy import LazyModule
 from warpdrive_min.processes import run
 
-ANSWER_S = 20.0
+PROBE_TIMEOUT_S = 20.0
 """Timeout of a compiler's ``--version``, s."""
 
 if TYPE_CHECKING:
@@ -106,7 +113,7 @@ def declared(source: Path, constants: Mapping[str, Constant]) -> dict[str, Signa
     if name is None:
         return {name: each for name, each in found.items() if name not in (ROLLOUT, ROLLOUT_WITH_POLICY)}
     if name not in found:
-        found = signatures(made(whole, constants, str(source)), constants, str(source))
+        found = signatures(generate_rollout(whole, constants, str(source)), constants, str(source))
     return {name: found[name]}
 
 
@@ -137,8 +144,8 @@ def unit(source: Path, constants: Mapping[str, Constant], after: str = "") -> st
     """
     whole, given, many = whole_text(source), constants, kernel_of(constants)
     if many is not None:
-        return _unit_of_many_steps(source, whole, constants, many, after)
-    speaks = speaks_warp_drive(whole)
+        return _rollout_unit(source, whole, constants, many, after)
+    speaks = uses_warp_drive_names(whole)
     before = [f"#define WD_BLOCKS {blocks_per_env(given)}"] if speaks else []
     if is_for_nvcc(whole):
         constants = {name: value for name, value in given.items() if not defines(whole, name)}
@@ -157,7 +164,7 @@ def _unit(constants: Mapping[str, Constant], before: Sequence[str], source: Path
     return "\n".join([prelude(constants), *before, *words, f"#line 1 {literal(str(source))}", read(source), *after])
 
 
-def _unit_of_many_steps(source: Path, whole: str, constants: Mapping[str, Constant], name: str, after: str) -> str:
+def _rollout_unit(source: Path, whole: str, constants: Mapping[str, Constant], name: str, after: str) -> str:
     """Return the unit of a rollout kernel, from the source or generated.
 
     A source's own is guarded by ``#if defined(WD_ROLLOUT)``, or with a policy by ``#if defined(WD_POLICY)``. A
@@ -170,11 +177,15 @@ def _unit_of_many_steps(source: Path, whole: str, constants: Mapping[str, Consta
     if name in signatures(whole, constants, str(source)):
         return _unit(constants, before, source, after)
     before += _own_headers("many_steps.cuh")
-    before += ["#undef WD_KERNEL", f"#define WD_KERNEL(name) WD_FN void {BODY.format('##name')} WD_TOLD"]
+    before += ["#undef WD_KERNEL", f"#define WD_KERNEL(name) WD_FN void {STEP_FUNCTION.format('##name')} WD_TOLD"]
     if constants.get("RECORDS"):
-        before += [f"constexpr int N_WORDS = {entries_of(FINAL_OBSERVATIONS)};"]
+        before += [f"constexpr int N_WORDS = {entries_constant(FINAL_OBSERVATIONS)};"]
         before += ["constexpr bool HAS_FLAGS = true, CUTS = true;", *_own_headers("record.cu")]
-    kernel = ["#undef WD_KERNEL", "#define WD_KERNEL(name) WD_ENTRY(name)", made(whole, constants, str(source))]
+    kernel = [
+        "#undef WD_KERNEL",
+        "#define WD_KERNEL(name) WD_ENTRY(name)",
+        generate_rollout(whole, constants, str(source)),
+    ]
     return _unit(constants, before, source, *kernel, after)
 
 
@@ -229,7 +240,7 @@ def gpu_compiler() -> str | None:
 def _nvcc_version() -> str | None:
     nvcc = shutil.which("nvcc")
     try:
-        return nvcc and "nvcc " + _run([nvcc, "--version"], "nvcc", timeout=ANSWER_S).splitlines()[-1]
+        return nvcc and "nvcc " + _run([nvcc, "--version"], "nvcc", timeout=PROBE_TIMEOUT_S).splitlines()[-1]
     except (CompileError, IndexError):  # nvcc does not work
         return None
 
@@ -326,7 +337,7 @@ def compiler_version(compiler: str) -> str:
         CompileError: The compiler cannot be run, or prints nothing.
     """
     program, *arguments = shlex.split(compiler)
-    lines = _run([program, *arguments, "--version"], compiler, timeout=ANSWER_S).splitlines()
+    lines = _run([program, *arguments, "--version"], compiler, timeout=PROBE_TIMEOUT_S).splitlines()
     require(lines, program, "must answer --version", do="name a C++ compiler in $CXX", error=CompileError)
     return " ".join([lines[0], *arguments])
 
@@ -401,7 +412,7 @@ def _run(
     output, errors = done.stdout.strip(), done.stderr.strip()
     if done.returncode:
         said = errors or output or f"{command[0]} ended with exit code {done.returncode} and no message"
-        if number := said_full(said):
+        if number := full_disk_errno(said):
             do = f"make room, or set $TMPDIR and ${VARIABLE} to folders on another disk"
             raise DiskFullError.of(what, os.strerror(number).lower(), do=do)
         raise CompileError(f"{what}: {excerpt(errors_first(said, near))}")

@@ -1,8 +1,9 @@
 """Rollout kernels in CUDA C, generated from a source's ``step``.
 
 A block owns its environments, so it does not wait for other blocks between steps. ``step`` becomes a device function
-named by `BODY`; an argument tells it whether its observations are read. Constants give the entries per environment of
-arrays with rows of environments (`entries_of`). On a GPU, written arrays stay in shared memory during the rollout.
+named by `STEP_FUNCTION`; an argument tells it whether its observations are read. Constants give the entries per
+environment of arrays with rows of environments (`entries_constant`). On a GPU, written arrays stay in shared memory
+during the rollout.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ ROLLOUT: Final = "rollout"
 """Name of the rollout kernel with random or given actions."""
 ROLLOUT_WITH_POLICY: Final = "rollout_with_policy"
 """Name of the rollout kernel whose actions a network draws."""
-BODY: Final = "wd_one_{}"
+STEP_FUNCTION: Final = "wd_one_{}"
 """Name of the device function that a kernel becomes."""
-SAID: Final = ("log_probs", "values")
+POLICY_OUTPUTS: Final = ("log_probs", "values")
 """Outputs of a policy for each step, apart from its actions."""
-NEAR_BYTES: Final = 16_384
+SHARED_MEMORY_BYTES: Final = 16_384
 """Limit of a block's arrays in shared memory, bytes, for occupancy."""
 MANY_AGENTS: Final = 512
-"""Most agents for `NEAR_BYTES`; with more, steps need the shared memory."""
-NEAR_BYTES_OF_MANY: Final = 1_024
+"""Most agents for `SHARED_MEMORY_BYTES`; with more, steps need the shared memory."""
+SHARED_MEMORY_BYTES_OF_MANY: Final = 1_024
 """Limit for a block's arrays in shared memory with more agents, bytes."""
 
 
@@ -45,12 +46,12 @@ def kernel_of(constants: Mapping[str, Constant]) -> str | None:
     return ROLLOUT if "RANDOM" in constants else None
 
 
-def entries_of(name: str) -> str:
+def entries_constant(name: str) -> str:
     """Return the constant name of an array's entries per environment."""
     return f"ENTRIES_{name}"
 
 
-def made(whole: str, constants: Mapping[str, Constant], where: str) -> str:
+def generate_rollout(whole: str, constants: Mapping[str, Constant], where: str) -> str:
     """Return a rollout kernel generated from the ``step`` of a source.
 
     The constants select the kernel. It has the parameters of ``step``, with a row per step for the stored arrays, and
@@ -61,7 +62,7 @@ def made(whole: str, constants: Mapping[str, Constant], where: str) -> str:
     """
     found = signatures(whole, constants, where).values()
     steps = [each for each in found if each.owns_environments and _is_step(each.name)]
-    rule, do = "must be a WD_KERNEL named 'step', to be taken many times in a launch", "take the steps one by one"
+    rule, do = "must be a WD_KERNEL named 'step', to be repeated in a launch", "use single steps"
     require(bool(steps), f"{where}: the step", rule, do=do, error=CompileError)
     if kernel_of(constants) == ROLLOUT:
         return _Rollout(steps[0], constants).text()
@@ -92,9 +93,9 @@ class _Rollout:
         if self._draws():
             self._declared[ACTIONS] = re.sub(r"\bconst\b", "", self._declared[ACTIONS])
         rows = {rows_of(name): f"bool* {rows_of(name)}" for name in self._flags}
-        more = {**self._more(), **rows, "n_steps": "int n_steps", "n_envs": "int n_envs"}
+        more = {**self._extra_parameters(), **rows, "n_steps": "int n_steps", "n_envs": "int n_envs"}
         self._declared |= {name: text for name, text in more.items() if name not in self._declared}
-        self._near = self._kept_near()
+        self._near = self._shared_memory_arrays()
 
     def text(self) -> str:
         """Return the kernel's source text."""
@@ -124,14 +125,14 @@ class _Rollout:
         """True if each step's flags are copied to byte rows."""
         return bool(self._constants["KEEP_ALL"])
 
-    def _more(self) -> dict[str, str]:
+    def _extra_parameters(self) -> dict[str, str]:
         """Return declarations of parameters beyond those of the step, by name."""
         return {"draws": "int* draws", "seed": "const int* seed", "stream": "int stream"} if self._draws() else {}
 
-    def _of_environments(self) -> dict[str, tuple[Parameter, str]]:
+    def _environment_arrays(self) -> dict[str, tuple[Parameter, str]]:
         """Return arrays with rows of environments and their entries constant, by name."""
         arrays = (*self._step.parameters, Parameter("draws", "int32", ANY_RANK))
-        named = {each.name: (each, entries_of(each.name)) for each in arrays}
+        named = {each.name: (each, entries_constant(each.name)) for each in arrays}
         return {name: each for name, each in named.items() if each[1] in self._constants}
 
     def _begin(self) -> list[str]:
@@ -155,7 +156,7 @@ class _Rollout:
 
     def _take_step(self, is_observed: str) -> list[str]:
         given = ", ".join([is_observed, *map(self._at, self._names)])
-        return [f"{BODY.format(self._step.name)}({given});", "WD_SYNC();"]
+        return [f"{STEP_FUNCTION.format(self._step.name)}({given});", "WD_SYNC();"]
 
     def _copy_flags(self) -> list[str]:
         keep = [f"{rows_of(name)}[wd_row + env] = {self._at(name)}[env] != 0;" for name in self._flags]
@@ -166,10 +167,10 @@ class _Rollout:
         """Return a step's argument for an array, at the current row."""
         if name not in self._by_step:
             return f"{name}_near" if name in self._near else name
-        entries = "" if "[" in self._declared[name] or name == "successes" else f" * {entries_of(name)}"
+        entries = "" if "[" in self._declared[name] or name == "successes" else f" * {entries_constant(name)}"
         return f"{name} + static_cast<long long>({self._by_step[name]}) * n_envs{entries}"
 
-    def _kept_near(self) -> dict[str, tuple[str, ...]]:
+    def _shared_memory_arrays(self) -> dict[str, tuple[str, ...]]:
         """Return the arrays that stay in shared memory, the small ones first.
 
         These are written, have rows of environments, and do not have one row per step. By name: C type of an entry,
@@ -177,8 +178,8 @@ class _Rollout:
         """
         found, n_bytes = dict[str, tuple[str, ...]](), 0
         is_small = cast("int", self._constants["N_AGENTS"]) <= MANY_AGENTS
-        most = NEAR_BYTES if is_small else NEAR_BYTES_OF_MANY
-        arrays = self._of_environments()
+        most = SHARED_MEMORY_BYTES if is_small else SHARED_MEMORY_BYTES_OF_MANY
+        arrays = self._environment_arrays()
         n_envs, c_types = (
             self._constants["ENVS_PER_BLOCK"],
             {dtype: c_type for c_type, dtype in reversed(DTYPES.items())},
@@ -238,7 +239,7 @@ class _WithPolicy(_Rollout):
         if not self._constants["KEEP_ALL"]:
             return {}
         kept = (TERMINATED, TRUNCATED, "successes") if self._constants["RECORDS"] else (FINAL_OBSERVATIONS,)
-        here = dict.fromkeys((ACTIONS, Constants.REWARDS, *SAID, *kept), "wd_step")
+        here = dict.fromkeys((ACTIONS, Constants.REWARDS, *POLICY_OUTPUTS, *kept), "wd_step")
         return {**here, Constants.OBSERVATIONS: "wd_step + 1"}
 
     def _draws(self) -> bool:
@@ -247,17 +248,17 @@ class _WithPolicy(_Rollout):
     def _keeps_flags(self) -> bool:
         return bool(self._constants["KEEP_ALL"]) and not self._constants["RECORDS"]
 
-    def _more(self) -> dict[str, str]:
-        said = {name: f"float (*{name})[N_AGENTS]" for name in SAID}
+    def _extra_parameters(self) -> dict[str, str]:
+        said = {name: f"float (*{name})[N_AGENTS]" for name in POLICY_OUTPUTS}
         rows = {rows_of(name): f"bool* {rows_of(name)}" for name in FLAGS}
         of_policy = {"weights": "const float* weights", "impossible": "int* impossible"}
-        return {**of_policy, **said, **super()._more(), **RECORDED, **rows}
+        return {**of_policy, **said, **super()._extra_parameters(), **RECORDED, **rows}
 
-    def _of_environments(self) -> dict[str, tuple[Parameter, str]]:
+    def _environment_arrays(self) -> dict[str, tuple[Parameter, str]]:
         if not self._constants["RECORDS"]:
-            return super()._of_environments()
+            return super()._environment_arrays()
         running = {"running_return": (Parameter("running_return", "float32", 2), "N_AGENTS")}
-        return {**super()._of_environments(), **running}
+        return {**super()._environment_arrays(), **running}
 
     def _begin(self) -> list[str]:
         return ["WD_SHARED wd_policy_of_block policy;", "policy.begin(weights);"]
@@ -267,7 +268,7 @@ class _WithPolicy(_Rollout):
         seen = f"reinterpret_cast<const float*>({written.replace('wd_step + 1', 'wd_step')})"
         actions = f"reinterpret_cast<int*>({self._at(ACTIONS)})"
         drawn = [self._at("draws"), "seed", "stream", "impossible", actions]
-        given = [seen, "weights", *drawn, *map(self._at, SAID), "n_envs"]
+        given = [seen, "weights", *drawn, *map(self._at, POLICY_OUTPUTS), "n_envs"]
         act = f"wd_act(policy, {', '.join(given)});"
         return [act, *self._count_draw(), *self._take_step("true"), *self._record(), *self._copy_flags()]
 
@@ -276,4 +277,4 @@ class _WithPolicy(_Rollout):
             return []
         of_step = (f"reinterpret_cast<{kind}>({self._at(name)})" for name, kind in RECORD)
         given = ", ".join(["true", *of_step, *map(self._at, RECORDED), "n_envs"])
-        return [f"{BODY.format('record')}({given});"]
+        return [f"{STEP_FUNCTION.format('record')}({given});"]

@@ -264,9 +264,9 @@ N_AGENTS_BEFORE, N_ENVS_BEFORE = "num_agents", "num_envs"
 """Names of the sizes before WarpDrive 1.6."""
 
 
-def speaks_warp_drive(text: str) -> bool:
+def uses_warp_drive_names(text: str) -> bool:
     """True if a source uses WarpDrive's functions, sizes or random states."""
-    uses_sizes = _takes_as_given(text, N_AGENTS_BEFORE) or _takes_as_given(text, N_ENVS_BEFORE)
+    uses_sizes = _reads_undeclared(text, N_AGENTS_BEFORE) or _reads_undeclared(text, N_ENVS_BEFORE)
     return _WARP_DRIVE.search(text) is not None or uses_sizes or needs_states(text)
 
 
@@ -281,16 +281,16 @@ def warp_drive_sizes(text: str, n_envs: int, n_agents: int, blocks_per_env: int)
         n_agents: Number of agents in each.
         blocks_per_env: Blocks that share an environment.
     """
-    if not speaks_warp_drive(text):
+    if not uses_warp_drive_names(text):
         return {}
     sizes: dict[str, Constant] = {"wkNumberAgents": n_agents, "wkBlocksPerEnv": blocks_per_env}
     if "wkNumberEnvs" in text or needs_states(text):  # only if used, or each n_envs would need a compilation
         sizes["wkNumberEnvs"] = n_envs
     before = {N_AGENTS_BEFORE: n_agents, N_ENVS_BEFORE: n_envs}
-    return sizes | {name: size for name, size in before.items() if _takes_as_given(text, name)}
+    return sizes | {name: size for name, size in before.items() if _reads_undeclared(text, name)}
 
 
-def _takes_as_given(text: str, name: str) -> bool:
+def _reads_undeclared(text: str, name: str) -> bool:
     """True if an nvcc source reads a name without declaring it."""
     types = r"(?:auto|bool|const|double|float|int|long|short|signed|size_t|unsigned|\w+_t)"
     declared = rf"\b{types}\b[\s*&]*\b{name}\b|#\s*define\s+{name}\b|\b{name}\s*=(?!=)"

@@ -96,7 +96,7 @@ FEWER_CALLS: Final = ("--param=tsan-instrument-func-entry-exit=0",)
 MAX_FIBRES: Final = 16384
 """Most fibres of all threads; each needs two of Linux's 65,530 memory mappings."""
 
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 """Timeout of threads, s.
 
 It limits the wait for a lock, and a thread's CPU time without a barrier.
@@ -115,7 +115,7 @@ class HostBackend(Backend):
         if compiler is None:
             return Availability(False, cuda_c.no_cpu_compiler(), "install g++ or clang++, or name one in $CXX")
         try:
-            if reason := _obstacle(compiler):
+            if reason := _why_unusable(compiler):
                 return Availability(False, f"{shortened(compiler)} {reason}", "name another C++ compiler in $CXX")
             threads = "OpenMP" if openmp_flags(compiler) else "without OpenMP: one thread"
         except WriteError as error:
@@ -161,15 +161,15 @@ class HostBackend(Backend):
         path = Path(source)
         whole = cuda_source.whole_text(path)
         declared = cuda_c.declared(path, constants)
-        rule, do = "takes dynamic shared memory, which no launch has", "give the array a size"
+        rule, do = "uses dynamic shared memory, which launches do not provide", "give the array a size"
         require(not _DYNAMIC.search(whole), str(path), rule, do=do, error=CompileError)
         contraction = "off" if constants.get("EXACT") else "fast"
         flags = ["-std=c++17", OPTIMISATION, TARGET, f"-ffp-contract={contraction}", "-Wno-unknown-pragmas"]
         flags += [
-            *accepted(compiler, BRANCHLESS),
-            *accepted(compiler, SIGNED_ZEROS, NOT_CLANG),
-            *accepted(compiler, COPIES),
-            *accepted(compiler, UNVECTORISED, CLANG),
+            *supported_flags(compiler, BRANCHLESS),
+            *supported_flags(compiler, SIGNED_ZEROS, NOT_CLANG),
+            *supported_flags(compiler, COPIES),
+            *supported_flags(compiler, UNVECTORISED, CLANG),
             *openmp_flags(compiler),
             f"-I{path.parent}",
             f"-I{cuda_source.HEADERS}",
@@ -177,7 +177,7 @@ class HostBackend(Backend):
         ]
         is_for_nvcc = cuda_source.is_for_nvcc(whole)
         if is_for_nvcc:
-            flags += [*AS_NVCC, *(accepted(compiler, FRAMES) or FRAMES_OF_GCC), f"-I{cuda_source.CURAND}"]
+            flags += [*AS_NVCC, *(supported_flags(compiler, FRAMES) or FRAMES_OF_GCC), f"-I{cuda_source.CURAND}"]
             if _CONDITION.search(whole):
                 left = cuda_c.preprocessed(cuda_c.unit(path, constants), path, compiler, flags)
                 declared = {name: each for name, each in declared.items() if re.search(rf"\b{name}\s*\(", left)}
@@ -189,7 +189,11 @@ class HostBackend(Backend):
 
         def make(target: Path) -> None:
             with cuda_c.empty_headers(cuda_source.CUDA_HEADERS) as folder:
-                more = [f"-I{folder}", SHOW_WRITES, *accepted(compiler, FEWER_CALLS, NOT_CLANG)] if is_for_nvcc else []
+                more = (
+                    [f"-I{folder}", SHOW_WRITES, *supported_flags(compiler, FEWER_CALLS, NOT_CLANG)]
+                    if is_for_nvcc
+                    else []
+                )
                 cuda_c.compile_shared_library(text, target, compiler, flags, str(path), more)
 
         library = cached(key, ".so", make)
@@ -199,7 +203,7 @@ class HostBackend(Backend):
             loaded = ctypes.CDLL(str(library))
             return {name: HostKernel(signature, loaded, self, library) for name, signature in declared.items()}
         module = HostModule(
-            library, cuda_source.blocks_per_env(constants) if cuda_source.speaks_warp_drive(whole) else 1
+            library, cuda_source.blocks_per_env(constants) if cuda_source.uses_warp_drive_names(whole) else 1
         )
         return {
             name: HostKernel(signature, module.library, self, library)
@@ -300,7 +304,7 @@ class AgentKernel:
 
         def run(keep: object = (addresses, kept)) -> None:
             n = min(workers, forks.threads()) if forks.forked else workers
-            if launch(blocks, threads, n, PATIENCE_S, pointer, error, len(error)):
+            if launch(blocks, threads, n, TIMEOUT_S, pointer, error, len(error)):
                 raise KernelError(error.value.decode(errors="replace"))
 
         return run
@@ -424,11 +428,11 @@ def _has_openmp(*environment: str | None) -> bool:
 def openmp_flags(compiler: str) -> tuple[str, ...]:
     """Return ``("-fopenmp",)`` if the compiler supports it, else ()."""
     program = '#include <omp.h>\nextern "C" int threads() { return omp_get_max_threads(); }\n'
-    return accepted(compiler, ("-fopenmp",), program)
+    return supported_flags(compiler, ("-fopenmp",), program)
 
 
 @functools.cache
-def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[str, ...]:
+def supported_flags(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[str, ...]:
     """Return the flags if the compiler can build with them, else ()."""
     try:
         _probe(compiler, flags, program, lambda path: None)
@@ -438,7 +442,7 @@ def accepted(compiler: str, flags: tuple[str, ...], program: str = "") -> tuple[
 
 
 @functools.cache
-def _obstacle(compiler: str) -> str:
+def _why_unusable(compiler: str) -> str:
     """Return the reason why a compiler's libraries cannot be used, or "".
 
     Raises:

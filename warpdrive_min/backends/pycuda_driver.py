@@ -163,7 +163,7 @@ def loaded_driver() -> Any:
         driver.init()
         context = driver.Device(torch.cuda.current_device()).retain_primary_context()
     except driver.Error as error:
-        raise BackendUnavailable(f"backend 'pycuda': the driver answers {error}; check nvidia-smi") from error
+        raise BackendUnavailable(f"backend 'pycuda': the driver reports {error}; check nvidia-smi") from error
     context.push()
 
     def release() -> None:

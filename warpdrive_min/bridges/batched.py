@@ -88,7 +88,7 @@ class BatchedEnvironment:
         self.observation_spaces: Mapping[Hashable, Any] = {
             agent: self._observation_space(agent, space) for agent, space in self.wrapper.env.observation_space.items()
         }
-        self._masks = {each: self._mask(each) for each in self._sets if self._masks_beside(each)}
+        self._masks = {each: self._mask(each) for each in self._sets if self._has_separate_masks(each)}
         self._rewards = [self.data.tensor(Constants.REWARDS + each) for each in self._sets]
         self._bound: tuple[torch.Tensor, Launch, Steps] | None = None
         self._has_reasons = all(self.data.is_data_on_device(name) for name in (TERMINATED, TRUNCATED))
@@ -112,7 +112,7 @@ class BatchedEnvironment:
             rows, want = self.data.get_shape(name), (self.n_envs, len(self._sets[role]), *part.shape)
             if rows != want:
                 rule = f"its space {part} needs the array {name!r} of shape {want}"
-                raise ConfigError.of(what, rule, rows, "let all agents see arrays of one shape, filled up with zeros")
+                raise ConfigError.of(what, rule, rows, "pad the agents' observations with zeros to one shape")
             self._suffixes[role][key] = role + suffix
             if key == Constants.ACTION_MASK:
                 self._require_mask(what, part.shape, self.action_spaces[agent])
@@ -122,17 +122,17 @@ class BatchedEnvironment:
             shown[key] = part
         return Dict(shown) if hasattr(space, "spaces") else shown[WHOLE]
 
-    def _masks_beside(self, of_set: str) -> bool:
+    def _has_separate_masks(self, agent_set: str) -> bool:
         """True if a set's action masks are an array outside the observations."""
-        is_seen = Constants.ACTION_MASK in self._suffixes[of_set]
+        is_seen = Constants.ACTION_MASK in self._suffixes[agent_set]
         return getattr(self.wrapper.env, "masks_actions", False) and not is_seen
 
-    def _mask(self, of_set: str) -> torch.Tensor:
+    def _mask(self, agent_set: str) -> torch.Tensor:
         """Return the action masks of a set, after checking their shape."""
-        what, name = f"{self.who}: environment {self.wrapper.name!r}", Constants.ACTION_MASK + of_set
+        what, name = f"{self.who}: environment {self.wrapper.name!r}", Constants.ACTION_MASK + agent_set
         rule, do = f"masks actions, and needs the array {name!r}", "push it in get_tensor_dictionary()"
         require(self.data.is_data_on_device(name), what, rule, do=do, error=DataError)
-        mask, members = self.data.tensor(name), self._sets[of_set]
+        mask, members = self.data.tensor(name), self._sets[agent_set]
         rows, want = tuple(mask.shape[:2]), (self.n_envs, len(members))
         require(rows == want, what, f"the array {name!r} must have {want} rows of copies and agents", rows)
         for agent in members:
@@ -142,7 +142,7 @@ class BatchedEnvironment:
     def _require_mask(self, what: str, shape: Sequence[int], actions: Any) -> None:
         n_choices = 0 if hasattr(actions, "low") else sum(category_counts(actions))
         rule = f"its action mask needs one entry for each of the {n_choices} choices of {actions}"
-        require(tuple(shape) == (n_choices,), what, rule, tuple(shape), "put types of actions side by side")
+        require(tuple(shape) == (n_choices,), what, rule, tuple(shape), "concatenate the masks of action types")
 
     # -------------------------------------------------------------- spaces and requirements
 
@@ -185,7 +185,7 @@ class BatchedEnvironment:
     def require_no_roles(self) -> None:
         """Raise `ConfigError` if the environment has roles with separate spaces."""
         roles, do = list(getattr(self.wrapper.env, "roles", {})), "use PettingZooParallelEnv or TorchRLEnv"
-        rule = f"shows agents alike, and environment {self.wrapper.name!r} has roles with spaces of their own"
+        rule = f"needs agents with equal spaces, and environment {self.wrapper.name!r} has roles with different spaces"
         require(not roles, self.who, rule, ", ".join(roles), do)
 
     def require_one_space(self) -> None:
@@ -243,7 +243,7 @@ class BatchedEnvironment:
         self._is_started = True
 
     def _require_open(self, method: str) -> None:
-        require(not self.is_closed, f"{self.who}.{method}", "the environment is closed", do="make another one")
+        require(not self.is_closed, f"{self.who}.{method}", "the environment is closed", do="create a new one")
 
     def _by_seed(self, seeds: Sequence[int | None]) -> list[tuple[int | None, torch.Tensor]]:
         """Group copies by seed: pairs of a seed and a mask ``(n_envs,)`` bool.
@@ -288,7 +288,7 @@ class BatchedEnvironment:
         """
         self._require_open("step")
         parts = [self._checked(each, actions[each], shapes[each], name_of) for each in self._sets]
-        rule, do = "no episode is under way", "call reset() first"
+        rule, do = "no episode is running", "call reset() first"
         require(self._is_started, f"{self.who}.step", rule, do=do, error=self._reset_needed)
         for array, part in zip(self._actions.values(), parts, strict=True):
             array.copy_(part.reshape(array.shape))
@@ -297,11 +297,11 @@ class BatchedEnvironment:
     def rollout_obstacle(self) -> str:
         """Return the reason why `rollout` is unavailable; "" if it is. Compiles."""
         if len(self._sets) > 1:
-            return "roles have arrays of their own"
+            return "roles have separate arrays"
         if self._masks or not all(map(self.data.is_data_on_device, (Constants.ACTIONS, *KEPT))):
-            return "what agents see is more than the array 'observations'"
+            return "agents have more observations than the array 'observations'"
         try:
-            return self.wrapper.restarting_rollouts().mode_with(keeps_all=True, is_random=False).reason
+            return self.wrapper.restarting_rollouts().mode_for(keeps_all=True, is_random=False).reason
         except ConfigError as error:
             return str(error)
 
@@ -330,20 +330,20 @@ class BatchedEnvironment:
 
     def _checked(
         self,
-        of_set: str,
+        agent_set: str,
         actions: Any,
         shape: tuple[int, ...],
         name_of: Callable[[str, Sequence[int]], str] | None = None,
     ) -> torch.Tensor:
         """Return the actions of a set as a tensor of the given shape."""
-        what, dtype = f"{self.who}.step", self._actions[of_set].dtype
+        what, dtype = f"{self.who}.step", self._actions[agent_set].dtype
         given = as_actions(f"{what}: actions", actions, shape, dtype)
         if self.checks or given.device.type == "cpu":
 
             def name(index: Sequence[int]) -> str:
-                return f"{what}: " + (name_of(of_set, index) if name_of else f"actions{index or ''}")
+                return f"{what}: " + (name_of(agent_set, index) if name_of else f"actions{index or ''}")
 
-            require_actions(given, self._bounds[of_set], self._spaces[of_set], name)
+            require_actions(given, self._bounds[agent_set], self._spaces[agent_set], name)
         return given
 
     # -------------------------------------------------------------- results of the last step
@@ -363,8 +363,8 @@ class BatchedEnvironment:
         """Return copies of the final observations; stale where no episode ended."""
         return self._copies(FINAL_OBSERVATIONS, "")
 
-    def _copies(self, name: str, of_set: str) -> Parts:
-        arrays = {key: self.data.tensor(name + suffix) for key, suffix in self._suffixes[of_set].items()}
+    def _copies(self, name: str, agent_set: str) -> Parts:
+        arrays = {key: self.data.tensor(name + suffix) for key, suffix in self._suffixes[agent_set].items()}
         return {key: _flags(array) if key == Constants.ACTION_MASK else array.clone() for key, array in arrays.items()}
 
     def action_masks(self) -> dict[str, torch.Tensor]:
@@ -417,7 +417,7 @@ def parts_of(space: Any) -> Mapping[Hashable, Any]:
     return getattr(space, "spaces", None) or {WHOLE: space}
 
 
-def each_part(change: Callable[[Any], Any], parts: Mapping[Hashable, Any]) -> Any:
+def map_parts(change: Callable[[Any], Any], parts: Mapping[Hashable, Any]) -> Any:
     """Apply a function to every part: a dict by key, or one result if no Dict."""
     changed = {key: change(part) for key, part in parts.items()}
     return changed[WHOLE] if changed.keys() == {WHOLE} else changed

@@ -53,7 +53,7 @@ def assign(data_manager: CUDADataManager, name: str, source: Any) -> None:
         else:
             given = from_dlpack(_checked(source))
     except (AttributeError, TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise DataError.of("assign", f"{name!r} must get an array that speaks DLPack", f"{error}") from None
+        raise DataError.of("assign", f"{name!r} must get an array that supports DLPack", f"{error}") from None
     if given.shape != target.shape:
         raise DataError(f"assign: {name!r} must get shape {tuple(target.shape)} (got {tuple(given.shape)})")
     if not torch.can_cast(given.dtype, target.dtype):

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part, joint_seed
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, joint_seed, map_parts
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.bridges.spaces import mask_for_sample, to_gymnasium
 from warpdrive_min.constants import Constants
 from warpdrive_min.conversion import as_tensor
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import ConfigError, of_type, require
+from warpdrive_min.errors import ConfigError, require, require_type
 from warpdrive_min.rng import seed_words
 
 with needed_by(__name__, "gymnasium"):
@@ -102,12 +102,12 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
             ConfigError: The mask has a wrong shape or dtype, or the number or range of seeds is wrong.
         """
         what = "GymnasiumVectorEnv.reset: options"
-        mask = self._mask(of_type(what, {} if options is None else options, Mapping).get("reset_mask"))
+        mask = self._mask(require_type(what, {} if options is None else options, Mapping).get("reset_mask"))
         seeds = seed if seed is None or isinstance(seed, int) else self._seeds(seed)
         super().reset(seed=joint_seed(seeds) if isinstance(seeds, list) else seeds)
         self.batched.restart(seeds, mask)
         self._ended = self._ended & ~mask if mask is not None and self._ended is not None else None
-        return each_part(self._rows, self.batched.observations()), self._masks()
+        return map_parts(self._rows, self.batched.observations()), self._masks()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take one step in every copy.
@@ -136,17 +136,17 @@ class GymnasiumVectorEnv(Bridge, gymnasium.vector.VectorEnv[Any, Any, Any]):
         terminated, truncated = (self._rows(self._of_agents(each)) for each in ends)
         infos = self._final(terminated | truncated) if self._restarts_itself else {}
         infos |= self._masks()
-        observations = each_part(self._rows, batched.observations())
+        observations = map_parts(self._rows, batched.observations())
         return observations, self._rows(batched.rewards()), terminated, truncated, infos
 
     def _final(self, ended: Any) -> dict[str, Any]:
         if not self._to_numpy:
-            return {"final_obs": each_part(self._rows, self.batched.final_observations()), "_final_obs": ended}
+            return {"final_obs": map_parts(self._rows, self.batched.final_observations()), "_final_obs": ended}
         infos: dict[str, Any] = {}
         if ended.any():
             parts = {key: self._rows(part) for key, part in self.batched.final_observations().items()}
             for row in np.flatnonzero(ended).tolist():
-                final = each_part(operator.itemgetter((row, ...)), parts)
+                final = map_parts(operator.itemgetter((row, ...)), parts)
                 infos = self._add_info(infos, {"final_obs": final, "final_info": {}}, row)
         return infos
 
@@ -245,7 +245,7 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
         reward = 0.0 if self._has_ended else float(self.batched.rewards().item())
         if self._has_ended and not self._has_warned:
             self._has_warned = True
-            gymnasium.logger.warn("GymnasiumEnv.step: the episode has ended, and pays no more reward; call reset()")
+            gymnasium.logger.warn("GymnasiumEnv.step: the episode has ended; call reset()")
         terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())
         self._has_ended |= terminated or truncated
         return self._observation(), reward, terminated, truncated, self._infos()
@@ -257,4 +257,4 @@ class GymnasiumEnv(Bridge, gymnasium.Env[Any, Any]):
         return {Constants.ACTION_MASK: mask_for_sample(mask[0, 0].cpu().numpy(), self.action_space)}
 
     def _observation(self) -> Any:
-        return each_part(lambda part: part[0, 0].cpu().numpy(), self.batched.observations())
+        return map_parts(lambda part: part[0, 0].cpu().numpy(), self.batched.observations())

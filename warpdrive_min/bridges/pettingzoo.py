@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part, parts_of
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, map_parts, parts_of
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.constants import Constants
 from warpdrive_min.conversion import as_tensor
-from warpdrive_min.errors import ActionError, of_type, require
+from warpdrive_min.errors import ActionError, require, require_type
 
 with needed_by(__name__, "pettingzoo"):
     import pettingzoo  # type: ignore[import-untyped]
@@ -74,7 +74,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
 
     def _of_agent(self, spaces: Mapping[str, Any], agent: str) -> Any:
         is_known, do = agent in self.possible_agents, f"known are {', '.join(self.possible_agents)}"
-        require(is_known, "PettingZooParallelEnv", "there is no such agent", agent, do)
+        require(is_known, "PettingZooParallelEnv", "unknown agent", agent, do)
         return spaces[agent]
 
     def reset(
@@ -100,7 +100,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
             ConfigError: No episode is under way.
             ActionError: An agent has no action, an action has no agent, or a value is outside its space.
         """
-        require(self.agents, "PettingZooParallelEnv.step", "no episode is under way", do="call reset()")
+        require(self.agents, "PettingZooParallelEnv.step", "no episode is running", do="call reset()")
         arrays = self._action_arrays(actions)
         self.batched.step(arrays, {each: array.shape for each, array in arrays.items()}, self._name_of)
         terminated, truncated = (bool(ends.item()) for ends in self.batched.terminated_and_truncated())
@@ -113,27 +113,29 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         self.agents = [agent for agent in acted if not (terminations[agent] or truncated)]
         return observations, rewards, terminations, truncations, infos
 
-    def _name_of(self, of_set: str, index: Sequence[int]) -> str:
+    def _name_of(self, agent_set: str, index: Sequence[int]) -> str:
         """Return the name of an action for errors."""
-        agent = self.possible_agents[self.batched.rows[of_set][index[1]]]
+        agent = self.possible_agents[self.batched.rows[agent_set][index[1]]]
         return f"the action of {agent}" + (f"[{index[2]}]" if self.action_spaces[agent].shape else "")
 
     def _action_arrays(self, actions: dict[str, Any]) -> dict[str, Array]:
         """Return the actions of each set; agents out of the game do nothing."""
         do = "give a dict of each agent's action"
-        if of_type("PettingZooParallelEnv.step: actions", actions, Mapping, do, ActionError).keys() != set(self.agents):
+        if require_type("PettingZooParallelEnv.step: actions", actions, Mapping, do, ActionError).keys() != set(
+            self.agents
+        ):
             raise ActionError(
                 f"PettingZooParallelEnv.step: needs one action for each of {', '.join(self.agents)} "
                 f"(got {', '.join(map(str, actions)) or 'none'})"
             )
         arrays = self.batched.idle_actions()
         for agent, action in actions.items():
-            space, (of_set, row) = self.action_spaces[agent], self._place(agent)
+            space, (agent_set, row) = self.action_spaces[agent], self._place(agent)
             try:
                 given = as_tensor(action).cpu().numpy()
             except (TypeError, ValueError, RuntimeError):  # text, or lists of different lengths
                 given = np.asarray(None)
-            array, is_bool = arrays[of_set], given.dtype == np.bool_
+            array, is_bool = arrays[agent_set], given.dtype == np.bool_
             if given.shape != space.shape or is_bool or not np.can_cast(given.dtype, array.dtype, "same_kind"):
                 raise ActionError(
                     f"PettingZooParallelEnv.step: the action of {agent} must be of {space} "
@@ -153,12 +155,12 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
 
     def _infos(self) -> dict[str, dict[str, Any]]:
         """Return the action masks that are not in the observations, by agent."""
-        masks = {of_set: mask[0].cpu().numpy() for of_set, mask in self.batched.action_masks().items()}
+        masks = {agent_set: mask[0].cpu().numpy() for agent_set, mask in self.batched.action_masks().items()}
         infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
         for agent, info in infos.items():
-            of_set, row = self._place(agent)
-            if of_set in masks:
-                info[Constants.ACTION_MASK] = mask_for_sample(masks[of_set][row], self.action_spaces[agent])
+            agent_set, row = self._place(agent)
+            if agent_set in masks:
+                info[Constants.ACTION_MASK] = mask_for_sample(masks[agent_set][row], self.action_spaces[agent])
         return infos
 
     def _observations(self) -> dict[str, Any]:
@@ -168,7 +170,7 @@ class PettingZooParallelEnv(Bridge, pettingzoo.ParallelEnv[str, Any, Any]):  # t
         }
         seen = {}
         for agent in self.agents:
-            of_set, row = self._place(agent)
+            agent_set, row = self._place(agent)
             keys = parts_of(self.observation_spaces[agent])
-            seen[agent] = each_part(operator.itemgetter((row, ...)), {key: sets[of_set][key] for key in keys})
+            seen[agent] = map_parts(operator.itemgetter((row, ...)), {key: sets[agent_set][key] for key in keys})
         return seen

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, each_part
+from warpdrive_min.bridges.batched import BatchedEnvironment, Bridge, map_parts
 from warpdrive_min.bridges.packages import needed_by
 from warpdrive_min.constants import Constants
 from warpdrive_min.errors import ConfigError
@@ -27,7 +27,7 @@ with needed_by(__name__, "torchrl"):
 
 GROUP = "agents"
 """Name of the group with the entries of several agents."""
-NOTHING_MORE: Final[Mapping[str, tuple[bool | None, ...]]] = {
+NO_MORE_ENTRIES: Final[Mapping[str, tuple[bool | None, ...]]] = {
     "break_when_any_done": (False,),
     "break_when_all_done": (None, False),
     "auto_reset": (True,),
@@ -80,10 +80,12 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         batch = (batched.n_envs,)
         super().__init__(device=batched.device, batch_size=torch.Size(batch))
         self.batched = batched
-        self._sets = {of_set.removeprefix("_") or GROUP: of_set for of_set in batched.rows}
+        self._sets = {agent_set.removeprefix("_") or GROUP: agent_set for agent_set in batched.rows}
         """Suffix of the array names, by group."""
         names, device = batched.agent_names(), batched.device
-        self.group_map = {group: [names[row] for row in batched.rows[of_set]] for group, of_set in self._sets.items()}
+        self.group_map = {
+            group: [names[row] for row in batched.rows[agent_set]] for group, agent_set in self._sets.items()
+        }
         self._is_flat = batched.n_agents == 1
         self._shapes = {
             group: torch.Size(batch if self._is_flat else (*batch, len(members)))
@@ -94,8 +96,8 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         seen, actions, rewards = {}, {}, {}
         for group, entries in self._observed().items():
             shape, first = self._shapes[group], batched.agents[batched.rows[self._sets[group]][0]]
-            seen[group] = {entry: spec_of_seen(value, shape) for entry, value in entries.items()}
-            actions[group] = {"action": spec_of(batched.action_spaces[first], shape, device)}
+            seen[group] = {entry: make_observation_spec(value, shape) for entry, value in entries.items()}
+            actions[group] = {"action": make_action_spec(batched.action_spaces[first], shape, device)}
             rewards[group] = {"reward": Unbounded((*shape, 1), device, torch.float32)}
         self.observation_spec, self.action_spec, self.reward_spec = map(self._grouped, (seen, actions, rewards))
         flag = Categorical(2, torch.Size((*batch, 1)), device, torch.bool)
@@ -150,25 +152,25 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         """
         if self.rollout_obstacle(max_steps, policy, callback, **options):
             return super().rollout(max_steps, policy, callback, **options)
-        return self._rollout_at_once(max_steps, self.rand_action if policy is None else policy)
+        return self._fused_rollout(max_steps, self.rand_action if policy is None else policy)
 
     def rollout_obstacle(self, max_steps: int, policy: Any = None, callback: Any = None, **options: Any) -> str:
         """Return the reason why `rollout` takes single steps; "" if not. Compiles."""
         if policy is not None and type(policy) is not RandomPolicy:
-            return "the policy acts on what it sees"
+            return "the policy needs the observations of each step"
         if not options.get("break_when_all_done") and options.get("break_when_any_done") is not False:
-            return "TorchRL looks after each step whether to stop; pass break_when_any_done=False"
+            return "TorchRL checks after each step whether to stop; pass break_when_any_done=False"
         unasked: tuple[bool | None, ...] = (None,)
         more = [
             name
             for name, value in {"callback": callback, **options}.items()
-            if not any(value is each for each in NOTHING_MORE.get(name, unasked))
+            if not any(value is each for each in NO_MORE_ENTRIES.get(name, unasked))
         ]
         if more or type(self) is not TorchRLEnv:
             return f"more happens than steps, by {', '.join(more) or type(self).__name__}"
         return self.batched.rollout_obstacle() if max_steps > 1 else "it has one step"
 
-    def _rollout_at_once(self, n_steps: int, draw: Callable[[TensorDictBase], TensorDictBase]) -> TensorDictBase:
+    def _fused_rollout(self, n_steps: int, draw: Callable[[TensorDictBase], TensorDictBase]) -> TensorDictBase:
         """Take all steps but the last in one launch, and the last without a restart."""
         ((group, shape),), (key,) = self._shapes.items(), self._action_keys.values()
         start = self.reset()
@@ -212,7 +214,7 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         for group, shape in self._shapes.items():
             parts = {key: part.reshape(*shape, *part.shape[2:]) for key, part in seen[self._sets[group]].items()}
             mask = parts.pop(Constants.ACTION_MASK, masks.get(self._sets[group]))
-            observed[group] = {"observation": each_part(lambda part: part, parts)}
+            observed[group] = {"observation": map_parts(lambda part: part, parts)}
             if mask is not None:
                 observed[group][Constants.ACTION_MASK] = mask.view(torch.bool).reshape(*shape, -1)
         return observed
@@ -229,16 +231,16 @@ class TorchRLEnv(Bridge, EnvBase):  # type: ignore[misc]
         return TensorDict(groups, batch, device=self.device)
 
 
-def spec_of_seen(entry: torch.Tensor | dict[str, torch.Tensor], rows: torch.Size) -> Any:
+def make_observation_spec(entry: torch.Tensor | dict[str, torch.Tensor], rows: torch.Size) -> Any:
     """Return TorchRL's spec of an observation entry; bools are categories."""
     if isinstance(entry, dict):
-        return Composite({key: spec_of_seen(part, rows) for key, part in entry.items()}, shape=rows)
+        return Composite({key: make_observation_spec(part, rows) for key, part in entry.items()}, shape=rows)
     if entry.dtype == torch.bool:
         return Categorical(2, entry.shape, entry.device, torch.bool)
     return Unbounded(entry.shape, entry.device, entry.dtype)
 
 
-def spec_of(space: Any, rows: torch.Size, device: torch.device) -> Any:
+def make_action_spec(space: Any, rows: torch.Size, device: torch.device) -> Any:
     """Return TorchRL's spec of an action space, for rows of actions.
 
     Raises:

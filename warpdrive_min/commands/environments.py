@@ -17,18 +17,18 @@ from warpdrive_min.backends import BACKENDS
 from warpdrive_min.backends.numba_cuda import simulated
 from warpdrive_min.environment import Environment, supports
 from warpdrive_min.errors import BackendUnavailable, WarpDriveError, known, require
-from warpdrive_min.terminal import Console, OutputError, echo, line_of
+from warpdrive_min.terminal import Console, OutputError, echo, error_line
 
 PREFERRED: Final = ("pycuda", "numba", "host", "cpu")
 """Backends in order of preference; the first available one is used."""
 PYTHON: Final = {"True": True, "False": False, "None": None}
-FULL: Final = "DefaultCPUAllocator"
+OUT_OF_MEMORY_TEXT: Final = "DefaultCPUAllocator"
 """Marker in torch's error when a CPU runs out of memory."""
 PREFIX: Final = "single_"
 """Prefix of single-agent environment names in WarpDrive's run configs."""
 
 Backend = Annotated[
-    str | None, typer.Option(help=f"Backend; by default the first that runs here of {', '.join(PREFERRED)}.")
+    str | None, typer.Option(help=f"Backend; default: the first that runs here of {', '.join(PREFERRED)}.")
 ]
 """Backend option of a command; `first_available` supplies the default."""
 
@@ -129,17 +129,20 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def errors_told(exit_code: int = 1) -> Iterator[None]:
+def report_errors(exit_code: int = 1) -> Iterator[None]:
     """Turn an expected error into a message on standard error and an exit code."""
     try:
         yield
     except OutputError:
         raise  # `output_required` reports it
     except (WarpDriveError, OSError, MemoryError, torch.OutOfMemoryError) as error:
-        echo(line_of(error), err=True)
+        echo(error_line(error), err=True)
         raise typer.Exit(exit_code) from error
     except RuntimeError as error:
-        if FULL not in str(error):
+        if OUT_OF_MEMORY_TEXT not in str(error):
             raise
-        echo(f"cpu is full ({str(error).splitlines()[0]}); use fewer environments, or smaller layers", err=True)
+        echo(
+            f"the CPU has too little memory ({str(error).splitlines()[0]}); use fewer environments, or smaller layers",
+            err=True,
+        )
         raise typer.Exit(exit_code) from error

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from warpdrive_min.commands.environments import Backend, console, environments, errors_told, first_available, say
+from warpdrive_min.commands.environments import Backend, console, environments, first_available, report_errors, say
 from warpdrive_min.terminal import echo
 from warpdrive_min.training.loop import evaluation
 from warpdrive_min.training.record.trained import (
@@ -24,22 +24,22 @@ from warpdrive_min.training.record.trained import (
 
 def evaluate(
     path: Annotated[
-        Path, typer.Argument(help="Checkpoint, or a run: its best checkpoint if it keeps one, else the latest.")
+        Path, typer.Argument(help="Checkpoint or run folder; of a run its best checkpoint if saved, else the latest.")
     ],
     episodes: Annotated[
         int, typer.Option(min=1, max=2**31 - 1, help="Number of episodes, each in its own environment.")
     ] = 100,
     backend: Backend = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of initial states and sampled actions.")] = 0,
-    member: Annotated[int | None, typer.Option(min=0, help="Only this member of a population.")] = None,
-    sampled: Annotated[bool, typer.Option("--sampled", help="Sample actions; else greedy.")] = False,
+    member: Annotated[int | None, typer.Option(min=0, help="Evaluate only this member of a population.")] = None,
+    sampled: Annotated[bool, typer.Option("--sampled", help="Sample actions; default: greedy actions.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Play episodes; print each policy's mean return and its standard error.
 
-    Exits with 1 on failure. In a population each member plays this number of episodes, and the best is named.
+    Exits with 1 on failure. In a population each member plays this number of episodes, and the best one is printed.
     """
-    with errors_told():
+    with report_errors():
         environments()  # adds them to the registrar
         is_whole = member is None and population_size(path) is not None
         trained = load_population(path) if is_whole else load_policies(path, member=member)
@@ -50,7 +50,7 @@ def evaluate(
         about = {**_about(trained), **how, **({} if member is None else {"member": member})}
         scores = evaluation.evaluate(wrapper, trained.models, *given)
     if is_whole:
-        _tell_members(trained, list(scores.values()), about, as_json)
+        _print_members(trained, list(scores.values()), about, as_json)
         return
     if as_json:
         echo(json.dumps(about | {"policies": {name: asdict(s) for name, s in scores.items()}}))
@@ -59,7 +59,7 @@ def evaluate(
     console.print(_table("policy", {(name,): score for name, score in scores.items()}))
 
 
-def _tell_members(
+def _print_members(
     trained: TrainedPolicies, scores: list[evaluation.Score], about: Mapping[str, object], as_json: bool
 ) -> None:
     """Print the score of each member, and the best member."""
@@ -94,7 +94,7 @@ def _about(trained: TrainedPolicies) -> dict[str, str | int]:
 
 def _table(first: str, scores: Mapping[tuple[str, ...], evaluation.Score], *further: str) -> Table:
     """Return a table of scores by the cells of its first columns."""
-    table = Table(first, *further, "mean return", "standard error", "per agent", "steps", "episodes")
+    table = Table(first, *further, "mean return", "standard error", "per agent", "mean steps", "episodes")
     for cells, score in scores.items():
         table.add_row(
             *cells,

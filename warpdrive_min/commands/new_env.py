@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from warpdrive_min.commands.environments import errors_told
+from warpdrive_min.commands.environments import report_errors
 from warpdrive_min.errors import require
-from warpdrive_min.files import naming, room_for
+from warpdrive_min.files import errors_name_path, explain_full_disk
 from warpdrive_min.terminal import echo
 
 TEMPLATE = Path(__file__).with_name("new_env_template")
@@ -23,10 +23,10 @@ SUFFIX = ".template"
 
 def new_env(
     name: Annotated[str, typer.Argument(help="Name of the package: a Python identifier.")],
-    folder: Annotated[Path, typer.Argument(help="Folder in which the package is made.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Folder in which to create the package.")] = Path(),
 ) -> None:
     """Write a starter package NAME: NumPy, CUDA C and Numba kernels and a test."""
-    with errors_told(exit_code=2):
+    with report_errors(exit_code=2):
         package = write_starter(name, folder)
     for path in sorted(package.iterdir()):
         echo(f"wrote {path}")
@@ -48,13 +48,17 @@ def write_starter(name: str, folder: Path) -> Path:
     """
     check_name(name)
     package = folder / name
-    with naming(package):
-        require(folder.is_dir(), "new-env", "the folder must exist", folder, "make it first")
-        require(not package.exists(), "new-env", f"{package} exists already", do="take another name or move it away")
+    with errors_name_path(package):
+        require(folder.is_dir(), "new-env", "the folder must exist", folder, "create it first")
+        require(not package.exists(), "new-env", f"{package} exists already", do="choose another name or move it away")
     is_free = importlib.util.find_spec(name) is None
-    require(is_free, "new-env", "the name must not be that of an installed module", name, "take another one")
+    require(is_free, "new-env", "the name must not be that of an installed module", name, "choose another one")
     words = {"name": name, "title": class_name(name)}
-    with room_for(package), naming(package), tempfile.TemporaryDirectory(dir=folder, prefix=".new-env-") as scratch:
+    with (
+        explain_full_disk(package),
+        errors_name_path(package),
+        tempfile.TemporaryDirectory(dir=folder, prefix=".new-env-") as scratch,
+    ):
         unfinished = Path(scratch) / name
         unfinished.mkdir()
         for template in TEMPLATE.glob(f"*{SUFFIX}"):

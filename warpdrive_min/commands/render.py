@@ -15,10 +15,10 @@ from warpdrive_min.commands.environments import (
     console,
     environment_name,
     environments,
-    errors_told,
     first_available,
     make_environment,
     read_settings,
+    report_errors,
     say,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
@@ -37,30 +37,30 @@ RECORD: Final = ".npz"
 
 def render(
     out: Annotated[Path, typer.Option(help=f"File; its suffix is the format: {', '.join([*FORMATS, RECORD])}.")],
-    env: Annotated[str | None, typer.Argument(help="Environment; by default that of the checkpoint.")] = None,
+    env: Annotated[str | None, typer.Argument(help="Environment; default: that of the checkpoint.")] = None,
     policy: Annotated[
         str,
-        typer.Option(
-            help=f"Who acts: {', '.join(POLICIES)}, or the path of a checkpoint or run; a run's best is used."
-        ),
+        typer.Option(help=f"Policy: {', '.join(POLICIES)}, or the path of a checkpoint or run (its best checkpoint)."),
     ] = "random",
     backend: Backend = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Largest number of steps; by default the whole episode.")
+        int | None, typer.Option(min=1, help="Largest number of steps; default: the whole episode.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Seed of initial states and actions.")] = 0,
     n_envs: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of environments.")] = 1,
-    env_id: Annotated[int, typer.Option(min=0, help="Which of them is drawn.")] = 0,
+    env_id: Annotated[int, typer.Option(min=0, help="Index of the environment to draw.")] = 0,
     fps: Annotated[int, typer.Option(min=1, max=MAX_FPS, help="Frames per second.")] = 20,
     config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of the environment's config.")] = None,
-    member: Annotated[int | None, typer.Option(min=0, help="Member of a population; by default the best.")] = None,
-    sampled: Annotated[bool, typer.Option("--sampled", help="Sample a trained policy's actions; else greedy.")] = False,
+    member: Annotated[int | None, typer.Option(min=0, help="Member of a population; default: the best one.")] = None,
+    sampled: Annotated[
+        bool, typer.Option("--sampled", help="Sample a trained policy's actions; default: greedy actions.")
+    ] = False,
 ) -> None:
     """Play one episode and write a web page, video, image or its arrays.
 
     Exits with 1 on failure.
     """
-    with errors_told():
+    with report_errors():
         if out.suffix != RECORD:
             require_format(out, RECORD)
         name, settings, found = _environment(policy, env, sampled, member)
@@ -88,7 +88,7 @@ def render(
                     fps,
                     lambda done, n: progress.update(task, completed=done, total=n),
                 )
-    end = episode.outcome or "still going on"
+    end = episode.outcome or "not ended"
     say(f"{out}: {episode.env_name}, {episode.n_frames - 1} steps, {end}, {out.stat().st_size:,} bytes")
 
 
@@ -99,7 +99,7 @@ def _environment(
     if policy in POLICIES:
         if env is None:
             do = f"known are {known(environments())}"
-            raise ConfigError.of("render.env", "must be named where no checkpoint says it", do=do)
+            raise ConfigError.of("render.env", "is required without a checkpoint", do=do)
         for option, is_given in (("sampled", sampled), ("member", member is not None)):
             require(
                 not is_given, f"render.{option}", "is for a trained policy, not a named one", policy, "leave it out"

@@ -22,10 +22,10 @@ from warpdrive_min.commands.environments import (
     console,
     environment_name,
     environments,
-    errors_told,
     first_available,
     make_environment,
     read_settings,
+    report_errors,
     run_config_path,
     say,
 )
@@ -34,7 +34,7 @@ from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import CheckpointError, require
 from warpdrive_min.files import remove_unused
 from warpdrive_min.processes import is_rank
-from warpdrive_min.stopping import NOTHING, RANK_SIGNALS, SIGNALS, Stopped, handle, on_stop_say
+from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped, set_handlers, set_saved_work_report
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.progress import ProgressLine
@@ -43,7 +43,7 @@ from warpdrive_min.training.record.certificate import Certifier
 from warpdrive_min.training.record.trained import find_checkpoint
 from warpdrive_min.training.run_folder import reserve, runs_of
 from warpdrive_min.training.scale.autoscale import auto_scale as scale
-from warpdrive_min.training.scale.distributed import joined, launch, require_processes
+from warpdrive_min.training.scale.distributed import launch, process_group, require_processes
 from warpdrive_min.training.scale.population import PopulationTrainer
 from warpdrive_min.training.trainer import Trainer
 
@@ -60,16 +60,20 @@ def train(
         list[str] | None, typer.Option("--set", help="KEY=VALUE changes a setting, e.g. trainer.num_envs=64.")
     ] = None,
     backend: Annotated[
-        str | None, typer.Option(help=f"By default the first of {', '.join(PREFERRED)}; a resumed run keeps its own.")
+        str | None,
+        typer.Option(
+            help=f"Backend; default: the first that runs here of {', '.join(PREFERRED)}; a resumed run keeps its own."
+        ),
     ] = None,
     n_gpus: Annotated[
-        int | None, typer.Option("--gpus", "-n", min=1, help="Number of GPUs; by default trainer.num_gpus.")
+        int | None, typer.Option("--gpus", "-n", min=1, help="Number of GPUs; default: trainer.num_gpus.")
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(help="Continue this checkpoint or run, or `latest`, the newest of the run config.")
+        str | None,
+        typer.Option(help="Resume from this checkpoint or run folder; `latest`: the newest run of the run config."),
     ] = None,
     results_dir: Annotated[
-        str | None, typer.Option(help="Name of the run's folder in saving.basedir/name/tag; by default the time.")
+        str | None, typer.Option(help="Name of the run's folder in saving.basedir/name/tag; default: the current time.")
     ] = None,
     iterations: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many iterations; the run can be resumed.")
@@ -82,17 +86,25 @@ def train(
     auto_scale: Annotated[
         bool,
         typer.Option(
-            "--auto-scale", help="Measure speed over numbers of environments and recommend one; trains nothing."
+            "--auto-scale",
+            help="Measure env steps/s while doubling the number of environments, and recommend one; trains nothing.",
         ),
     ] = False,
     certify: Annotated[
-        bool, typer.Option("--certify", help="Write certificate.json, from which `verify` replays the run.")
+        bool,
+        typer.Option(
+            "--certify",
+            help="Write certificate.json with hashes of the run, so that `verify` can replay and compare it.",
+        ),
     ] = False,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Print which path each part takes, and why not a faster one; trains nothing."),
+        typer.Option(
+            "--explain",
+            help="Print the implementation of each part of training, and why no faster one is used; trains nothing.",
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the folder of the run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the run's folder.")] = False,
 ) -> None:
     """Train the policies of a run config; Ctrl-C saves after the iteration.
 
@@ -100,14 +112,14 @@ def train(
     """
     if env is None and config is None and resume in (None, LATEST):
         raise typer.BadParameter(f"one of -e NAME, --config FILE and --resume PATH must say what to train ({_known()})")
-    with errors_told():
+    with report_errors():
         plan = _plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
         run = plan.run_config
         made = make_environment(plan.env_name, run.env, "train")
         is_chosen = resume is not None or "trainer.env_backend" in read_settings(settings or [], "train.set")
         chosen = backend or (run.trainer.env_backend if is_chosen else first_available(made, "train"))
         run = _with(run, {"trainer.env_backend": chosen})
-        rule, do = "a run of one process is certified, which trains", "leave --certify out"
+        rule, do = "needs a training run of one process", "leave --certify out"
         is_one = run.trainer.num_gpus == 1 and not is_rank() and not (auto_scale or explain)
         require(is_one or not certify, "train.certify", rule, do=do)
 
@@ -118,11 +130,11 @@ def train(
         size = run.population.size
         kind = Trainer if size is None else PopulationTrainer
         if explain:
-            require(not auto_scale, "train.explain", "means nothing with --auto-scale", do="leave one of them out")
+            require(not auto_scale, "train.explain", "cannot be used with --auto-scale", do="leave one of them out")
             _explain(kind(make_wrapper(run.trainer.num_envs * (size or 1)), run, verbose=False))
         elif auto_scale:
             for option, value in (("results-dir", results_dir), ("iterations", iterations)):
-                rule = "means nothing with --auto-scale, which trains nothing"
+                rule = "cannot be used with --auto-scale, which trains nothing"
                 require(value is None, f"train.{option}", rule, value, "leave it out")
             rule, do = "must be null with --auto-scale, which is for one agent", "leave one of them out"
             require(size is None, "run config population.size", rule, size, do)
@@ -132,15 +144,15 @@ def train(
             folder = runs_of(run) / plan.folder if plan.folder else reserve(runs_of(run))
             words = [*sys.argv[1:], "--results-dir", plan.folder or folder.name]
             try:
-                on_stop_say(partial(_saved, folder, plan))
+                set_saved_work_report(partial(_saved, folder, plan))
                 launch(run.trainer.num_gpus, words, chosen)
             finally:
                 remove_unused(folder)
         else:
-            with joined(chosen):
+            with process_group(chosen):
                 wrapper = make_wrapper(run.trainer.num_envs * (size or 1))
                 trainer = kind(wrapper, run, folder=plan.folder, verbose=False)
-                on_stop_say(partial(_saved, trainer.folder, plan))
+                set_saved_work_report(partial(_saved, trainer.folder, plan))
                 try:
                     caught = _train(trainer, plan, iterations, quiet, certify)
                 finally:
@@ -194,7 +206,7 @@ def _plan(
     if found is None:
         return Plan(name or environment_name(run.name, "train.config"), _with(run, given), None, results_dir)
     seed = given.get("trainer.seed")
-    require(seed is None, "train.seed", "a run that goes on keeps its own", seed, "leave it out")
+    require(seed is None, "train.seed", "a resumed run keeps its seed", seed, "leave it out")
     _, header = checkpoint.load(found)
     trained_in = environment_name(header.environment["name"], "train.resume")
     rule = f"{found} was trained in {trained_in}"
@@ -219,7 +231,7 @@ def _with(run: RunConfig, given: Mapping[str, Any]) -> RunConfig:
         place: Any = values
         for section in sections:
             place = place.get(section) if isinstance(place, dict) else None
-        rule, do = f"{key} must lie in a section of the run config", "its keys are in docs/run_config.md"
+        rule, do = f"{key} must be in a section of the run config", "its keys are in docs/run_config.md"
         require(isinstance(place, dict), "train.set", rule, ".".join(sections), do)
         place[last] = value
     return RunConfig.from_dict(values)
@@ -282,9 +294,9 @@ def _saved(folder: Path, plan: Plan) -> str:
     """Return the last checkpoint in a run's folder, and the resume command."""
     last = checkpoint.latest(folder / checkpoint.FOLDER)
     if last is not None:
-        return f"{last} is kept; `{_resume(folder)}` goes on"
+        return f"last checkpoint: {last}; resume with `{_resume(folder)}`"
     is_taken = plan.folder is not None and folder.is_dir() and any(folder.iterdir())
-    return f"nothing was saved; {checkpoint.next_step(folder)}" if is_taken else NOTHING
+    return f"nothing was saved; {checkpoint.next_step(folder)}" if is_taken else NOTHING_SAVED
 
 
 def _resume(folder: Path) -> str:
@@ -309,7 +321,7 @@ def _signals(*, once: bool) -> Iterator[list[int]]:
             restore()
 
     # A surviving rank receives SIGTERM, and must not start its next iteration.
-    earlier = handle(note, SIGNALS if once else RANK_SIGNALS)
+    earlier = set_handlers(note, SIGNALS if once else RANK_SIGNALS)
     try:
         yield caught
     finally:
@@ -321,22 +333,23 @@ def _say_start(trainer: Trainer, plan: Plan) -> None:
     of_each = f"{size:,} members of " if size is not None else ""
     say(
         f"{plan.env_name}: backend {settings.env_backend}, {of_each}{settings.num_envs:,} environments, "
-        f"{trainer.n_iterations:,} iterations of {settings.train_batch_size:,} steps, seed {trainer.seed}"
+        f"{trainer.n_iterations:,} iterations of {settings.train_batch_size:,} env steps, seed {trainer.seed}"
     )
     if plan.checkpoint is not None:
-        say(f"goes on from {plan.checkpoint}, after {trainer.iteration:,} iterations")
-    say(f"run: {trainer.folder}")
+        say(f"resuming from {plan.checkpoint}, after {trainer.iteration:,} iterations")
+    say(f"run folder: {trainer.folder}")
 
 
 def _say_end(trainer: Trainer, is_stopped: bool) -> None:
-    why = "stopped" if is_stopped else "reached its return" if trainer.has_reached_return else "done"
+    why = "stopped" if is_stopped else "target return reached" if trainer.has_reached_return else "finished"
     folder = shlex.quote(str(trainer.folder))
     if isinstance(trainer, PopulationTrainer):
         n_members, least = len(trainer.members), trainer.config.trainer.stop_return
         say(f"{len(trainer.failed):,} of {n_members:,} members failed" if trainer.failed else f"{n_members:,} members")
         if least is not None:
-            say(f"{len(trainer.reached_at):,} of {n_members:,} members reached their return")
-    say(f"{why} after {trainer.iteration:,} of {trainer.n_iterations:,} iterations, {trainer.env_steps:,} steps; saved")
+            say(f"{len(trainer.reached_at):,} of {n_members:,} members reached the target return")
+    done = f"{trainer.iteration:,} of {trainer.n_iterations:,} iterations, {trainer.env_steps:,} env steps"
+    say(f"{why} after {done}; checkpoint saved")
     if is_stopped:
         return  # the stop message shows the resume command
     say(f"  evaluate: {PROGRAM} evaluate {folder}")
@@ -349,7 +362,7 @@ def _say_certificate(certifier: Certifier) -> None:
     certificate = certifier.certificate
     at = ", ".join(f"{point.iteration:,}" for point in certificate.points)
     n_tensors = len(certificate.points[-1].tensors)
-    say(f"certificate: {certifier.path}, {n_tensors} tensors after iterations {at}")
+    say(f"certificate: {certifier.path}, hashes of {n_tensors} tensors after iterations {at}")
     say(f"  verify:   {PROGRAM} verify {shlex.quote(str(certifier.path))}")
 
 
@@ -368,9 +381,11 @@ def _scale(run: RunConfig, make_wrapper: Callable[[int], EnvWrapper]) -> None:
     scaling = scale(
         run,
         make_wrapper,
-        on_point=lambda point: say(f"{point.num_envs:,} environments: {point.steps_per_s:,.0f} env-steps/s"),
+        on_point=lambda point: say(f"{point.num_envs:,} environments: {point.steps_per_s:,.0f} env steps/s"),
     )
-    table = Table("envs", "batch", "env-steps/s", "of the best", "memory, predicted", "measured")
+    table = Table(
+        "environments", "batch, env steps", "env steps/s", "share of best", "predicted memory", "measured memory"
+    )
     for point in scaling.points:
         table.add_row(
             f"{point.num_envs:,}",
@@ -381,5 +396,5 @@ def _scale(run: RunConfig, make_wrapper: Callable[[int], EnvWrapper]) -> None:
             "" if point.peak_bytes is None else decimal(point.peak_bytes),
         )
     console.print(table)
-    say(f"{scaling.largest:,} environments fit into {decimal(scaling.free_bytes)} of free memory")
+    say(f"at most {scaling.largest:,} environments fit into {decimal(scaling.free_bytes)} of free memory (predicted)")
     say(f"recommended: {' '.join(f'--set {key}={value}' for key, value in scaling.recommended.items())}")

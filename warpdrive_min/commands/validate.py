@@ -19,7 +19,7 @@ from rich.text import Text
 from warpdrive_min import backends
 from warpdrive_min.agreement import CHECKS, Result, Subject, load_class, run_checks
 from warpdrive_min.backends.numba_cuda import simulated
-from warpdrive_min.commands.environments import errors_told, read_settings
+from warpdrive_min.commands.environments import read_settings, report_errors
 from warpdrive_min.config import MAX_SEED
 from warpdrive_min.errors import WarpDriveError, known, require
 from warpdrive_min.files import require_writable, write_atomically
@@ -40,12 +40,12 @@ Row = tuple[str, Result, int]
 
 
 def _size_help(what: str, name: str) -> str:
-    return f"Number of {what}; else {getattr(Subject, name)}, in Numba's simulator {SIMULATED[name]}."
+    return f"Number of {what}; default: {getattr(Subject, name)}, in Numba's simulator {SIMULATED[name]}."
 
 
 def validate(
     path: Annotated[str, typer.Argument(help="Folder of a package, path of a module, or package.module:ClassName.")],
-    backend: Annotated[list[str] | None, typer.Option(help="Only these backends; may be repeated.")] = None,
+    backend: Annotated[list[str] | None, typer.Option(help="Check only this backend; may be repeated.")] = None,
     config: Annotated[list[str] | None, typer.Option(help="Argument of the class, KEY=VALUE; VALUE is JSON.")] = None,
     class_name: Annotated[str | None, typer.Option("--class", help="Name of the class, if there are several.")] = None,
     envs: Annotated[int | None, typer.Option(min=2, max=2**31 - 1, help=_size_help("environments", "n_envs"))] = None,
@@ -59,8 +59,8 @@ def validate(
     tolerance: Annotated[
         float, typer.Option(min=0, max=1e6, help="Largest difference from the reference if not exact.")
     ] = 1e-4,
-    check: Annotated[list[str] | None, typer.Option(help="Only these checks; may be repeated.")] = None,
-    card: Annotated[bool, typer.Option(help="Also measure speed.")] = True,
+    check: Annotated[list[str] | None, typer.Option(help="Run only this check; may be repeated.")] = None,
+    card: Annotated[bool, typer.Option(help="Also measure env steps/s.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
 ) -> None:
     """Check every kernel of an environment; exits with 1 if a check failed.
@@ -72,7 +72,7 @@ def validate(
     if console.width < WIDE:
         console = Console(width=WIDE)  # the table needs this width; a narrower terminal wraps
     if json_file is not None:
-        with errors_told(2):
+        with report_errors(2):
             require_writable(json_file, "--json", is_file=True)
     try:
         names, chosen = _checks(check), _backends(backend)
@@ -98,7 +98,7 @@ def validate(
     _show(console, cls.__name__, findings, speeds)
     if json_file is not None:
         report = _report(path, cls.__name__, findings, speeds)
-        with errors_told(exit_code=2):
+        with report_errors(exit_code=2):
             write_atomically(json_file, json.dumps(report, indent=1, default=str))
     statuses = {result.status for _, result in findings}
     if "passed" not in statuses or "failed" in statuses:
@@ -193,28 +193,34 @@ def _speeds(subject: Subject) -> list[Speed]:
 
 def _show(console: Console, title: str, findings: Sequence[Finding], speeds: Sequence[Speed]) -> None:
     table = Table("backend", "check", "result", "detail", title=title, title_justify="left")
-    for backend, result, n_runs in _joined(_summary(findings)):
+    for backend, result, n_runs in _join_skips(_summary(findings)):
         style = STYLES[result.status]
         count = f" ({n_runs} runs)" if n_runs > 1 else ""
         status = Text.assemble((result.status, style), count)
         table.add_row(backend, result.name, status, result.detail)
     console.print(table)
     if any(_is_simulated(subject.backend) for subject, _ in findings):
-        console.print("in Numba's simulator few environments take few steps: --envs and --steps ask for more")
+        console.print(
+            "Numba's simulator is slow and runs fewer environments and steps; set --envs and --steps for more"
+        )
     for name, state in backends.availability().items():
         if not state.available:
             console.say(f"backend {name} is {state}")
     if speeds:
-        speed_table = Table("backend", "environments", "env-steps/s", "GB/s", title="speed", title_justify="left")
+        speed_table = Table(
+            *("backend", "environments", "env steps/s", "memory traffic, GB/s"),
+            title="speed (higher is better)",
+            title_justify="left",
+        )
         for speed in speeds:
             rate = "" if speed.bytes_per_s is None else f"{speed.bytes_per_s / 1e9:.3g}"
             speed_table.add_row(speed.backend, f"{speed.n_envs:,}", f"{speed.env_steps_per_s:,.0f}", rate)
         console.print(speed_table)
         command = f"`python -m bench run --env {findings[0][0].target}`"
-        console.say(f"a rough measure of one run; {command} gives numbers to publish")
+        console.say(f"rough speed from one run; for publishable numbers use {command}")
 
 
-def _joined(rows: Iterable[Row]) -> Iterator[Row]:
+def _join_skips(rows: Iterable[Row]) -> Iterator[Row]:
     """Join consecutive checks with the same skip reason."""
     for (_, status, _), same in groupby(rows, key=lambda row: (row[0], row[1].status, row[1].detail)):
         (backend, result, n_runs), *others = same

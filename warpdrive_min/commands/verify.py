@@ -16,9 +16,9 @@ from warpdrive_min import backends
 from warpdrive_min.commands.environments import (
     Backend,
     environment_name,
-    errors_told,
     first_available,
     make_environment,
+    report_errors,
     say,
 )
 from warpdrive_min.env_wrapper import EnvWrapper
@@ -65,9 +65,11 @@ class Verdict:
     def lines(self) -> list[str]:
         """Return the verdict as text."""
         run, agreement = self.certificate, self.agreement
-        reached = "nothing, not even the start," if agreement.last is None else f"iterations 0 to {agreement.last:,}"
+        reached = (
+            "no iteration, not even the start," if agreement.last is None else f"iterations 0 to {agreement.last:,}"
+        )
         head = f"{self.name}: {reached} of {run.iterations:,} of {run.env}, seed {run.run_config['trainer']['seed']}"
-        points = f"{agreement.n_points} points of {agreement.n_tensors} tensors are equal to the bit"
+        points = f"{agreement.n_points} points of {agreement.n_tensors} tensors are bit-identical"
         told = [f"{head}; {points}"]
         if agreement.difference is not None:
             told.append(f"  first difference: {agreement.difference}")
@@ -78,17 +80,17 @@ class Verdict:
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(help="Certificate, or the folder of a run that has one.")],
-    iterations: Annotated[int | None, typer.Option(min=0, help="Replay only this many.")] = None,
+    path: Annotated[Path, typer.Argument(help="Certificate file, or folder of a run with a certificate.")],
+    iterations: Annotated[int | None, typer.Option(min=0, help="Replay only the first iterations, this many.")] = None,
     backend: Backend = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Replay a certified run and compare its bits; writes nothing.
 
-    Exits with 0 verified, 1 differs, 2 other hardware, 5 if it cannot be replayed. The default backend is the run's, or
-    the first one available.
+    Exit codes: 0 verified, 1 differs, 2 differs on other hardware, 5 cannot be replayed. The default backend is the
+    run's, or the first one available.
     """
-    with errors_told(BROKEN):
+    with report_errors(BROKEN):
         verdict = replayed(Certificate.read(path), iterations, backend)
     if as_json:
         fields = {"verdict": verdict.name, **asdict(verdict.agreement)}

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import warpdrive_min.compat  # noqa: F401  (installs WarpDrive's module paths)
-from warpdrive_min.compat.modules import CHOICE, PLAYER, cast_pycuda
-from warpdrive_min.compat.project import root_around
+from warpdrive_min.compat.modules import COMPAT_VARIABLE, PYCUDA_VARIABLE, cast_pycuda
+from warpdrive_min.compat.project import checkout_around
 
 
 def main() -> None:
@@ -24,10 +24,10 @@ def main() -> None:
 
     A missing script or file prints one line and exits with code 2.
     """
-    os.environ[CHOICE] = "replace"  # for processes spawned by the script
+    os.environ[COMPAT_VARIABLE] = "replace"  # for processes spawned by the script
     del sys.argv[0]
     if sys.argv[:1] == ["--host"]:
-        os.environ[PLAYER] = "host"
+        os.environ[PYCUDA_VARIABLE] = "host"
         cast_pycuda()
         del sys.argv[0]
     is_module = sys.argv[:1] == ["-m"] and len(sys.argv) > 1
@@ -41,7 +41,7 @@ def main() -> None:
         raise SystemExit(2)
     folder = Path.cwd() if is_module else Path(sys.argv[0]).resolve().parent
     sys.path[0] = str(folder)
-    root = root_around(folder) or root_around(Path.cwd())
+    root = checkout_around(folder) or checkout_around(Path.cwd())
     if root is not None:
         sys.path.insert(1, str(root))
     if is_module:

@@ -11,7 +11,7 @@ import numpy as np
 
 from warpdrive_min import env_wrapper
 from warpdrive_min.agreement import checker
-from warpdrive_min.compat.env_wrapper import EnvWrapper, GivenWrapper
+from warpdrive_min.compat.env_wrapper import EnvWrapper, UserWrapperAdapter
 from warpdrive_min.compat.functions import Argfix, registrar_renamed
 from warpdrive_min.dialect import layout
 from warpdrive_min.environment import Observations
@@ -52,7 +52,7 @@ class EnvironmentCPUvsGPU(checker.EnvironmentCPUvsGPU):
         """
         is_own = not issubclass(env_wrapper.EnvWrapper, self._chosen) and self._chosen is not EnvWrapper
         if is_own and all(hasattr(self._chosen, name) for name in ("reset", "step")):
-            return self._chosen(**taken_by(self._chosen, {"env_obj": env, "env_backend": "cpu"}))
+            return self._chosen(**accepted_arguments(self._chosen, {"env_obj": env, "env_backend": "cpu"}))
         return env
 
     def test_env_reset_and_step(
@@ -101,11 +101,13 @@ def _checked(
     """Make a wrapper; a user's class gets the arguments of WarpDrive's checker."""
     if chosen.__init__ in (EnvWrapper.__init__, env_wrapper.EnvWrapper.__init__):
         return _with_placeholders(chosen, arrays)(env, seed=seed, exact=exact, **named)
-    require(not exact, f"wrapper {chosen.__name__}", "makes no exact builds", do="leave exact off")
-    return _with_placeholders(GivenWrapper, arrays)(chosen(**taken_by(chosen, {"env_obj": env, **named})))
+    require(not exact, f"wrapper {chosen.__name__}", "has no exact builds", do="leave exact off")
+    return _with_placeholders(UserWrapperAdapter, arrays)(
+        chosen(**accepted_arguments(chosen, {"env_obj": env, **named}))
+    )
 
 
-def taken_by(chosen: type[Any], named: dict[str, Any]) -> dict[str, Any]:
+def accepted_arguments(chosen: type[Any], named: dict[str, Any]) -> dict[str, Any]:
     """Return the checker's arguments that a user's wrapper accepts.
 
     Before 2.0 it had ``use_cuda``. An argument without effect is omitted if not accepted.

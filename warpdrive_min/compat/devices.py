@@ -14,8 +14,8 @@ from torch import distributed
 from warpdrive_min import backends
 from warpdrive_min.compat.functions import make_current_context
 from warpdrive_min.errors import BackendUnavailable, ConfigError, require
-from warpdrive_min.processes import be_rank, end_with_parent
-from warpdrive_min.training.scale.distributed import joined
+from warpdrive_min.processes import end_with_parent, set_rank_variables
+from warpdrive_min.training.scale.distributed import process_group
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +83,8 @@ class DeviceContextProcessWrapper(ProcessWrapper):
 
     def _work(self) -> None:
         address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", PORT)
-        be_rank(self.device_id, self.num_devices, address, port)
-        with joined(self.env_backend):
+        set_rank_variables(self.device_id, self.num_devices, address, port)
+        with process_group(self.env_backend):
             super()._work()
 
 
@@ -135,7 +135,7 @@ class _SingleDeviceContext:
             ConfigError: `init_context` was not called.
         """
         if self._context is None:
-            raise ConfigError("device context: is not there yet; call init_context() first")
+            raise ConfigError("device context: does not exist yet; call init_context() first")
         return self._context
 
     def __getattr__(self, name: str) -> Any:

@@ -60,7 +60,7 @@ class EnvWrapper(env_wrapper.EnvWrapper):
         if self.backend.language == "numba" and sources["numba"] != own:
             module = numba_modules.execute(self.cuda_function_manager, str(sources["numba"]))
             if not hasattr(module, "build"):
-                numba_modules.keep(self.cuda_function_manager, module)
+                numba_modules.register_kernels(self.cuda_function_manager, module)
                 return
         super()._load(sources, binary)
 
@@ -85,7 +85,7 @@ class EnvWrapper(env_wrapper.EnvWrapper):
         return made
 
 
-class GivenWrapper(env_wrapper.EnvWrapper):
+class UserWrapperAdapter(env_wrapper.EnvWrapper):
     """Adapter of a user's wrapper with WarpDrive's interface.
 
     Uses only attributes that WarpDrive's own wrapper has.
@@ -160,9 +160,9 @@ NEEDED: Final = (
 """Attributes of WarpDrive's GPU wrapper used by trainer and checker."""
 
 
-def seen_as_ours(wrapper: Any) -> env_wrapper.EnvWrapper:
-    """Return one of our wrappers unchanged, and any other as a `GivenWrapper`."""
-    return wrapper if isinstance(wrapper, env_wrapper.EnvWrapper) else GivenWrapper(wrapper)
+def as_env_wrapper(wrapper: Any) -> env_wrapper.EnvWrapper:
+    """Return one of our wrappers unchanged, and any other as a `UserWrapperAdapter`."""
+    return wrapper if isinstance(wrapper, env_wrapper.EnvWrapper) else UserWrapperAdapter(wrapper)
 
 
 def create_and_push_data_placeholders(env_wrapper: Any = None, *arguments: Any, **named: Any) -> None:
@@ -174,5 +174,5 @@ def create_and_push_data_placeholders(env_wrapper: Any = None, *arguments: Any, 
     if arguments and isinstance(arguments[0], Mapping):
         arguments = (None, *arguments)
     layout.create_and_push_data_placeholders(
-        None if env_wrapper is None else seen_as_ours(env_wrapper), *arguments, **named
+        None if env_wrapper is None else as_env_wrapper(env_wrapper), *arguments, **named
     )

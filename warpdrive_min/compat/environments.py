@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 # ------------------------------------------------------------------ base
 
 
-class _OfWarpDrive:
+class _WarpDriveArguments:
     """Base of environments with WarpDrive's argument order and attributes.
 
     Fields of the config are attributes.
@@ -59,7 +59,7 @@ _TAG_GRIDWORLD: Final = (
 )
 
 
-class TagGridWorld(_OfWarpDrive, envs.TagGridWorld):
+class TagGridWorld(_WarpDriveArguments, envs.TagGridWorld):
     """Tag on a grid; all copies and episodes have the same start."""
 
     arguments = _TAG_GRIDWORLD
@@ -75,7 +75,7 @@ class CUDATagGridWorldWithResetPool(TagGridWorld):
     defaults: ClassVar = {"reset_pool_size": 5}
 
 
-class TagContinuous(_OfWarpDrive, envs.TagContinuous):
+class TagContinuous(_WarpDriveArguments, envs.TagContinuous):
     """Tag on a square; all copies and episodes have the seed's start."""
 
     arguments = (
@@ -92,7 +92,7 @@ class TagContinuous(_OfWarpDrive, envs.TagContinuous):
 # ------------------------------------------------------------------ classic control
 
 
-class _ClassicControl(_OfWarpDrive):
+class _ClassicControl(_WarpDriveArguments):
     """Single-agent environment with one start, or a pool of two or more."""
 
     arguments = ("episode_length", "env_backend", "reset_pool_size", "seed")

@@ -257,7 +257,7 @@ class PyCUDAFunctionManager(_FunctionManager):
         """
         for name in names:
             if self._binary is not None and not self.has_function(name):
-                self.keep({name: _undeclared_kernel(name, self._binary)})
+                self.add_kernels({name: _undeclared_kernel(name, self._binary)})
                 self._undeclared.add(name)
         super().initialize_functions(names)
 
@@ -337,7 +337,7 @@ class CUDAEnvironmentReset(resetter.CUDAEnvironmentReset):
             self._reset("reset_when_done_from_pool", data_manager, force_reset, not data_manager.reset_data_list)
 
     def _reset(self, who: str, data: data_manager.CUDADataManager, force_reset: int, is_all: bool) -> None:
-        require(is_all, who, "is but a part of this environment's reset", do="call reset_when_done")
+        require(is_all, who, "is only a part of this environment's reset", do="call reset_when_done")
         self.reset_when_done(data, "force_reset" if force_reset else "if_done", undo_done_after_reset=False)
 
 

@@ -116,7 +116,7 @@ class ModelBaseFullyConnected(nn.Module):
     def env(self) -> EnvWrapper:
         """Wrapper; the model does not keep it alive."""
         wrapper = self._env()
-        assert wrapper is not None, "a model is used while its environments are there"
+        assert wrapper is not None, "a model must not outlive its environments"
         return wrapper
 
     def process_one_step_obs(self) -> Tensor:
@@ -303,7 +303,7 @@ class ModelFactory(parts.ModelFactory):
             ConfigError: The name is taken, the file, module or class does not exist, or it is no ``torch.nn.Module``.
         """
         super().add(model_name, model_path, object_name)
-        made = type(f"Trained_{model_name}", (_Trained,), {"build": staticmethod(cls.create(model_name))})
+        made = type(f"Trained_{model_name}", (_AdaptedModel,), {"build": staticmethod(cls.create(model_name))})
         parts.ModelFactory.add(model_name, made)
 
 
@@ -334,7 +334,7 @@ class Building:
             "obs_dim_corresponding_to_num_agents": self.arrays[1],
         }
 
-    def lend_batches(self) -> None:
+    def declare_batches(self) -> None:
         """Declare names and shapes of the batches before rollouts, without memory.
 
         Users' models read them in the constructor, as WarpDrive's own does.
@@ -343,7 +343,7 @@ class Building:
         for policy, agents in self.policies.items():
             for name, row in batch_rows(self.env, policy, agents).items():
                 zero = torch.zeros((), dtype=torch.from_numpy(row).dtype, device=data.device)
-                data.lend(name, zero.expand(self.n_steps, *row.shape))
+                data.use_external(name, zero.expand(self.n_steps, *row.shape))
 
 
 _building: ContextVar[Building] = ContextVar("_building")
@@ -359,7 +359,7 @@ def building(what: Building) -> Iterator[Building]:
         _building.reset(token)
 
 
-class _Trained(nn.Module):
+class _AdaptedModel(nn.Module):
     """Adapter of a user's model to our side; heads are logits.
 
     Any constructor arguments work. Weights keep the names of the user's model, in checkpoints and WarpDrive's files.
@@ -381,7 +381,7 @@ class _Trained(nn.Module):
             for part, network in each.models.items()
             if network is config
         )
-        what.lend_batches()
+        what.declare_batches()
         given = (what.given.get(policy) or {}).get("model") or {}
         extra = given if part == "model" else given.get(part) or {}
         of_model: dict[str, Any] = {"model_config": {**config.to_dict(), **extra}}
@@ -394,7 +394,7 @@ class _Trained(nn.Module):
         parts.initialise(self.model, config.init_method)
         self._is_continuous = space.is_continuous
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Trained:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _AdaptedModel:
         """Return a copy of the network that shares its environments."""
         memo.update({id(each): each for ref in self._shared if (each := ref()) is not None})
         made = type(self).__new__(type(self))
@@ -430,7 +430,7 @@ class _Trained(nn.Module):
         return self.model.get_submodule(target)
 
 
-def seen_from_warpdrive(core: nn.Module, kind: str, **arguments: Any) -> nn.Module:
+def as_warpdrive_model(core: nn.Module, kind: str, **arguments: Any) -> nn.Module:
     """Return a training network as WarpDrive's users know it.
 
     That is their own model, or a built-in one around the network.
@@ -441,4 +441,4 @@ def seen_from_warpdrive(core: nn.Module, kind: str, **arguments: Any) -> nn.Modu
         arguments: Its constructor's arguments.
     """
     inner = core.module if isinstance(core, models.Adapted) else core
-    return inner.model if isinstance(inner, _Trained) else BUILT_IN[kind](core=core, **arguments)
+    return inner.model if isinstance(inner, _AdaptedModel) else BUILT_IN[kind](core=core, **arguments)

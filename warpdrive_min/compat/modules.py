@@ -18,10 +18,10 @@ from warpdrive_min import backends
 from warpdrive_min.compat import torch_on_host
 from warpdrive_min.errors import ConfigError, known, require
 
-CHOICE: Final = "WARPDRIVE_MIN_COMPAT"
+COMPAT_VARIABLE: Final = "WARPDRIVE_MIN_COMPAT"
 """Environment variable; ``replace`` overrides an installed `warp_drive`."""
 
-PLAYER: Final = "WARPDRIVE_MIN_PYCUDA"
+PYCUDA_VARIABLE: Final = "WARPDRIVE_MIN_PYCUDA"
 """Environment variable; ``host`` runs code for `pycuda` without a GPU."""
 
 
@@ -34,23 +34,23 @@ NAMES: Final[dict[str, dict[str, str]]] = _table("names.toml")
 
 Imported on first access.
 """
-EARLIER: Final[dict[str, dict[str, str]]] = _table("names_before.toml")
+EARLIER_NAMES: Final[dict[str, dict[str, str]]] = _table("names_before.toml")
 """Names of versions 1.0 to 2.6 that 2.7 no longer has, as `NAMES`."""
-LEFT_OUT: Final[dict[str, str]] = _table("left_out.toml")
+UNSUPPORTED: Final[dict[str, str]] = _table("left_out.toml")
 """Reasons why names are unsupported.
 
 Keys are patterns of ``module.name`` or ``module.Class.name``.
 """
 
 
-def offered(module: str) -> dict[str, str]:
+def module_names(module: str) -> dict[str, str]:
     """Return the source of each name of a module, in any version."""
-    return {**EARLIER.get(module, {}), **NAMES.get(module, {})}
+    return {**EARLIER_NAMES.get(module, {}), **NAMES.get(module, {})}
 
 
-def why_left_out(name: str) -> str | None:
+def why_unsupported(name: str) -> str | None:
     """Return the reason why a dotted name is unsupported; None if unknown."""
-    return next((reason for pattern, reason in LEFT_OUT.items() if fnmatch.fnmatchcase(name, pattern)), None)
+    return next((reason for pattern, reason in UNSUPPORTED.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 # ------------------------------------------------------------------ import
@@ -66,7 +66,7 @@ class _Finder(MetaPathFinder, Loader):
         self.top = top
         self.hides = hides
         """True if it precedes the other finders and hides their module."""
-        self._modules = {name for name in (*NAMES, *EARLIER) if name.split(".")[0] == top}
+        self._modules = {name for name in (*NAMES, *EARLIER_NAMES) if name.split(".")[0] == top}
         parts = [name.split(".") for name in self._modules]
         self._packages = {".".join(part[:length]) for part in parts for length in range(1, len(part))}
         self._is_looking_elsewhere = False
@@ -86,12 +86,12 @@ class _Finder(MetaPathFinder, Loader):
     def refuse_to_shadow(self) -> None:
         """Raise `ConfigError` if another finder has the name, unless the user chose ours."""
         is_asked_for = sys.argv[:1] == ["-m"] and "warpdrive_min.compat" in sys.orig_argv  # while Python looks it up
-        if is_asked_for or os.environ.get(CHOICE) == "replace":
+        if is_asked_for or os.environ.get(COMPAT_VARIABLE) == "replace":
             return
         if spec := self.hidden():
             raise ConfigError(
                 f"warpdrive_min.compat: would hide the {self.top} that is installed here (got {_place(spec)}); "
-                f"uninstall it, set {CHOICE}=replace, or start with python -m warpdrive_min.compat"
+                f"uninstall it, set {COMPAT_VARIABLE}=replace, or start with python -m warpdrive_min.compat"
             )
 
     def hidden(self) -> ModuleSpec | None:
@@ -109,7 +109,7 @@ class _Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module its names; each is imported on first access."""
-        names = offered(module.__name__)
+        names = module_names(module.__name__)
         if (whole := names.pop("*", None)) is not None:
             names |= {name: f"{whole}:{name}" for name in importlib.import_module(whole).__all__}
             vars(module).update({name: _resolve(module.__name__, name, names) for name in names})
@@ -126,7 +126,7 @@ class _Finder(MetaPathFinder, Loader):
 
 def _resolve(module: str, name: str, names: Mapping[str, str]) -> Any:
     if name not in names:
-        reason = why_left_out(f"{module}.{name}") or f"known are {known(names)}"
+        reason = why_unsupported(f"{module}.{name}") or f"known are {known(names)}"
         raise AttributeError(f"module {module!r}: has no {name!r}; {reason}", name=name)
     source, _, attribute = names[name].partition(":")
     return getattr(importlib.import_module(source), attribute)
@@ -166,9 +166,9 @@ def cast_pycuda() -> None:
     Raises:
         ConfigError: The variable is neither ``host`` nor ``pycuda``.
     """
-    player = os.environ.get(PLAYER) or "pycuda"
-    require(player in ("host", "pycuda"), PLAYER, "must be 'host' or 'pycuda'", player)
-    backends.PLAYED_BY["pycuda"] = player
+    player = os.environ.get(PYCUDA_VARIABLE) or "pycuda"
+    require(player in ("host", "pycuda"), PYCUDA_VARIABLE, "must be 'host' or 'pycuda'", player)
+    backends.REPLACED_BY["pycuda"] = player
     torch_on_host.switch(player == "host")
 
 

@@ -33,7 +33,7 @@ def load(functions: CUDAFunctionManager, name: str) -> list[str]:
         ConfigError: An environment spans several blocks.
         CompileError: A kernel with explicit signatures does not compile, or a name is taken.
     """
-    return keep(functions, execute(functions, name))
+    return register_kernels(functions, execute(functions, name))
 
 
 def execute(functions: CUDAFunctionManager, name: str) -> ModuleType:
@@ -54,13 +54,13 @@ def execute(functions: CUDAFunctionManager, name: str) -> ModuleType:
     }
     vars(config).update(sizes)
     try:
-        with _offered(config, name):
+        with _importable(config, name):
             return importlib.import_module(name)
     except NumbaError as error:
         raise CompileError(f"step module {name!r}: does not compile (Numba):\n{excerpt(str(error))}") from error
 
 
-def keep(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:
+def register_kernels(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:
     """Register the kernels of an executed module and return their names.
 
     Each has one thread per agent.
@@ -77,7 +77,7 @@ def keep(functions: CUDAFunctionManager, module: ModuleType) -> list[str]:
     def probe() -> None: ...
 
     dispatcher = type(cuda.jit(probe))  # the simulator has another class
-    return functions.keep(
+    return functions.add_kernels(
         {
             name: NumbaKernel(name, value, exact=False, owns_environments=False)
             for name, value in vars(module).items()
@@ -95,7 +95,7 @@ def _is_device_function(function: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _offered(config: ModuleType, main: str) -> Iterator[None]:
+def _importable(config: ModuleType, main: str) -> Iterator[None]:
     """Make the config importable, then remove it and all modules that use it."""
     package = importlib.import_module(PACKAGE)
     earlier = sys.modules.pop(main, None)
@@ -108,7 +108,7 @@ def _offered(config: ModuleType, main: str) -> Iterator[None]:
     finally:
         del vars(package)["env_config"]
         dependent = (_importers(CONFIG, imports) | {CONFIG, main}) & (set(sys.modules) - before)
-        modules = [_forget(name) for name in dependent]
+        modules = [_remove_module(name) for name in dependent]
         _freeze(config, package, modules)
         if earlier is not None:
             sys.modules[main] = earlier
@@ -145,7 +145,7 @@ def _importers(name: str, imports: set[tuple[str, str]]) -> set[str]:
     return found
 
 
-def _forget(name: str) -> ModuleType:
+def _remove_module(name: str) -> ModuleType:
     """Remove a module from ``sys.modules`` and its parent package."""
     module = sys.modules.pop(name)
     parent, _, child = name.rpartition(".")

@@ -33,7 +33,9 @@ def get_project_root() -> Path:
     WarpDrive's paths.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
-    return _hidden_root() or root_around(Path(script or ".").resolve()) or root_around(Path.cwd()) or _own_root()
+    return (
+        _hidden_root() or checkout_around(Path(script or ".").resolve()) or checkout_around(Path.cwd()) or _own_root()
+    )
 
 
 def _hidden_root() -> Path | None:
@@ -48,27 +50,29 @@ def _own_root() -> Path:
     root = cache.folder() / "project"
     configs = root / PACKAGE / "training" / "run_configs"
     for file, folder in ((TEST_BUILD, root / PACKAGE / "cuda_includes"), (DEFAULT_CONFIGS, configs)):
-        _keep(folder / file.name, file.read_text())
+        _write_if_changed(folder / file.name, file.read_text())
     for name, source in ENVIRONMENTS.items():
         module, _, attribute = source.partition(":")
-        path = _beside(getattr(importlib.import_module(module), attribute), RUN_CONFIGS.get(name, "run_config.yaml"))
+        path = _file_next_to_class(
+            getattr(importlib.import_module(module), attribute), RUN_CONFIGS.get(name, "run_config.yaml")
+        )
         text = re.sub(r"^name: .*$", f'name: "{name}"', path.read_text(), count=1, flags=re.MULTILINE)
-        _keep(configs / f"{name}.yaml", text)
+        _write_if_changed(configs / f"{name}.yaml", text)
     return root
 
 
-def _keep(path: Path, text: str) -> None:
+def _write_if_changed(path: Path, text: str) -> None:
     if not path.is_file() or path.read_text() != text:
         write_atomically(path, text)
 
 
-def _beside(cls: type, name: str) -> Path:
+def _file_next_to_class(cls: type, name: str) -> Path:
     """Return the file of a name next to a class or one of its bases."""
     folders = (Path(inspect.getfile(each)).parent for each in cls.__mro__ if each is not object)
     return next(path for folder in folders if (path := folder / name).is_file())
 
 
-def root_around(path: Path) -> Path | None:
+def checkout_around(path: Path) -> Path | None:
     """Return the WarpDrive checkout around a path; None without one."""
     parts = [Path(PACKAGE, *part) for part in (["__init__.py"], ["training"], ["cuda_includes"])]
     around = (path, *path.parents)
@@ -91,7 +95,7 @@ def default_source(name: str, language: Language, env: type = object) -> Source 
     """
     listed = [STEPPED[name]] if name in STEPPED else []
     for module in (*listed, *(each.__module__ for each in env.__mro__)):
-        if language == "numba" and _is_there(f"{module}_step_numba"):
+        if language == "numba" and _module_exists(f"{module}_step_numba"):
             return f"{module}_step_numba"
         if language == "cuda_c":
             for source in _cuda_sources(module):
@@ -113,7 +117,7 @@ def _cuda_sources(module: str) -> Iterator[Path]:
         yield Path(folder, f"{stem}_step.cu")
 
 
-def _is_there(module: str) -> bool:
+def _module_exists(module: str) -> bool:
     return _spec(module) is not None
 
 

@@ -16,7 +16,7 @@ from warpdrive_min.compat.models import building
 from warpdrive_min.compat.trainers import first_trainer
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.errors import ConfigError, require
-from warpdrive_min.processes import be_rank
+from warpdrive_min.processes import set_rank_variables
 from warpdrive_min.training.scale import distributed
 from warpdrive_min.training.scale.autoscale import auto_scale
 
@@ -151,8 +151,8 @@ def _train_as_rank(
     config: Mapping[str, Any],
     results_dir: str | Path | None,
 ) -> None:
-    be_rank(rank, n_processes, "localhost", port)
-    with distributed.joined(env_backend):
+    set_rank_variables(rank, n_processes, "localhost", port)
+    with distributed.process_group(env_backend):
         setup_trainer_and_train(
             run_configuration=config,
             device_id=rank,

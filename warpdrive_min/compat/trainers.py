@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from warpdrive_min.compat.env_wrapper import seen_as_ours
-from warpdrive_min.compat.models import BUILT_IN, Building, building, seen_from_warpdrive
+from warpdrive_min.compat.env_wrapper import as_env_wrapper
+from warpdrive_min.compat.models import BUILT_IN, Building, as_warpdrive_model, building
 from warpdrive_min.compat.words import METRICS
 from warpdrive_min.config import Config
 from warpdrive_min.constants import Constants
@@ -24,7 +24,7 @@ from warpdrive_min.dialect.episodes import episode_states
 from warpdrive_min.dialect.layout import trainer_arguments
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import ids_in
-from warpdrive_min.errors import ConfigError, known, meant, require
+from warpdrive_min.errors import ConfigError, did_you_mean, known, require
 from warpdrive_min.files import append
 from warpdrive_min.training import trainer
 from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
@@ -103,16 +103,16 @@ class TrainerBase(trainer.Trainer):
         rule = "must not fill methods of WarpDrive's trainer that this project's never calls"
         do = "derive it from a copy of WarpDrive's trainer beside the script, which trains here, or write a model"
         require(not filled, f"trainer {type(self).__name__}", rule, filled, do)
-        given, env_wrapper = env_wrapper, seen_as_ours(env_wrapper)
+        given, env_wrapper = env_wrapper, as_env_wrapper(env_wrapper)
         settings = run_config(config) if isinstance(config, Mapping) else RunConfig.of(config)
         given_map = trainer.policy_map(settings, env_wrapper, policy_tag_to_agent_id_map)
         policies = {name: ids_in(env_wrapper.env.action_space, agents) for name, agents in given_map.items()}
         self._given = (config.get("policy") or {}) if isinstance(config, Mapping) else {}
-        if _looks_only.get():
+        if _stops_at_trainer.get():
             arrays = (create_separate_placeholders_for_each_policy, obs_dim_corresponding_to_num_agents)
             n_steps = settings.trainer.train_batch_size // settings.trainer.num_envs
             found = Building(env_wrapper, policies, arrays, settings.policy, self._given, n_steps)
-            raise _FoundError(Found(settings, found))
+            raise _TrainerMadeError(FirstTrainer(settings, found))
         self._n_played = 0
         arguments = trainer_arguments(
             policies,
@@ -148,10 +148,10 @@ class TrainerBase(trainer.Trainer):
             super()._build()
         data = self.wrapper.cuda_data_manager
         for name, group in self.groups.items():
-            if group.buffer is not None and self.sharing:
-                data.lend(f"{Constants.PROCESSED_OBSERVATIONS}_batch_{name}", group.buffer.observations[:-1])
-                data.lend(f"{Constants.ACTIONS}_batch_{name}", group.buffer.actions)
-                data.lend(f"{Constants.REWARDS}_batch_{name}", group.buffer.rewards)
+            if group.buffer is not None and self.why_no_shared_observations:
+                data.use_external(f"{Constants.PROCESSED_OBSERVATIONS}_batch_{name}", group.buffer.observations[:-1])
+                data.use_external(f"{Constants.ACTIONS}_batch_{name}", group.buffer.actions)
+                data.use_external(f"{Constants.REWARDS}_batch_{name}", group.buffer.rewards)
         for name, group in self.groups.items():
             what, rule = f"run config policy.{name}.model.type", "WarpDrive's trainers have no recurrent models"
             got, do = group.config.models[acting_part(group.models)].type, "use warpdrive_min.training.trainer.Trainer"
@@ -160,7 +160,7 @@ class TrainerBase(trainer.Trainer):
         """Algorithms by policy."""
         self._seen = {
             part: {
-                name: seen_from_warpdrive(
+                name: as_warpdrive_model(
                     group.models[part],
                     kind,
                     model_config=group.config.models[part].to_dict(),
@@ -257,8 +257,8 @@ class TrainerBase(trainer.Trainer):
                 files.append(str(file))
             if isinstance(group.algorithm, DDPG):
                 at_once = torch.ones((), device=self.wrapper.cuda_data_manager.device, dtype=torch.float32)
-                group.algorithm.target_actor.follow(at_once)
-                group.algorithm.target_critic.follow(at_once)
+                group.algorithm.target_actor.update(at_once)
+                group.algorithm.target_critic.update(at_once)
         self._set_timestep(files)
 
     def _set_timestep(self, files: Iterable[str]) -> None:
@@ -387,36 +387,36 @@ class TrainerDDPG(TrainerBase):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FirstTrainer:
     """Run that a script is about to train."""
 
     config: RunConfig
     models: Building
 
 
-_looks_only: ContextVar[bool] = ContextVar("_looks_only", default=False)
+_stops_at_trainer: ContextVar[bool] = ContextVar("_stops_at_trainer", default=False)
 
 
-class _FoundError(BaseException):
+class _TrainerMadeError(BaseException):
     """Signal that a script made its trainer.
 
     A `BaseException`, because a script might catch an `Exception`.
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: FirstTrainer) -> None:
         super().__init__(found)
         self.found = found
 
 
-def first_trainer(script: Callable[[], Any]) -> Found | None:
+def first_trainer(script: Callable[[], Any]) -> FirstTrainer | None:
     """Run a script up to its first trainer; return the trainer's arguments, or None."""
-    token = _looks_only.set(True)
+    token = _stops_at_trainer.set(True)
     try:
         script()
-    except _FoundError as reached:
+    except _TrainerMadeError as reached:
         return reached.found
     finally:
-        _looks_only.reset(token)
+        _stops_at_trainer.reset(token)
     return None
 
 
@@ -472,7 +472,7 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
             extra[f"{network.PLACE}.normalize_observations"] = network.normalize_observations
         for key, got in extra.items():
             what = f"run config {key.replace('policy', f'policy.{name}')}"
-            rule, do = "is not there in WarpDrive's trainers", "use warpdrive_min.training.trainer.Trainer"
+            rule, do = "does not exist in WarpDrive's trainers", "use warpdrive_min.training.trainer.Trainer"
             require(not got, what, rule, got, do)
     return read
 
@@ -480,8 +480,8 @@ def run_config(given: Mapping[str, Any]) -> RunConfig:
 def _known_keys(section: dict[str, Any], kind: type[Config], place: str | None) -> dict[str, Any]:
     """Return a section without unknown keys; warns if ``place`` is given."""
     for key in section.keys() - kind.model_fields.keys() if place is not None else ():
-        do = meant(str(key), kind.model_fields) or f"keys are {known(kind.model_fields)}"
-        warnings.warn(f"run config {place}{key}: nothing reads this key; {do}", stacklevel=4)
+        do = did_you_mean(str(key), kind.model_fields) or f"keys are {known(kind.model_fields)}"
+        warnings.warn(f"run config {place}{key}: this key has no effect; {do}", stacklevel=4)
     return {key: value for key, value in section.items() if key in kind.model_fields}
 
 

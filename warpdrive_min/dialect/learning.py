@@ -86,7 +86,7 @@ class WarpDriveDDPG(DDPG):
             rows.copy_(torch.cat([rows[len(new) :], new]))
         self._size.add_(buffer.rewards.numel()).clamp_(max=self._rows["rewards"].numel())
 
-    def remembered(self) -> tuple[Tensor, Tensor]:
+    def stored_transitions(self) -> tuple[Tensor, Tensor]:
         """Return the number of rows, and True if they are too few, 0-d each."""
         return self._size, self._size < self._rows["rewards"].numel()
 
@@ -107,7 +107,7 @@ class WarpDriveDDPG(DDPG):
         self.actor_optimiser.apply(skip)
         return actor_loss, critic_loss, q
 
-    def own_state(self) -> dict[str, Tensor]:
+    def rank_state(self) -> dict[str, Tensor]:
         """Return the live rows and their number."""
         return {**{f"rows/{name}": rows for name, rows in self._rows.items()}, "size": self._size}
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdrive_min.errors import ConfigError, WriteError
-from warpdrive_min.files import said_full
+from warpdrive_min.files import full_disk_errno
 from warpdrive_min.packages import optional_package
 from warpdrive_min.processes import Child
 from warpdrive_min.rendering.scene import (
@@ -106,7 +106,7 @@ def write_mp4(scene: Scene, path: pathlib.Path, fps: int, progress: Progress) ->
                 child.stdin.close()
             raise
     if child.returncode:
-        if number := said_full(message):
+        if number := full_disk_errno(message):
             raise OSError(number, os.strerror(number))
         last = "; ".join(message.splitlines()[-3:]) or f"exit code {child.returncode}"
         raise WriteError.of(path.name, "cannot be written", f"FFmpeg: {last}", "choose another format")

@@ -14,7 +14,7 @@ import torch
 from warpdrive_min.config import Config
 from warpdrive_min.constants import DONE, FINAL_OBSERVATIONS, RESET_SEED, TERMINATED, TIMESTEP, TRUNCATED, Constants
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import DataError, DeviceMemoryError, known, require, whole
+from warpdrive_min.errors import DataError, DeviceMemoryError, known, require, require_int
 from warpdrive_min.rendering.episode import Episode
 
 WRITTEN_BY_STEPS: Final = (Constants.ACTIONS, Constants.REWARDS, DONE, TERMINATED, TRUNCATED)
@@ -74,8 +74,8 @@ def _check(wrapper: EnvWrapper, n_steps: int, env_id: int) -> None:
     do = "make its EnvWrapper with auto_reset=False"
     require(not wrapper.auto_reset, "record", f"environment {name!r} must not restart itself", do=do)
     require(not wrapper.reset_on_host, "record", f"environment {name!r} has not started", do="call reset() first")
-    whole("record.n_steps", n_steps, high=2**63 - 1)
-    whole("record.env_id", env_id, -(2**63))
+    require_int("record.n_steps", n_steps, high=2**63 - 1)
+    require_int("record.env_id", env_id, -(2**63))
     last = wrapper.n_envs - 1
     require(0 <= env_id <= last, "record.env_id", f"must be from 0 to n_envs - 1 = {last}", env_id)
 

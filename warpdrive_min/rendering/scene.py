@@ -210,7 +210,7 @@ def rectangle(x: Array, y: Array, width: float, height: float, angle: Array | fl
     return x[:, None] + along * cos - up * sin, y[:, None] + along * sin + up * cos
 
 
-def still(*points: tuple[float, float]) -> dict[str, Any]:
+def static_points(*points: tuple[float, float]) -> dict[str, Any]:
     """Return ``x`` and ``y`` of a static layer through the given points."""
     x, y = np.array(points, dtype=float).T[:, None]
     return {"x": x, "y": y}
@@ -242,7 +242,7 @@ def time_series(episode: Episode) -> Scene:
         low, high = values.min(), values.max()
         height = base + 0.08 + 0.57 * (values - low) / (high - low or 1)
         layers += [
-            Path(**still((0, base), (last, base)), colour="faint", width=1),
+            Path(**static_points((0, base), (last, base)), colour="faint", width=1),
             Path(x=time[None], y=height[None], colour="blue"),
             Markers(shape="circle", x=time[:, None], y=height[:, None], colour="vermilion", size=4, names=[name]),
             Text(x=0, y=base + 0.83, texts=[f"{name}: {value}" for value in numbers(values)]),

@@ -24,7 +24,7 @@ from warpdrive_min.training.config import (
     RunConfig,
     Schedule,
 )
-from warpdrive_min.training.defaults import own_defaults, own_draws
+from warpdrive_min.training.defaults import own_defaults, seeded_cpu_draws
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.arrays import AgentArrays
 from warpdrive_min.training.loop.global_states import n_state_features
@@ -102,7 +102,7 @@ def require_fit(config: RunConfig, wrapper: EnvWrapper, policies: Collection[str
     rule = f"environment {wrapper.name!r} has no kernels for backend {backend!r}"
     require(wrapper.vectorised, "trainer", rule, do="give it one, or choose another backend")
     size = config.population.size
-    rule = "must be null but for PopulationTrainer, which needs it"
+    rule = "must be null, except for PopulationTrainer, which needs it"
     require((size is not None) == has_members, "run config population.size", rule, size, "use the other one")
     rule = f"must be the wrapper's number of environments {wrapper.n_envs}" + (f" / {size} members" if size else "")
     is_equal = trainer.num_envs * (size or 1) == wrapper.n_envs
@@ -139,10 +139,10 @@ def make_groups(
         return made
 
     def network_of(member: Member, *given: Any) -> torch.nn.Module:
-        with own_draws(derived_seed(member.seed, MODEL_SEED)):  # as in a run with this seed
+        with seeded_cpu_draws(derived_seed(member.seed, MODEL_SEED)):  # as in a run with this seed
             return networks(*given)["model"]
 
-    with own_defaults(), own_draws(derived_seed(seed, MODEL_SEED)):
+    with own_defaults(), seeded_cpu_draws(derived_seed(seed, MODEL_SEED)):
         for name, of_agents in arrays.items():
             policy = config.policy[name]
             if members:
@@ -155,7 +155,7 @@ def make_groups(
             for part, network in policy.models.items():
                 place = f"run config {network.PLACE.replace('policy', f'policy.{name}')}"
                 has_kernels = not network.fused or available.why_no_triton(device.type) is None
-                rule, got = f"needs {available.NEEDS_TRITON}", available.found(device.type)
+                rule, got = f"needs {available.NEEDS_TRITON}", available.triton_status(device.type)
                 require(has_kernels, f"{place}.fused", rule, got, "leave the key out, or set it to false")
                 is_fine = not network.normalize_observations or normalisers(models[part])
                 rule, do = f"model {network.type!r} must have a Normaliser for it", "give it one, or leave the key out"
@@ -185,7 +185,7 @@ def make_models(name: str, policy: PolicyConfig, n_features: int, space: ActionS
     create = create_recurrent if is_recurrent(policy.model.type) else create_actor_critic
     model = create(n_features, space, policy.model)
     if policy.centralised_critic is not None:
-        model.drop_value()
+        model.delete_value_head()
     return {"model": model}
 
 
@@ -223,7 +223,7 @@ def noise_schedules(config: RunConfig) -> dict[str, Schedule]:
         ConfigError: Policies of DDPG use different types of noise.
     """
     kinds = {name: policy.noise for name, policy in config.policy.items() if policy.algorithm == "DDPG"}
-    rule = "all policies of DDPG must explore by the same noise, of which sampler.params has the numbers"
+    rule = "all policies of DDPG must have the same noise, set in sampler.params"
     require(len(set(kinds.values())) <= 1, "run config policy", rule, kinds, "make them equal")
     return config.sampler.params.schedules | ({"damping": 1.0} if "gaussian" in kinds.values() else {})
 

@@ -429,7 +429,7 @@ class PolicyConfig(_Section):
                 "leave centralised_critic out, or use one of these",
             )
             self._require("algorithm", self.centralised_critic is None, rule, do)
-            rule = "must be false for DDPG, which learns from rewards as it remembers them"
+            rule = "must be false for DDPG, whose replay buffer holds unscaled rewards"
             self._require("normalize_rewards", not self.normalize_rewards, rule, "leave it out, or scale the rewards")
         else:
             why = f"for algorithm {self.algorithm}, which has one network"
@@ -724,10 +724,10 @@ class RunConfig(_Section):
     def _check_batch(self, name: str, policy: PolicyConfig) -> None:
         """Check a policy's use of a batch against the shared settings."""
         if self.trainer.compat is not None and policy.centralised_critic is not None:
-            rule = f"must be null with policy.{name}.centralised_critic, which WarpDrive has not"
+            rule = f"must be null with policy.{name}.centralised_critic, which WarpDrive does not have"
             raise ConfigError.of("trainer.compat", rule, self.trainer.compat, "leave one of them out")
         is_normalised = policy.normalize_rewards or any(each.normalize_observations for each in policy.models.values())
-        rule = f"must be null where policy.{name} normalises observations or rewards, which WarpDrive cannot"
+        rule = f"must be null where policy.{name} normalises observations or rewards, which WarpDrive does not support"
         is_ours = self.trainer.compat is None or not is_normalised
         require(is_ours, "trainer.compat", rule, self.trainer.compat, "leave one of them out")
         size, n_parts = self.trainer.train_batch_size, policy.n_minibatches

@@ -57,7 +57,7 @@ def own_defaults() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_draws(seed: int) -> Iterator[None]:
+def seeded_cpu_draws(seed: int) -> Iterator[None]:
     """Seed torch's CPU generator in the block, then restore it.
 
     Unlike `torch.manual_seed` it leaves the generators of GPUs alone.

@@ -160,7 +160,7 @@ class Iterations:
 
 def pack(run: Trainer) -> dict[str, Any]:
     """Return a run's full state in plain CPU containers; synchronises."""
-    state = run.sound_state()
+    state = run.checked_state()
     assert state is not None, "the run is the only one"
     tensors, header = state
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

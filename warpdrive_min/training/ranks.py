@@ -102,9 +102,9 @@ class World:
             others = [str(rank) for rank in range(self.size) if not is_same[rank].all()]
             names = [name for name, same in zip(tensors, is_same.all(0), strict=True) if not same]
             raise TrainingError(
-                f"ranks: weights and moments must be the same on all ranks to the bit (got others on rank "
+                f"ranks: weights and moments must be bit-identical on all ranks (got others on rank "
                 f"{', '.join(others)} than on rank 0, in {len(names)} of {len(tensors)} tensors, as {names[0]}); "
-                "resume from the last checkpoint, on machines of one kind with the same versions"
+                "resume from the last checkpoint, on equal machines with equal software versions"
             )
 
     def wait(self) -> None:

@@ -128,7 +128,7 @@ class Run:
             **rates,
             **{f"{name}/evaluated_return": mean_return for name, mean_return in evaluated.items()},
         )
-        self._require_sound()
+        self._check_environments()
         self._check_numbers(updates, episodes, last_iteration)
         if self.world.size > 1:
             self.world.check_equal(self._shared_state())
@@ -137,7 +137,7 @@ class Run:
         least = self.config.trainer.stop_return
         if least is not None:
             by_policy = least if isinstance(least, Mapping) else dict.fromkeys(self._learners, least)
-            self.has_reached_return = self._reaches(by_policy)
+            self.has_reached_return = self._has_reached_target(by_policy)
         return self._write_row(row)
 
     def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
@@ -152,7 +152,7 @@ class Run:
         """Return the mean return of greedy episodes, by policy."""
         return {name: score.mean_return for name, score in self.evaluate().items()}
 
-    def _reaches(self, least: Mapping[str, float]) -> bool:
+    def _has_reached_target(self, least: Mapping[str, float]) -> bool:
         """Return True if all named policies reach their target returns."""
         returns = [(self.recent_return[name], wanted) for name, wanted in least.items()]
         return bool(returns) and all(got is not None and got >= wanted for got, wanted in returns)
@@ -197,7 +197,7 @@ class Run:
         self._files.close_sinks()
         self._has_begun = False
 
-    def _require_sound(self, *, is_first: bool = False) -> None:
+    def _check_environments(self, *, is_first: bool = False) -> None:
         """Check the outputs of the environments; synchronises.
 
         Raises:
@@ -221,7 +221,7 @@ class Run:
             TrainingError: A number of the environments or the policies is not finite.
         """
         is_best = self._is_best()
-        state = self.sound_state()
+        state = self.checked_state()
         if state is None:
             return None
         self._files.lock()
@@ -265,14 +265,14 @@ class Run:
         )
         return self._shared_state() | own, header
 
-    def sound_state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
+    def checked_state(self) -> tuple[dict[str, torch.Tensor], checkpoint.Header] | None:
         """Return `state` after the checks before saving; synchronises.
 
         Raises:
             TrainingError: A number of the environments or the policies is not finite.
         """
         if not self._is_first_rollout:
-            self._require_sound()
+            self._check_environments()
         state = self.state()
         if state is not None and not self.has_members:  # one member may have failed
             require_finite_state(state[0])
@@ -359,7 +359,7 @@ class Run:
         for suffix, recorder in self.recorders.items():
             state |= {f"recorder{suffix}/{name}": tensor for name, tensor in recorder.state().items()}
         for group in self.groups.values():
-            state |= group.own_state()
+            state |= group.rank_state()
         return state
 
     def _environment(self) -> checkpoint.TrainedIn:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from warpdrive_min.errors import ConfigError, require
-from warpdrive_min.files import Hold, hold, new_folder, remove_left, remove_unused, write_atomically
+from warpdrive_min.files import FolderLock, lock_folder, new_folder, remove_leftovers, remove_unused, write_atomically
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint, sinks
 from warpdrive_min.training.ranks import World
 
 RUN_CONFIG: Final = "run_config.json"
 """Settings file in a run's folder."""
-ENDING_S: Final = 5.0
+CLEANUP_TIMEOUT_S: Final = 5.0
 """Timeout for the lock of a folder, s; a killed process may still exit."""
 
 
@@ -39,7 +39,7 @@ class RunFolder:
         """True if the folder holds this run, new or resumed."""
         self.resumed_from: int | None = None
         """Iteration of the checkpoint to resume from; None: a new run."""
-        self._lock: Hold | None = None
+        self._lock: FolderLock | None = None
         self._sinks: list[sinks.Sink] | None = None
 
     @functools.cached_property
@@ -67,7 +67,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         what, do = f"run {self.path}", "resume that run, or choose another folder"
         try:
-            lock = hold(self.path, ENDING_S)
+            lock = lock_folder(self.path, CLEANUP_TIMEOUT_S)
         except BlockingIOError as error:
             do = "wait for it, or choose another folder"
             raise ConfigError.of(what, "must not be written by another process", "one that runs", do) from error
@@ -75,7 +75,7 @@ class RunFolder:
             is_free = not self.checkpoints.is_dir() or not any(self.checkpoints.iterdir())
             require(is_free, what, "must not hold another run", "its checkpoints", do)
             sinks.require_new(self.path)
-        remove_left(self.path)
+        remove_leftovers(self.path)
         self._lock, self.holds_run = lock, True
 
     def open_sinks(self, seed: int) -> list[sinks.Sink]:
@@ -126,5 +126,5 @@ def _folder_can_be_made(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        rule = f"must be where folders can be made, as {folder}"
+        rule = f"must be a folder in which {folder} can be created"
         raise ConfigError.of("run config saving.basedir", rule, error.strerror, "name another one") from error

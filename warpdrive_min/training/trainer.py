@@ -16,7 +16,8 @@ from warpdrive_min import forks
 from warpdrive_min.backends.base import Launch
 from warpdrive_min.env_wrapper import EnvWrapper
 from warpdrive_min.environment import seed_resets
-from warpdrive_min.errors import WarpDriveError, known, require, whole
+from warpdrive_min.errors import WarpDriveError, known, require, require_int
+from warpdrive_min.lazy import renamed_attribute
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build
 from warpdrive_min.training.build import make_exact
@@ -88,7 +89,7 @@ class Trainer(Run):
                 folder or given["folder"],
             )
             warnings.warn(
-                f"Trainer: WarpDrive's keywords go with 0.2 (got {known(warpdrive)}); use policies, layout and folder",
+                f"Trainer: 0.2 removes WarpDrive's keywords (got {known(warpdrive)}); use policies, layout and folder",
                 DeprecationWarning,
                 stacklevel=2,
             )
@@ -117,7 +118,9 @@ class Trainer(Run):
             TrainingError: A loss or a gradient is not finite; names the policy and the iteration. Or the environment
                 gave a non-finite number or broke its contract. Nothing of that is saved.
         """
-        n_iterations = self.n_iterations if n_iterations is None else whole("n_iterations", n_iterations, 0, 2**63 - 1)
+        n_iterations = (
+            self.n_iterations if n_iterations is None else require_int("n_iterations", n_iterations, 0, 2**63 - 1)
+        )
         last = min(self.n_iterations, self.iteration + n_iterations)
         row: Row = {}
         self._begin()
@@ -152,13 +155,13 @@ class Trainer(Run):
         self.schedules.write(self.env_steps + self.steps_per_iteration)
         is_first = self._is_first_rollout
         self._is_first_rollout = False
-        with self.check.nothing_written() if is_first else contextlib.nullcontext():
+        with self.check.unwritten_is_nan() if is_first else contextlib.nullcontext():
             self._collect()
         self._update()
         self.iteration += 1
         self.env_steps += self.steps_per_iteration
         if is_first or self.wrapper.backend.device.type == "cpu":  # where a check costs no wait
-            self._require_sound(is_first=is_first)
+            self._check_environments(is_first=is_first)
 
     @own_defaults()
     @torch.no_grad()
@@ -166,8 +169,8 @@ class Trainer(Run):
         """Collect T steps into the rollout buffers, without device-dependent branches."""
         for recorder in self.recorders.values():
             recorder.begin()
-        if callable(self.rollout_at_once):
-            self.rollout_at_once()
+        if callable(self.fused_rollout):
+            self.fused_rollout()
         else:
             self._play_steps()
         for group in self.groups.values():
@@ -179,7 +182,7 @@ class Trainer(Run):
         """Play a rollout step by step."""
         for t in range(self.n_steps):
             if self.global_states is not None:
-                self.global_states.keep(t)
+                self.global_states.store(t)
             # Act: a forward pass for each policy, then one kernel that draws for all agents of an array
             with precision(self.config.trainer.precision, self.wrapper.cuda_data_manager.device):
                 for group in self.groups.values():
@@ -201,7 +204,7 @@ class Trainer(Run):
             if group.buffer is not None and group.algorithm is not None:
                 group.algorithm.compute_returns(group.buffer)
                 group.algorithm.update(group.buffer)
-                group.take_moments(group.buffer)
+                group.update_normalisers(group.buffer)
 
     @property
     def capture_s(self) -> float:
@@ -238,7 +241,7 @@ class Trainer(Run):
         if config.trainer.exact:
             seeds = [build.derived_seed(self.seed, build.MODEL_SEED, index) for index in range(len(groups))]
             make_exact(groups, backend, seeds)
-        self.sharing = choices.share_observations(config.trainer, wrapper, groups, arrays)
+        self.why_no_shared_observations = choices.share_observations(config.trainer, wrapper, groups, arrays)
         """Reason for one observation row per agent; empty: shared rows."""
         self.sampler = CUDASampler(wrapper.cuda_function_manager)
         self.sampler.init_random(build.derived_seed(self.seed, build.SAMPLER_SEED, self.world.rank))
@@ -252,7 +255,7 @@ class Trainer(Run):
         """Recorders of rewards, by the suffix of their array's name."""
         for suffix, recorder in self.recorders.items():
             if recorder.loses_truncations:
-                missing = f"has no array final_observations{suffix}: an episode that is truncated counts as over"
+                missing = f"has no array final_observations{suffix}: a truncated episode counts as terminated"
                 log.warning("environment %r %s", wrapper.name, missing)
         self.schedules = build.ScheduledTensors()
         for index, (name, group) in enumerate(self.groups.items()):
@@ -283,15 +286,17 @@ class Trainer(Run):
         for group in groups:
             group.is_direct = direct is not None
         recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
-        self.rollout_at_once: Launch | str = choices.rollout_at_once(
+        self.fused_rollout: Launch | str = choices.bind_fused_rollout(
             config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
         )
         """Launch of a whole rollout, or the reason against it."""
-        if not callable(self.rollout_at_once):
-            log.info("rollouts are played step by step: %s", self.rollout_at_once)
-        self.keeping = choices.keep_passes(config.trainer, groups, is_at_once=callable(self.rollout_at_once))
+        if not callable(self.fused_rollout):
+            log.info("rollouts are played step by step: %s", self.fused_rollout)
+        self.why_no_saved_passes = choices.save_passes(
+            config.trainer, groups, is_one_launch=callable(self.fused_rollout)
+        )
         """Reason why learning repeats forward passes, by policy; or empty."""
-        choices.note_networks(config.trainer, groups)
+        choices.record_network_choices(config.trainer, groups)
         as_graph = choices.captures_graphs(config.trainer, wrapper, groups)
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
@@ -333,8 +338,8 @@ class Trainer(Run):
         Plays in separate environments. Arguments as of `warpdrive_min.dialect.episodes.episode_states`.
         """
         warnings.warn(
-            "Trainer.fetch_episode_states: goes with 0.2; use warpdrive_min.dialect.episodes.episode_states, or record "
-            "an episode with warpdrive_min.rendering.record",
+            "Trainer.fetch_episode_states: 0.2 removes it; use warpdrive_min.dialect.episodes.episode_states, or "
+            "record an episode with warpdrive_min.rendering.record",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -342,12 +347,16 @@ class Trainer(Run):
             self.wrapper, self.acting_models, self.policy_map, self.layout, list_of_states, *arguments, **named
         )
 
+    rollout_at_once = renamed_attribute("rollout_at_once", "fused_rollout")
+    sharing = renamed_attribute("sharing", "why_no_shared_observations")
+    keeping = renamed_attribute("keeping", "why_no_saved_passes")
+
     def graceful_close(self) -> None:
         """Close the metric files and release the captured graphs."""
         self._close_sinks()
         self._files.close()
-        self._collect.forget()
-        self._update.forget()
+        self._collect.release()
+        self._update.release()
 
 
 def policy_map(
@@ -368,8 +377,8 @@ def policy_map(
     require(
         all(isinstance(agents, Mapping | Sequence) for agents in roles.values()),
         "policies",
-        f"must say which agents the policies {known(config.policy)} have",
+        f"must give the agents of the policies {known(config.policy)}",
         None,
-        "only policies named after a role of the environment, as tagger and runner, find theirs",
+        "only policies with the name of a role, as tagger and runner, find their agents themselves",
     )
     return {policy: list(agents) for policy, agents in roles.items() if agents is not None}

@@ -8,7 +8,7 @@ import numpy as np
 
 from warpdrive_min import EnvWrapper
 from warpdrive_min.agreement import Agreement
-from warpdrive_min.agreement.stepping import agreement_of, paired, snapshot, write
+from warpdrive_min.agreement.stepping import compare_pairs, pair_arrays, snapshot, write
 from warpdrive_min.errors import require
 
 from .batch import Array, Batch
@@ -38,7 +38,7 @@ def agreement(batch: Batch, oracle: EnvWrapper, n_steps: int) -> Agreement:
         oracle.step_all_envs()
         batch.step(actions)
         after = snapshot(data)
-        result.add(agreement_of(oracle, *paired(oracle, before, after, _results(batch, after))))
+        result.add(compare_pairs(oracle, *pair_arrays(oracle, before, after, _results(batch, after))))
     return result
 
 

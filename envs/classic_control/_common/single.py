@@ -85,7 +85,7 @@ class SingleAgent(Environment, abc.ABC):
         return np.zeros(len(state), bool)
 
     def rounding_decides(self, before: Arrays, after: Arrays) -> tuple[Array, Array]:
-        """Return environments near a threshold as in doubt."""
+        """Return environments near a threshold."""
         envs = self.near_threshold(after["state"][:, 0])
         return envs, np.zeros((len(envs), 1), bool)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from warpdrive_min.rendering import Circles, Episode, Path, Scene
-from warpdrive_min.rendering.scene import numbers, steps, still, subtitle
+from warpdrive_min.rendering.scene import numbers, static_points, steps, subtitle
 
 if TYPE_CHECKING:
     from .env import AcrobotConfig
@@ -28,7 +28,9 @@ def draw(config: AcrobotConfig, episode: Episode) -> Scene:
         x_range=(-reach, reach),
         y_range=(-reach, reach),
         layers=[
-            Path(**still((-reach, goal), (reach, goal)), colour="green", line="dashed", label="goal of the tip"),
+            Path(
+                **static_points((-reach, goal), (reach, goal)), colour="green", line="dashed", label="goal of the tip"
+            ),
             Path(x=np.stack([zero, elbow_x], 1), y=np.stack([zero, elbow_y], 1), width=7, label="first link"),
             Path(
                 x=np.stack([elbow_x, tip_x], 1),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warpdrive_min.rendering import Circles, Episode, Path, Scene
-from warpdrive_min.rendering.scene import numbers, rectangle, steps, still, subtitle
+from warpdrive_min.rendering.scene import numbers, rectangle, static_points, steps, subtitle
 
 if TYPE_CHECKING:
     from .env import CartPoleConfig
@@ -39,9 +39,9 @@ def draw(config: CartPoleConfig, episode: Episode) -> Scene:
         x_range=(-edge, edge),
         y_range=(-CART_HEIGHT, CART_HEIGHT + length),
         layers=[
-            Path(**still((-edge, -CART_HEIGHT / 2), (edge, -CART_HEIGHT / 2)), colour="muted", width=1),
-            Path(**still((-bound, -CART_HEIGHT), (-bound, length)), **ends, label="ends the episode"),
-            Path(**still((bound, -CART_HEIGHT), (bound, length)), **ends),
+            Path(**static_points((-edge, -CART_HEIGHT / 2), (edge, -CART_HEIGHT / 2)), colour="muted", width=1),
+            Path(**static_points((-bound, -CART_HEIGHT), (-bound, length)), **ends, label="ends the episode"),
+            Path(**static_points((bound, -CART_HEIGHT), (bound, length)), **ends),
             Path(**ray(-limit), colour="vermilion", line="dotted", width=1, label="angle that ends it"),
             Path(**ray(limit), colour="vermilion", line="dotted", width=1),
             Path(x=cart_x, y=cart_y, closed=True, fill="tint", colour="ink"),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdrive_min.rendering import Circles, Episode, Markers, Path, Scene
-from warpdrive_min.rendering.scene import numbers, rectangle, steps, still, subtitle
+from warpdrive_min.rendering.scene import numbers, rectangle, static_points, steps, subtitle
 
 if TYPE_CHECKING:
     from .._common.valley import ValleyConfig
@@ -41,9 +41,9 @@ def draw(config: ValleyConfig, episode: Episode, push: NDArray[Any]) -> Scene:
         y_range=(0.0, 1.3),
         layers=[
             Path(x=ground[None], y=height(ground)[None], colour="muted", width=2),
-            Path(**still((goal, top), (goal, top + 0.2)), colour="green", width=2, label="goal"),
+            Path(**static_points((goal, top), (goal, top + 0.2)), colour="green", width=2, label="goal"),
             Path(
-                **still((goal, top + 0.2), (goal + 0.09, top + 0.16), (goal, top + 0.12)),
+                **static_points((goal, top + 0.2), (goal + 0.09, top + 0.16), (goal, top + 0.12)),
                 closed=True,
                 colour="green",
                 fill="solid",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from warpdrive_min.rendering import Circles, Episode, Path, Scene
-from warpdrive_min.rendering.scene import numbers, steps, still, subtitle
+from warpdrive_min.rendering.scene import numbers, static_points, steps, subtitle
 
 if TYPE_CHECKING:
     from .env import PendulumConfig
@@ -33,7 +33,7 @@ def draw(config: PendulumConfig, episode: Episode) -> Scene:
         x_range=(-1.2 * length, 1.2 * length),
         y_range=(-1.2 * length, 1.2 * length),
         layers=[
-            Path(**still((0, 0), (0, 1.15 * length)), colour="green", line="dashed", label="upright, the goal"),
+            Path(**static_points((0, 0), (0, 1.15 * length)), colour="green", line="dashed", label="upright, the goal"),
             Path(
                 x=np.stack([zero, length * np.cos(bearing)], 1),
                 y=np.stack([zero, length * np.sin(bearing)], 1),
@@ -48,7 +48,7 @@ def draw(config: PendulumConfig, episode: Episode) -> Scene:
                 width=2.5,
                 label="torque, from the rod on",
             ),
-            Circles(**still((0, 0)), radius=0.05 * length, colour="ink", fill="solid"),
+            Circles(**static_points((0, 0)), radius=0.05 * length, colour="ink", fill="solid"),
         ],
         readings={
             "step": steps(episode),

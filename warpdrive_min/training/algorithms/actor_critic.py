@@ -129,7 +129,7 @@ class ActorCriticAlgorithm:
         is_plain = not (config.normalize_advantage or config.normalize_return or self._scan.needs_values)
         self._values_come_first = not (is_once and is_plain)
         """True if values precede the first step; else the learning pass gives them."""
-        facts = group.facts(trainer, leaves_out=self._ratio > 0, n_other_parameters=self._other_parameters())
+        facts = group.facts(trainer, selects_envs=self._ratio > 0, n_other_parameters=self._other_parameters())
         group.choices["Adam"] = self.optimiser.choice
         self._gathers = group.choose("minibatch rows", facts).is_fast
         """True if a kernel gathers rows."""
@@ -489,12 +489,12 @@ class ActorCriticAlgorithm:
         parts = {"optimiser": self.optimiser, "rewards": self._reward_scale}
         return {f"{part}/{name}": each for part, of in parts.items() if of for name, each in of.state().items()}
 
-    def own_state(self) -> dict[str, Tensor]:
+    def rank_state(self) -> dict[str, Tensor]:
         """Return live counters of draws, and the returns of running episodes."""
         drawn = {"shuffle": self._shuffle, "negatives": self._negatives}
         states = {name: each.state() for name, each in drawn.items() if each is not None}
         if self._reward_scale is not None:
-            states["rewards"] = self._reward_scale.own_state()
+            states["rewards"] = self._reward_scale.rank_state()
         return {f"{name}/{key}": tensor for name, state in states.items() for key, tensor in state.items()}
 
 

@@ -24,7 +24,7 @@ Tensor = torch.Tensor
 METRICS: Final = ("actor_loss", "critic_loss", "mean_q", "max_q", "n_skipped_steps", "buffer_size")
 
 
-class Target:
+class TargetNetwork:
     """Copy of a network that follows its weights slowly.
 
     Args:
@@ -33,20 +33,20 @@ class Target:
     """
 
     def __init__(self, model: torch.nn.Module, optimiser: FlatAdam) -> None:
-        self._followed = optimiser.vector.detach()
-        self.vector = self._followed.clone()
+        self._source = optimiser.vector.detach()
+        self.vector = self._source.clone()
         """All parameters, (n,) float32."""
         self.model: Any = copy.deepcopy(model)
         make_views([parameter for parameter in self.model.parameters() if parameter.requires_grad], self.vector)
         self.model.requires_grad_(False)
         share_moments(self.model, model)
 
-    def follow(self, share: Tensor, *, exact: bool = False) -> None:
+    def update(self, share: Tensor, *, exact: bool = False) -> None:
         """Move to the current weights by ``share``; ``exact``: no contraction; enqueues."""
         if exact:
-            self.vector.add_((self._followed - self.vector) * share)
+            self.vector.add_((self._source - self.vector) * share)
         else:
-            self.vector.lerp_(self._followed, share)
+            self.vector.lerp_(self._source, share)
 
 
 class DDPG:
@@ -94,8 +94,8 @@ class DDPG:
             for model, lr in zip((self.actor, self.critic), self.scheduled.values(), strict=True)
         )
         group.choices["Adam"] = self.actor_optimiser.choice
-        self.target_actor = Target(self.actor, self.actor_optimiser)
-        self.target_critic = Target(self.critic, self.critic_optimiser)
+        self.target_actor = TargetNetwork(self.actor, self.actor_optimiser)
+        self.target_critic = TargetNetwork(self.critic, self.critic_optimiser)
         self.metrics = {name: torch.zeros((), device=self._device, dtype=torch.float32) for name in METRICS}
         """Metrics of the last optimiser step, 0-d; ``n_skipped_steps`` counts all steps."""
         self.metrics["gradient_norm_actor"] = self.actor_optimiser.norm
@@ -128,7 +128,7 @@ class DDPG:
         """Add the transitions of a rollout to the replay buffer; enqueues."""
         self.replay.add(buffer)
 
-    def remembered(self) -> tuple[Tensor, Tensor]:
+    def stored_transitions(self) -> tuple[Tensor, Tensor]:
         """Return the number of transitions, and True if too few, 0-d each."""
         size = self.replay.size.squeeze()
         return size, size < self.config.learning_starts
@@ -152,7 +152,7 @@ class DDPG:
         self.actor_optimiser.step(actor_loss, skip)
         return actor_loss, critic_loss, q
 
-    def own_state(self) -> dict[str, Tensor]:
+    def rank_state(self) -> dict[str, Tensor]:
         """Return this rank's live tensors: replay buffer and draws."""
         return {f"buffer/{name}": tensor for name, tensor in self.replay.state().items()}
 
@@ -161,12 +161,12 @@ class DDPG:
     def update(self, buffer: RolloutBuffer) -> None:
         """Learn from the replay buffer; enqueues."""
         with precision(self._precision, self._device):
-            size, skip = self.remembered()
+            size, skip = self.stored_transitions()
             share = torch.where(skip, 0.0, self._tau)
             for _ in range(self.n_repeats):
                 actor_loss, critic_loss, q = self.learn(skip)
                 for target in (self.target_actor, self.target_critic):
-                    target.follow(share, exact=self._exact is not None)
+                    target.update(share, exact=self._exact is not None)
             self._report(actor_loss, critic_loss, q, size)
 
     @torch.no_grad()

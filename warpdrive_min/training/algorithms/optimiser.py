@@ -178,7 +178,7 @@ class ExactAdam(FlatAdam):
 
         def take_step() -> None:
             exact.launch("square", n, x=tensors["gradient"], out=squares)
-            given = {"skip": tensors["skip"].float(), "sum_of_squares": exact.total(squares.view(-1, 1))}
+            given = {"skip": tensors["skip"].float(), "sum_of_squares": exact.column_sums(squares.view(-1, 1))}
             exact.launch("adam", n, **tensors | given, max_norm=max_norm, epsilon=self._eps)
             exact.launch("count_step", 1, **tensors | given)
 

@@ -204,7 +204,7 @@ class RewardScale:
         if self._members:
             returns = by_member(self._returns, *self._members).flatten(1).T
         exact = self._exact
-        new = Moments.of(returns) if exact is None else Moments.found(*exact.moments(returns), len(returns))
+        new = Moments.of(returns) if exact is None else Moments.over_ranks(*exact.moments(returns), len(returns))
         self.moments.merge(new, stopped)
         scale = self.moments.scale
         if self._members:
@@ -215,6 +215,6 @@ class RewardScale:
         """Return the live moments, equal on all ranks."""
         return dict(self.moments.named_buffers())
 
-    def own_state(self) -> dict[str, torch.Tensor]:
+    def rank_state(self) -> dict[str, torch.Tensor]:
         """Return the live returns of running episodes, of this rank."""
         return {"returns": self._carried}

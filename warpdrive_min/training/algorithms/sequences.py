@@ -16,7 +16,7 @@ from warpdrive_min.training.algorithms.actor_critic import A2C, PPO, ActorCritic
 from warpdrive_min.training.config import ModelConfig, TrainerConfig, divisors_around
 from warpdrive_min.training.loop.policies import PolicyGroup
 from warpdrive_min.training.loop.rollout import RolloutBuffer
-from warpdrive_min.training.models.gru import steps_together
+from warpdrive_min.training.models.gru import sequence_steps
 from warpdrive_min.training.models.parts import Recurrent
 
 Tensor = torch.Tensor
@@ -58,7 +58,7 @@ class _OfSequences(ActorCriticAlgorithm):
     def rows_together(self, n_steps: int) -> int:
         """Return the number of steps in a sequence."""
         assert isinstance(self.config.model, ModelConfig)
-        return steps_together(self.config.model, n_steps, self._who)
+        return sequence_steps(self.config.model, n_steps, self._who)
 
     # -------------------------------------------------------------- values
 

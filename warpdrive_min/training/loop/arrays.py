@@ -220,7 +220,7 @@ class SharedLayout:
             spaces = {agent: ActionSpace.of(env.action_space[agent]) for agent in agents}
             is_one = len(set(spaces.values())) == 1
             require(is_one, f"policy {policy!r}", "its agents must have the same actions", spaces, "split it")
-            suffix = next(suffix for suffix, of_set in sets.items() if agents[0] in of_set)
+            suffix = next(suffix for suffix, agent_set in sets.items() if agents[0] in agent_set)
             place = {agent: index for index, agent in enumerate(sets[suffix])}
             rule = f"its agents must share arrays, as {list(place)} do"
             require(place.keys() >= set(agents), f"policy {policy!r}", rule, list(agents), "give each role its own")
@@ -310,7 +310,7 @@ def push_missing(wrapper: EnvWrapper, feed: DataFeed) -> None:
         if not data.is_data_on_device(name):
             missing[name] = entry
         else:
-            rule, do = f"is there already, and must be of shape {want}", "leave it to the environment or to this call"
+            rule, do = f"exists already, and must be of shape {want}", "leave it to the environment or to this call"
             got = data.get_shape(name)
             is_fine = got == want or (name.startswith(Constants.ACTIONS) and (*got, 1) == want)
             require(is_fine, f"arrays: {name!r}", rule, got, do)
@@ -347,7 +347,7 @@ def _require_one_space(wrapper: EnvWrapper, agents: Agents) -> None:
     for agent, form in forms.items():
         if form != forms[first]:
             got = f"{form} for {agent!r} and {forms[first]} for {first!r}"
-            raise ConfigError(f"arrays: {rule} (got {got}); give each policy arrays of its own")
+            raise ConfigError(f"arrays: {rule} (got {got}); give each policy its own arrays")
 
 
 def _form(space: Any) -> tuple[Any, ...]:

@@ -32,8 +32,8 @@ from torch import Tensor
 from typing_extensions import TypedDict  # typing's is enough from Python 3.12
 
 from warpdrive_min.config import MAX_SEED, MAX_SIZE, NonNegativeFloat
-from warpdrive_min.errors import CheckpointError, known, require, whole
-from warpdrive_min.files import room_for
+from warpdrive_min.errors import CheckpointError, known, require, require_int
+from warpdrive_min.files import explain_full_disk
 from warpdrive_min.packages import optional_package
 from warpdrive_min.training.config import RunConfig
 
@@ -164,11 +164,14 @@ def save(
         ConfigError: ``keep_last`` is below 1, or safetensors is not installed.
         DiskFullError: The disk is full; existing checkpoints stay.
     """
-    whole("checkpoint.keep_last", keep_last, high=2**63 - 1)
+    require_int("checkpoint.keep_last", keep_last, high=2**63 - 1)
     folder = Path(folder)
     target = folder / f"checkpoint_{header.iteration:09d}"
     n_bytes = (1 + is_best) * sum(tensor.nbytes for tensor in tensors.values())
-    with room_for(target, n_bytes, f"make room and {next_step(folder.parent, folder.name)}"), _tidied(folder):
+    with (
+        explain_full_disk(target, n_bytes, f"make room and {next_step(folder.parent, folder.name)}"),
+        _cleaned_up(folder),
+    ):
         unfinished = _unfinished(target)
         _write(unfinished, tensors, header)
         if is_best:
@@ -176,8 +179,8 @@ def save(
             unfinished_best = _unfinished(folder / BEST)
             for file in (TENSORS, HEADER):
                 shutil.copy(unfinished / file, unfinished_best / file)
-            _put(unfinished_best, folder / BEST)
-        _put(unfinished, target)
+            _rename_into_place(unfinished_best, folder / BEST)
+        _rename_into_place(unfinished, target)
     up_to_here = [path for iteration, path in _checkpoints(folder) if iteration <= header.iteration]
     for path in up_to_here[:-keep_last]:
         _remove(path)
@@ -207,7 +210,7 @@ def find(path: str | Path) -> Path:
     Raises:
         CheckpointError: There is no checkpoint.
     """
-    path = _standing(Path(path))
+    path = _existing_version(Path(path))
     found = path if (path / HEADER).exists() or (path / TENSORS).exists() else latest(path)
     if found is None:
         rule = f"must be a folder with {HEADER} and {TENSORS}, or hold folders checkpoint_<iteration>"
@@ -229,7 +232,7 @@ def latest(folder: str | Path) -> Path | None:
         try:
             _verified(path)
         except _DamagedError as error:
-            log.warning("%s; an earlier one is looked for", error)
+            log.warning("%s; looking for an earlier checkpoint", error)
             damages.append(error)
         else:
             return path
@@ -240,11 +243,13 @@ def latest(folder: str | Path) -> Path | None:
 
 def best(folder: str | Path) -> Path | None:
     """Return the best checkpoint of a folder, unverified; None if absent."""
-    path = _standing(Path(folder, BEST))
+    path = _existing_version(Path(folder, BEST))
     return path if path.exists() else None
 
 
-def next_step(run: Path, folder: str = FOLDER, resume: str = "go on from the last checkpoint, which stays") -> str:
+def next_step(
+    run: Path, folder: str = FOLDER, resume: str = "resume from the last checkpoint, which is unchanged"
+) -> str:
     """Return advice after an early end: ``resume`` if a checkpoint exists."""
     if _checkpoints(run / folder):
         return resume
@@ -358,7 +363,7 @@ def _verified(path: Path) -> Header:
     if not is_whole:
         raise _damaged(header_file, "is altered: its fields must have the SHA-256 that it names", own_hash)
     if (actual := _hash(tensor_file)) != sha256:
-        raise _damaged(tensor_file, f"is cut or altered: its SHA-256 must be {sha256}", actual)
+        raise _damaged(tensor_file, f"is truncated or altered: its SHA-256 must be {sha256}", actual)
     return header
 
 
@@ -405,10 +410,10 @@ def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """Return iteration and path of each checkpoint, by iteration."""
     names = {path.name.removeprefix(REPLACED) for path in folder.iterdir()} if folder.is_dir() else set()
     numbered = [(int(match[1]), folder / match[0]) for name in names if (match := NAME.fullmatch(name))]
-    return [(iteration, _standing(path)) for iteration, path in sorted(numbered)]
+    return [(iteration, _existing_version(path)) for iteration, path in sorted(numbered)]
 
 
-def _standing(path: Path) -> Path:
+def _existing_version(path: Path) -> Path:
     """Return the path, or the version that a killed writer set aside."""
     aside = path.parent / (REPLACED + path.name)  # `with_name` refuses "."
     return aside if aside.exists() and not path.exists() else path
@@ -420,7 +425,7 @@ def _unfinished(target: Path) -> Path:
     return path
 
 
-def _put(unfinished: Path, target: Path) -> None:
+def _rename_into_place(unfinished: Path, target: Path) -> None:
     """Sync a folder to disk and give it its final name."""
     for path in (*unfinished.iterdir(), unfinished):
         _sync(path)
@@ -440,18 +445,18 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _tidied(folder: Path) -> Iterator[None]:
+def _cleaned_up(folder: Path) -> Iterator[None]:
     """Clean up after a killed writer, and after errors in the block."""
     folder.mkdir(parents=True, exist_ok=True)
-    _tidy(folder)
+    _clean_up(folder)
     try:
         yield
     except (Exception, SystemExit, KeyboardInterrupt):  # signals raise the latter two
-        _tidy(folder)
+        _clean_up(folder)
         raise
 
 
-def _tidy(folder: Path) -> None:
+def _clean_up(folder: Path) -> None:
     """Finish the work of a killed writer."""
     for path in [*folder.glob(f"{UNFINISHED}*"), *folder.glob(f"{REMOVED}*")]:
         shutil.rmtree(path)

@@ -31,7 +31,7 @@ def _facts(trainer: TrainerConfig, wrapper: EnvWrapper, groups: Sequence[PolicyG
         "is_debug": wrapper.debug,
         "is_eager": trainer.mode == "eager",
         "n_policies": len(groups),
-        "observes": why_not_whole(wrapper, groups[0].arrays),
+        "why_not_whole_array": why_not_whole_array(wrapper, groups[0].arrays),
     }
     return groups[0].facts(trainer, **{**given, **more})
 
@@ -51,14 +51,14 @@ def _reason(trainer: TrainerConfig, key: str, rule: str, choice: Choice) -> str:
     return choice.why
 
 
-def why_not_whole(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
+def why_not_whole_array(wrapper: EnvWrapper, arrays: AgentArrays) -> str:
     """Return why a policy cannot read the observation array directly, or ""."""
     data = wrapper.cuda_data_manager
     if not data.is_data_on_device(Constants.OBSERVATIONS):
         return f"environment {wrapper.name!r} has no array 'observations'"
     whole = data.tensor(Constants.OBSERVATIONS)
     if arrays.rows is not None or len(arrays.observations) > 1 or arrays.observations[0] is not whole:
-        return "it sees not all agents, or other arrays"
+        return "it does not see all agents, or sees other arrays"
     if whole.dtype != torch.float32 or whole.dim() != 3:
         return f"observations are not float32 by environment and agent (got {whole.dtype} of {tuple(whole.shape)})"
     return ""
@@ -111,7 +111,7 @@ def steps_into_buffer(
     return None
 
 
-def rollout_at_once(
+def bind_fused_rollout(
     trainer: TrainerConfig,
     wrapper: EnvWrapper,
     groups: Sequence[PolicyGroup],
@@ -125,8 +125,8 @@ def rollout_at_once(
     Raises:
         ConfigError: The config requires one launch, which is impossible.
     """
-    group, of_all = groups[0], recorder.of_all_steps()
-    more = {"is_greedy": greedy, "is_direct": group.is_direct, "tells_ends": of_all is not None}
+    group, of_all = groups[0], recorder.all_steps_arguments()
+    more = {"is_greedy": greedy, "is_direct": group.is_direct, "writes_last_observations": of_all is not None}
     facts = _facts(trainer, wrapper, groups, **more)
     choice = _choose("rollout", groups, facts)
     if choice.is_fast:
@@ -159,13 +159,13 @@ def _bound_rollout(
     return rollouts.bound_collection(group.acting, sampler, buffer.observations, rows, of_all, is_tf32=is_tf32)
 
 
-def keep_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_at_once: bool) -> dict[str, str]:
+def save_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_one_launch: bool) -> dict[str, str]:
     """Store forward passes for learning; return why not, or "", by policy.
 
     Args:
         trainer: Settings of the run.
         groups: Policies with their algorithms.
-        is_at_once: Rollouts are played in one launch.
+        is_one_launch: Rollouts are played in one launch.
 
     Raises:
         ConfigError: The config requires storing them, which is impossible.
@@ -183,9 +183,9 @@ def keep_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_at_
                 "n_bytes": n_bytes + buffer.observations.nbytes,
                 "gpu_bytes": torch.cuda.get_device_properties(device).total_memory if on_gpu else None,
             }
-        facts = group.facts(trainer, is_at_once=is_at_once, **more)
+        facts = group.facts(trainer, is_one_launch=is_one_launch, **more)
         choice = group.choose("forward passes", facts)
-        rule = f"passes of policy {group.name!r} cannot be kept"
+        rule = f"forward passes of policy {group.name!r} cannot be kept"
         reasons[group.name] = _reason(trainer, "kept_passes", rule, choice)
         if buffer is not None and choice.path.build is not None:
             buffer.passes = choice.path.build(buffer.observations[:-1], facts)
@@ -193,7 +193,7 @@ def keep_passes(trainer: TrainerConfig, groups: Sequence[PolicyGroup], *, is_at_
     return reasons
 
 
-def note_networks(trainer: TrainerConfig, groups: Sequence[PolicyGroup]) -> None:
+def record_network_choices(trainer: TrainerConfig, groups: Sequence[PolicyGroup]) -> None:
     """Record the kernels that networks will choose at their first call."""
     for group in groups:
         facts = group.facts(trainer)

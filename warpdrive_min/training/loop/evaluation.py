@@ -9,8 +9,8 @@ from typing import Any, Self
 import torch
 
 from warpdrive_min.constants import DONE
-from warpdrive_min.env_wrapper import EnvWrapper, Lent
-from warpdrive_min.errors import require, whole
+from warpdrive_min.env_wrapper import BorrowedEnvs, EnvWrapper
+from warpdrive_min.errors import require, require_int
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training.config import PolicyConfig
 from warpdrive_min.training.defaults import own_defaults
@@ -59,8 +59,8 @@ class EvaluationEnvs:
         n_envs: int = 1,
         seed: int = 0,
     ) -> None:
-        self._lent = None if wrapper.can_be_repeated else Lent(wrapper, seed)
-        self.wrapper = wrapper if self._lent else wrapper.like(n_envs, seed=seed)
+        self._borrowed = None if wrapper.can_be_repeated else BorrowedEnvs(wrapper, seed)
+        self.wrapper = wrapper if self._borrowed else wrapper.like(n_envs, seed=seed)
         self._n_envs, self._seed = n_envs, seed
         try:
             self._prepare(layout or SharedLayout(), models, policies)
@@ -69,7 +69,7 @@ class EvaluationEnvs:
             raise
 
     def _prepare(self, layout: SharedLayout, models: Mapping[str, Any], policies: PolicyMap) -> None:
-        if self._lent is None:
+        if self._borrowed is None:
             self.wrapper.reset()
         layout.push(self.wrapper, policies)
         sampler = CUDASampler(self.wrapper.cuda_function_manager)
@@ -85,8 +85,8 @@ class EvaluationEnvs:
 
     def close(self) -> None:
         """Restore the wrapper's own environments; enqueues."""
-        if self._lent is not None:
-            self._lent.give_back()
+        if self._borrowed is not None:
+            self._borrowed.restore()
 
     def __enter__(self) -> Self:
         return self
@@ -108,8 +108,8 @@ class EvaluationEnvs:
             Episode returns by policy, (n_envs, n_agents), and episode lengths, (n_envs,) float32.
         """
         rounds = [self._play(greedy)]
-        while (n_played := len(rounds) * self.wrapper.n_envs) < self._n_envs and self._lent is not None:
-            self._lent.start(self._seed + n_played)
+        while (n_played := len(rounds) * self.wrapper.n_envs) < self._n_envs and self._borrowed is not None:
+            self._borrowed.start(self._seed + n_played)
             rounds.append(self._play(greedy))
         returns, steps = zip(*rounds, strict=True)
         total = {name: torch.cat([each[name] for each in returns])[: self._n_envs] for name in self.groups}
@@ -164,7 +164,7 @@ def evaluate(
         ConfigError: ``n_episodes`` is below 1, or a population's wrapper cannot create environments like its own.
         TrainingError: A return is not finite; not for a population.
     """
-    n_episodes = whole("evaluate.n_episodes", n_episodes)
+    n_episodes = require_int("evaluate.n_episodes", n_episodes)
     n_members = max(map(n_members_of, models.values()), default=0) or None
     rule = "a population plays in environments of its own"
     do = "give its wrapper an environment that can be made again from its config"

@@ -86,14 +86,14 @@ class GlobalStates:
         if self._last:
             self.truncated = self._last[0] if len(sets) == 1 else torch.cat(self._last, -1)
 
-    def keep(self, t: int) -> None:
+    def store(self, t: int) -> None:
         """Store the observations of all agents before step ``t``; enqueues."""
         for arrays, states in self._parts:
             arrays.observe(states[t])
 
     def end_rollout(self) -> None:
         """Store observations after the last step, and of truncated episodes; enqueues."""
-        self.keep(-1)
+        self.store(-1)
         if self.truncated is not None and len(self._last) > 1:
             torch.cat(self._last, -1, out=self.truncated)
 

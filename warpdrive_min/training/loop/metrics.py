@@ -194,8 +194,8 @@ def check_finite(
         if rule == NOT_SKIPPED:
             raise TrainingError(
                 f"policy {policy!r}: gradients must be finite (got {sum(wrong.values()):g} that were not, from "
-                f"iteration {last_iteration + 1:,} to {iteration:,}, env step {env_steps:,}); their steps were not "
-                f"taken; {ADVICE}"
+                f"iteration {last_iteration + 1:,} to {iteration:,}, env step {env_steps:,}); their steps were "
+                f"skipped; {ADVICE}"
             )
         got = " and ".join(f"{number:g}" for number in wrong.values())
         raise TrainingError(

@@ -54,7 +54,7 @@ class Algorithm(Protocol):
         """Return the live tensors to resume from, equal on all ranks."""
         ...
 
-    def own_state(self) -> Tensors:
+    def rank_state(self) -> Tensors:
         """Return this rank's live tensors: memory and draw counters."""
         ...
 
@@ -145,7 +145,7 @@ class PolicyGroup:
             "is_population": n_members_of(self.acting) > 0,
             "has_critic": "critic" in self.models and not self.is_noisy,
             "own_columns": arrays.own_columns,
-            "tells_ends": bool(arrays.last_observations),
+            "writes_last_observations": bool(arrays.last_observations),
             "learns": config.to_train,
             "is_on_policy": config.algorithm in ON_POLICY,
         }
@@ -173,12 +173,12 @@ class PolicyGroup:
         Args:
             t: Step of the rollout, and row of the buffer; without a buffer observations are overwritten.
         """
-        observations, mask = self._place(t)
+        observations, mask = self._observation_storage(t)
         if t == 0 or not self.is_direct:
             self.arrays.observe(observations, mask)
         log_std = None if self.is_noisy else getattr(self.acting, "log_std", None)
-        self._recall(t)
-        self.actions.put(self.arrays, self._head(t, observations), mask, log_std)
+        self._update_memory(t)
+        self.actions.write_outputs(self.arrays, self._head(t, observations), mask, log_std)
 
     def _head(self, t: int, observations: torch.Tensor) -> torch.Tensor:
         """Return the head for a step's stored observations; enqueues."""
@@ -200,7 +200,7 @@ class PolicyGroup:
         self._evaluation(seen, self._evaluated)
         return self._evaluated
 
-    def keep(self, t: int) -> None:
+    def store_actions(self, t: int) -> None:
         """Store drawn actions, and log-probabilities except for DDPG; enqueues."""
         if self.buffer is not None:
             self.arrays.pick(self.arrays.actions, self.buffer.actions[t])
@@ -217,10 +217,10 @@ class PolicyGroup:
             self.arrays.observe(*self.buffer.observation(-1))
         if self.arrays.rows is not None:
             self.buffer.take_rows(self.arrays.rows)
-        self._recall(len(self.buffer.actions))
+        self._update_memory(len(self.buffer.actions))
 
     @torch.no_grad()
-    def take_moments(self, buffer: RolloutBuffer) -> None:
+    def update_normalisers(self, buffer: RolloutBuffer) -> None:
         """Merge a rollout's observations into the moments of the models; enqueues."""
         of_observations: Moments | None = None
         for part, model in self.models.items():
@@ -228,24 +228,26 @@ class PolicyGroup:
             if part == "critic" and buffer.global_states is not None and layers:
                 moments = Moments.of(buffer.global_states[:-1].flatten(0, -2))
             elif layers:
-                moments = of_observations = of_observations or Moments.of(self._rows_seen(buffer.observations[:-1]))
+                moments = of_observations = of_observations or Moments.of(
+                    self._rows_of_observations(buffer.observations[:-1])
+                )
             for layer in layers:
                 layer.merge(moments, self.stopped)
 
-    def _rows_seen(self, observations: torch.Tensor) -> torch.Tensor:
+    def _rows_of_observations(self, observations: torch.Tensor) -> torch.Tensor:
         """Reshape (n_steps, n_envs, n_agents, F) to (rows, F) or (rows, members, F)."""
         if not self.members:
             return observations.flatten(0, -2)
         return by_member(observations, len(self.members)).flatten(1, -2).transpose(0, 1)
 
-    def _recall(self, t: int) -> None:
+    def _update_memory(self, t: int) -> None:
         """Reset states of ended episodes; store states where learning begins; enqueues."""
         if self.memory is not None:
-            self.memory.forget()
+            self.memory.reset_ended()
             if self.buffer is not None:
-                self.buffer.keep_state(t, self.memory.state)
+                self.buffer.store_state(t, self.memory.state)
 
-    def _place(self, t: int) -> Observation:
+    def _observation_storage(self, t: int) -> Observation:
         """Return the storage for a step's observations."""
         if self.buffer is not None:
             return self.buffer.observation(t)
@@ -268,9 +270,9 @@ class PolicyGroup:
         learned = {} if self.algorithm is None else self.algorithm.state()
         return self.weights() | {f"policy/{self.name}/algorithm/{key}": value for key, value in learned.items()}
 
-    def own_state(self) -> Tensors:
+    def rank_state(self) -> Tensors:
         """Return this rank's live tensors: memories and counters."""
-        own = {} if self.algorithm is None else self.algorithm.own_state()
+        own = {} if self.algorithm is None else self.algorithm.rank_state()
         if self.memory is not None:
             own = {**own, "memory": self.memory.state}
         return {f"policy/{self.name}/own/{key}": value for key, value in own.items()}
@@ -305,7 +307,7 @@ class ActionSampler:
     ) -> None:
         first = groups[0].arrays
         noisy = [group.name for group in groups if group.is_noisy]
-        who, do = "training: policies whose actions share an array", "give each policy arrays of its own"
+        who, do = "training: policies whose actions share an array", "give each policy its own arrays"
         require(len(noisy) in (0, len(groups)), who, "must all be DDPG or none", f"DDPG for {known(noisy)}", do)
         spaces = {group.name: group.arrays.space for group in groups}
         require(len(set(spaces.values())) == 1, who, "must have one action space", spaces, do)
@@ -337,7 +339,7 @@ class ActionSampler:
         for group in groups:
             group.actions = self
 
-    def put(
+    def write_outputs(
         self,
         arrays: AgentArrays,
         head: torch.Tensor,
@@ -382,7 +384,7 @@ class ActionSampler:
             self._draw_gaussian(greedy)
         if t is not None:
             for group in self.groups:
-                group.keep(t)
+                group.store_actions(t)
         if self._clips and self.space.is_continuous:
             torch.clamp(self._actions, self._bounds[0], self._bounds[1], out=self._actions)
 

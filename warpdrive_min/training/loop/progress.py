@@ -64,19 +64,19 @@ class ProgressLine:
     def update(self, row: Row) -> None:
         """Display a row of metrics."""
         iteration = int(row["iteration"])
-        parts = [f"{row[STEPS_PER_S]:,.0f} env-steps/s"] if STEPS_PER_S in row else []
+        parts = [f"{row[STEPS_PER_S]:,.0f} env steps/s"] if STEPS_PER_S in row else []
         returns = [
             f"{name.removesuffix(f'/{EPISODIC_RETURN}')} {value:.4g}"
             for name, value in row.items()
             if name.endswith(f"/{EPISODIC_RETURN}") and math.isfinite(value)
         ]
         if returns:
-            parts.append(f"mean return: {', '.join(returns)}")
+            parts.append(f"mean return (higher is better): {', '.join(returns)}")
         parts.append(f"{self._left(iteration)} left")
         text = "  ".join(parts)
         self._bar.update(self._task, completed=iteration, description=text)
         if self._verbose and not self._console.is_terminal:
-            line = f"{iteration}/{self._n_iterations}  {text}"
+            line = f"iteration {iteration}/{self._n_iterations}  {text}"
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _left(self, iteration: int) -> str:

@@ -17,7 +17,7 @@ from warpdrive_min.training.paths.fused.shared import SharedRows
 if TYPE_CHECKING:
     from warpdrive_min.backends.base import Argument, Launch
     from warpdrive_min.env_wrapper import EnvWrapper
-    from warpdrive_min.training.paths.fused.kept import KeptPasses
+    from warpdrive_min.training.paths.fused.kept import SavedPasses
 
 FINISHED: Final = ("finished_return", "finished_steps", "finished_episodes")
 """Accumulators of ended episodes."""
@@ -129,7 +129,7 @@ class RolloutRecorder:
             self._arrays.unmark(place)
         self._launches[step]()
 
-    def of_all_steps(self) -> dict[str, Argument] | None:
+    def all_steps_arguments(self) -> dict[str, Argument] | None:
         """Return arguments of a kernel that records all steps; None: use `record`.
 
         Rows of rewards, of flags and of ``successes`` have no axis of steps.
@@ -171,12 +171,12 @@ class RolloutRecorder:
             self._sums[name].zero_()
 
     @property
-    def paid(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def episode_rewards(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Rewards of running episodes, and sums of ended ones, (n_envs, n_agents)."""
         return self._sums["running_return"], self._sums["finished_return"]
 
     @property
-    def steps_of_episode(self) -> torch.Tensor:
+    def episode_steps(self) -> torch.Tensor:
         """Steps done in the running episodes, (n_envs,) int32."""
         return self._sums["running_steps"]
 
@@ -222,7 +222,7 @@ class RolloutBuffer:
     """(T + 1, E, S): input of a centralised critic, or None."""
     truncated_global_states: torch.Tensor | None = None
     """(C, E, S): its last input in truncated episodes, as ``truncated_observations``."""
-    passes: KeptPasses | None = field(default=None, repr=False)
+    passes: SavedPasses | None = field(default=None, repr=False)
     """Forward passes of acting, reused by learning; None: learning repeats them."""
 
     @classmethod
@@ -263,7 +263,7 @@ class RolloutBuffer:
             return kept
         return SharedRows(kept, self.rewards.shape[2], self.own_columns)
 
-    def keep_state(self, step: int, state: torch.Tensor) -> None:
+    def store_state(self, step: int, state: torch.Tensor) -> None:
         """Store the state (E, N, S) before a part's first step; enqueues."""
         if self.states is not None:
             part, rest = divmod(step * (len(self.states) - 1), len(self.actions))

@@ -45,7 +45,7 @@ class RolloutCheck:
         self._parts = [(group, recorders[group.arrays.suffix]) for group in groups]
 
     def is_suspect(self) -> bool:
-        """Return True if `require_contract` or `broken` may find errors; synchronises.
+        """Return True if the other checks may find errors; synchronises.
 
         It reads only a few numbers.
         """
@@ -53,7 +53,7 @@ class RolloutCheck:
         for index, (group, recorder) in enumerate(self._parts):
             parts = [each for each in group.arrays.observations if each.is_floating_point()]
             sums |= {f"{index} seen {part}": each.sum() for part, each in enumerate(parts)}
-            sums |= {f"{index} paid {part}": each.sum() for part, each in enumerate(recorder.paid)}
+            sums |= {f"{index} paid {part}": each.sum() for part, each in enumerate(recorder.episode_rewards)}
             if group.buffer is not None and recorder.truncated_observations is not None:
                 sums[f"{index} last"] = recorder.truncated_observations.sum()
             if group.buffer is not None and group.is_noisy:  # it may learn from them only later
@@ -62,7 +62,7 @@ class RolloutCheck:
             if group.actions.impossible is not None:
                 counts.append(group.actions.impossible)
             if group.memory is not None:
-                counts.append((recorder.steps_of_episode != group.arrays.timestep).any())
+                counts.append((recorder.episode_steps != group.arrays.timestep).any())
             if group.algorithm is not None:
                 counts += [each for key, each in group.algorithm.metrics.items() if key.startswith(SKIPPED_STEPS)]
             # Same dtype: otherwise all numbers would be copied first
@@ -95,7 +95,7 @@ class RolloutCheck:
                     f"steps of environment {worst[1]} where it is not); {VALIDATE}"
                 )
             if group.memory is not None:
-                steps, timestep = recorder.steps_of_episode, group.arrays.timestep
+                steps, timestep = recorder.episode_steps, group.arrays.timestep
                 for env in (steps != timestep).nonzero().flatten().tolist():
                     raise TrainingError(
                         f"{self._who}: {TIMESTEP} must count the steps of an episode, for a recurrent policy (got "
@@ -108,11 +108,11 @@ class RolloutCheck:
         Raises:
             TrainingError: One is not; names array, environment, agent and step.
         """
-        found = self.broken(iteration)
+        found = self.non_finite_error(iteration)
         if found is not None:
             raise found
 
-    def broken(self, iteration: int, envs: slice = slice(None)) -> TrainingError | None:
+    def non_finite_error(self, iteration: int, envs: slice = slice(None)) -> TrainingError | None:
         """Return an error for the first non-finite number, or None; synchronises.
 
         Args:
@@ -167,8 +167,8 @@ class RolloutCheck:
             yield last, arrays.names_of_features(name), at
 
     @contextlib.contextmanager
-    def nothing_written(self) -> Iterator[None]:
-        """Put NaN where the block must write, so that `broken` finds gaps.
+    def unwritten_is_nan(self) -> Iterator[None]:
+        """Put NaN where the block must write, so that `non_finite_error` finds gaps.
 
         Last observations of environments in which no episode ends are restored; enqueues.
         """
@@ -194,5 +194,5 @@ def require_finite_state(tensors: Mapping[str, Tensor]) -> None:
     """
     for name, tensor in tensors.items():
         if name.startswith("policy/") and tensor.is_floating_point() and not tensor.sum().isfinite():
-            rule, do = "must be finite to be saved", "go on from the last checkpoint, with a lower lr"
+            rule, do = "must be finite to be saved", "resume from the last checkpoint with a lower lr"
             require(bool(tensor.isfinite().all()), f"training: {name}", rule, "NaN or infinity", do, TrainingError)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from warpdrive_min.errors import DataError, known, one_line, require
-from warpdrive_min.files import room_for, write_atomically
+from warpdrive_min.files import explain_full_disk, write_atomically
 from warpdrive_min.packages import optional_package
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.metrics import Row
@@ -94,7 +94,7 @@ def require_new(folder: Path) -> None:
 def _require_empty(path: Path) -> None:
     is_empty = not path.exists() or not path.stat().st_size
     do = checkpoint.next_step(path.parent, resume="resume that run or choose another folder")
-    require(is_empty, "metrics", "a new run needs a file of its own", f"{path}, which has rows already", do)
+    require(is_empty, "metrics", "a new run needs a new file", f"{path}, which already has rows", do)
 
 
 class _RowFile(abc.ABC):
@@ -142,7 +142,7 @@ class _RowFile(abc.ABC):
             DiskFullError: The disk is full.
         """
         left, end = memoryview(line.encode()), self._file.seek(0, os.SEEK_END)
-        with room_for(self._path, len(left), f"make room and {checkpoint.next_step(self._path.parent)}"):
+        with explain_full_disk(self._path, len(left), f"make room and {checkpoint.next_step(self._path.parent)}"):
             try:
                 while left:
                     left = left[self._file.write(left) :]  # a partial write if the disk is full
@@ -249,19 +249,19 @@ class TensorBoard:
 
     def open(self) -> None:
         """Open the event file."""
-        with room_for(self._folder):
+        with explain_full_disk(self._folder):
             self._writer  # noqa: B018  (created on first access)
 
     def write(self, row: Row) -> None:
         """Add an event for each number."""
-        with room_for(self._folder, do=f"make room and {checkpoint.next_step(self._folder.parent)}"):
+        with explain_full_disk(self._folder, do=f"make room and {checkpoint.next_step(self._folder.parent)}"):
             for name, value in row.items():
                 self._writer.add_scalar(name, value, int(row["iteration"]))
             self._writer.flush()
 
     def close(self) -> None:
         """Close the event file."""
-        with room_for(self._folder):
+        with explain_full_disk(self._folder):
             if "_writer" in vars(self):
                 self._writer.close()
 

@@ -48,7 +48,7 @@ class FullyConnectedCentralisedCritic(CentralisedCritic):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return the value of each agent."""
-        return self.fc.under(states, self.vf_head)
+        return self.fc.head_outputs(states, self.vf_head)
 
 
 ModelFactory.add("fully_connected_centralised_critic", FullyConnectedCentralisedCritic)

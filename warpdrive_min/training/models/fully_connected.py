@@ -15,8 +15,8 @@ from warpdrive_min.errors import ConfigError, require
 from warpdrive_min.perceptron import Perceptron
 from warpdrive_min.training.models.parts import (
     ModelFactory,
+    ModelInput,
     PolicyHead,
-    Seen,
     Stochastic,
     Trunk,
     check_shape,
@@ -169,26 +169,26 @@ class FullyConnected(ActorCritic):
         self.vf_head = nn.Linear(self.fc.width, 1)
         initialise(self, config.init_method)
 
-    def forward(self, observations: Seen) -> tuple[Tensor, Tensor]:
+    def forward(self, observations: ModelInput) -> tuple[Tensor, Tensor]:
         """Return head and value."""
         if self.value_fc is not None:
             return self.act(observations), self.value(observations)
-        outputs = self.fc.under(observations, self.policy_head, self.vf_head)
+        outputs = self.fc.head_outputs(observations, self.policy_head, self.vf_head)
         head, value = split(outputs)
         return self.policy_head.bound(head), value
 
-    def act(self, observations: Seen) -> Tensor:
+    def act(self, observations: ModelInput) -> Tensor:
         """Return the head."""
-        return self.policy_head.bound(self.fc.under(observations, self.policy_head))
+        return self.policy_head.bound(self.fc.head_outputs(observations, self.policy_head))
 
-    def value(self, observations: Seen) -> Tensor:
+    def value(self, observations: ModelInput) -> Tensor:
         """Return the value."""
         below = self.fc if self.value_fc is None else self.value_fc
-        return below.under(observations, self.vf_head).squeeze(-1)
+        return below.head_outputs(observations, self.vf_head).squeeze(-1)
 
     @property
     def has_value(self) -> bool:
-        """True until `drop_value` deletes the value head."""
+        """True until `delete_value_head` deletes the value head."""
         return "vf_head" in self._modules
 
     def as_layers(self) -> Layers | str:
@@ -208,7 +208,7 @@ class FullyConnected(ActorCritic):
     def as_perceptron(self) -> Perceptron | str:
         """Return the layers for one-launch rollouts, or a reason."""
         if type(self) is not FullyConnected:
-            return f"{type(self).__name__} may compute something else than FullyConnected, which it overrides"
+            return f"{type(self).__name__} overrides methods of FullyConnected, and may compute something else"
         trunks = [self.fc, *([self.value_fc] if self.has_value and self.value_fc is not None else [])]
         if obstacle := next((trunk.obstacle for trunk in trunks if trunk.obstacle), ""):
             return obstacle
@@ -216,7 +216,7 @@ class FullyConnected(ActorCritic):
         value = (*trunks[-1].parameters(), self.vf_head.weight, self.vf_head.bias) if self.has_value else ()
         return Perceptron(policy, value, self.fc.activation, in_order=self.fc.exact is not None)
 
-    def drop_value(self) -> None:
+    def delete_value_head(self) -> None:
         """Delete the value head, and its trunk if separate."""
         del self.value_fc, self.vf_head
 
@@ -247,7 +247,7 @@ class FullyConnectedActor(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return the actions, ``(..., n_types)``."""
-        return self.policy_head.bound(self.fc.under(observations, self.policy_head))
+        return self.policy_head.bound(self.fc.head_outputs(observations, self.policy_head))
 
     act = forward
 
@@ -271,7 +271,7 @@ class FullyConnectedActionValueCritic(nn.Module):
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return the value ``(...)`` of actions ``(..., n_types)``."""
-        return self.fc.under(torch.cat([observations, actions], -1), self.vf_head).squeeze(-1)
+        return self.fc.head_outputs(torch.cat([observations, actions], -1), self.vf_head).squeeze(-1)
 
 
 ModelFactory.add("fully_connected", FullyConnected)

@@ -68,7 +68,7 @@ class GRU(Recurrent):
         mine: Tensor = self.vf_head(states[..., -self.vf_head.in_features :])
         return mine.squeeze(-1)
 
-    def drop_value(self) -> None:
+    def delete_value_head(self) -> None:
         """Delete the value head, and its layers and units if separate."""
         self.value_units, self.state_size = None, self.policy_head.in_features
         del self.vf_head
@@ -93,7 +93,7 @@ class GatedUnits(nn.Module):
     def forward(self, observations: Tensor, state: Tensor, begins: Tensor | None = None) -> Tensor:
         """Return the state after each step; arguments as in `Recurrent.unroll`."""
         # The gates' input products do not depend on the state: one product for all steps
-        inputs = self.fc.under(observations, self.inputs).float()
+        inputs = self.fc.head_outputs(observations, self.inputs).float()
         states = []
         for t in range(inputs.shape[1]):
             if begins is not None:
@@ -154,7 +154,7 @@ def create_recurrent(n_features: int, space: ActionSpace, config: ModelConfig) -
     return model
 
 
-def steps_together(config: ModelConfig, n_steps: int, who: str) -> int:
+def sequence_steps(config: ModelConfig, n_steps: int, who: str) -> int:
     """Return the length of training sequences, in env steps.
 
     It is 1, except for recurrent models.

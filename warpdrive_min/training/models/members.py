@@ -47,7 +47,7 @@ class Members(nn.Module):
         stacked = parameters | buffers
         for name, tensor in [*self.members.named_parameters(), *self.members.named_buffers()]:
             tensor.data = stacked[name].detach()
-        self._asked = (_Asked(self.members),)  # a tuple, so that torch does not register it as a submodule
+        self._method_call = (_MethodCall(self.members),)  # a tuple, so that torch does not register it as a submodule
 
     @property
     def log_std(self) -> Tensor | None:
@@ -68,21 +68,21 @@ class Members(nn.Module):
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Return heads and values."""
-        head, value = self._ask("forward", observations)
+        head, value = self._call("forward", observations)
         return head, value
 
     def act(self, observations: Tensor) -> Tensor:
         """Return the heads, ``(..., n_envs, n_agents, n_outputs)``."""
-        (head,) = self._ask("act", observations)
+        (head,) = self._call("act", observations)
         return head
 
     def value(self, observations: Tensor) -> Tensor:
         """Return the values, ``(..., n_envs, n_agents)``."""
-        (value,) = self._ask("value", observations)
+        (value,) = self._call("value", observations)
         return value
 
-    def _ask(self, method: str, observations: Tensor) -> tuple[Tensor, ...]:
-        asked = self._asked[0]
+    def _call(self, method: str, observations: Tensor) -> tuple[Tensor, ...]:
+        asked = self._method_call[0]
         state = {**dict(asked.named_parameters()), **dict(asked.named_buffers())}
         axis = observations.dim() - 3
         rows = by_member(observations, self.n_members, axis)
@@ -105,7 +105,7 @@ def weights_of(tensors: Mapping[str, Tensor], member: int) -> dict[str, Tensor]:
     return {name.removeprefix(PREFIX): tensor[member] for name, tensor in tensors.items()}
 
 
-class _Asked(nn.Module):
+class _MethodCall(nn.Module):
     """Wrapper that calls a network's method by name and returns a tuple."""
 
     def __init__(self, network: nn.Module) -> None:

@@ -39,10 +39,10 @@ class Moments(NamedTuple):
     def of(cls, rows: Tensor) -> Moments:
         """Return the moments of ``(n_rows, ...)``, equally many on each rank; enqueues."""
         variance, mean = torch.var_mean(rows, 0, correction=0)
-        return cls.found(mean, variance, len(rows))
+        return cls.over_ranks(mean, variance, len(rows))
 
     @classmethod
-    def found(cls, mean: Tensor, variance: Tensor, n_rows: int) -> Moments:
+    def over_ranks(cls, mean: Tensor, variance: Tensor, n_rows: int) -> Moments:
         """Combine this rank's moments with those of all ranks; enqueues."""
         mean, variance = mean.double(), variance.double()
         together = average(mean.clone())

@@ -18,13 +18,14 @@ import torch
 from torch import nn
 
 from warpdrive_min.errors import ConfigError, known, require
+from warpdrive_min.lazy import renamed
 from warpdrive_min.memory import require_room
 from warpdrive_min.training.config import present
 from warpdrive_min.training.defaults import DEVICES
 from warpdrive_min.training.models.normalisation import Normaliser
 from warpdrive_min.training.paths.facts import Facts, Layers
 from warpdrive_min.training.paths.fused.activations import in_kernels
-from warpdrive_min.training.paths.fused.kept import KeptRows, StepRows
+from warpdrive_min.training.paths.fused.kept import ActingInput, LearningInput
 from warpdrive_min.training.paths.fused.narrow import narrow
 from warpdrive_min.training.paths.fused.shared import SharedRows, perceptron
 from warpdrive_min.training.paths.table import choose
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from warpdrive_min.training.config import ModelConfig
 
 Tensor = torch.Tensor
-Seen = Tensor | SharedRows | StepRows | KeptRows
+ModelInput = Tensor | SharedRows | ActingInput | LearningInput
 """Input of a model: observations (..., n_features), or rows that represent them."""
 
 
@@ -69,7 +70,7 @@ class ModelFactory:
                 ``torch.nn.Module``.
         """
         who = f"model {model_name!r}"
-        require(model_name not in cls._classes, who, "is there already", do="give it another name")
+        require(model_name not in cls._classes, who, "exists already", do="give it another name")
         found: Any = model_path
         if isinstance(model_path, str | Path):
             found = _attribute(model_name, model_path, object_name)
@@ -159,11 +160,13 @@ class Stochastic(nn.Module):
         else:
             self.register_buffer("log_std", log_std)
 
-    def drop_value(self) -> None:
+    def delete_value_head(self) -> None:
         """Delete parameters used only by the value head.
 
         A centralised critic computes the values instead; the rest of the model acts.
         """
+
+    drop_value = renamed("drop_value", "delete_value_head")
 
 
 class Recurrent(Stochastic):
@@ -216,7 +219,7 @@ class Memory:
         self.state = torch.zeros(*rows, model.state_size, device=timestep.device, dtype=torch.float32)
         """State before the next step, (n_envs, n_agents, state_size)."""
 
-    def forget(self) -> None:
+    def reset_ended(self) -> None:
         """Zero the state where an episode begins, in place; enqueues."""
         self.state.masked_fill_(over(self._timestep == 0, self.state), 0.0)
 
@@ -316,7 +319,7 @@ class Trunk(nn.Sequential):
             return "model.fused is false"
         return ""
 
-    def under(self, inputs: Seen, *heads: nn.Linear) -> Tensor:
+    def head_outputs(self, inputs: ModelInput, *heads: nn.Linear) -> Tensor:
         """Return the concatenated outputs of heads, ``(..., sum of their outputs)``.
 
         Inputs other than tensors need a trunk without an `obstacle`.
@@ -328,10 +331,10 @@ class Trunk(nn.Sequential):
         bias: Tensor = heads[0].bias
         if len(heads) > 1:
             weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
-        if isinstance(inputs, StepRows | KeptRows):
-            return inputs.under([*self.parameters(), weight, bias], self.activation)
+        if isinstance(inputs, ActingInput | LearningInput):
+            return inputs.head_outputs([*self.parameters(), weight, bias], self.activation)
         if isinstance(inputs, SharedRows):
-            return self._on_shared(inputs, weight, bias)
+            return self._shared_outputs(inputs, weight, bias)
         if self.exact is not None:
             return self.exact.perceptron(inputs, [*self.parameters(), weight, bias], self.activation)
         kernel = self._kernel(inputs.device, self.layers(len(bias)))
@@ -342,6 +345,8 @@ class Trunk(nn.Sequential):
         name = in_kernels(self.activation, precision, seen.device)
         outputs = kernel(rows, (*self.parameters(), weight, bias), name, precision)
         return outputs.view(*seen.shape[:-1], len(bias))
+
+    under = renamed("under", "head_outputs")
 
     def _kernel(self, device: torch.device, layers: Layers) -> Callable[..., Tensor] | None:
         """Return the kernel of all layers, or None for torch.
@@ -362,7 +367,7 @@ class Trunk(nn.Sequential):
             self._kernels[key] = choice.path.build
         return self._kernels[key]
 
-    def _on_shared(self, inputs: SharedRows, weight: Tensor, bias: Tensor) -> Tensor:
+    def _shared_outputs(self, inputs: SharedRows, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the outputs of all agents, ``(..., n_agents, n_outputs)``."""
         device, layers = inputs.rows.device, self.layers(len(bias))._replace(n_features=0)  # torch multiplies them
         if not torch.is_grad_enabled() and self._kernel(device, layers) is narrow:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from warpdrive_min.backends import get
-from warpdrive_min.backends.cache import obstacle as obstacle_of_folder
+from warpdrive_min.backends.cache import why_not_writable
 from warpdrive_min.training.paths.facts import Facts, rule
 
 NEEDS_TRITON: Final = "a GPU, Triton and a C compiler"
@@ -19,19 +19,19 @@ NEEDS_TRITON: Final = "a GPU, Triton and a C compiler"
 @cache
 def why_no_triton(device: str) -> str | None:
     """Return the reason Triton kernels cannot run on a device type, or None."""
-    if device == "cuda" and not missing():
+    if device == "cuda" and not missing_for_triton():
         return None
-    return f"needs {NEEDS_TRITON} (got {found(device)})"
+    return f"needs {NEEDS_TRITON} (got {triton_status(device)})"
 
 
-def found(device: str) -> str:
+def triton_status(device: str) -> str:
     """Return the device type and the missing requirements of Triton, as text."""
-    lacking = missing()
+    lacking = missing_for_triton()
     return f"{device}; missing: {lacking}" if lacking else device
 
 
 @cache
-def missing() -> str:
+def missing_for_triton() -> str:
     """Return the missing requirements of Triton; "" if nothing is missing."""
     compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
     wanted = {
@@ -43,7 +43,7 @@ def missing() -> str:
         home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
         folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
         name = f"a cache folder that can be written ({folder}; $TRITON_CACHE_DIR or $HOME)"
-        wanted[name] = obstacle_of_folder(folder) is None
+        wanted[name] = why_not_writable(folder) is None
     return " and ".join(name for name, is_there in wanted.items() if not is_there)
 
 

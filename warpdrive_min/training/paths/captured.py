@@ -62,7 +62,7 @@ class Captured:
         self._events.clear()
         return seconds
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Release the graph and its memory; the next run is eager."""
         self._replay, self._has_run = None, False
 
@@ -74,11 +74,11 @@ def _event() -> torch.cuda.Event:
 _captured: weakref.WeakSet[Captured] = weakref.WeakSet()
 
 
-def forget_graphs() -> None:
+def release_graphs() -> None:
     """Release all CUDA graphs; NCCL cannot shut down while one is alive.
 
     The next run of each is eager.
     """
     for captured in list(_captured):
-        captured.forget()
+        captured.release()
     _captured.clear()

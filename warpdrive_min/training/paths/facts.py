@@ -73,16 +73,16 @@ class Facts:
     """True if it has a centralised critic."""
     own_columns: int | None = None
     """`AgentArrays.own_columns`, for observations with one row for all agents."""
-    observes: str = ""
+    why_not_whole_array: str = ""
     """Reason it does not see the environment's whole array; empty if it does."""
-    tells_ends: bool = True
+    writes_last_observations: bool = True
     """True if the environment writes last observations of truncated episodes."""
     learns: bool = True
     is_on_policy: bool = True
     """True if the algorithm is A2C or PPO."""
     n_updates: int = 1
     """Minibatch updates per rollout."""
-    leaves_out: bool = False
+    selects_envs: bool = False
     """True if it learns from some environments only."""
     n_other_parameters: int = 0
     """Number of learned parameters outside its layers."""
@@ -95,7 +95,7 @@ class Facts:
     """True if steps write observations into the rollout."""
     rollout_kernel: str = ""
     """Reason the environment has no rollout kernel; empty if none is known."""
-    is_at_once: bool = False
+    is_one_launch: bool = False
     """True if a rollout is one launch."""
     n_rows: int = 0
     """Rows (step, environment, agent) of a rollout."""

@@ -76,13 +76,13 @@ def explain(choices: Mapping[str, Choice]) -> Iterator[str]:
     for part in sorted(choices, key=lambda part: order.index(part.partition(" of ")[0])):
         yield f"{part}: {choices[part].path.name}"
         for name, reason in choices[part].refused.items():
-            yield f"  not {name}: {reason}"
+            yield f"  {name} not used: {reason}"
 
 
 # ------------------------------------------------------------------ rules of more than one path
 
 
-def wished(name: str) -> Rule:
+def not_disabled(name: str) -> Rule:
     """Make a rule: a setting of the trainer is not false."""
     return where(
         f"`trainer.{name}` is not false", lambda of: getattr(of, name) is not False, f"trainer.{name} is false"
@@ -94,7 +94,7 @@ NOT_EXACT: Final = where("exact training is off", lambda of: not of.is_exact, "e
 ALONE: Final = where("the run trains no population", lambda of: not of.is_population, "the run trains a population")
 ALL_ROWS: Final = where(
     "the policy learns from all environments",
-    lambda of: not of.leaves_out,
+    lambda of: not of.selects_envs,
     "the policy learns from some environments only",
 )
 NO_CRITIC: Final = where(
@@ -126,7 +126,7 @@ NOT_EAGER: Final = where("`trainer.mode` is not eager", lambda of: not of.is_eag
 NO_DEBUG: Final = where("`debug` is off", lambda of: not of.is_debug, "debug is on: the wrapper checks every step")
 UNMASKED: Final = where("actions have no masks", lambda of: not of.is_masked, "actions have masks")
 ONCE: Final = where("a rollout has one update", lambda of: of.n_updates == 1, "a rollout has several updates")
-STEPWISE: Final = where("rollouts run step by step", lambda of: not of.is_at_once, "a rollout is one launch")
+STEPWISE: Final = where("rollouts run step by step", lambda of: not of.is_one_launch, "a rollout is one launch")
 SHARES_LAYERS: Final = where(
     "policy and value share their hidden layers",
     lambda of: of.layers.is_shared,
@@ -137,9 +137,9 @@ OWN_ROWS: Final = where(
     lambda of: of.own_columns is None,
     "agents share one row of observations",
 )
-TELLS_ENDS: Final = where(
+LAST_OBSERVATIONS: Final = where(
     "the environment writes the last observations of truncated episodes",
-    lambda of: of.tells_ends,
+    lambda of: of.writes_last_observations,
     "the environment does not write the last observations of truncated episodes",
 )
 FUSED: Final = where("`model.fused` is not false", lambda of: of.fused is not False, "model.fused is false")
@@ -149,9 +149,9 @@ NOT_BF16: Final = where(
 
 
 @rule("the policy's observations are one complete float32 array")
-def sees_whole(facts: Facts) -> str | None:
+def sees_whole_array(facts: Facts) -> str | None:
     """Refuse policies that do not see the whole array."""
-    return facts.observes or None
+    return facts.why_not_whole_array or None
 
 
 @rule("the environment has [`own_columns`](authoring-advanced.md#observations-that-agents-share)")
@@ -186,7 +186,7 @@ def is_worth_sharing(facts: Facts) -> str | None:
 
 
 @rule("the backend runs on a GPU, exact training is on, or `trainer.fused_rollout` is true")
-def is_at_once_wished(facts: Facts) -> str | None:
+def wants_one_launch(facts: Facts) -> str | None:
     """Refuse runs that use single steps by default."""
     if facts.fused_rollout or facts.has_graphs or facts.is_exact:
         return None
@@ -206,18 +206,18 @@ IN_CPP: Final = (cpp, NOT_BF16, NOT_EXACT, ALONE, two_layers)
 IN_TRITON: Final = (FUSED, NOT_EXACT, triton)
 """Rules of the kernels in Triton, for any network."""
 PLAIN: Final = (NO_CRITIC, ALONE, NOT_EXACT)
-SEEN: Final = (sees_whole, UNMASKED)
+WHOLE_ARRAY: Final = (sees_whole_array, UNMASKED)
 SHARED: Final = (
-    *(wished("shared_observations"), ONE_POLICY, has_own_columns, *SEEN, TELLS_ENDS),
+    *(not_disabled("shared_observations"), ONE_POLICY, has_own_columns, *WHOLE_ARRAY, LAST_OBSERVATIONS),
     *(LEARNS, ON_POLICY, OUR_RULE, *PLAIN, has_kernels, is_worth_sharing),
 )
-DIRECT: Final = (ONE_POLICY, LEARNS, *SEEN, BOUND)
-AT_ONCE: Final = (
-    *(wished("fused_rollout"), is_at_once_wished, ONE_POLICY, OWN_ROWS, NOT_BF16, DRAWN, LEARNS, IS_DIRECT),
-    *(DISCRETE, STATELESS, ALONE, TELLS_ENDS, has_rollout_kernel),
+DIRECT: Final = (ONE_POLICY, LEARNS, *WHOLE_ARRAY, BOUND)
+ONE_LAUNCH: Final = (
+    *(not_disabled("fused_rollout"), wants_one_launch, ONE_POLICY, OWN_ROWS, NOT_BF16, DRAWN, LEARNS, IS_DIRECT),
+    *(DISCRETE, STATELESS, ALONE, LAST_OBSERVATIONS, has_rollout_kernel),
 )
-KEPT: Final = (
-    *(LEARNS, ON_POLICY, wished("kept_passes"), triton, ONCE, STATELESS, STEPWISE),
+SAVED_PASSES: Final = (
+    *(LEARNS, ON_POLICY, not_disabled("kept_passes"), triton, ONCE, STATELESS, STEPWISE),
     *(*PLAIN, OWN_ROWS, two_layers, SHARES_LAYERS, is_large),
 )
 """Rules of kept passes, in Triton or in torch."""
@@ -265,23 +265,23 @@ def _exactly(update: Update) -> Learning:
 
 ON_CHIP: Final = (learning.is_narrow, learning.first_layer_stays)
 LOSS_KERNEL: Final = Path("kernel of the loss, in Triton", (*IN_TRITON, ALONE))
-EXACTLY: Final = Path("kernels of exact training", (EXACT,))
+EXACT_KERNELS: Final = Path("kernels of exact training", (EXACT,))
 TORCH: Final = Path("torch")
 
 PATHS: Final[dict[str, tuple[Path, ...]]] = {
     "observations": (Path("one row for all agents", SHARED), Path("a row for each agent")),
     "steps": (Path("into the rollout", DIRECT), Path("copied to the rollout")),
-    "rollout": (Path("one launch", AT_ONCE), Path("step by step")),
+    "rollout": (Path("one launch", ONE_LAUNCH), Path("step by step")),
     "acting": (Path("kernel in C++", IN_CPP, cpu.Evaluation), Path("the network itself")),
     "network": (
         Path("kernel for narrow networks", (*IN_TRITON, two_layers, narrow.fits), narrow.narrow),
         Path("kernel for wide networks", (*IN_TRITON, ALONE, two_layers, wide.fits), wide.wide),
-        EXACTLY,
+        EXACT_KERNELS,
         TORCH,
     ),
     "forward passes": (
-        Path("kept by kernels", (*KEPT, wide.fits, wide.keeps_by_row, kept.have_room), kept.by_kernels),
-        Path("kept by torch", (*KEPT, kept.in_fp32, kept.have_room), kept.by_torch),
+        Path("kept by kernels", (*SAVED_PASSES, wide.fits, wide.keeps_by_row, kept.fits_memory), kept.by_kernels),
+        Path("kept by torch", (*SAVED_PASSES, kept.in_fp32, kept.fits_memory), kept.by_torch),
         Path("not kept"),
     ),
     "learning": (
@@ -289,14 +289,14 @@ PATHS: Final[dict[str, tuple[Path, ...]]] = {
         Path("one pass, in C++", (NO_CRITIC, *IN_CPP), _in_cpp),
         Path("one pass, exactly", (EXACT, NO_CRITIC, ALL_ROWS, exact_learning.fits), _exactly),
         LOSS_KERNEL,
-        EXACTLY,
+        EXACT_KERNELS,
         TORCH,
     ),
     "minibatch rows": (Path("kernel in Triton", IN_TRITON), TORCH),
     "Adam": (
         Path("kernels in Triton", (NOT_EXACT, triton), adam.adam),
         Path("kernel in C++", (NOT_EXACT, cpp, ALONE), cpu.adam),
-        EXACTLY,
+        EXACT_KERNELS,
         TORCH,
     ),
     "iteration": (Path("CUDA graphs", (HAS_GRAPHS, NOT_EAGER, NO_DEBUG)), Path("launch by launch")),

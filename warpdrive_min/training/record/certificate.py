@@ -59,7 +59,7 @@ MOST_THREADS: Final = 4096
 """Upper limit of a run's threads; more than any machine has cores."""
 SHOWN: Final = 80
 """Number of characters of a wrong value that an error prints."""
-AGAIN: Final = "get a new copy from its author, or train with --certify"
+NEW_COPY_ADVICE: Final = "get a new copy from its author, or train with --certify"
 
 
 class _Part(BaseModel):
@@ -198,14 +198,18 @@ class Certificate(_Part):
         path = Path(path) / NAME if Path(path).is_dir() else Path(path)
         who = f"certificate {path}"
         try:
-            fields = json.loads(path.read_bytes(), parse_constant=_refused)
+            fields = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
         except OSError as error:
             rule = "must be a file that can be read, or a run's folder that has one"
             raise CertificateError.of(who, rule, error, "train with --certify") from error
         except (ValueError, RecursionError) as error:
-            raise CertificateError.of(who, "is cut or altered: it must be a whole JSON object", error, AGAIN) from error
+            raise CertificateError.of(
+                who, "is truncated or altered: it must be a whole JSON object", error, NEW_COPY_ADVICE
+            ) from error
         has_version = isinstance(fields, dict) and "schema_version" in fields
-        require(has_version, who, "must be a JSON object with a schema_version", do=AGAIN, error=CertificateError)
+        require(
+            has_version, who, "must be a JSON object with a schema_version", do=NEW_COPY_ADVICE, error=CertificateError
+        )
         rule, do = f"schema_version must be {SCHEMA}", "verify it by the release that wrote it"
         require(fields["schema_version"] == SCHEMA, who, rule, fields["schema_version"], do, CertificateError)
         recorded = fields.pop("sha256", None)
@@ -213,25 +217,34 @@ class Certificate(_Part):
             digest = _digest(fields)
         except (ValueError, RecursionError) as error:
             raise CertificateError.of(
-                who, "is cut or altered: it must be JSON that can be written", error, AGAIN
+                who, "is truncated or altered: it must be JSON that can be written", error, NEW_COPY_ADVICE
             ) from error
-        rule = f"is cut or altered: its SHA-256 must be {recorded!s:.64}"
-        require(digest == recorded, who, rule, digest, AGAIN, CertificateError)
+        rule = f"is truncated or altered: its SHA-256 must be {recorded!s:.64}"
+        require(digest == recorded, who, rule, digest, NEW_COPY_ADVICE, CertificateError)
         try:
             found = cls.model_validate_json(json.dumps(fields), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place, got = ".".join(map(str, first["loc"])), f"{first['input']!r:.{SHOWN}}"
-            raise CertificateError(f"{who}: {one_line(place)}: {first['msg']} (got {got}); {AGAIN}") from error
+            raise CertificateError(
+                f"{who}: {one_line(place)}: {first['msg']} (got {got}); {NEW_COPY_ADVICE}"
+            ) from error
         for name, parts, starts in (("points", found.points, [0]), ("curve", found.curve, [])):
             places = [each.iteration for each in parts]
             is_whole = places == sorted({*places}) and places[: len(starts)] == starts
             rule = f"{name}: iterations must increase{', from 0 on' if starts else ''}"
-            require(is_whole, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
+            require(is_whole, who, rule, listed([*map(str, places)]), NEW_COPY_ADVICE, CertificateError)
         last = max([found.iterations, *(each.iteration for each in found.curve)])
         places = [each.iteration for each in found.points]
-        rule = "is cut: it must have points after iterations 0, 1, 2, 4, ... to the end of its curve"
-        require(_certified_until(last) <= {*places}, who, rule, listed([*map(str, places)]), AGAIN, CertificateError)
+        rule = "is truncated: it must have points after iterations 0, 1, 2, 4, ... to the end of its curve"
+        require(
+            _certified_until(last) <= {*places},
+            who,
+            rule,
+            listed([*map(str, places)]),
+            NEW_COPY_ADVICE,
+            CertificateError,
+        )
         return found
 
     @property
@@ -245,7 +258,7 @@ class Certificate(_Part):
         config = RunConfig.from_dict(self.run_config)
         require_replayable("certificate", config, config.trainer.num_gpus)
         seed, rule = config.trainer.seed, "run_config.trainer.seed must be a number"
-        require(seed is not None, "certificate", rule, seed, AGAIN, CertificateError)
+        require(seed is not None, "certificate", rule, seed, NEW_COPY_ADVICE, CertificateError)
         return config
 
     @property
@@ -303,7 +316,7 @@ class Certifier:
             points=(),
             curve=(),
         )
-        self.certificate = begun if resumed is None else _continued(Certificate.read(resumed), begun, trainer)
+        self.certificate = begun if resumed is None else _resumed_certificate(Certificate.read(resumed), begun, trainer)
         if resumed is None:
             self._add_point()
         self.certificate.write(self.path)
@@ -362,9 +375,9 @@ def require_replayable(who: str, config: RunConfig, n_processes: int) -> None:
 
     The message starts with ``who``.
     """
-    rule, do = "a certificate is of a run in one process", "train with trainer.num_gpus=1"
+    rule, do = "a certified run must have one process", "train with trainer.num_gpus=1"
     require(n_processes == 1, who, rule, n_processes, do, CertificateError)
-    size, rule = config.population.size, "a certificate is of one run, no population"
+    size, rule = config.population.size, "a certified run must not be a population"
     require(size is None, who, rule, size, "train one", CertificateError)
     for name, policy in config.policy.items():
         rule, do = "a certified run starts from its seed alone", f"leave policy.{name}'s model_ckpt_filepath out"
@@ -372,8 +385,8 @@ def require_replayable(who: str, config: RunConfig, n_processes: int) -> None:
         require(not files, who, rule, ", ".join(files.values()), do, CertificateError)
 
 
-def _refused(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of JSON")
+def _refuse_constant(constant: str) -> float:
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _replayed_config(trainer: Trainer) -> dict[str, Any]:
@@ -393,19 +406,22 @@ def _environment(trainer: Trainer) -> dict[str, Any]:
     return json.loads(json.dumps(dict(state[1].environment)))  # type: ignore[no-any-return]  # lists, as JSON has them
 
 
-def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certificate:
+def _resumed_certificate(found: Certificate, here: Certificate, trainer: Trainer) -> Certificate:
     """Return a certificate up to the resumed run's iteration.
 
     Raises `CertificateError` if it does not match the run.
     """
     who, at = "train.certify", trainer.iteration
-    rule = "a run with a stop_return counts its episodes anew when it goes on"
+    rule = "a run with a stop_return restarts its count of episodes when it is resumed"
     stop = trainer.config.trainer.stop_return
-    require(stop is None, who, rule, stop, "certify it in one go", CertificateError)
+    require(stop is None, who, rule, stop, "certify it in one run, without resuming", CertificateError)
     compared = ("env", "run_config", "environment", "threads")
     keys = [key for name in compared for key in _changed_keys(getattr(found, name), getattr(here, name), name)]
     keys += [name for name in found.origin.differences(here.origin) if name != "commit"]
-    rule, do = "a certified run goes on as it began, and this changed", "go on without --certify, or train anew with it"
+    rule, do = (
+        "a resumed certified run must keep its code and settings; these changed",
+        "resume without --certify, or start a new run with it",
+    )
     require(not keys, who, rule, listed(keys), do, CertificateError)
     continued = found.model_copy(
         update={
@@ -416,13 +432,13 @@ def _continued(found: Certificate, here: Certificate, trainer: Trainer) -> Certi
     logged = {n for n in range(1, at + 1) if n == 1 or n % trainer.config.saving.metrics_log_freq == 0}
     missing = _certified_until(at) - {point.iteration for point in continued.points}
     missing |= logged - {point.iteration for point in continued.curve}
-    rule = "a run is certified from its start on, and this iteration is not"
-    do = "go on from an earlier checkpoint, or without --certify"
+    rule = "a run must be certified from its start, and this iteration is not certified"
+    do = "resume from an earlier checkpoint, or without --certify"
     require(not missing, who, rule, min(missing, default=0), do, CertificateError)
     last = continued.points[-1]
     if last.iteration == at and (difference := first_difference(last, point(trainer))):
         rule = f"the checkpoint must be that of the certified run, in which {difference}"
-        raise CertificateError.of(who, rule, do="go on from an earlier checkpoint")
+        raise CertificateError.of(who, rule, do="resume from an earlier checkpoint")
     return continued
 
 
@@ -483,7 +499,7 @@ def replay(certificate: Certificate, trainer: Trainer, iterations: int | None = 
     """
     here = _environment(trainer)
     keys = _changed_keys(certificate.environment, here, "environment")
-    rule, do = "the run config must make the same environment and policies; this is not the same", "replay it in Python"
+    rule, do = "the run config must give the same environment and policies; this differs", "replay it in Python"
     require(not keys, "certificate", rule, listed(keys), do, CertificateError)
     wanted = [each for each in certificate.points if iterations is None or each.iteration <= iterations]
     curve = {each.iteration: each for each in certificate.curve}

@@ -16,7 +16,7 @@ from warpdrive_min.spaces import space_of
 from warpdrive_min.training.actions import ActionSpace
 from warpdrive_min.training.build import make_models
 from warpdrive_min.training.config import RunConfig
-from warpdrive_min.training.defaults import own_defaults, own_draws
+from warpdrive_min.training.defaults import own_defaults, seeded_cpu_draws
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.arrays import SharedLayout, get_flattened_obs_size, saved_layout
 from warpdrive_min.training.loop.evaluation import EvaluationEnvs
@@ -159,7 +159,7 @@ def _load(path: str | Path, env: Any) -> tuple[TrainedPolicies, dict[str, torch.
     policies = {policy: [agents[agent] for agent in members] for policy, members in trained.items()}
     observations = env.reset()
     models = {}
-    with own_defaults(), own_draws(0):  # initial weights, which are then overwritten
+    with own_defaults(), seeded_cpu_draws(0):  # initial weights, which are then overwritten
         for policy, members in policies.items():
             n_features = get_flattened_obs_size(space_of(observations[members[0]]))
             networks = make_models(policy, run.policy[policy], n_features, ActionSpace.of(env.action_space[members[0]]))

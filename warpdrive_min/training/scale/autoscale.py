@@ -22,11 +22,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from warpdrive_min.env_wrapper import EnvWrapper
-from warpdrive_min.errors import DeviceMemoryError, require, whole
+from warpdrive_min.errors import DeviceMemoryError, require, require_int
 from warpdrive_min.training.build import algorithm_class
 from warpdrive_min.training.config import ActorCriticConfig, PolicyConfig, RunConfig
 from warpdrive_min.training.loop.arrays import PolicyMap
-from warpdrive_min.training.models.gru import steps_together
+from warpdrive_min.training.models.gru import sequence_steps
 from warpdrive_min.training.trainer import Trainer, policy_map
 
 log = logging.getLogger(__name__)
@@ -36,16 +36,16 @@ MakeWrapper = Callable[[int], EnvWrapper]
 
 MAX_ENVS: Final = 2**24
 """Largest number of environments to try."""
-USABLE: Final = 0.9
+USABLE_SHARE: Final = 0.9
 """Share of the free memory to plan with.
 
 The rest is for compiled kernels, workspaces and fragmentation.
 """
-ENOUGH: Final = 0.9
+SATURATION_SHARE: Final = 0.9
 """Share of the best throughput that the recommended trial must reach."""
-GAIN: Final = 1.05
+MIN_SPEEDUP: Final = 1.05
 """Smallest speed-up over the best earlier trial that counts as a gain."""
-PATIENCE: Final = 2
+TRIALS_WITHOUT_GAIN: Final = 2
 """Number of consecutive trials without a gain that ends the search."""
 WARM_UP: Final = 2
 """Warm-up iterations: an eager one, and one that captures graphs."""
@@ -60,9 +60,9 @@ PROBE_ENVS: Final = 16
 class Probe:
     """Memory of one small trainer, bytes."""
 
-    kept: int
+    persistent: int
     """Bytes of all persistent tensors of the trainer and its environments."""
-    passing: int
+    temporary: int
     """Peak of temporary bytes in an iteration."""
 
 
@@ -90,7 +90,7 @@ class MemoryModel:
         """Steps of a rollout."""
         agents = policy_map(config, wrapper, policies)
         rows_per_env = self.n_steps * max(len(each) for each in agents.values())
-        self._room = _room_for_replay(config, {name: len(each) for name, each in agents.items()}, self.n_steps)
+        self._room = _max_envs_for_replay(config, {name: len(each) for name, each in agents.items()}, self.n_steps)
         max_rows = config.trainer.max_rows
         bend = MAX_ENVS if max_rows is None else max_rows // rows_per_env
         self._n = n = _probe_size(config, self.n_steps, min(self._room, bend))
@@ -101,16 +101,16 @@ class MemoryModel:
 
         self._small, large = probed(n), probed(2 * n)
         limited = probed(2 * n, max_rows=n * rows_per_env) if n < bend < MAX_ENVS else large
-        self._kept_per_env = (large.kept - self._small.kept) / n
-        self._passing_per_env, self._passing_behind = (
-            max(0.0, (each.passing - self._small.passing) / n) for each in (large, limited)
+        self._persistent_per_env = (large.persistent - self._small.persistent) / n
+        self._temporary_per_env, self._temporary_behind = (
+            max(0.0, (each.temporary - self._small.temporary) / n) for each in (large, limited)
         )
 
     def parts(self, n_envs: int) -> dict[str, int]:
         """Return persistent bytes, ``kept``, and peak temporary bytes, ``passing``."""
-        kept = self._small.kept + self._kept_per_env * (n_envs - self._n)
+        kept = self._small.persistent + self._persistent_per_env * (n_envs - self._n)
         before, behind = min(n_envs, self._bend) - self._n, max(0, n_envs - self._bend)
-        passing = self._small.passing + self._passing_per_env * before + self._passing_behind * behind
+        passing = self._small.temporary + self._temporary_per_env * before + self._temporary_behind * behind
         return {"kept": math.ceil(kept), "passing": math.ceil(max(0.0, passing))}
 
     def total(self, n_envs: int) -> int:
@@ -175,7 +175,7 @@ def sized(config: RunConfig, num_envs: int, n_steps: int, **trainer: Any) -> Run
     return config.replace(trainer=config.trainer.replace(**sizes, **trainer))
 
 
-def _room_for_replay(config: RunConfig, n_agents: Mapping[str, int], n_steps: int) -> int:
+def _max_envs_for_replay(config: RunConfig, n_agents: Mapping[str, int], n_steps: int) -> int:
     """Return the most environments whose batch fits into every replay buffer."""
     room = [
         policy.buffer_size // (n_steps * n_agents[name])
@@ -190,17 +190,17 @@ def _probe_size(config: RunConfig, n_steps: int, most: int) -> int:
 
     The larger probe has twice as many. Its batches divide into minibatches.
     """
-    unit = math.lcm(*(_fewest(name, policy, n_steps) for name, policy in config.policy.items()))
+    unit = math.lcm(*(_min_envs(name, policy, n_steps) for name, policy in config.policy.items()))
     return unit * max(1, min(PROBE_ENVS, most // 2) // unit)
 
 
-def _fewest(name: str, policy: PolicyConfig, n_steps: int) -> int:
+def _min_envs(name: str, policy: PolicyConfig, n_steps: int) -> int:
     """Return the fewest environments that fill the policy's minibatches evenly.
 
     Minibatches consist of rows, or of sequences for a recurrent model.
     """
     together = (
-        1 if isinstance(policy.model, ActorCriticConfig) else steps_together(policy.model, n_steps, f"policy.{name}")
+        1 if isinstance(policy.model, ActorCriticConfig) else sequence_steps(policy.model, n_steps, f"policy.{name}")
     )
     return policy.n_minibatches // math.gcd(policy.n_minibatches, n_steps // together)
 
@@ -239,8 +239,8 @@ class Scaling:
 
     @property
     def saturation(self) -> ScalingTrial:
-        """Smallest trial that reaches `ENOUGH` of the best throughput."""
-        return next(point for point in self.points if point.steps_per_s >= ENOUGH * self.best.steps_per_s)
+        """Smallest trial that reaches `SATURATION_SHARE` of the best throughput."""
+        return next(point for point in self.points if point.steps_per_s >= SATURATION_SHARE * self.best.steps_per_s)
 
     @property
     def recommended(self) -> dict[str, int]:
@@ -264,8 +264,8 @@ def auto_scale(
     """Measure training throughput while doubling the number of environments.
 
     The steps of a rollout, ``train_batch_size / num_envs``, and the rest of the run config stay. The search ends when
-    memory is full, or when `PATIENCE` consecutive trials were not faster by a factor of `GAIN`. Each trial has a new
-    trainer, which leaves no files. Changes no argument. Synchronises.
+    memory is full, or when `TRIALS_WITHOUT_GAIN` consecutive trials were not faster by a factor of `MIN_SPEEDUP`. Each
+    trial has a new trainer, which leaves no files. Changes no argument. Synchronises.
 
     Args:
         config: Run config.
@@ -281,7 +281,7 @@ def auto_scale(
         DeviceMemoryError: Memory runs out in the first trial or in a probe.
     """
     for name, number in (("start", start), ("n_iterations", n_iterations)):
-        whole(f"auto_scale.{name}", number)
+        require_int(f"auto_scale.{name}", number)
     try:
         model = MemoryModel(config, make_wrapper, policies)
     except torch.OutOfMemoryError as error:
@@ -289,19 +289,19 @@ def auto_scale(
     finally:
         _free_memory()
     free = model.free_bytes if free_bytes is None else free_bytes
-    largest = model.largest(int(USABLE * free))
+    largest = model.largest(int(USABLE_SHARE * free))
     rule = f"one environment with rollouts of {model.n_steps:,} steps must fit into {free:,} free bytes"
     do = "lower train_batch_size, buffer_size or max_rows"
     require(largest >= 1, "auto_scale", rule, model.total(1), do)
     points: list[ScalingTrial] = []
     num_envs = min(start, largest)
-    while num_envs <= largest and not _has_levelled(points):
+    while num_envs <= largest and not _is_saturated(points):
         try:
             point = _measure(sized(config, num_envs, model.n_steps), make_wrapper, policies, n_iterations, model)
         except (torch.OutOfMemoryError, DeviceMemoryError) as error:
             if not points:
                 raise DeviceMemoryError(f"auto_scale: {num_envs:,} environments must fit (got {error})") from error
-            log.warning("%s environments do not fit, against the memory model: %s", f"{num_envs:,}", error)
+            log.warning("%s environments do not fit, contrary to the memory model: %s", f"{num_envs:,}", error)
             break
         finally:
             _free_memory()
@@ -311,10 +311,12 @@ def auto_scale(
     return Scaling(tuple(points), largest, free)
 
 
-def _has_levelled(points: Sequence[ScalingTrial]) -> bool:
+def _is_saturated(points: Sequence[ScalingTrial]) -> bool:
     """Return True if the last trials gained little."""
     rates = [point.steps_per_s for point in points]
-    return len(rates) > PATIENCE and max(rates[-PATIENCE:]) < GAIN * max(rates[:-PATIENCE])
+    return len(rates) > TRIALS_WITHOUT_GAIN and max(rates[-TRIALS_WITHOUT_GAIN:]) < MIN_SPEEDUP * max(
+        rates[:-TRIALS_WITHOUT_GAIN]
+    )
 
 
 def _measure(

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 import uuid
+import warnings
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -32,8 +33,8 @@ from torch import distributed
 from warpdrive_min import backends, processes
 from warpdrive_min.errors import TrainingError, require
 from warpdrive_min.files import own_folder, write_atomically
-from warpdrive_min.stopping import RANK_SIGNALS, Stopped, handle, ignore
-from warpdrive_min.training.paths.captured import forget_graphs
+from warpdrive_min.stopping import RANK_SIGNALS, Stopped, ignore_signals, set_handlers
+from warpdrive_min.training.paths.captured import release_graphs
 from warpdrive_min.training.ranks import World
 
 if TYPE_CHECKING:
@@ -44,17 +45,17 @@ TIMEOUT: Final = timedelta(minutes=10)
 
 The first operations wait for other ranks to compile kernels.
 """
-FEW: Final = 8
+ALWAYS_ALLOWED_PROCESSES: Final = 8
 """Number of processes that any machine may start."""
 THREADS: Final = "OMP_NUM_THREADS"
-LEFT_TO_IT: Final = "signals_to_handle"
+FORWARDED_SIGNALS: Final = "signals_to_handle"
 """Setting of torch's launcher: signals that it forwards to the ranks."""
 ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
 """Environment variable of torchrun with the path for a rank's error."""
 
 
 @contextlib.contextmanager
-def joined(env_backend: str) -> Iterator[World]:
+def process_group(env_backend: str) -> Iterator[World]:
     """Join torchrun's process group within a ``with`` statement.
 
     Without torchrun, yields a world of one process. On a GPU backend the process selects the GPU of its local rank, so
@@ -85,9 +86,15 @@ def joined(env_backend: str) -> Iterator[World]:
             yield world
             world.wait()
         finally:
-            forget_graphs()  # NCCL's shutdown waits for the last graph with captured NCCL calls
+            release_graphs()  # NCCL's shutdown waits for the last graph with captured NCCL calls
         # A failing rank does not close the group: closing waits for the others, which wait for this rank.
         distributed.destroy_process_group()
+
+
+def joined(env_backend: str) -> contextlib.AbstractContextManager[World]:
+    """Old name of `process_group`."""
+    warnings.warn("joined is now process_group", DeprecationWarning, stacklevel=2)
+    return process_group(env_backend)
 
 
 @contextlib.contextmanager
@@ -117,8 +124,8 @@ def on_gpu(env_backend: str) -> bool:
 
 def _require_gpus(n: int) -> None:
     n_gpus = torch.cuda.device_count()
-    rule = f"each of the {n} processes needs a GPU of its own"
-    require(n <= n_gpus, "training", rule, n_gpus, f"start at most {n_gpus} there, and let each see all of them")
+    rule = f"each of the {n} processes needs its own GPU"
+    require(n <= n_gpus, "training", rule, n_gpus, f"start at most {n_gpus} processes, each with all GPUs visible")
 
 
 def own_gpu(local_rank: int) -> torch.device:
@@ -139,13 +146,19 @@ def require_processes(n: int, env_backend: str | None = None) -> None:
     Arguments are as in `launch`.
 
     Raises:
-        ConfigError: The machine has fewer GPUs than processes; or, above `FEW` processes, fewer cores.
+        ConfigError: The machine has fewer GPUs than processes, or fewer cores than processes above
+            `ALWAYS_ALLOWED_PROCESSES`.
         BackendUnavailable: The backend is unknown or cannot run here.
     """
     if env_backend is not None and on_gpu(env_backend):
         _require_gpus(n)
-    most = max(FEW, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    require(n <= most, "training", f"must have at most {most} processes on this machine, a core each", n, "start fewer")
+    most = max(
+        ALWAYS_ALLOWED_PROCESSES,
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    )
+    require(
+        n <= most, "training", f"must have at most {most} processes on this machine, one per core", n, "start fewer"
+    )
 
 
 def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: str = "warpdrive_min") -> None:
@@ -159,7 +172,7 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
         argv: Arguments of the command.
         env_backend: Backend of the environments. On a GPU backend each process needs a GPU. None: each process checks
             this itself.
-        module: Module to run as a script, which calls `joined`.
+        module: Module to run as a script, which calls `process_group`.
 
     Raises:
         ConfigError: As in `require_processes`.
@@ -189,23 +202,25 @@ def launch(n: int, argv: Sequence[str], env_backend: str | None = None, module: 
             monitor_interval=0.1,
             logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         )
-        if hasattr(config, LEFT_TO_IT):  # torch 2.9 and later; earlier, SIGTERM ends the ranks without saving
-            setattr(config, LEFT_TO_IT, "SIGUSR2")
+        if hasattr(config, FORWARDED_SIGNALS):  # torch 2.9 and later; earlier, SIGTERM ends the ranks without saving
+            setattr(config, FORWARDED_SIGNALS, "SIGUSR2")
         try:
-            with _signal_handlers_kept(), _stopping_together(SignalException) as caught:
-                program, *arguments = processes.tied([sys.executable, "-m", module, *argv])
+            with _restored_signal_handlers(), _stop_all_ranks(SignalException) as caught:
+                program, *arguments = processes.tied_to_parent([sys.executable, "-m", module, *argv])
                 elastic_launch(config, program)(*arguments)
         except ChildFailedError as error:
             ended_here = -signal.SIGTERM
             failed = {rank: end for rank, end in error.failures.items() if end.exitcode != ended_here}
-            ends = "; ".join(f"rank {rank}: {_end_of(end)}" for rank, end in (failed or error.failures).items())
+            ends = "; ".join(
+                f"rank {rank}: {_describe_failure(end)}" for rank, end in (failed or error.failures).items()
+            )
             do = "their output is above, and the others were ended; fix the cause and resume from the last checkpoint"
             raise TrainingError.of("launch", f"none of {n} ranks may fail", ends, do) from error
         except SignalException as error:
             raise Stopped(caught[0] if caught else error.sigval) from error
 
 
-def _end_of(failure: ProcessFailure) -> str:
+def _describe_failure(failure: ProcessFailure) -> str:
     """Describe how a rank ended, with its error if it wrote one."""
     how = f"exit code {failure.exitcode}" if failure.exitcode > 0 else signal.Signals(-failure.exitcode).name
     report: Any = failure.message
@@ -214,7 +229,7 @@ def _end_of(failure: ProcessFailure) -> str:
 
 
 @contextlib.contextmanager
-def _stopping_together(end: type[Exception]) -> Iterator[list[int]]:
+def _stop_all_ranks(end: type[Exception]) -> Iterator[list[int]]:
     """Collect stop signals, and make the launcher send SIGINT to all ranks.
 
     On SIGINT the ranks save; SIGTERM would kill them at once.
@@ -226,12 +241,12 @@ def _stopping_together(end: type[Exception]) -> Iterator[list[int]]:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         caught.append(number)
-        ignore()
+        ignore_signals()
         logging.disable(logging.WARNING)  # the launcher logs each process that it ends
         raise end(f"got signal {number}", signal.SIGINT)
 
     if threading.current_thread() is threading.main_thread():
-        handle(pass_on)
+        set_handlers(pass_on)
     is_disabled = logging.root.manager.disable
     try:
         yield caught
@@ -240,7 +255,7 @@ def _stopping_together(end: type[Exception]) -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
+def _restored_signal_handlers() -> Iterator[None]:
     """Restore the signal handlers, which torch's launcher replaces permanently."""
     kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {kind: signal.getsignal(kind) for kind in kinds}

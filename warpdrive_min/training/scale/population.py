@@ -29,7 +29,7 @@ MEMBERS_FILE: Final = "members.csv"
 """Name of a run's file with a row for each member and logged iteration."""
 QUANTILES: Final = (0, 0.25, 0.5, 0.75, 1)
 """Quantiles of the members' returns in a row: minimum, quartiles, maximum."""
-NEVER: Final = -1
+NOT_REACHED: Final = -1
 
 
 class PopulationTrainer(Trainer):
@@ -58,7 +58,7 @@ class PopulationTrainer(Trainer):
         self.members: list[Member] = list(self.group.members)
         """Seed and settings of each member."""
         n_members = len(self.members)
-        self._reached_at = torch.full((n_members,), NEVER, dtype=torch.int64, device="cpu")
+        self._reached_at = torch.full((n_members,), NOT_REACHED, dtype=torch.int64, device="cpu")
         self._has_failed = torch.zeros(n_members, dtype=torch.bool, device="cpu")
         keeps = self.config.saving.keep_best
         self._best = {name: tensor.clone() for name, tensor in self.group.weights().items()} if keeps else {}
@@ -86,7 +86,7 @@ class PopulationTrainer(Trainer):
 
         Members that have not reached it are missing.
         """
-        return {member: int(steps) for member, steps in enumerate(self._reached_at.tolist()) if steps != NEVER}
+        return {member: int(steps) for member, steps in enumerate(self._reached_at.tolist()) if steps != NOT_REACHED}
 
     @property
     def failed(self) -> list[int]:
@@ -104,7 +104,7 @@ class PopulationTrainer(Trainer):
         """
         row = super().log_metrics()
         if self._has_failed.all():
-            raise TrainingError(f"population: {self._failure}; so has every other member failed before")
+            raise TrainingError(f"population: {self._failure}; all other members have failed before")
         return row
 
     def _check_numbers(self, updates: metrics.Numbers, episodes: metrics.Numbers, last_iteration: int) -> None:
@@ -118,28 +118,28 @@ class PopulationTrainer(Trainer):
             try:
                 metrics.check_finite(who, of_member, self.iteration, self.env_steps, last_iteration)
             except TrainingError as error:
-                cause = self.check.broken(self.iteration, slice(member * n_envs, (member + 1) * n_envs))
+                cause = self.check.non_finite_error(self.iteration, slice(member * n_envs, (member + 1) * n_envs))
                 self._failure = f"{who}: {cause}" if cause else str(error)
-                log.warning("%s; it learns no more", self._failure)
+                log.warning("%s; this member stops learning", self._failure)
                 self._has_failed[member] = True
-        self._tell_stopped()
+        self._mark_stopped()
 
     def _evaluated_returns(self) -> dict[str, Any]:
         return {self.group.name: np.array([score.mean_return for score in self.evaluate().values()])}
 
-    def _reaches(self, least: Mapping[str, float]) -> bool:
+    def _has_reached_target(self, least: Mapping[str, float]) -> bool:
         """Record members at the wanted return; True if all stopped."""
         returns = self._recent.means[self.group.name]
         is_reached = (returns >= least.get(self.group.name, math.inf)) & ~self._has_stopped()
         self._reached_at[torch.from_numpy(is_reached)] = self.env_steps
-        self._tell_stopped()
+        self._mark_stopped()
         return bool(self._has_stopped().all())
 
     def _has_stopped(self) -> Any:
         """Return a mask of members that stopped learning, (members,) NumPy bool."""
-        return ((self._reached_at != NEVER) | self._has_failed).numpy()
+        return ((self._reached_at != NOT_REACHED) | self._has_failed).numpy()
 
-    def _tell_stopped(self) -> None:
+    def _mark_stopped(self) -> None:
         assert self.group.stopped is not None
         self.group.stopped.copy_(torch.from_numpy(self._has_stopped()))
 
@@ -220,4 +220,4 @@ class PopulationTrainer(Trainer):
             CheckpointError: As in `Trainer.load_state`.
         """
         super().load_state(saved, header, found)
-        self._tell_stopped()
+        self._mark_stopped()

@@ -133,7 +133,7 @@ class Exact:
         self._over_rows("evaluate", weights, packed, activation, x, out=out)
         return out
 
-    def pass_back(
+    def network_gradients(
         self,
         x: Tensor,
         weights: Sequence[Tensor],
@@ -148,7 +148,7 @@ class Exact:
         d_x = torch.empty_like(x) if of_inputs else None
         given = {"d_out": d_out, "parts": parts, "d_x": x if d_x is None else d_x}
         self._over_rows("pass_back", weights, packed, activation, x, of_inputs=of_inputs, **given)
-        gradients = self.add_up(parts).split([each.numel() for each in weights])
+        gradients = self.sum_parts(parts).split([each.numel() for each in weights])
         return [each.view(like.shape) for each, like in zip(gradients, weights, strict=True)], d_x
 
     def _over_rows(
@@ -198,17 +198,17 @@ class Exact:
         parts = x.new_empty(n_parts, n_out, n_in)
         sizes = {"n_in": n_in, "n_out": n_out, "n_rows": n_rows, "rows_of_a_part": of_a_part}
         self.launch("linear_weights", parts.numel(), d_out=d_out, x=x, parts=parts, **sizes)
-        return self.add_up(parts.view(n_parts, -1)).view(n_out, n_in)
+        return self.sum_parts(parts.view(n_parts, -1)).view(n_out, n_in)
 
-    def total(self, x: Tensor) -> Tensor:
+    def column_sums(self, x: Tensor) -> Tensor:
         """Return the column sums of (rows, columns), (columns,)."""
         (n_rows, n_columns), (n_parts, of_a_part) = x.shape, parts_of(len(x))
         parts = x.new_empty(n_parts, n_columns)
         sizes = {"n_columns": n_columns, "n_rows": n_rows, "rows_of_a_part": of_a_part}
         self.launch("part_sums", parts.numel(), x=x, parts=parts, **sizes)
-        return self.add_up(parts)
+        return self.sum_parts(parts)
 
-    def add_up(self, parts: Tensor) -> Tensor:
+    def sum_parts(self, parts: Tensor) -> Tensor:
         """Return the sums of (parts, columns) in the order of the parts, (columns,)."""
         n_parts, n_columns = parts.shape
         out = parts.new_empty(n_columns)
@@ -221,7 +221,7 @@ class Exact:
         self.launch("activate", x.numel(), x=x, out=out, activation=activation)
         return out
 
-    def chain(self, d_out: Tensor, y: Tensor, activation: int) -> Tensor:
+    def activation_gradient(self, d_out: Tensor, y: Tensor, activation: int) -> Tensor:
         """Return the gradient before an activation.
 
         ``d_out`` is the gradient after it, and ``y`` its outputs.
@@ -265,10 +265,10 @@ class Exact:
         Both sums are (1,).
         """
         x = x.contiguous()
-        total, deviation, squares = self.total(x.view(-1, 1)), torch.empty_like(x), torch.empty_like(x)
+        total, deviation, squares = self.column_sums(x.view(-1, 1)), torch.empty_like(x), torch.empty_like(x)
         given = {"x": x, "sum": total, "deviation": deviation, "squares": squares}
         self.launch("deviations", x.numel(), **given, n=float(x.numel()))
-        return total, deviation, self.total(squares.view(-1, 1))
+        return total, deviation, self.column_sums(squares.view(-1, 1))
 
     def loss(
         self,
@@ -331,9 +331,9 @@ class Exact:
                 "d_log_std": none if d_log_std is None else d_log_std,
             }
             self._run(functions, "loss", n, given)
-            means = self.total(terms) / total
+            means = self.column_sums(terms) / total
             loss = means[0] + rule.vf_loss_coeff * means[1] - rule.entropy_coeff * means[2]
-            return loss, means, d_head, d_values, None if d_log_std is None else self.total(d_log_std)
+            return loss, means, d_head, d_values, None if d_log_std is None else self.column_sums(d_log_std)
 
         outputs: tuple[Tensor, Tensor] = GivenGradients.apply(  # type: ignore[no-untyped-call]
             evaluate, True, head, values, log_std if space.is_continuous else None
@@ -373,13 +373,13 @@ class _Perceptron(torch.autograd.Function):
         if ctx.is_small:
             rows, packed, *weights = ctx.saved_tensors
             of_inputs = ctx.needs_input_grad[2]
-            found, d_x = exact.pass_back(rows, weights, packed, d_out, ctx.activation, of_inputs=of_inputs)
+            found, d_x = exact.network_gradients(rows, weights, packed, d_out, ctx.activation, of_inputs=of_inputs)
             return None, None, d_x, *found
         gradients: list[Tensor] = []
         n_layers = len(ctx.saved_tensors) // 2
         seen, weights = ctx.saved_tensors[:n_layers], ctx.saved_tensors[n_layers:]
         for layer in reversed(range(n_layers)):
-            gradients += [exact.total(d_out), exact.linear_weights(d_out, seen[layer])]
+            gradients += [exact.column_sums(d_out), exact.linear_weights(d_out, seen[layer])]
             if layer or ctx.needs_input_grad[2]:
                 d_out = exact.linear_inputs(d_out, weights[layer], seen[layer], ctx.activation if layer else 0)
         return None, None, d_out if ctx.needs_input_grad[2] else None, *reversed(gradients)
@@ -397,7 +397,7 @@ class _Tanh(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[None, Tensor]:
         (y,) = ctx.saved_tensors
-        return None, ctx.exact.chain(d_out.contiguous(), y, ACTIVATIONS["tanh"])
+        return None, ctx.exact.activation_gradient(d_out.contiguous(), y, ACTIVATIONS["tanh"])
 
 
 class _Mean(torch.autograd.Function):
@@ -407,7 +407,7 @@ class _Mean(torch.autograd.Function):
         n = torch.full((), float(x.numel()), device=x.device, dtype=torch.float32)
         ctx.shape = x.shape
         ctx.save_for_backward(n)
-        return exact.total(x.contiguous().view(-1, 1))[0] / n
+        return exact.column_sums(x.contiguous().view(-1, 1))[0] / n
 
     @staticmethod
     @once_differentiable

@@ -142,7 +142,7 @@ class ExactLearning:
 
         As `loss.Learning.find`, without weights.
         """
-        assert weights is None, "rows of exact training all count"
+        assert weights is None, "exact training counts all rows"
         own = self._own_advantages if advantages is None else advantages
         kind = OF_ITEMS if advantages is not None else FROM_VALUES if own is None else OF_ROWS
         total = self._total if total is None else total
@@ -167,7 +167,7 @@ class ExactLearning:
                 given = {**self._given, **rows, **of_rows, "weights": packed.numbers}
                 constants = {**self._constants, **sizes, **how}
                 self._exact.launch_blocks("exact_learn.cu", constants, "learn", (n_parts, THREADS), **given)
-            sums = self._exact.add_up(parts)
+            sums = self._exact.sum_parts(parts)
             gradient, terms = sums[:-N_TERMS], sums[-N_TERMS:] / total
             if first:
                 self._gradient.add_(gradient)

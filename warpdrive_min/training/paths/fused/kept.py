@@ -38,7 +38,7 @@ in_fp32 = where(
 @rule(
     f"kept layers and observations take at most {MOST_MEMORY:.0%} of the GPU's memory, or `trainer.kept_passes` is true"
 )
-def have_room(facts: Facts) -> str | None:
+def fits_memory(facts: Facts) -> str | None:
     """Refuse rollouts whose passes need too much memory."""
     if facts.kept_passes is not None or facts.gpu_bytes is None:
         return None
@@ -52,8 +52,8 @@ def have_room(facts: Facts) -> str | None:
     return f"trainer.kept_passes is null, and kept layers and observations take {much}"
 
 
-class KeptPasses(ABC):
-    """Kept outputs and hidden layers of a rollout.
+class SavedPasses(ABC):
+    """Saved outputs and hidden layers of a rollout.
 
     Rows are ordered by step, environment, agent. Acting evaluates and keeps each step; learning computes the gradients
     of some rows.
@@ -80,21 +80,21 @@ class KeptPasses(ABC):
         """Memory of outputs and layers, bytes."""
         return sum(array.nbytes for array in (self.outputs, *self.layers))
 
-    def step(self, t: int, observations: Tensor) -> StepRows:
+    def step(self, t: int, observations: Tensor) -> ActingInput:
         """Model input for acting at step ``t``; its forward pass is kept.
 
         Args:
             t: Step of the rollout, from 0; weights must not change within a rollout.
             observations: ``(n_envs, n_agents, n_features)``.
         """
-        return StepRows(self, t, observations)
+        return ActingInput(self, t, observations)
 
-    def rows(self, part: slice) -> KeptRows:
+    def rows(self, part: slice) -> LearningInput:
         """Model input for learning from rows (step, environment).
 
         It has only a backward pass.
         """
-        return KeptRows(self, part)
+        return LearningInput(self, part)
 
     @abstractmethod
     def evaluate(self, t: int, x: Tensor, weights: Weights, activation: str) -> None:
@@ -115,7 +115,7 @@ class KeptPasses(ABC):
         """
 
 
-class KernelPasses(KeptPasses):
+class TritonSavedPasses(SavedPasses):
     """Kept passes by the Triton kernels of `wide`, in TF32 or bfloat16.
 
     Args:
@@ -157,7 +157,7 @@ class KernelPasses(KeptPasses):
         return wide.gradients(slope, layers, matrices, name, self._precision)[1]
 
 
-class TorchPasses(KeptPasses):
+class TorchSavedPasses(SavedPasses):
     """Kept passes by torch's matrix products, in float32.
 
     Args:
@@ -194,37 +194,37 @@ class TorchPasses(KeptPasses):
         return found
 
 
-class StepRows(NamedTuple):
-    """Observations of a step whose forward pass is kept."""
+class ActingInput(NamedTuple):
+    """Input of an acting network whose forward pass is saved."""
 
-    passes: KeptPasses
+    passes: SavedPasses
     t: int
     observations: Tensor
 
-    def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
+    def head_outputs(self, weights: Sequence[Tensor], activation: str) -> Tensor:
         """Compute and keep the outputs, (n_envs, n_agents, n_outputs); enqueues."""
         self.passes.evaluate(self.t, self.observations.flatten(0, 1), _six(weights), activation)
         return self.passes.outputs[self.t]
 
 
-class KeptRows(NamedTuple):
-    """Rows of a rollout whose forward passes were kept."""
+class LearningInput(NamedTuple):
+    """Input of a learning network: rows whose forward passes were saved."""
 
-    passes: KeptPasses
+    passes: SavedPasses
     part: slice
 
-    def under(self, weights: Sequence[Tensor], activation: str) -> Tensor:
+    def head_outputs(self, weights: Sequence[Tensor], activation: str) -> Tensor:
         """Return the kept outputs (rows, n_agents, n_outputs), differentiable; enqueues.
 
         Gradients are with respect to the weights.
         """
-        outputs: Tensor = _WayBack.apply(self, activation, *_six(weights))  # type: ignore[no-untyped-call]
+        outputs: Tensor = _SavedBackward.apply(self, activation, *_six(weights))  # type: ignore[no-untyped-call]
         return outputs
 
 
-class _WayBack(torch.autograd.Function):
+class _SavedBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: KeptRows, activation: str, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: LearningInput, activation: str, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(*weights[::2])
         ctx.rows, ctx.activation = rows, activation
         return rows.passes.outputs.flatten(0, 1)[rows.part]
@@ -242,20 +242,20 @@ def _six(weights: Sequence[Tensor]) -> Weights:
     return w1, b1, w2, b2, w3, b3
 
 
-def by_kernels(observations: Tensor, facts: Facts) -> KernelPasses:
+def by_kernels(observations: Tensor, facts: Facts) -> TritonSavedPasses:
     """Build passes kept by kernels.
 
     Observations are (n_steps, n_envs, n_agents, n_features).
     """
     layers, (n_steps, n_envs, n_agents, _) = facts.layers, observations.shape
     sizes = layers.n_features, layers.hidden[0], layers.hidden[1]
-    return KernelPasses((n_steps, n_envs, n_agents), sizes, layers.n_columns, facts.precision, observations.device)
+    return TritonSavedPasses((n_steps, n_envs, n_agents), sizes, layers.n_columns, facts.precision, observations.device)
 
 
-def by_torch(observations: Tensor, facts: Facts) -> TorchPasses:
+def by_torch(observations: Tensor, facts: Facts) -> TorchSavedPasses:
     """Build passes kept by torch.
 
     Observations are (n_steps, n_envs, n_agents, n_features).
     """
     layers = facts.layers
-    return TorchPasses(observations, (layers.hidden[0], layers.hidden[1]), layers.n_columns)
+    return TorchSavedPasses(observations, (layers.hidden[0], layers.hidden[1]), layers.n_columns)

@@ -10,7 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.paths.triton.columns import joined
+from warpdrive_min.training.paths.triton.columns import parent_array
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _evaluate(
     from warpdrive_min.training.paths.triton import loss_kernels
 
     log_std = _packed(log_std)
-    whole = joined(head, values)
+    whole = parent_array(head, values)
     if whole is None:
         head, values = head.contiguous(), values.contiguous()
         d_head, d_values = torch.empty_like(head), torch.empty_like(values)

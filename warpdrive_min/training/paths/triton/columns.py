@@ -19,7 +19,7 @@ def split(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return head, values
 
 
-def joined(head: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
+def parent_array(head: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
     """Return the array that contains both as columns, or None.
 
     The array is (..., n + 1): ``head`` (..., n) and, as the last column, ``values`` (...).
@@ -48,5 +48,5 @@ class _Split(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_head: torch.Tensor, d_values: torch.Tensor) -> torch.Tensor:
-        whole = joined(d_head, d_values)
+        whole = parent_array(d_head, d_values)
         return torch.cat([d_head, d_values[..., None]], -1) if whole is None else whole
