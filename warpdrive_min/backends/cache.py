@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,6 +18,17 @@ SCHEMA = 1
 """Version of the cached files; raise it when their meaning changes."""
 VARIABLE: Final = "WARPDRIVE_MIN_CACHE"
 """Environment variable that names the cache folder."""
+
+_reported: set[str] = set()
+report_with: Callable[[str], None] = logging.getLogger(__name__).info
+"""Function that gets a line about slow compilations; a command sets its own."""
+
+
+def report(compilation: str) -> None:
+    """Report a slow compilation, each text once per process."""
+    if compilation not in _reported:
+        _reported.add(compilation)
+        report_with(f"compiling {compilation}; later runs use the cache")
 
 
 def folder() -> Path:

@@ -17,6 +17,7 @@ import typer
 from rich.filesize import decimal
 from rich.table import Table
 
+from warpdrive_min.backends import cache
 from warpdrive_min.commands.environments import (
     PREFERRED,
     console,
@@ -38,6 +39,7 @@ from warpdrive_min.stopping import NOTHING_SAVED, RANK_SIGNALS, SIGNALS, Stopped
 from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop import checkpoint
 from warpdrive_min.training.loop.progress import ProgressLine
+from warpdrive_min.training.paths import ahead
 from warpdrive_min.training.paths.table import explain as explained
 from warpdrive_min.training.record.certificate import Certifier
 from warpdrive_min.training.record.trained import find_checkpoint
@@ -112,6 +114,10 @@ def train(
     """
     if env is None and config is None and resume in (None, LATEST):
         raise typer.BadParameter(f"one of -e NAME, --config FILE and --resume PATH must say what to train ({_known()})")
+    if not quiet:
+        cache.report_with = say
+    if backend not in ("host", "cpu"):
+        ahead.import_triton()
     with report_errors():
         plan = _plan(env, config, _given(settings or [], seed, n_gpus, population), resume, results_dir)
         run = plan.run_config

@@ -20,6 +20,7 @@ from warpdrive_min.errors import WarpDriveError, known, require, require_int
 from warpdrive_min.lazy import renamed_attribute
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build
+from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
 from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
@@ -34,6 +35,7 @@ from warpdrive_min.training.loop.policies import (
 from warpdrive_min.training.loop.progress import ProgressLine
 from warpdrive_min.training.loop.rollout import RolloutBuffer, RolloutRecorder
 from warpdrive_min.training.loop.rollout_check import RolloutCheck
+from warpdrive_min.training.paths import ahead
 from warpdrive_min.training.paths.captured import Captured
 from warpdrive_min.training.paths.table import Choice
 from warpdrive_min.training.run import Run
@@ -286,9 +288,10 @@ class Trainer(Run):
         for group in groups:
             group.is_direct = direct is not None
         recorder, greedy = self.recorders[groups[0].arrays.suffix], self.exploration["greedy"]
-        self.fused_rollout: Launch | str = choices.bind_fused_rollout(
-            config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
-        )
+        with ahead.compiled(device, self._rehearse):
+            self.fused_rollout: Launch | str = choices.bind_fused_rollout(
+                config.trainer, wrapper, groups, recorder, self.sampler, greedy=greedy
+            )
         """Launch of a whole rollout, or the reason against it."""
         if not callable(self.fused_rollout):
             log.info("rollouts are played step by step: %s", self.fused_rollout)
@@ -300,6 +303,15 @@ class Trainer(Run):
         as_graph = choices.captures_graphs(config.trainer, wrapper, groups)
         self._collect: Captured = Captured(backend, self.collect, as_graph=as_graph)
         self._update: Captured = Captured(backend, self.update, as_graph=as_graph)
+
+    def _rehearse(self) -> None:
+        """Launch the Triton kernels of acting and learning, for `ahead.compiled`."""
+        with precision(self.config.trainer.precision, self.wrapper.cuda_data_manager.device):
+            for group in self.groups.values():
+                if group.exact is None and group.memory is None and group.buffer is not None:
+                    group.acting.act(group.buffer.seen(group.buffer.observations[0]))
+                    if isinstance(group.algorithm, ActorCriticAlgorithm):
+                        group.algorithm.rehearse(group.buffer)
 
     # -------------------------------------------------------------- evaluation
 

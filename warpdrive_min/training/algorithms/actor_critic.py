@@ -312,6 +312,14 @@ class ActorCriticAlgorithm:
                     self._shuffle.permute()
                 stopped = self._step(buffer, self._minibatch(k), stopped, is_last=(epoch, k) == steps[-1])
 
+    def rehearse(self, buffer: RolloutBuffer) -> None:
+        """Launch the kernels of values, gradients and steps, for `ahead.compiled`."""
+        if self._learning is not None and self.weights is None and not self._normalises_otherwise:
+            self._learning.find(_numbers(self._minibatch(0)), self._values_of_rows)
+        if self._evaluation is None and self.critic is None:
+            self.compute_values(buffer)
+        self.optimiser.rehearse()
+
     def _minibatch(self, k: int) -> Rows:
         if self._shuffle is None:
             return slice(0, self._n_rows)

@@ -111,6 +111,11 @@ class FlatAdam:
             self._skip.copy_(skip)
         self._step()
 
+    def rehearse(self) -> None:
+        """Launch the kernels of a step, for `ahead.compiled`."""
+        if self._step is not None:
+            self._step()
+
     @torch.no_grad()
     def _step_in_torch(self, skip: Tensor | None) -> None:
         torch.linalg.vector_norm(self.gradient, dim=-1, out=self.norm)

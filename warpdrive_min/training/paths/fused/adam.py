@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def adam(
 
     def take_step() -> None:
         grid = (n_programs, n_vectors)
-        adam_kernels.add_squares[grid](gradient, step, partial, n, BLOCK=block)
-        adam_kernels.take_step[grid](*vectors, *numbers, norms, partial, n, **constants)
+        launch(adam_kernels.add_squares, grid)(gradient, step, partial, n, BLOCK=block)
+        launch(adam_kernels.take_step, grid)(*vectors, *numbers, norms, partial, n, **constants)
 
     return take_step

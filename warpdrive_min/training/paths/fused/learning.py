@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
+from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.facts import Facts, Layers, rule
 from warpdrive_min.training.paths.fused import narrow, shared
 from warpdrive_min.training.paths.fused.activations import in_kernels
@@ -183,7 +184,7 @@ class Learning:
         side = None if advantages is None else self._side  # without advantages the policy needs the values first
         for number, (each, partial) in enumerate(zip(self._passes, self._parts, strict=True)):
             with nullcontext() if side is None or number else _beside(side):
-                learning_kernels.learn[(partial.shape[1], self._n_networks)](
+                launch(learning_kernels.learn, (partial.shape[1], self._n_networks))(
                     **{**self._arrays, **each.begin(indices)},
                     **each.arguments,
                     advantages=advantages,
@@ -203,7 +204,7 @@ class Learning:
         if side is not None:
             torch.cuda.current_stream().wait_stream(side)
         _, n_programs, n_columns = self._partial.shape
-        learning_kernels.add_up[(-(-n_columns // COLUMNS), self._n_networks)](
+        launch(learning_kernels.add_up, (-(-n_columns // COLUMNS), self._n_networks))(
             self._partial,
             self._places,
             total,

@@ -10,6 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from warpdrive_min.errors import ConfigError
+from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.triton.columns import parent_array
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
@@ -240,7 +241,7 @@ def _evaluate(
     columns = power_of_two(5 + n_scales)
     n_programs = max(1, min(-(-values.numel() // block), MOST_PROGRAMS))
     partial = head.new_empty(n_programs, columns)
-    loss_kernels.evaluate[(n_programs,)](
+    launch(loss_kernels.evaluate, (n_programs,))(
         head,
         values,
         *rows,
@@ -258,7 +259,7 @@ def _evaluate(
         num_warps=WARPS,
     )
     loss, terms = head.new_empty(()), head.new_empty(N_TERMS)
-    loss_kernels.add_up[(1,)](
+    launch(loss_kernels.add_up, (1,))(
         partial,
         n_programs,
         *scalars,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
+from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.facts import Facts, rule
 from warpdrive_min.training.paths.triton.sizes import PRODUCTS, block_of, n_programs
 
@@ -122,7 +123,7 @@ class _Narrow(torch.autograd.Function):
             tile = FORWARD[precision]
             constants, n_programs = constants | _cut(tile), tile.n_programs
         block = constants["ROWS"]
-        narrow_kernels.forward[(_n_programs(x, block, n_programs), _n_networks(x))](
+        launch(narrow_kernels.forward, (_n_programs(x, block, n_programs), _n_networks(x)))(
             x, *weights, out, kept, n_rows, KEEPS=keeps, IS_SHORT=is_streamed and n_rows < block, **constants
         )
         return out, kept
@@ -161,7 +162,7 @@ class _Narrow(torch.autograd.Function):
         sizes = [weight.numel() // _n_networks(x) for weight in weights][is_streamed:]
         partial = torch.empty(*networks, n_programs, sum(sizes), device=x.device, dtype=torch.float32)
         d_out = d_out if d_out.stride(-1) == 1 and not networks else d_out.contiguous()
-        narrow_kernels.backward[(n_programs, _n_networks(x))](
+        launch(narrow_kernels.backward, (n_programs, _n_networks(x)))(
             seen,
             *weights[:-1],
             d_out,
@@ -193,7 +194,7 @@ def _first_layer(
     (*networks, n_units, n_features), n_chunks = weights[0].shape, -(-x.shape[-1] // tile.features)
     n_parts = _n_programs(x, tile.rows, tile.n_programs / n_chunks)
     partial = torch.empty(*networks, n_parts, n_units, n_features, device=x.device, dtype=torch.float32)
-    narrow_kernels.first_layer[(n_chunks, n_parts, _n_networks(x))](
+    launch(narrow_kernels.first_layer, (n_chunks, n_parts, _n_networks(x)))(
         x,
         slopes,
         partial,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
 WIDEST: Final = 128
@@ -29,7 +30,7 @@ def take(array: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
 
     out = torch.empty(len(indices), *array.shape[1:], dtype=array.dtype, device=array.device)
     grid, blocks = _cut(len(indices), width)
-    rows_kernels.take[grid](array, indices, out, len(indices), **blocks)
+    launch(rows_kernels.take, grid)(array, indices, out, len(indices), **blocks)
     return out
 
 
@@ -54,7 +55,7 @@ def move(some: torch.Tensor, whole: torch.Tensor, agents: torch.Tensor, *, is_pl
     grid, blocks = _cut(n_envs * n, width)
     strides = {"STRIDE": some.stride(1), "STRIDE_ALL": whole.stride(1)}
     sizes = {"N": n, "N_ALL": whole.shape[1], **strides, **blocks}
-    rows_kernels.of_agents[grid](some, whole, agents, n_envs * n, IS_PLACING=is_placing, **sizes)
+    launch(rows_kernels.of_agents, grid)(some, whole, agents, n_envs * n, IS_PLACING=is_placing, **sizes)
 
 
 def _is_whole(array: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
+from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.triton import sizes
 from warpdrive_min.training.paths.triton.sizes import PRODUCTS, block_of
 
@@ -87,7 +88,7 @@ def outputs(seen: SharedRows, sums: Tensor, weights: Sequence[Tensor], activatio
     w1, w2, _, w3, _ = weights
     n_envs, n_outputs = sums.shape[:-1].numel(), len(w3)
     out = torch.empty(*sums.shape[:-2], seen.n_agents, n_outputs, device=sums.device, dtype=torch.float32)
-    shared_kernels.forward[(n_programs(seen.n_agents, n_envs, PROGRAMS_PER_PROCESSOR, sums.device),)](
+    launch(shared_kernels.forward, (n_programs(seen.n_agents, n_envs, PROGRAMS_PER_PROCESSOR, sums.device),))(
         sums.contiguous(),
         *weights,
         out,

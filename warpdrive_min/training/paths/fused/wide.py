@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
+from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.facts import Facts, rule
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
@@ -203,7 +204,7 @@ def evaluate(
     tile = plan.alone if layers is None else plan.forward
     kept = layers or Layers.empty(0, (n_features, width_1, width_2), precision, x.device)
     n_kept = len(kept.x)
-    wide_kernels.forward[(-(-max(n_rows, n_kept, 1) // tile.rows),)](
+    launch(wide_kernels.forward, (-(-max(n_rows, n_kept, 1) // tile.rows),))(
         x.contiguous(),
         *weights,
         out,
@@ -289,7 +290,7 @@ def _slopes(
     slopes = [_kept(n_kept, width, plan, dtype, slope.device) for width in kept_widths]
     n_programs = n_kept // plan.backward.rows
     sums = torch.empty(n_programs, width_1 + width_2 + block, device=slope.device, dtype=torch.float32)
-    wide_kernels.backward[(n_programs,)](
+    launch(wide_kernels.backward, (n_programs,))(
         slope.contiguous(),
         _padded(w3.T, (width_2, block), dtype),
         _exchanged(_padded(w2.T, (width_1, width_2), dtype)),

@@ -1,0 +1,74 @@
+"""Kernels compile concurrently while a trainer is built."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.builders import ON_GPU, PPO, make_trainer
+from warpdrive_min.training.paths import ahead
+
+
+class Kernel:
+    """Records its launches and compilations."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple] = []
+
+    def __getitem__(self, grid):
+        return lambda *given: self.events.append(("launch", grid, *given))
+
+    def warmup(self, *given, grid):
+        """Compile."""
+        self.events.append(("compile", grid, *given))
+
+
+def test_rehearsed_launches_only_compile():
+    """After the rehearsal they run, also after an error in it."""
+    kernel = Kernel()
+
+    def fail():
+        ahead.launch(kernel, (2,))(1)
+        raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"), ahead._rehearsal():
+        fail()
+    ahead.launch(kernel, (3,))(1)
+    assert kernel.events == [("compile", (2,), 1), ("launch", (3,), 1)]
+
+
+def test_nothing_is_rehearsed_on_a_cpu():
+    """Its kernels are no Triton kernels."""
+    with ahead.compiled(torch.device("cpu"), lambda: pytest.fail("rehearsed")):
+        pass
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ON_GPU)
+def test_no_kernel_compiles_after_construction(backend, tmp_path, monkeypatch):
+    """CartPole's PPO compiles seven; training and evaluation find them loaded."""
+    from triton.runtime.jit import JITFunction
+
+    from warpdrive_min.training.paths.triton import adam_kernels, learning_kernels, narrow_kernels, rows_kernels
+
+    for module in (adam_kernels, learning_kernels, narrow_kernels, rows_kernels):
+        for kernel in vars(module).values():
+            if isinstance(kernel, JITFunction):
+                kernel.device_caches.clear()
+    compiled = []
+    do_compile = JITFunction._do_compile
+
+    def noted(self, *given):
+        compiled.append(self.__name__)
+        return do_compile(self, *given)
+
+    monkeypatch.setattr(JITFunction, "_do_compile", noted)
+    policy = {**PPO, "model": {"fc_dims": [64, 64], "shared": False}}
+    trainer = make_trainer("cartpole", {"shared": policy}, backend, n_envs=64, basedir=tmp_path)
+    learning = ["learn", "learn", "add_up", "add_squares", "take_step"]
+    assert sorted(compiled) == sorted([*learning, "forward", "forward"]), compiled  # acting, and values
+    compiled.clear()
+    trainer.train(2)
+    trainer.evaluate(4)
+    trainer.graceful_close()
+    assert not compiled
