@@ -16,7 +16,7 @@ from warpdrive_min.terminal import echo
 
 from .core.errors import Code, FileError, exiting
 from .core.groups import groups_of
-from .core.record import SWEEPS, Context, Record, leaving_out, read_results, uncollected
+from .core.record import SWEEPS, Context, Record, read_results, reporting_skipped_lines, uncollected
 from .judge import claims as judging
 from .judge.ledger import CLAIMS, Claim
 from .options import refuse_unused
@@ -46,7 +46,7 @@ def claims(
         refuse_unused(context, "without --run", "out")
     if as_json:
         refuse_unused(context, "with --json", "markdown")
-    with exiting(Code.FAILED, FileError, OSError, to_stderr=True), leaving_out() as cut:
+    with exiting(Code.FAILED, FileError, OSError, to_stderr=True), reporting_skipped_lines() as cut:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
         with uncollected():

@@ -23,7 +23,7 @@ from warpdrive_min.terminal import echo
 from .core import machine
 from .core.errors import FileError, ShowError, exiting
 from .core.point import Metric
-from .core.record import Record, leaving_out, read_all
+from .core.record import Record, read_all, reporting_skipped_lines
 from .core.stats import median
 from .judge.evidence import name_of
 from .show.frames import frame_of
@@ -57,7 +57,7 @@ def export(
     """
     require_writable(out, "--out", is_file=to is not Format.asv)
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
-        with leaving_out() as cut:
+        with reporting_skipped_lines() as cut:
             given = read_all(records, cut)
         if to in TABLES:
             if not given:

@@ -18,7 +18,7 @@ from .core.case import Job
 from .core.errors import CompareError
 from .core.measure import Timed
 from .core.point import ABSENT, PLAIN, Preset, PresetName, passes, unmet, why_no_plain
-from .core.record import RESULTS, Record, RecordError, leaving_out, new_run_id, read_all, selected
+from .core.record import RESULTS, Record, RecordError, new_run_id, read_all, reporting_skipped_lines, selected
 from .process.sweep import results_in
 from .show import render
 from .workloads.cases import CASES, jobs
@@ -212,7 +212,7 @@ class Choice:
         Raises:
             RecordError: None can be read.
         """
-        with leaving_out() as cut:
+        with reporting_skipped_lines() as cut:
             found = read_all([path], cut)
         if cut and not found:
             raise RecordError(cut[0])

@@ -18,7 +18,7 @@ from warpdrive_min.terminal import echo
 from .core.archive import File, read_bytes
 from .core.errors import FileError, ShowError, exiting
 from .core.machine import slug
-from .core.record import Record, files_in, leaving_out, read_all
+from .core.record import Record, files_in, read_all, reporting_skipped_lines
 from .core.stats import median
 from .show.columns import Column, Table
 from .show.documents import TABLES
@@ -73,7 +73,7 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
         raise ShowError("paper: files of records must differ in name, or in that of their folder; rename one")
     if any(copies.resolve() in (folder, *folder.parents) for folder in folders):
         raise ShowError(f"paper: records are copied to {copies} (got them from there); choose another --out")
-    with leaving_out() as cut:
+    with reporting_skipped_lines() as cut:
         evidence = measured_alone(evidence_of(read_all(sources, cut), "paper"))
     written = [_copied(file, copies / place) for file, place in zip(files, places, strict=True)]
     machines = []

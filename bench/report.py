@@ -17,7 +17,7 @@ from warpdrive_min.terminal import echo
 
 from .core.errors import FileError, ShowError, exiting
 from .core.point import command_line
-from .core.record import Record, leaving_out, oldest_first, read_all, read_comparisons
+from .core.record import Record, oldest_first, read_all, read_comparisons, reporting_skipped_lines
 from .judge.anchors import SOURCES
 from .judge.claims import Claims, for_report
 from .show.charts import Chart, DataPoint
@@ -42,7 +42,7 @@ def report(
     It has claims, tables and interactive figures.
     """
     require_writable(out, "--out", is_file=True)
-    with exiting(1, FileError, ShowError), leaving_out() as cut:
+    with exiting(1, FileError, ShowError), reporting_skipped_lines() as cut:
         paths = records or published_records()
         before = [] if records else past_records()
         found, past = read_all(paths, cut), read_all(before, cut)

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from . import machine
+from .exclusive import exclusive
 from .nvml import Sampler, pcie_bytes_per
 from .point import Check, Facts, Measurement, Metric, Preset
-from .quiet import quiet
 from .stats import median, median_interval, spread
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Checked:
         before = self.check()
         if not before.passed:
             return Measurement(before=before)
-        with quiet():
+        with exclusive():
             seen = self.taken(plan)
         return replace(seen, before=before, after=self.check_after())
 

@@ -14,7 +14,7 @@ from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from .quiet import SIBLINGS
+from .exclusive import SIBLINGS
 
 if TYPE_CHECKING:
     import torch

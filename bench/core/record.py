@@ -526,7 +526,7 @@ def append(path: Path, record: HasLine) -> None:
     files.append(path, record.to_line())
 
 
-def there(*files: Path) -> list[Path]:
+def existing_files(*files: Path) -> list[Path]:
     """Return the files that exist, without duplicates."""
     return [file for file in dict.fromkeys(files) if exists(file)]
 
@@ -554,7 +554,7 @@ def read_results(paths: Iterable[Path], cut: list[str] | None = None) -> tuple[l
             found.append(Comparison.of_one_round(a, b))
         except ValueError as error:
             why = fault(error) if isinstance(error, ValidationError) else error
-            _leave_out(f"{a.run_id}: {a.case} cannot be compared with {b.run_id}: {why}", cut)
+            _skip_line(f"{a.run_id}: {a.case} cannot be compared with {b.run_id}: {why}", cut)
     return records, found
 
 
@@ -598,7 +598,7 @@ def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[
         try:
             lines = read_bytes(path).split(b"\n")
         except OSError as error:
-            _leave_out(f"{path}: cannot be read ({error.strerror})", cut)
+            _skip_line(f"{path}: cannot be read ({error.strerror})", cut)
             continue
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -608,15 +608,15 @@ def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[
                 fields = decoded(line)
             except FileError as error:
                 do = "" if cut is not None else "; delete the line, if a sweep was killed there"
-                _leave_out(f"{where}: {error}{do}", cut)
+                _skip_line(f"{where}: {error}{do}", cut)
                 continue
             if isinstance(fields, dict):
                 yield fields, where
             else:
-                _leave_out(f"{where}: must be a JSON object (got {type(fields).__name__})", cut)
+                _skip_line(f"{where}: must be a JSON object (got {type(fields).__name__})", cut)
 
 
-def _leave_out(message: str, cut: list[str] | None) -> None:
+def _skip_line(message: str, cut: list[str] | None) -> None:
     """Note a skipped line once; raise RecordError without a list of them."""
     if cut is None:
         raise RecordError(message)
@@ -726,7 +726,7 @@ def _read(paths: Iterable[Path], cut: list[str] | None) -> tuple[list[Record], l
         except RecordError as error:
             if cut is None:
                 raise
-            _leave_out(str(error), cut)
+            _skip_line(str(error), cut)
     return records, comparisons
 
 
@@ -750,25 +750,25 @@ def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record
     return _read(paths, cut)[0]
 
 
-MOST_TOLD: Final = 20
+MOST_REPORTED: Final = 20
 """Maximum number of skipped lines that are named one by one."""
-TOLD: Final = set[str]()
+REPORTED: Final = set[str]()
 """Messages that this command has printed."""
 
 
 @contextmanager
-def leaving_out() -> Iterator[list[str]]:
+def reporting_skipped_lines() -> Iterator[list[str]]:
     """Collect messages of skipped lines; print each once on standard error."""
     cut = list[str]()
     try:
         yield cut
     finally:
-        new = [message for message in cut if message not in TOLD]
-        TOLD.update(new)
-        for message in new[:MOST_TOLD]:
+        new = [message for message in cut if message not in REPORTED]
+        REPORTED.update(new)
+        for message in new[:MOST_REPORTED]:
             echo(f"left out: {message}", err=True)
-        if len(new) > MOST_TOLD:
-            echo(f"left out: {len(new) - MOST_TOLD} more lines", err=True)
+        if len(new) > MOST_REPORTED:
+            echo(f"left out: {len(new) - MOST_REPORTED} more lines", err=True)
 
 
 def oldest_first(records: Iterable[Record]) -> list[Record]:

@@ -15,7 +15,7 @@ from ..core.archive import with_archived
 from ..core.case import Job
 from ..core.groups import groups_of
 from ..core.point import Point, Preset
-from ..core.record import SWEEPS, Comparison, Record, leaving_out, read_all
+from ..core.record import SWEEPS, Comparison, Record, read_all, reporting_skipped_lines
 from ..show.columns import Column, Table
 from ..show.labels import number
 from ..show.sets import newest_sets
@@ -405,7 +405,7 @@ def published() -> list[Record]:
     Raises:
         RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
-    with leaving_out() as cut:
+    with reporting_skipped_lines() as cut:
         return read_all(published_files(), cut)
 
 

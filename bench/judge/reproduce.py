@@ -24,7 +24,7 @@ from ..core.archive import CUT, with_archived
 from ..core.errors import Code, CompareError, FileError, exiting
 from ..core.machine import CODE
 from ..core.point import Metric, passes, unmet
-from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, leaving_out, read_all
+from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all, reporting_skipped_lines
 from ..options import between
 from ..process.local import run_point
 from ..process.stopping import keeps
@@ -99,7 +99,7 @@ def reproduce(
             if out is not None:
                 append(out, Answer(repetitions[-1], here))
         _end(repetitions, as_json)
-    with exiting(Code.BROKEN, NoSuchRunError, FileError, CompareError, OSError), leaving_out() as cut:
+    with exiting(Code.BROKEN, NoSuchRunError, FileError, CompareError, OSError), reporting_skipped_lines() as cut:
         named = names_of(env or [])
         found = read_all(records or searched(), cut)
         if broken := next((each for each in cut if not found and CUT not in each), None):

@@ -16,7 +16,7 @@ from ..core.case import Job
 from ..core.errors import NotComparable
 from ..core.machine import ROOT, git_state
 from ..core.point import Point, Preset, point_name
-from ..core.record import CaseVersion, Comparison, Record, append, there
+from ..core.record import CaseVersion, Comparison, Record, append, existing_files
 from ..core.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .checkouts import revisions
 from .rounds import TURNS, Round, Side, record_of
@@ -84,7 +84,7 @@ class Kept:
     @property
     def files(self) -> list[Path]:
         """Existing files."""
-        return there(self.a, self.b, self.comparisons)
+        return existing_files(self.a, self.b, self.comparisons)
 
     def add(self, pair: Pair) -> None:
         """Append both records, then their comparison."""
@@ -131,16 +131,16 @@ def measure_all(
         NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
     """
     found = Measured()
-    there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
+    finished = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
     keys = [(a.run_id, b.run_id, _name(a.case.name, a.point, b.point)) for a, b in todo]
-    pairs = {index: there[key] for index, key in enumerate(keys) if key in there}
-    missing = [index for index, key in enumerate(keys) if key not in there]
+    pairs = {index: finished[key] for index, key in enumerate(keys) if key in finished}
+    missing = [index for index, key in enumerate(keys) if key not in finished]
     if pairs:
         say(f"{len(pairs)} of {len(todo)} pairs are kept")
     of_this_checkout = {side.run_id for index in missing for side in todo[index] if isinstance(side.start, Copy)}
     if of_this_checkout:  # before measuring anything that could not be stored
         state = git_state(ROOT)
-        for record in (each for pair in there.values() for each in (pair.a, pair.b)):
+        for record in (each for pair in finished.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
                 _require_one_code(record, state)
     for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once, say), start=1):
@@ -150,7 +150,7 @@ def measure_all(
             (found.skipped if got.kind == "Skip" else found.failed).append(f"{name}: {got}")
             say(f"{n_done}/{len(missing)} {name}: {got}")
             continue
-        for before in there.values():
+        for before in finished.values():
             for old, new in ((before.a, got.a), (before.b, got.b)):
                 if old.run_id == new.run_id:
                     _require_one_code(old, new.git)

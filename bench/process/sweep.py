@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..core.case import Job
-from ..core.record import Comparison, Context, Record, append, leaving_out, read_results, there
+from ..core.record import Comparison, Context, Record, append, existing_files, read_results, reporting_skipped_lines
 from ..judge.evidence import key, name_of, point_key
 
 Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
@@ -31,8 +31,8 @@ def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> It
 
 def results_in(*files: Path) -> tuple[list[Record], list[Comparison]]:
     """Return the readable records and comparisons of the files that exist."""
-    with leaving_out() as cut:
-        return read_results(there(*files), cut)
+    with reporting_skipped_lines() as cut:
+        return read_results(existing_files(*files), cut)
 
 
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:

@@ -33,8 +33,8 @@ from typing import IO, Any, Final, Protocol
 from warpdrive_min.processes import Child, end_with_parent, register
 from warpdrive_min.stopping import SIGNALS
 
+from ..core.exclusive import SIBLINGS
 from ..core.machine import ROOT
-from ..core.quiet import SIBLINGS
 
 Message = dict[str, Any]
 """JSON object."""
@@ -92,13 +92,13 @@ def serve(connection: Connection, server: Answering) -> None:
     requests = queue.SimpleQueue[bytes]()
     threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
 
-    def ask_for_quiet(wants_quiet: bool) -> int:
-        connection.send_bytes(json.dumps({"wants_quiet": wants_quiet}).encode())
+    def ask_for_exclusive(wants_exclusive: bool) -> int:
+        connection.send_bytes(json.dumps({"wants_exclusive": wants_exclusive}).encode())
         return int(json.loads(requests.get())["n_siblings"])
 
     while request := json.loads(requests.get()):
         if request.get("has_siblings"):
-            SIBLINGS.ask_for_quiet = ask_for_quiet
+            SIBLINGS.ask_for_exclusive = ask_for_exclusive
         try:
             reply = server.ask(request["method"], **request["arguments"])
         except WorkerError as error:
@@ -233,7 +233,7 @@ class Worker:
             self.connection.send_bytes(json.dumps(message).encode())
 
     def receive(self, method: str) -> Message:
-        """Wait for the answer, or a request for `quiet` before it.
+        """Wait for the answer, or a request for `exclusive` before it.
 
         Raises:
             WorkerError: As `ask`.

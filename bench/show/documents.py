@@ -18,7 +18,7 @@ from warpdrive_min.terminal import Console, echo
 from ..core.archive import read_text
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
-from ..core.record import Record, leaving_out, oldest_first, read_all, selected
+from ..core.record import Record, oldest_first, read_all, reporting_skipped_lines, selected
 from ..static.records import TABLES as STATIC
 from . import peers, render
 from .columns import Column, MakeTable, Table
@@ -121,7 +121,7 @@ def printed(
         RecordError: A file of records breaks the schema.
     """
     names = " ".join(records)
-    with leaving_out() as cut:
+    with reporting_skipped_lines() as cut:
         there = read_all(existing_files(records), cut)
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder of `python -m bench run`")

@@ -11,7 +11,7 @@ import pandas as pd
 from ..core.archive import matches
 from ..core.errors import ShowError
 from ..core.machine import commit_of, kind
-from ..core.record import Record, leaving_out, read_all
+from ..core.record import Record, read_all, reporting_skipped_lines
 
 Field = tuple[str, Callable[[Record], Any]]
 """Type of a pandas column, and its value for a record."""
@@ -70,7 +70,7 @@ def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         FileError: A file cannot be read.
     """
     names = [paths] if isinstance(paths, str | Path) else paths
-    with leaving_out() as cut:
+    with reporting_skipped_lines() as cut:
         return frame_of(read_all(existing_files(names), cut))
 
 

@@ -26,7 +26,7 @@ from warpdrive_min.terminal import echo
 
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import slug
-from ..core.record import RESULTS, Record, leaving_out, read_all
+from ..core.record import RESULTS, Record, read_all, reporting_skipped_lines
 from .charts import COLOURS, Chart, Panel, Series
 from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
@@ -82,7 +82,7 @@ def plot(
 ) -> None:
     """Draw the figures of each machine from its records; measures nothing."""
     require_writable(out, "--out")
-    with exiting(1, FileError, ShowError), leaving_out() as cut:
+    with exiting(1, FileError, ShowError), reporting_skipped_lines() as cut:
         found = read_all(records or published_records(), cut)
         past = [] if records else read_all(past_records(), cut)
         groups = by_machine(evidence_of(found, "plot"))
