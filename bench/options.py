@@ -17,7 +17,7 @@ from .core.archive import read_toml
 from .core.case import Job
 from .core.errors import CompareError
 from .core.measure import Timed
-from .core.point import ABSENT, PLAIN, Preset, PresetName, passes, unmet, why_no_plain
+from .core.point import ABSENT, PLAIN, Preset, PresetName, matches, unmet_condition, why_no_plain
 from .core.record import RESULTS, Record, RecordError, new_run_id, read_all, reporting_skipped_lines, selected
 from .process.sweep import results_in
 from .show import render
@@ -155,7 +155,7 @@ def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:
     without_numpy = no_plain_numpy(conditions)
     if without_numpy and not todo:
         raise typer.BadParameter(without_numpy)
-    if condition := unmet(conditions, ({"case": job.case.name, **job.point} for job in todo)):
+    if condition := unmet_condition(conditions, ({"case": job.case.name, **job.point} for job in todo)):
         do = without_numpy or "no point that passes the other options has it"
         raise typer.BadParameter(f"{condition}: {do}; leave it out")
 
@@ -231,7 +231,7 @@ def chosen(choice: Choice) -> list[Job]:
     with as_compare_error():
         require_known(choice.where)
         wanted = [
-            job for job in jobs(choice.preset, cases) if job.case.workload is Timed and passes(job.point, choice.where)
+            job for job in jobs(choice.preset, cases) if job.case.workload is Timed and matches(job.point, choice.where)
         ]
         require_met([*cases, *choice.where], wanted)
     return runnable(wanted, availability(), "left out")
@@ -251,4 +251,4 @@ def gated(choice: Choice) -> list[Job]:
     found = chosen(choice)
     if choice.cases or choice.preset == "smoke":
         return found
-    return [job for job in found if any(passes({"case": job.case.name, **job.point}, each) for each in GATED)]
+    return [job for job in found if any(matches({"case": job.case.name, **job.point}, each) for each in GATED)]

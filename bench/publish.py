@@ -21,7 +21,7 @@ from warpdrive_min.files import require_writable, write_atomically
 from . import doctor
 from .core import machine
 from .core.errors import Code
-from .core.point import Point, PresetName, command_line, passes, point_name
+from .core.point import Point, PresetName, command_line, matches, point_name
 from .core.record import Comparison, Context, Record, append
 from .judge.evidence import Key, key, name_of, point_key
 from .judge.ledger import is_claimed
@@ -32,7 +32,7 @@ from .peers.command import chosen, interpreters
 from .process.interleaved import in_rounds
 from .process.local import run_points, start
 from .process.rounds import Side
-from .process.stopping import keeps
+from .process.stopping import register_outputs
 from .process.sweep import missing, results_in, run
 from .process.worker import WorkerError
 from .show import documents, plots, sets
@@ -84,7 +84,7 @@ class Wanted:
 
     def has(self, case: str, *points: Point) -> bool:
         """True if all points of a case are selected."""
-        return all(passes({"case": case, **each}, self.points) for each in points)
+        return all(matches({"case": case, **each}, self.points) for each in points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def publish(
             return
         manifest = manifest.model_copy(update={"finished_at": None})
         manifest.write(publication.folder)
-        keeps(publication.folder / RECORDS, folders=[publication.folder / "figures"])
+        register_outputs(publication.folder / RECORDS, folders=[publication.folder / "figures"])
         publication.skipped.update({f"step {name}": "left out by --skip" for name in left_out})
         for name, step in (STEPS_OF_SHARDS if publication.is_shard else STEPS).items():
             for line in step(publication) if name not in left_out else ():

@@ -20,13 +20,13 @@ from warpdrive_min.files import require_writable
 from . import options
 from .core.case import Job
 from .core.errors import Code, CompareError
-from .core.point import PresetName, passes
+from .core.point import PresetName, matches
 from .core.record import RESULTS, SWEEPS, Context, Record
 from .judge.evidence import name_of, remarks
 from .options import AtOnce, CaseNames, Counts, Names, Resume, Where, console, say
 from .process import ray_cluster
 from .process.local import run_points
-from .process.stopping import keeps
+from .process.stopping import register_outputs
 from .process.sweep import Runner, missing, results_in, run
 from .show import documents, plots
 from .show.records import by_machine
@@ -76,7 +76,7 @@ def command(
     try:
         for name in outside_of(env or (), config or (), n_agents or ()):
             made = outside_jobs(name, config or (), preset.value, case or (), backend or (), n_envs or ())
-            todo += [job for job in made if passes({"case": job.case.name, **job.point}, where or [])]
+            todo += [job for job in made if matches({"case": job.case.name, **job.point}, where or [])]
     except (CompareError, ConfigError) as error:
         raise typer.BadParameter(str(error)) from error
     if without_numpy := options.no_plain_numpy(conditions):
@@ -92,7 +92,7 @@ def command(
     context = Context.here(preset.value, options.run_of(resume, out, preset.value), note)
     file = out / f"{context.run_id}.jsonl"
     figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
-    keeps(file, words=("--resume", context.run_id), folders=[figures])
+    register_outputs(file, words=("--resume", context.run_id), folders=[figures])
     with _place(ray, at_once) as (states, runner):
         here = options.runnable(todo, states)
         if not here:

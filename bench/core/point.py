@@ -265,16 +265,16 @@ ABSENT: Final = "absent"
 Used in conditions and in TOML, which has no null."""
 
 
-def unmet(where: Sequence[str], points: Iterable[Point]) -> str:
+def unmet_condition(where: Sequence[str], points: Iterable[Point]) -> str:
     """Return the first ``AXIS=VALUE`` condition that no point meets.
 
     Empty if all are met, or if there are no points.
     """
     points = list(points)
-    return next((each for each in where if points and not any(passes(point, [each]) for point in points)), "")
+    return next((each for each in where if points and not any(matches(point, [each]) for point in points)), "")
 
 
-def passes(point: Point, where: Sequence[str]) -> bool:
+def matches(point: Point, where: Sequence[str]) -> bool:
     """True if a point satisfies ``AXIS=VALUE`` conditions.
 
     Conditions on the same axis are alternatives. `ABSENT` matches a point without the axis.

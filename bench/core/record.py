@@ -28,7 +28,7 @@ from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.terminal import echo
 
 from . import machine, nvml
-from .archive import File, decoded, exists, files_below, located, read_bytes
+from .archive import File, exists, files_below, parse_text, read_bytes, resolve_path
 from .errors import FileError
 from .point import (
     Check,
@@ -41,9 +41,9 @@ from .point import (
     Preset,
     class_and_config,
     command_line,
-    passes,
+    matches,
     run_options,
-    unmet,
+    unmet_condition,
 )
 from .schema import (
     MOST,
@@ -582,7 +582,7 @@ def files_in(path: Path) -> list[File]:
         RecordError: There is no such file or folder, or the archive is damaged.
     """
     try:
-        place = located(path)
+        place = resolve_path(path)
         if place.is_dir():
             return [file for name, file in files_below(path).items() if name.endswith(".jsonl")]
         if not place.exists():
@@ -605,7 +605,7 @@ def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[
                 continue
             where = f"{path}, line {number}"
             try:
-                fields = decoded(line)
+                fields = parse_text(line)
             except FileError as error:
                 do = "" if cut is not None else "; delete the line, if a sweep was killed there"
                 _skip_line(f"{where}: {error}{do}", cut)
@@ -783,7 +783,7 @@ def selected(records: Iterable[Record], cases: Sequence[str], where: Sequence[st
         RecordError: A case or condition keeps none, though others do.
     """
     conditions = [*(f"case={case}" for case in cases), *where]
-    found = [record for record in records if passes({"case": record.case, **record.point}, conditions)]
-    if condition := unmet(conditions, ({"case": record.case, **record.point} for record in found)):
+    found = [record for record in records if matches({"case": record.case, **record.point}, conditions)]
+    if condition := unmet_condition(conditions, ({"case": record.case, **record.point} for record in found)):
         raise RecordError(f"{condition}: no record that passes the other options has it; leave it out")
     return found

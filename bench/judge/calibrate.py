@@ -25,8 +25,8 @@ from ..core.record import Record
 from ..core.stats import median, smallest_detectable
 from ..options import COMPARISONS, AtOnce, Choice, Gated, Resume, Where, gated, run_of, say
 from ..process.checkouts import WORKING_TREE
-from ..process.interleaved import Kept, Pair, measure_revisions
-from ..process.stopping import keeps
+from ..process.interleaved import Pair, PairFiles, measure_revisions
+from ..process.stopping import register_outputs
 from ..process.worker import WorkerError
 from ..show import render
 from ..show.columns import Column, Table
@@ -127,8 +127,8 @@ def calibrate(
     require_writable(records, "--records")
     with exiting(Code.BROKEN, CompareError):
         points, run_id = gated(choice), run_of(resume, records, preset.value, "--records")
-    kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
-    keeps(kept.a, words=("--resume", run_id), folders=[out])
+    outputs = PairFiles(*[records / f"{run_id}.jsonl"] * 3)
+    register_outputs(outputs.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()
     with exiting(Code.BROKEN, CompareError, WorkerError):
         if not points:
@@ -136,7 +136,7 @@ def calibrate(
         for index in range(rounds):
             say(f"comparison {index + 1} of {rounds}")
             both = WORKING_TREE, WORKING_TREE
-            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, kept, at_once)
+            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, outputs, at_once)
             pairs += seen.pairs
             skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
             failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)

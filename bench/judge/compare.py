@@ -24,9 +24,9 @@ from ..core.point import ABSENT, PresetName
 from ..core.record import Comparison, Record, oldest_first
 from ..core.stats import CONFIDENCE, holm, median
 from ..options import COMPARISONS, AtOnce, Choice, Names, Resume, Where, chosen, say
-from ..process.interleaved import Kept, Measured, Pair, measure_all, measure_revisions, sides_of
+from ..process.interleaved import Pair, PairFiles, PairResults, measure_all, measure_revisions, sides_of
 from ..process.local import start
-from ..process.stopping import keeps
+from ..process.stopping import register_outputs
 from ..process.worker import WorkerError
 from ..show import render
 from ..show.columns import Column, Table
@@ -42,7 +42,7 @@ from .evidence import (
     point_key,
     position,
 )
-from .pairing import caveats, is_file, ns_column, paired_up
+from .pairing import caveats, is_file, ns_column, pair_records
 
 SAME: Final = 0.01
 """Largest difference of sides that count as the same, as a fraction."""
@@ -88,7 +88,7 @@ def to_dict(row: Row) -> dict[str, Any]:
         "ratio": asdict(pair.ratio),
         "p": row.p,
         "verdict": row.verdict,
-        "in_turns": pair.in_turns,
+        "in_turns": pair.is_interleaved,
         "log_ratios": pair.comparison.log_ratios if pair.comparison else None,
         "ns_a": pair.a.unit_ns,
         "ns_b": pair.b.unit_ns,
@@ -99,7 +99,7 @@ def to_dict(row: Row) -> dict[str, Any]:
 # ------------------------------------------------------------------ choosing
 
 
-def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
+def pairs_along_axis(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
     """Pair points that differ in one axis only, given as ``AXIS=A,B``.
 
     Raises:
@@ -147,15 +147,15 @@ def compare(
     if a is not None and b is not None and is_file(a) and is_file(b):
         options.refuse_unused(context, "between files of records", "preset", "resume", "at_once")
     run_id = options.run_of(resume, out, preset.value)
-    kept = Kept.of(out, run_id)
-    keeps(kept.a, kept.b, words=("--resume", run_id))
+    outputs = PairFiles.of(out, run_id)
+    register_outputs(outputs.a, outputs.b, words=("--resume", run_id))
     choice = Choice(
         preset=preset.value, cases=case or [], where=where or [], allowed=allow_mismatch or [], at_once=at_once
     )
     with exiting(Code.BROKEN, CompareError, WorkerError, ValueError, OSError):
         check_allowed(choice.allowed)
         require_writable(out, "--out")
-        found, refused = _sides(a, b, axis, choice, run_id, kept)
+        found, refused = _sides(a, b, axis, choice, run_id, outputs)
         _say_all("left out", [*found.skipped, *refused])
         _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in caveats(pair)])
         if not found.pairs and not found.failed:
@@ -167,23 +167,23 @@ def compare(
         _say_all("allowed mismatch", sorted({each for pair in found.pairs for each in pair.mismatched}))
         result = {"a": first, "b": second, "allow_mismatch": choice.allowed, "rows": list(map(to_dict, rows))}
         write_atomically(out / f"{run_id}.json", json.dumps(result, indent=1) + "\n")
-        _say_all("written", map(str, [out / f"{run_id}.json", *kept.files]))
+        _say_all("written", map(str, [out / f"{run_id}.json", *outputs.files]))
         if found.failed:
             raise CompareError("\n".join(found.failed))
 
 
 def _sides(
-    a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str, kept: Kept
-) -> tuple[Measured, Sequence[str]]:
+    a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str, outputs: PairFiles
+) -> tuple[PairResults, Sequence[str]]:
     """Measure or read both sides; also return why records do not pair."""
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
         raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
     if choice.allowed and (a is None or not is_file(a)):
         raise NotComparable("compare: --allow-mismatch is for records (got sides that are measured); leave it out")
     if axis is not None:
-        both = along(axis, chosen(choice))
+        both = pairs_along_axis(axis, chosen(choice))
         sides = [sides_of(run_id, one.case, (one.point, other.point), (start, start)) for one, other in both]
-        return measure_all(sides, choice.preset, say, kept, choice.at_once), []
+        return measure_all(sides, choice.preset, say, outputs, choice.at_once), []
     assert a is not None
     assert b is not None
     files = [each for each in (a, b) if is_file(each)]
@@ -193,12 +193,12 @@ def _sides(
     if files:
         before, now = (choice.of(Path(each)) for each in (a, b))
         first, second = Evidence.of(before), Evidence.of(now)
-        pairs, refused = paired_up(first.kept, second.kept, choice.allowed)
+        pairs, refused = pair_records(first.comparable, second.comparable, choice.allowed)
         pairs = [by_run(pair, before, now) for pair in pairs]
         for pair in pairs:
-            kept.add(pair)
-        return Measured(pairs, [*first.left_out, *second.left_out], []), refused
-    return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, kept, choice.at_once), []
+            outputs.add(pair)
+        return PairResults(pairs, [*first.left_out, *second.left_out], []), refused
+    return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, outputs, choice.at_once), []
 
 
 def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:

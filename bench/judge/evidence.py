@@ -184,7 +184,7 @@ def _slowed(record: Record) -> list[str]:
 class Evidence:
     """Records of one side by point, comparable or not."""
 
-    kept: dict[Key, Record]
+    comparable: dict[Key, Record]
     """Newest evidence of each point."""
     disturbed: dict[Key, str]
     """Points whose evidence was all contended or throttled, with the reasons."""
@@ -194,7 +194,7 @@ class Evidence:
     @classmethod
     def of(cls, records: Sequence[Record]) -> Evidence:
         """Sort records; only undisturbed records of timed cases are comparable."""
-        kept, noisy, failed = dict[Key, Record](), dict[Key, str](), dict[Key, str]()
+        comparable, noisy, failed = dict[Key, Record](), dict[Key, str](), dict[Key, str]()
         for record in oldest_first(records):
             each, name = key(record), f"{name_of(record)} of run {record.run_id}"
             failed.pop(each, None)
@@ -204,8 +204,8 @@ class Evidence:
                 if reasons := disturbed(record):
                     noisy[each] = f"{name}: {', '.join(reasons)}"
                 else:
-                    kept[each] = record
-        return cls(kept, {each: text for each, text in noisy.items() if each not in kept}, failed)
+                    comparable[each] = record
+        return cls(comparable, {each: text for each, text in noisy.items() if each not in comparable}, failed)
 
     @property
     def left_out(self) -> list[str]:

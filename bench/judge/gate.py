@@ -28,8 +28,8 @@ from ..core.record import Context, Record
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
 from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, refuse_unused, run_of, say
 from ..process.checkouts import WORKING_TREE, checkouts
-from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
-from ..process.stopping import keeps
+from ..process.interleaved import ROUNDS, Pair, PairFiles, measure_revisions
+from ..process.stopping import register_outputs
 from ..process.sweep import measured
 from ..show.columns import Column
 from ..static import verdict
@@ -38,7 +38,7 @@ from ..workloads.outside import job_of, names_of
 from .calibration import CALIBRATIONS, Calibration, read, rounds_here
 from .evidence import Estimate, Evidence, Interval, Judgement, check_allowed, key, mismatches, name_of, position
 from .outcomes import KIND_OF_CODE, Report
-from .pairing import caveats, is_file, ns_column, paired_up
+from .pairing import caveats, is_file, ns_column, pair_records
 
 THRESHOLD: Final = 0.015
 """Half of the smallest slow-down that the gate should catch, 3 %."""
@@ -179,7 +179,7 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
     else:
         file = choice.out / f"{choice.run_id}.jsonl"
         require_writable(choice.out, "--out")
-        keeps(file, words=("--resume", choice.run_id))
+        register_outputs(file, words=("--resume", choice.run_id))
         now = measure_again(before, file, choice.allowed, names_of(choice.envs))
         report.notes.append(f"records: {file}")
     return from_records(report, before, now, choice.calibrations, choice.allowed)
@@ -196,7 +196,7 @@ def measure_again(
     """
     from ..process.local import run_points  # noqa: PLC0415  (imports torch)
 
-    wanted = list(Evidence.of(baseline).kept.values())
+    wanted = list(Evidence.of(baseline).comparable.values())
     if not wanted:
         return []
     presets = {record.preset for record in wanted}
@@ -223,11 +223,11 @@ def from_records(
     report.add("left out", *(f"{text} (in the records)" for text in now.disturbed.values()))
     report.add("broken", *now.failed.values())
     left_out = before.disturbed.keys() | now.disturbed.keys()
-    expected, there = before.kept.keys() - left_out, now.kept.keys() - left_out
+    expected, there = before.comparable.keys() - left_out, now.comparable.keys() - left_out
     for side, keys, of in (("the baseline", expected - there, before), ("the records", there - expected, now)):
-        alone = sorted(name_of(of.kept[each]) for each in keys - now.failed.keys())
+        alone = sorted(name_of(of.comparable[each]) for each in keys - now.failed.keys())
         report.add("changed", *(f"{name} is in {side} alone" for name in alone))
-    pairs, refused = paired_up(before.kept, now.kept, allowed)
+    pairs, refused = pair_records(before.comparable, now.comparable, allowed)
     report.add("not comparable", *refused)
     report.notes += sorted({f"allowed mismatch: {each}" for pair in pairs for each in pair.mismatched})
     judge_into(report, [pair for pair in pairs if key(pair.a) in expected & there], calibrations)
@@ -241,16 +241,16 @@ def from_revision(report: Report, choice: Choice) -> None:
             f"gate: no point of preset {choice.preset} can run here and passes --case and --where; "
             "`python -m bench list` shows cases, axes and backends"
         )
-    kept = Kept.of(choice.out, choice.run_id)
+    outputs = PairFiles.of(choice.out, choice.run_id)
     require_writable(choice.out, "--out")
-    keeps(kept.a, kept.b, words=("--resume", choice.run_id))
+    register_outputs(outputs.a, outputs.b, words=("--resume", choice.run_id))
     both = report.baseline, WORKING_TREE
     rounds = rounds_here(choice.preset, report.threshold, choice.calibrations)
     for job in points:
         if (n := rounds(job)) is not None and n > ROUNDS[choice.preset]:
             why = f"as its calibrated times scatter: {n / ROUNDS[choice.preset]:.2g} times as long"
             say(f"{point_name(job.case.name, job.point)}: {n} rounds, not {ROUNDS[choice.preset]}, {why}")
-    seen = measure_revisions(points, both, choice.preset, choice.run_id, say, kept, choice.at_once, rounds)
+    seen = measure_revisions(points, both, choice.preset, choice.run_id, say, outputs, choice.at_once, rounds)
     report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
     report.add("broken", *seen.failed)
     report.notes += [f"doubtful: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
@@ -264,15 +264,15 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
     """
     from ..static.sides import records_of_side  # noqa: PLC0415  (imports torch)
 
-    context, kept = Context.here(choice.preset, choice.run_id), Kept.of(choice.out, choice.run_id)
+    context, outputs = Context.here(choice.preset, choice.run_id), PairFiles.of(choice.out, choice.run_id)
     if is_file(report.baseline):
         before = choice.of(Path(report.baseline))
     elif records is not None:
         raise NotComparable(f"gate: --baseline must be records (got {report.baseline}), as --records are; name a file")
     else:
         with checkouts(report.baseline) as (tree,):
-            before = records_of_side(choice, "a", context, kept.a, tree)
-    now = records_of_side(choice, "b", context, kept.b) if records is None else choice.of(records)
+            before = records_of_side(choice, "a", context, outputs.a, tree)
+    now = records_of_side(choice, "b", context, outputs.b) if records is None else choice.of(records)
     if not before and not now:
         axes = "program (an environment, or a part of the core), part, kernel, backend and arch"
         raise NothingMeasured(f"gate: no kernel passes --case, --where and --env; axes of machine code are {axes}")
@@ -320,14 +320,14 @@ def _draft(pair: Pair, threshold: float, calibration: Calibration | None) -> tup
     words = "rounds" if ratio.between_processes else "one process alone"
     p = pair.p_slower(threshold)
     if known and not ratio.between_processes:
-        ratio = ratio.widened(*known.of_ratio(pair.in_turns))
+        ratio = ratio.widened(*known.of_ratio(pair.is_interleaved))
         p = max(p, ratio.p_over(1 + threshold))
     elif known and is_own:
         ratio = ratio.pooled(known.pair, known.rounds)
         p = ratio.p_over(1 + threshold)
     smallest = smallest_detectable(ratio.error, 1)
     if known:
-        smallest = max(smallest, known.smallest_in_turns if pair.in_turns else known.smallest)
+        smallest = max(smallest, known.smallest_in_turns if pair.is_interleaved else known.smallest)
         words += ", calibrated" if is_own else f", calibrated at {point_name(known.case, known.point)}"
     return replace(Estimate.of_ratio(ratio, pair.a, pair.b), note=words), max(threshold, smallest), p
 

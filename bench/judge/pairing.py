@@ -20,7 +20,9 @@ def is_file(side: str) -> bool:
     return side != WORKING_TREE and exists(Path(side))
 
 
-def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]) -> tuple[list[Pair], list[str]]:
+def pair_records(
+    a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]
+) -> tuple[list[Pair], list[str]]:
     """Return the pairs of records, and why others do not pair."""
     check_allowed(allowed)
     pairs, refused = [], []

@@ -23,11 +23,11 @@ from ..core import machine
 from ..core.archive import CUT, with_archived
 from ..core.errors import Code, CompareError, FileError, exiting
 from ..core.machine import CODE
-from ..core.point import Metric, passes, unmet
+from ..core.point import Metric, matches, unmet_condition
 from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all, reporting_skipped_lines
 from ..options import between
 from ..process.local import run_point
-from ..process.stopping import keeps
+from ..process.stopping import register_outputs
 from ..show.sets import SETS
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
@@ -91,7 +91,7 @@ def reproduce(
     if out is not None:
         require_writable(out, "--out", is_file=True)
     if Path(run).suffix == ".json" or Path(run).is_dir():
-        keeps(*([out] if out else []), words=None)
+        register_outputs(*([out] if out else []), words=None)
         here = Context.here("full")
         repetitions = []
         for path in certificates(Path(run)):
@@ -107,7 +107,7 @@ def reproduce(
         chosen = find(found, run, where or [])
     contexts = {preset: Context.here(preset) for preset in {record.preset for record in chosen}}
     repetitions = []
-    keeps(*([out] if out else []), words=None)
+    register_outputs(*([out] if out else []), words=None)
     for record in chosen:
         repetitions.append(repeat(record, contexts[record.preset], tolerance, out, named))
         if not as_json:
@@ -144,8 +144,8 @@ def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list
         if not number.isdecimal() or not 1 <= int(number) <= len(of_run):
             raise NoSuchRunError(f"reproduce: N must be 1 to {len(of_run)}, the records of {ids[0]} (got {number!r})")
         of_run = [of_run[int(number) - 1]]
-    chosen = [record for record in of_run if passes({"case": record.case, **record.point}, conditions)]
-    if condition := unmet(conditions, ({"case": record.case, **record.point} for record in chosen)):
+    chosen = [record for record in of_run if matches({"case": record.case, **record.point}, conditions)]
+    if condition := unmet_condition(conditions, ({"case": record.case, **record.point} for record in chosen)):
         raise NoSuchRunError(
             f"reproduce: {condition}: no record of {ids[0]} that passes the others has it; leave it out"
         )
@@ -259,7 +259,7 @@ def compare(then: Record, here: Record, tolerance: float) -> Repetition:
     verdict = REPRODUCED if is_same else NOT_REPRODUCED
     if other:
         verdict, reasons = OTHER_HARDWARE, [f"{other}: what follows is information", *reasons]
-    reasons += [f"{side}: {text}" for side, each in (("recorded", then), ("here", here)) for text in _doubts(each)]
+    reasons += [f"{side}: {text}" for side, each in (("recorded", then), ("here", here)) for text in _caveats(each)]
     region = (1 / (1 + tolerance), 1 + tolerance)
     return Repetition(
         subject=name, estimate=estimate, region=region, verdict=verdict, reasons=tuple(reasons), differs=differs
@@ -323,7 +323,7 @@ def _text(metric: Metric) -> str:
     return f"{metric.value:.4g} {metric.unit} ({metric.low:.4g} to {metric.high:.4g})"
 
 
-def _doubts(record: Record) -> list[str]:
+def _caveats(record: Record) -> list[str]:
     is_cold = record.warm_up is not None and record.warm_up.get("settled") is False
     return disturbed(record) + ["the warm-up did not settle"] * is_cold
 

@@ -12,11 +12,11 @@ import typer
 from warpdrive_min import BACKENDS
 from warpdrive_min.files import require_writable
 
-from ..core.point import Preset, PresetName, passes, point_name, unmet
+from ..core.point import Preset, PresetName, matches, point_name, unmet_condition
 from ..core.record import PEER_RECORDS, Context, append
 from ..options import AtOnce, Resume, Where, between, run_of, say
 from ..process.local import start
-from ..process.stopping import keeps
+from ..process.stopping import register_outputs
 from ..process.sweep import results_in
 from ..show import documents, render
 from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
@@ -60,7 +60,7 @@ def peers(
     run = Run(context=context, ours=start, pythons=pythons, timeout_s=timeout, backend=backend, say=say)
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"
-    keeps(file, words=("--resume", context.run_id))
+    register_outputs(file, words=("--resume", context.run_id))
     records = results_in(file)[0]
     todo = unfinished(wanted, records, results_in(comparisons)[1])
     for index, (job, found, comparison) in enumerate(measure_each(todo, run, at_once), start=1):
@@ -91,8 +91,8 @@ def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[P
         if name not in known:
             raise typer.BadParameter(f"--peer {name}: unknown (known: {', '.join(sorted(known))})")
     wanted = [each for each in PEERS.values() if not names or {each.name, each.package} & set(names)]
-    found = [PeerJob(each, point) for each in wanted for point in each.points(preset) if passes(point, where)]
-    if condition := unmet(where, (each.point for each in found)):
+    found = [PeerJob(each, point) for each in wanted for point in each.points(preset) if matches(point, where)]
+    if condition := unmet_condition(where, (each.point for each in found)):
         raise typer.BadParameter(f"{condition}: no point of a peer that passes the other options has it; leave it out")
     return found
 

@@ -111,8 +111,8 @@ def _run_at_once(
 ) -> Generator[Record, None, list[tuple[Job, str]]]:
     """Yield each finished point's record; return failed ones with reasons.
 
-    Once all processes wait, those that request exclusive timing are timed one by one; then all others continue. So no process sets
-    up, checks, starts or ends while another one is timed. This process only waits.
+    Once all processes wait, those that request exclusive timing are timed one by one; then all others continue. So no
+    process sets up, checks, starts or ends while another one is timed. This process only waits.
     """
     to_start = deque(todo)
     running: list[Attempt] = []

@@ -49,7 +49,7 @@ class Pair:
         return cls(name=_name(a.case, a.point, b.point), a=a, b=b, comparison=comparison)
 
     @property
-    def in_turns(self) -> bool:
+    def is_interleaved(self) -> bool:
         """True if both sides were timed interleaved."""
         return self.comparison is not None
 
@@ -69,7 +69,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PairFiles:
     """Output files of a paired run, which `--resume` reads."""
 
     a: Path
@@ -77,7 +77,7 @@ class Kept:
     comparisons: Path
 
     @classmethod
-    def of(cls, folder: Path, run_id: str) -> Kept:
+    def of(cls, folder: Path, run_id: str) -> PairFiles:
         """Return the files of a run: records of both sides and comparisons."""
         return cls(*(folder / f"{run_id}-{name}.jsonl" for name in ("a", "b", "comparisons")))
 
@@ -101,7 +101,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PairResults:
     """Measured pairs, and points without a pair."""
 
     pairs: list[Pair] = field(default_factory=list)
@@ -115,23 +115,23 @@ def measure_all(
     todo: Sequence[tuple[Side, Side]],
     preset: Preset,
     say: Callable[[str], None] = lambda text: None,
-    kept: Kept | None = None,
+    outputs: PairFiles | None = None,
     at_once: int = 1,
-) -> Measured:
+) -> PairResults:
     """Measure pairs of sides; a failed pair does not end the others.
 
     Args:
         todo: The sides.
         preset: Lengths of blocks and number of rounds.
         say: Gets a progress line for each pair.
-        kept: Output files; pairs in them are not measured again.
+        outputs: Output files; pairs in them are not measured again.
         at_once: Maximum number of rounds that are set up at once, see `in_rounds`.
 
     Raises:
         NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
     """
-    found = Measured()
-    finished = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
+    found = PairResults()
+    finished = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (outputs.pairs() if outputs else ())}
     keys = [(a.run_id, b.run_id, _name(a.case.name, a.point, b.point)) for a, b in todo]
     pairs = {index: finished[key] for index, key in enumerate(keys) if key in finished}
     missing = [index for index, key in enumerate(keys) if key not in finished]
@@ -154,8 +154,8 @@ def measure_all(
             for old, new in ((before.a, got.a), (before.b, got.b)):
                 if old.run_id == new.run_id:
                     _require_one_code(old, new.git)
-        if kept:
-            kept.add(got)
+        if outputs:
+            outputs.add(got)
         pairs[index] = got
         say(f"{n_done}/{len(missing)} {name}: B takes {got.ratio.value:.4f} times as long as A")
     found.pairs.extend(pairs[index] for index in sorted(pairs))
@@ -177,10 +177,10 @@ def measure_revisions(
     preset: Preset,
     run_id: str,
     say: Callable[[str], None] = lambda text: None,
-    kept: Kept | None = None,
+    outputs: PairFiles | None = None,
     at_once: int = 1,
     rounds: Callable[[Job], int | None] = lambda job: None,
-) -> Measured:
+) -> PairResults:
     """Measure points on the code of two revisions; see `measure_all`.
 
     ``rounds`` returns the number of rounds of a point; None: that of the preset.
@@ -191,7 +191,7 @@ def measure_revisions(
     """
     with revisions(*names) as starts:
         sides = [sides_of(run_id, job.case, (job.point, job.point), starts, rounds=rounds(job)) for job in todo]
-        return measure_all(sides, preset, say, kept, at_once)
+        return measure_all(sides, preset, say, outputs, at_once)
 
 
 def sides_of(

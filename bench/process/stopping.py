@@ -40,7 +40,7 @@ class SavedFiles:
         return f"{kept}; `python -m {PROGRAM} {shlex.join(given)}` {does}"
 
 
-def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Path] = ()) -> None:
+def register_outputs(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Path] = ()) -> None:
     """Set this command's output files and the options that resume it.
 
     Removes temporary files of killed commands in their folders and in the cache.

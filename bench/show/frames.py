@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from ..core.archive import matches
+from ..core.archive import glob_paths
 from ..core.errors import ShowError
 from ..core.machine import commit_of, kind
 from ..core.record import Record, read_all, reporting_skipped_lines
@@ -78,7 +78,7 @@ def existing_files(names: Iterable[str | Path]) -> list[Path]:
     """Return the files for names and patterns; raises ShowError without a match."""
     paths: list[Path] = []
     for name in names:
-        found = matches(str(name))
+        found = glob_paths(str(name))
         if not found:
             raise ShowError(f"{name} must be a file, a folder or a pattern of them (got none); look for its name")
         paths += found

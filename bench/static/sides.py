@@ -14,7 +14,7 @@ from warpdrive_min.terminal import echo
 from ..core.case import Job
 from ..core.errors import CompareError
 from ..core.machine import ROOT, git_state
-from ..core.point import Check, Measurement, Metric, command_line, passes
+from ..core.point import Check, Measurement, Metric, command_line, matches
 from ..core.record import Context, Record, StartTime, append
 from ..options import Choice
 from ..process import callgrind as counts
@@ -63,7 +63,7 @@ def compiled(programs: Sequence[Program], archs: Sequence[str], context: Context
 
 def _may_pass(wanted: Choice, **values: str) -> bool:
     """True if points with these values may meet the conditions."""
-    return passes(values, [each for each in wanted.where if each.partition("=")[0] in values])
+    return matches(values, [each for each in wanted.where if each.partition("=")[0] in values])
 
 
 def _machine_code(wanted: Choice, context: Context, root: Path) -> list[Record]:
@@ -132,7 +132,7 @@ def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
 
 def _instructions(wanted: Choice, context: Context, root: Path) -> list[Record]:
     conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
-    return counted([job for job in counted_jobs(wanted.envs) if passes(point_of(job), conditions)], context, root)
+    return counted([job for job in counted_jobs(wanted.envs) if matches(point_of(job), conditions)], context, root)
 
 
 # ------------------------------------------------------------------ both
@@ -148,7 +148,7 @@ def taken(wanted: Choice, context: Context, root: Path = ROOT) -> list[Record]:
     takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
     with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for its own processes
         records = [record for found in pool.map(lambda take: take(wanted, context, root), takers) for record in found]
-    return [record for record in records if record.status != "ok" or passes(record.point, wanted.where)]
+    return [record for record in records if record.status != "ok" or matches(record.point, wanted.where)]
 
 
 def records_of_side(wanted: Choice, letter: str, context: Context, file: Path, root: Path = ROOT) -> list[Record]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import Case, Pairs, compared, pairs_over
+from ..core.case import Case, Pairs, pairs_differing_in, timed_case
 from ..core.measure import Timed
 from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Point, Preset
 from .shared import (
@@ -151,10 +151,10 @@ def env_step_pairs(preset: Preset) -> Pairs:
         if point["backend"] == "pycuda" and point["n_envs"] in (100, 2_000) and point["n_agents"] == TAG_GRIDWORLD[1]
     ]
     return [
-        *pairs_over([point for point in points if point["backend"] in (ORACLE, "pycuda")], "backend", ORACLE),
-        *pairs_over(fastest, "backend", PLAIN),
-        *pairs_over(compiled, "backend", "host", "numba"),
-        *pairs_over(few_and_many, "n_envs", 100),
+        *pairs_differing_in([point for point in points if point["backend"] in (ORACLE, "pycuda")], "backend", ORACLE),
+        *pairs_differing_in(fastest, "backend", PLAIN),
+        *pairs_differing_in(compiled, "backend", "host", "numba"),
+        *pairs_differing_in(few_and_many, "n_envs", 100),
     ]
 
 
@@ -186,7 +186,7 @@ ENV_STEP: Final = Case(
     setup=env_step,
     pairs=env_step_pairs,
 )
-GRAPH: Final = compared(
+GRAPH: Final = timed_case(
     name="graph",
     title="env_step with every launch by itself, and all of many steps in one graph",
     scope="env",
@@ -194,7 +194,7 @@ GRAPH: Final = compared(
     setup=env_step,
     over=("mode", "eager"),
 )
-NEIGHBOR_SEARCH: Final = compared(
+NEIGHBOR_SEARCH: Final = timed_case(
     name="neighbor_search",
     title="step Tag Continuous, looking for neighbours among all pairs of agents or in a grid of cells",
     scope="env",
@@ -202,7 +202,7 @@ NEIGHBOR_SEARCH: Final = compared(
     setup=env_step,
     over=("neighbor_search", "all_pairs"),
 )
-PUBLISHED: Final = compared(
+PUBLISHED: Final = timed_case(
     name="published",
     title="env_step at sizes that others were measured at",
     scope="env",
@@ -210,7 +210,7 @@ PUBLISHED: Final = compared(
     setup=env_step,
     over=("backend", "cpu", PLAIN, "host"),
 )
-STEP: Final = compared(
+STEP: Final = timed_case(
     name="step",
     title="step every environment and restart those that ended, with actions that stay",
     scope="kernel",

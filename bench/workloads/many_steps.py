@@ -6,7 +6,7 @@ from typing import Final
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import compared
+from ..core.case import timed_case
 from ..core.measure import Timed
 from ..core.point import Mode, Point, Preset
 from .shared import CARTPOLE, CROWD, EPISODE_LENGTHS, ON_GPU, TAG_CONTINUOUS, TAG_GRIDWORLD, has_gpu_sizes, place
@@ -78,7 +78,7 @@ def many_steps(point: Point) -> Timed:
 
 # ------------------------------------------------------------------ case
 
-MANY_STEPS: Final = compared(
+MANY_STEPS: Final = timed_case(
     name="many_steps",
     title="steps, random or of a policy, many in a launch, or a draw and a step at a time",
     scope="env",

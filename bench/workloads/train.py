@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..core.case import Case, Pairs, compared, pairs_over
+from ..core.case import Case, Pairs, pairs_differing_in, timed_case
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Point, Preset
 from ..judge.anchors import ANCHORS
@@ -103,7 +103,7 @@ def train_pairs(preset: Preset) -> Pairs:
     sizes = [point for point in points if usual.items() <= point.items() and "fused" not in point]
     exact = [point for point in points if "exact" in point]
     return [
-        *pairs_over([point for point in sizes if point["mode"] == "graph"], "n_envs", 100, ignored=["n_steps"]),
+        *pairs_differing_in([point for point in sizes if point["mode"] == "graph"], "n_envs", 100, ignored=["n_steps"]),
         *(({axis: value for axis, value in point.items() if axis != "exact"}, point) for point in exact),
     ]
 
@@ -146,7 +146,7 @@ def train(point: Point) -> Timed:
 
 # ------------------------------------------------------------------ cases
 
-ROLLOUT: Final = compared(
+ROLLOUT: Final = timed_case(
     name="rollout",
     title="let the policies play and keep what could be learned from",
     scope="rollout",

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bench.core import machine
-from bench.core.archive import ARCHIVE, matches
+from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.case import Job
 from bench.core.errors import Code
-from bench.core.point import passes
+from bench.core.point import matches
 from bench.core.record import Comparison, Context, Record, append, read_all
 from bench.judge import gate
 from bench.judge.calibration import Calibration, NoiseFloor
@@ -33,8 +33,8 @@ STORED = machine.ROOT / "results" / ARCHIVE / "sweeps" / "20261121T053731-4c1f3f
 @pytest.fixture(scope="module")
 def h200() -> list[Record]:
     """Records with medians known to within 0.1 to 1 %, as on an H200."""
-    files = matches(str(STORED.parent / "20261121T0*.jsonl"))
-    kept = Evidence.of(read_all(files)).kept.values()
+    files = glob_paths(str(STORED.parent / "20261121T0*.jsonl"))
+    kept = Evidence.of(read_all(files)).comparable.values()
     found = [each for each in kept if each.point["backend"] == "pycuda" and 0.001 < half_width(each) < 0.01]
     assert len(found) >= 10
     return found
@@ -243,7 +243,7 @@ def test_noise_between_runs_widens_the_interval():
 
 def in_rounds(*logs: float):
     """Return a pair with a number of rounds."""
-    pair = pair_of([1.0] * 4, [1.1] * 4, in_turns=True)
+    pair = pair_of([1.0] * 4, [1.1] * 4, is_interleaved=True)
     return replace(pair, comparison=Comparison.of(pair.a, pair.b, [[log] for log in logs]))
 
 
@@ -281,9 +281,11 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
     """Interleaved measurements have the smaller noise."""
     times = np.linspace(99.9, 100.1, 20)
     calibration = calibrated(pair_of(times, times).b, run=0.02, smallest=0.2)
-    apart, in_turns = (judge([pair_of(times, times, in_turns=each)], 0.03, calibration)[0] for each in (False, True))
-    assert (apart.limit, in_turns.limit) == (0.2, 0.1)
-    assert apart.estimate.high > in_turns.estimate.high
+    apart, interleaved = (
+        judge([pair_of(times, times, is_interleaved=each)], 0.03, calibration)[0] for each in (False, True)
+    )
+    assert (apart.limit, interleaved.limit) == (0.2, 0.1)
+    assert apart.estimate.high > interleaved.estimate.high
 
 
 # ------------------------------------------------------------------ the rest
@@ -299,7 +301,7 @@ def test_gate_measures_the_baseline_again(tmp_path):
     assert "1 points against" in said
     (file,) = (tmp_path / "out").glob("*.jsonl")
     assert [each.point for each in read_all([file])] == [
-        job.point for job in todo if passes(job.point, ["env=cartpole"])
+        job.point for job in todo if matches(job.point, ["env=cartpole"])
     ]
 
 

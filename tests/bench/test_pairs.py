@@ -21,7 +21,7 @@ from bench.core.point import Check
 from bench.judge.evidence import remarks
 from bench.process import local, rounds, worker
 from bench.process.checkouts import revisions
-from bench.process.interleaved import ROUNDS, Kept, in_rounds, measure_all, sides_of
+from bench.process.interleaved import ROUNDS, PairFiles, in_rounds, measure_all, sides_of
 from bench.process.rounds import TURNS, abba_turns
 from bench.process.server import Server
 from bench.process.worker import Worker, WorkerError
@@ -438,7 +438,7 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
     started, fake = [], Machine().case()
     points = [POINT | {"index": index} for index in range(3)]
     todo = [sides_of("run", fake, (point, point), [serving(fake, started, "a")] * 2) for point in points]
-    kept = Kept.of(tmp_path, "run")
+    kept = PairFiles.of(tmp_path, "run")
 
     def stop_at_second(text):
         if text.startswith("2/"):
@@ -451,7 +451,7 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
     whole = kept.comparisons.read_bytes()
     kept.comparisons.write_bytes(whole[:-100])
     started.clear()
-    got = measure_all(todo, "smoke", kept=kept)
+    got = measure_all(todo, "smoke", outputs=kept)
     assert len(started) == 2 * 2
     assert [pair.a.point["index"] for pair in got.pairs] == [0, 1, 2]
     assert got.pairs[0] == first
@@ -463,12 +463,12 @@ def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
     fake, said = Machine().case(), list[str]()
     points = [POINT | {"index": index} for index in range(2)]
     todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in points]
-    kept = Kept.of(tmp_path, "run")
+    kept = PairFiles.of(tmp_path, "run")
     (pair,) = measure_all(todo[:1], "smoke").pairs
     of_another = [each.model_copy(update={"git": {"sha": "0", "diff_hash": None}}) for each in (pair.a, pair.b)]
     kept.add(replace(pair, a=of_another[0], b=of_another[1]))
     with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
-        measure_all(todo, "smoke", kept=kept)
+        measure_all(todo, "smoke", outputs=kept)
     assert len(kept.pairs()) == 1
     of_this_checkout = [sides_of("run", fake, (each, each), (local.start, local.start)) for each in points]
     with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):

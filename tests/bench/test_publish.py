@@ -11,7 +11,7 @@ import pytest
 from bench import publish
 from bench.core import machine
 from bench.core.errors import Code
-from bench.core.point import passes, point_name
+from bench.core.point import matches, point_name
 from bench.core.record import ALONE, read_all, read_comparisons
 from bench.doctor import Finding
 from bench.judge.evidence import name_of
@@ -41,7 +41,7 @@ def here(monkeypatch, tmp_path):
     monkeypatch.setattr(
         publish,
         "jobs",
-        lambda preset, where=(): [job for job in jobs if passes({"case": "env_step", **job.point}, where)],
+        lambda preset, where=(): [job for job in jobs if matches({"case": "env_step", **job.point}, where)],
     )
     first, other = (job.point for job in jobs[:2])
     env_step = replace(jobs[0].case, pairs=lambda preset: [(first, other)])

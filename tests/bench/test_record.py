@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from bench.core.archive import matches, with_archived
+from bench.core.archive import glob_paths, with_archived
 from bench.core.case import Job
 from bench.core.errors import FileError
 from bench.core.record import (
@@ -216,7 +216,7 @@ def test_a_zip_archive_is_read_like_a_folder(tmp_path):
     shutil.make_archive(str(tmp_path / "results" / "archive"), "zip", tmp_path / "results")
     archive = tmp_path / "results" / "archive.zip"
     assert read_all([archive]) == read_all([archive / "sweeps"]) == [a, b]
-    assert read_all([archive / "sweeps" / "b.jsonl"]) == read_all(matches(f"{archive}/s*/b*.jsonl")) == [b]
+    assert read_all([archive / "sweeps" / "b.jsonl"]) == read_all(glob_paths(f"{archive}/s*/b*.jsonl")) == [b]
     assert with_archived(tmp_path / "results" / "sweeps") == [tmp_path / "results" / "sweeps", archive / "sweeps"]
 
 
