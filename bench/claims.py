@@ -20,7 +20,7 @@ from .core.record import SWEEPS, Context, Record, read_results, reporting_skippe
 from .judge import claims as judging
 from .judge.ledger import CLAIMS, Claim
 from .options import refuse_unused
-from .process.sweep import measured
+from .process.sweep import measure_missing
 from .show import render
 from .show.columns import Table
 from .show.sets import past_records, published_records
@@ -46,11 +46,11 @@ def claims(
         refuse_unused(context, "without --run", "out")
     if as_json:
         refuse_unused(context, "with --json", "markdown")
-    with exiting(Code.FAILED, FileError, OSError, to_stderr=True), reporting_skipped_lines() as cut:
+    with exiting(Code.FAILED, FileError, OSError, to_stderr=True), reporting_skipped_lines() as skipped_lines:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
         with uncollected():
-            found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
+            found = {path: read_results([path], skipped_lines) for path in dict.fromkeys((*own, *paths))}
             gc.freeze()  # the records live as long as the process
         ours = judging.own_claims(record for path in own for record in found[path][0])
     shown = [record for path in paths for record in found[path][0]]
@@ -90,6 +90,6 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
     todo = judging.points(*(each for query in here for each in query.filters))
     context = Context.here("default")
     file = out / f"{context.run_id}.jsonl"
-    records = measured(todo, context, file, run_points, partial(echo, err=True))
+    records = measure_missing(todo, context, file, run_points, partial(echo, err=True))
     echo(f"records: {file}" if records else "nothing that these claims need can be measured here", err=True)
     return records

@@ -253,7 +253,7 @@ def _gpus() -> Iterator[Finding]:
     for index in range(torch.cuda.device_count()):
         device, topic = torch.device("cuda", index), f"GPU {index}"
         try:
-            with nvml.opened(device) as (library, handle):
+            with nvml.open_device(device) as (library, handle):
                 yield Finding(topic, "ok", torch.cuda.get_device_properties(device).name)
                 yield from _with_nvml(topic, library, handle)
         except Exception as error:  # noqa: BLE001  (no library, no driver, or an unknown device)

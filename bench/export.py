@@ -57,8 +57,8 @@ def export(
     """
     require_writable(out, "--out", is_file=to is not Format.asv)
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
-        with reporting_skipped_lines() as cut:
-            given = read_all(records, cut)
+        with reporting_skipped_lines() as skipped_lines:
+            given = read_all(records, skipped_lines)
         if to in TABLES:
             if not given:
                 raise ShowError(

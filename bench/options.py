@@ -19,7 +19,7 @@ from .core.errors import CompareError
 from .core.measure import Timed
 from .core.point import ABSENT, PLAIN, Preset, PresetName, matches, unmet_condition, why_no_plain
 from .core.record import RESULTS, Record, RecordError, new_run_id, read_all, reporting_skipped_lines, selected
-from .process.sweep import results_in
+from .process.sweep import read_existing
 from .show import render
 from .workloads.cases import CASES, jobs
 from .workloads.shared import availability
@@ -47,7 +47,7 @@ def require_cases(names: Sequence[str]) -> None:
             raise typer.BadParameter(f"{name}: unknown (cases are {', '.join(CASES)})")
 
 
-def between(low: float, high: float) -> Callable[[float | None], float | None]:
+def bounded(low: float, high: float) -> Callable[[float | None], float | None]:
     """Return an option callback that checks bounds and refuses NaN."""
 
     def checked(value: float | None) -> float | None:
@@ -78,7 +78,7 @@ RUN_ID: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
 
 
-def run_of(resume: str | None, out: Path, preset: Preset, option: str = "--out") -> str:
+def resumed_or_new_run_id(resume: str | None, out: Path, preset: Preset, option: str = "--out") -> str:
     """Return the run id to resume, or a new one for None.
 
     Raises:
@@ -93,7 +93,7 @@ def run_of(resume: str | None, out: Path, preset: Preset, option: str = "--out")
     if not files:
         do = f"give {option} its folder, or leave --resume out"
         raise typer.BadParameter(f"--resume {resume}: must be a run that {out} has records of (got none); {do}")
-    others = {record.preset for record in results_in(*files)[0]} - {preset}
+    others = {record.preset for record in read_existing(*files)[0]} - {preset}
     if others:
         got = " and ".join(sorted(others))
         rule = f"must have records of --preset {preset} alone (got {got})"
@@ -212,10 +212,10 @@ class Choice:
         Raises:
             RecordError: None can be read.
         """
-        with reporting_skipped_lines() as cut:
-            found = read_all([path], cut)
-        if cut and not found:
-            raise RecordError(cut[0])
+        with reporting_skipped_lines() as skipped_lines:
+            found = read_all([path], skipped_lines)
+        if skipped_lines and not found:
+            raise RecordError(skipped_lines[0])
         return selected(found, self.cases, self.where)
 
 

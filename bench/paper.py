@@ -73,8 +73,8 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
         raise ShowError("paper: files of records must differ in name, or in that of their folder; rename one")
     if any(copies.resolve() in (folder, *folder.parents) for folder in folders):
         raise ShowError(f"paper: records are copied to {copies} (got them from there); choose another --out")
-    with reporting_skipped_lines() as cut:
-        evidence = measured_alone(evidence_of(read_all(sources, cut), "paper"))
+    with reporting_skipped_lines() as skipped_lines:
+        evidence = measured_alone(evidence_of(read_all(sources, skipped_lines), "paper"))
     written = [_copied(file, copies / place) for file, place in zip(files, places, strict=True)]
     machines = []
     for name, records in by_machine(evidence).items():

@@ -25,15 +25,15 @@ from .core.point import Point, PresetName, command_line, matches, point_name
 from .core.record import Comparison, Context, Record, append
 from .judge.evidence import Key, key, name_of, point_key
 from .judge.ledger import is_claimed
-from .options import AtOnce, CaseNames, Where, between, require_known, require_met, say
+from .options import AtOnce, CaseNames, Where, bounded, require_known, require_met, say
 from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
-from .process.interleaved import in_rounds
+from .process.interleaved import measure_rounds
 from .process.local import run_points, start
 from .process.rounds import Side
 from .process.stopping import register_outputs
-from .process.sweep import missing, results_in, run
+from .process.sweep import missing, read_existing, run
 from .process.worker import WorkerError
 from .show import documents, plots, sets
 from .show.sets import COMPARISONS, RECORDS, Manifest
@@ -106,11 +106,11 @@ class Publication:
 
     def records(self) -> list[Record]:
         """Return all records so far."""
-        return results_in(self.folder / RECORDS)[0]
+        return read_existing(self.folder / RECORDS)[0]
 
     def comparisons(self) -> list[Comparison]:
         """Return all comparisons so far."""
-        return results_in(self.folder / COMPARISONS)[1]
+        return read_existing(self.folder / COMPARISONS)[1]
 
     @property
     def is_shard(self) -> bool:
@@ -139,7 +139,7 @@ def publish(
     preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
     until_s: Annotated[
         float | None,
-        typer.Option(callback=between(0, 1e9), help="Stop cleanly before this many seconds; continue later."),
+        typer.Option(callback=bounded(0, 1e9), help="Stop cleanly before this many seconds; continue later."),
     ] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Step to leave out; the manifest says so.")] = None,
     case: CaseNames = None,
@@ -315,7 +315,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
         for sides in publication.of_shard(pairs)
         if tuple(point_key(side.case.name, side.point) for side in sides) not in done
     ]
-    for index, (place, got) in enumerate(in_rounds(todo, preset, publication.at_once, say), start=1):
+    for index, (place, got) in enumerate(measure_rounds(todo, preset, publication.at_once, say), start=1):
         name = " : ".join(point_name(side.case.name, side.point) for side in todo[place])
         if isinstance(got, WorkerError):
             reasons = publication.skipped if got.kind == "Skip" else publication.failed

@@ -42,11 +42,11 @@ def report(
     It has claims, tables and interactive figures.
     """
     require_writable(out, "--out", is_file=True)
-    with exiting(1, FileError, ShowError), reporting_skipped_lines() as cut:
+    with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
         paths = records or published_records()
         before = [] if records else past_records()
-        found, past = read_all(paths, cut), read_all(before, cut)
-        claims = for_report([*found, *past], read_comparisons([*paths, *before], cut))
+        found, past = read_all(paths, skipped_lines), read_all(before, skipped_lines)
+        claims = for_report([*found, *past], read_comparisons([*paths, *before], skipped_lines))
         page = html(found, claims, past)
     write_atomically(out, page)
     echo(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")

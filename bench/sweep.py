@@ -27,7 +27,7 @@ from .options import AtOnce, CaseNames, Counts, Names, Resume, Where, console, s
 from .process import ray_cluster
 from .process.local import run_points
 from .process.stopping import register_outputs
-from .process.sweep import Runner, missing, results_in, run
+from .process.sweep import Runner, missing, read_existing, run
 from .show import documents, plots
 from .show.records import by_machine
 from .workloads.cases import jobs
@@ -89,7 +89,7 @@ def command(
     require_writable(out, "--out")
     if plot and figures is not None:
         require_writable(figures, "--figures")
-    context = Context.here(preset.value, options.run_of(resume, out, preset.value), note)
+    context = Context.here(preset.value, options.resumed_or_new_run_id(resume, out, preset.value), note)
     file = out / f"{context.run_id}.jsonl"
     figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
     register_outputs(file, words=("--resume", context.run_id), folders=[figures])
@@ -101,7 +101,7 @@ def command(
         todo = missing(here, file)
         records = _with_progress(todo, context, file, runner)
     if resume:
-        records = results_in(file)[0]
+        records = read_existing(file)[0]
     _show(records)
     say(f"records: {file}")
     say(f"a page of them: python -m bench report {shlex.quote(str(file))}")

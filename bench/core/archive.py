@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from .errors import FileError
-from .schema import fault
+from .schema import error_text
 
 File = Path | zipfile.Path
 ARCHIVE: Final = "archive.zip"
@@ -151,7 +151,7 @@ def load(path: File, kind: type[Loaded]) -> Loaded:
     try:
         return TypeAdapter(kind).validate_python(fields)
     except ValidationError as error:
-        raise FileError(f"{path}: {fault(error)}") from error
+        raise FileError(f"{path}: {error_text(error)}") from error
 
 
 def load_or_none(path: Path, kind: type[Loaded]) -> Loaded | None:

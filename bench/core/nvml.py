@@ -106,7 +106,7 @@ class Sampler:
     def __enter__(self) -> Sampler:
         self._open = contextlib.ExitStack()
         try:
-            self._nvml, self._handle = self._open.enter_context(opened(self._device))
+            self._nvml, self._handle = self._open.enter_context(open_device(self._device))
         except Exception as error:  # noqa: BLE001  (the measurement continues without what NVML lacks here)
             self.reason = f"no telemetry: {error or type(error).__name__}"
             return self
@@ -245,14 +245,14 @@ def _count_others(processes: Sequence[Any]) -> int:
 def other_users(device: torch.device) -> int | None:
     """Count other processes on our GPU; None on a CPU or if unknown."""
     try:
-        with opened(device) as (nvml, handle):
+        with open_device(device) as (nvml, handle):
             return _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
     except Exception:  # noqa: BLE001  (the measurement continues without what NVML lacks here)
         return None
 
 
 @contextlib.contextmanager
-def opened(device: torch.device) -> Iterator[tuple[Any, Any]]:
+def open_device(device: torch.device) -> Iterator[tuple[Any, Any]]:
     """Initialise NVML and yield it with its handle of a torch device.
 
     Raises:

@@ -92,7 +92,7 @@ class Metric(Model):
     high: Number
 
     @classmethod
-    def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
+    def exact(cls, value: float, unit: str, direction: Direction) -> Metric:
         """Return a figure without spread."""
         return cls(value=value, unit=unit, direction=direction, low=value, high=value)
 
@@ -160,7 +160,7 @@ class Measurement:
         return median_interval(self.samples_ns)
 
     @property
-    def fault(self) -> str | None:
+    def rejection_reason(self) -> str | None:
         """Reason to reject it; None if correct and below the roofline."""
         for when, check in (("before", self.before), ("after", self.after)):
             if check is not None and not check.passed:

@@ -23,7 +23,7 @@ from ..core.machine import kind
 from ..core.point import PresetName, command_line, point_name
 from ..core.record import Record
 from ..core.stats import median, smallest_detectable
-from ..options import COMPARISONS, AtOnce, Choice, Gated, Resume, Where, gated, run_of, say
+from ..options import COMPARISONS, AtOnce, Choice, Gated, Resume, Where, gated, resumed_or_new_run_id, say
 from ..process.checkouts import WORKING_TREE
 from ..process.interleaved import Pair, PairFiles, measure_revisions
 from ..process.stopping import register_outputs
@@ -126,7 +126,7 @@ def calibrate(
     require_writable(out, "--out")
     require_writable(records, "--records")
     with exiting(Code.BROKEN, CompareError):
-        points, run_id = gated(choice), run_of(resume, records, preset.value, "--records")
+        points, run_id = gated(choice), resumed_or_new_run_id(resume, records, preset.value, "--records")
     outputs = PairFiles(*[records / f"{run_id}.jsonl"] * 3)
     register_outputs(outputs.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()

@@ -37,7 +37,7 @@ from .evidence import (
     Judgement,
     Key,
     check_allowed,
-    disturbed,
+    disturbances,
     mismatches,
     point_key,
     position,
@@ -132,7 +132,7 @@ def compare(
     case: Names = None,
     where: Where = None,
     same: Annotated[
-        float, typer.Option(callback=options.between(0, 100), help="Largest difference, in %, that is called the same.")
+        float, typer.Option(callback=options.bounded(0, 100), help="Largest difference, in %, that is called the same.")
     ] = 100 * SAME,
     allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
@@ -146,7 +146,7 @@ def compare(
     """
     if a is not None and b is not None and is_file(a) and is_file(b):
         options.refuse_unused(context, "between files of records", "preset", "resume", "at_once")
-    run_id = options.run_of(resume, out, preset.value)
+    run_id = options.resumed_or_new_run_id(resume, out, preset.value)
     outputs = PairFiles.of(out, run_id)
     register_outputs(outputs.a, outputs.b, words=("--resume", run_id))
     choice = Choice(
@@ -194,14 +194,14 @@ def _sides(
         before, now = (choice.of(Path(each)) for each in (a, b))
         first, second = Evidence.of(before), Evidence.of(now)
         pairs, refused = pair_records(first.comparable, second.comparable, choice.allowed)
-        pairs = [by_run(pair, before, now) for pair in pairs]
+        pairs = [runs_as_rounds(pair, before, now) for pair in pairs]
         for pair in pairs:
             outputs.add(pair)
         return PairResults(pairs, [*first.left_out, *second.left_out], []), refused
     return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, outputs, choice.at_once), []
 
 
-def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
+def runs_as_rounds(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
     """Return a pair with runs as rounds, if both sides have equally many."""
     runs_a, runs_b = (_medians(side, of) for side, of in ((a, pair.a), (b, pair.b)))
     if len(runs_a) != len(runs_b) or len(runs_a) < 2:
@@ -218,7 +218,7 @@ def _medians(records: Sequence[Record], like: Record) -> list[float]:
 
 def _counts(record: Record, like: Record) -> bool:
     same = (record.case, record.point) == (like.case, like.point) and not mismatches(record, like)
-    return same and record.is_evidence and not disturbed(record)
+    return same and record.is_evidence and not disturbances(record)
 
 
 COLUMNS: Final[tuple[Column[Row], ...]] = (

@@ -26,11 +26,11 @@ from ..core.errors import CompareError, FileError, NotComparable, NothingMeasure
 from ..core.point import PresetName, point_name
 from ..core.record import Context, Record
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
-from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, refuse_unused, run_of, say
+from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, refuse_unused, resumed_or_new_run_id, say
 from ..process.checkouts import WORKING_TREE, checkouts
 from ..process.interleaved import ROUNDS, Pair, PairFiles, measure_revisions
 from ..process.stopping import register_outputs
-from ..process.sweep import measured
+from ..process.sweep import measure_missing
 from ..show.columns import Column
 from ..static import verdict
 from ..workloads.cases import CASES
@@ -104,7 +104,7 @@ def gate(
         where=where or [],
         allowed=allow_mismatch or [],
         at_once=at_once,
-        run_id=run_of(resume, out, preset.value),
+        run_id=resumed_or_new_run_id(resume, out, preset.value),
         out=out,
         calibrations=calibrations,
         envs=env or [],
@@ -207,7 +207,7 @@ def measure_again(
     if differ := mismatches(wanted[0], here, allowed):
         raise NotComparable(f"gate: {'; '.join(differ)}")
     todo = [job_of(record, named) for record in wanted if record.case in CASES]
-    return measured(todo, context, file, run_points, say)
+    return measure_missing(todo, context, file, run_points, say)
 
 
 def from_records(
@@ -219,10 +219,10 @@ def from_records(
 ) -> None:
     """Fill a report from two sets of records."""
     before, now = Evidence.of(baseline), Evidence.of(records)
-    report.add("left out", *(f"{text} (in the baseline)" for text in before.disturbed.values()))
-    report.add("left out", *(f"{text} (in the records)" for text in now.disturbed.values()))
+    report.add("left out", *(f"{text} (in the baseline)" for text in before.disturbances.values()))
+    report.add("left out", *(f"{text} (in the records)" for text in now.disturbances.values()))
     report.add("broken", *now.failed.values())
-    left_out = before.disturbed.keys() | now.disturbed.keys()
+    left_out = before.disturbances.keys() | now.disturbances.keys()
     expected, there = before.comparable.keys() - left_out, now.comparable.keys() - left_out
     for side, keys, of in (("the baseline", expected - there, before), ("the records", there - expected, now)):
         alone = sorted(name_of(of.comparable[each]) for each in keys - now.failed.keys())

@@ -25,13 +25,13 @@ from ..core.errors import Code, CompareError, FileError, exiting
 from ..core.machine import CODE
 from ..core.point import Metric, matches, unmet_condition
 from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all, reporting_skipped_lines
-from ..options import between
+from ..options import bounded
 from ..process.local import run_point
 from ..process.stopping import register_outputs
 from ..show.sets import SETS
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
-from .evidence import Estimate, Judgement, disturbed, name_of, position
+from .evidence import Estimate, Judgement, disturbances, name_of, position
 from .outcomes import exit_code
 
 TOLERANCE: Final = 0.1
@@ -76,7 +76,7 @@ def reproduce(
         typer.Option(help="Environment outside envs/ that records may name, and import: module:Class or a path."),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(callback=between(0, 1e6), help="Largest relative difference that counts as reproduced.")
+        float, typer.Option(callback=bounded(0, 1e6), help="Largest relative difference that counts as reproduced.")
     ] = TOLERANCE,
     out: Annotated[
         Path | None, typer.Option(help="Also write the new records, or the answers on certificates, to this file.")
@@ -95,14 +95,17 @@ def reproduce(
         here = Context.here("full")
         repetitions = []
         for path in certificates(Path(run)):
-            repetitions.append(certified(path, as_json))
+            repetitions.append(retrain_certificates(path, as_json))
             if out is not None:
                 append(out, Answer(repetitions[-1], here))
-        _end(repetitions, as_json)
-    with exiting(Code.BROKEN, NoSuchRunError, FileError, CompareError, OSError), reporting_skipped_lines() as cut:
+        _exit(repetitions, as_json)
+    with (
+        exiting(Code.BROKEN, NoSuchRunError, FileError, CompareError, OSError),
+        reporting_skipped_lines() as skipped_lines,
+    ):
         named = names_of(env or [])
-        found = read_all(records or searched(), cut)
-        if broken := next((each for each in cut if not found and CUT not in each), None):
+        found = read_all(records or default_folders(), skipped_lines)
+        if broken := next((each for each in skipped_lines if not found and CUT not in each), None):
             raise RecordError(broken)
         chosen = find(found, run, where or [])
     contexts = {preset: Context.here(preset) for preset in {record.preset for record in chosen}}
@@ -112,15 +115,15 @@ def reproduce(
         repetitions.append(repeat(record, contexts[record.preset], tolerance, out, named))
         if not as_json:
             echo("\n".join(lines(repetitions[-1])))
-    _end(repetitions, as_json)
+    _exit(repetitions, as_json)
 
 
-def searched(root: Path = RESULTS) -> list[Path]:
+def default_folders(root: Path = RESULTS) -> list[Path]:
     """Return the default folders of runs: all sets, and archived sweeps."""
     return [*with_archived(root / SETS.name), *with_archived(root / SWEEPS.name)]
 
 
-def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:
+def _exit(repetitions: Sequence[Repetition], as_json: bool) -> None:
     if as_json:
         echo(json.dumps([each.to_dict() for each in repetitions], indent=1))
     raise typer.Exit(exit_code(each.verdict for each in repetitions))
@@ -195,7 +198,7 @@ class Answer:
         return json.dumps({**answer, "differs": len(self.repetition.differs), **here}) + "\n"
 
 
-def certified(path: Path, is_quiet: bool = False) -> Repetition:
+def retrain_certificates(path: Path, is_quiet: bool = False) -> Repetition:
     """Train the run of a certificate again and compare bit by bit."""
     try:
         verdict = verify.replayed(Certificate.read(path))
@@ -325,7 +328,7 @@ def _text(metric: Metric) -> str:
 
 def _caveats(record: Record) -> list[str]:
     is_cold = record.warm_up is not None and record.warm_up.get("settled") is False
-    return disturbed(record) + ["the warm-up did not settle"] * is_cold
+    return disturbances(record) + ["the warm-up did not settle"] * is_cold
 
 
 # ------------------------------------------------------------------ differences

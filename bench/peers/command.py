@@ -14,10 +14,10 @@ from warpdrive_min.files import require_writable
 
 from ..core.point import Preset, PresetName, matches, point_name, unmet_condition
 from ..core.record import PEER_RECORDS, Context, append
-from ..options import AtOnce, Resume, Where, between, run_of, say
+from ..options import AtOnce, Resume, Where, bounded, resumed_or_new_run_id, say
 from ..process.local import start
 from ..process.stopping import register_outputs
-from ..process.sweep import results_in
+from ..process.sweep import read_existing
 from ..show import documents, render
 from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
 from .sides import Run, measure_each
@@ -37,7 +37,7 @@ def peers(
     python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a package.")] = None,
     backend: Annotated[str | None, typer.Option(help="Our backend; else the first on the same kind of device.")] = None,
     timeout: Annotated[
-        float, typer.Option(callback=between(1, 1e6), help="Longest wait for an answer of a peer, s.")
+        float, typer.Option(callback=bounded(1, 1e6), help="Longest wait for an answer of a peer, s.")
     ] = 600.0,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = PEER_RECORDS,
     resume: Resume = None,
@@ -55,14 +55,14 @@ def peers(
         say("no point of a peer passes the filters")
         raise typer.Exit(3)
     require_writable(out, "--out")
-    context = Context.here(preset.value, run_of(resume, out, preset.value))
+    context = Context.here(preset.value, resumed_or_new_run_id(resume, out, preset.value))
     pythons = interpreters(python or [])
     run = Run(context=context, ours=start, pythons=pythons, timeout_s=timeout, backend=backend, say=say)
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"
     register_outputs(file, words=("--resume", context.run_id))
-    records = results_in(file)[0]
-    todo = unfinished(wanted, records, results_in(comparisons)[1])
+    records = read_existing(file)[0]
+    todo = unfinished(wanted, records, read_existing(comparisons)[1])
     for index, (job, found, comparison) in enumerate(measure_each(todo, run, at_once), start=1):
         for record in found:
             append(file, record)

@@ -78,8 +78,8 @@ def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
         metrics={
             **reached,
             "return_after": after,
-            "compile_s": Metric.exactly(said["compile_s"], "s", "lower"),
-            "whole_run_s": Metric.exactly(said["seconds"], "s", "lower"),
+            "compile_s": Metric.exact(said["compile_s"], "s", "lower"),
+            "whole_run_s": Metric.exact(said["seconds"], "s", "lower"),
         },
         before=correctness(job.axes["env"], said["trace"]),
         after=Check(passed=math.isfinite(after.value), max_error=0.0, oracle=own_account, detail="finite returns"),
@@ -90,7 +90,7 @@ def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
 def speed_up(ours: Record, theirs: Record) -> Metric | None:
     """Return the ratio of times to the threshold, peer over ours; None if missed."""
     mine, other = (metric(each, "seconds_to_threshold") for each in (ours, theirs))
-    return Metric.exactly(other.value / mine.value, "x", "higher") if mine and other else None
+    return Metric.exact(other.value / mine.value, "x", "higher") if mine and other else None
 
 
 def _ours(job: PeerJob) -> Any:

@@ -66,7 +66,7 @@ class Run:
     devices: dict[str, str] = field(default_factory=dict)
     """Kind of device of each peer that has reported it."""
     say: Callable[[str], None] = lambda text: None
-    """Gets a line for each postponed pair, see `interleaved.in_rounds`."""
+    """Gets a line for each postponed pair, see `interleaved.measure_rounds`."""
 
 
 def measure_each(
@@ -79,8 +79,8 @@ def measure_each(
     Args:
         todo: The points.
         run: Settings.
-        at_once: Most rounds that are set up at the same time, see `interleaved.in_rounds`. Learning runs and peers with
-            `is_alone` run alone.
+        at_once: Most rounds that are set up at the same time, see `interleaved.measure_rounds`. Learning runs and
+            peers with `is_alone` run alone.
     """
     jobs: list[PeerJob] = []
     both: list[tuple[Side, Side]] = []
@@ -96,7 +96,7 @@ def measure_each(
             yield job, [_unmeasured(job, run, error)], None
     for is_alone, n in ((False, at_once), (True, 1)):
         places = [place for place, job in enumerate(jobs) if job.peer.is_alone == is_alone]
-        for index, got in interleaved.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
+        for index, got in interleaved.measure_rounds([both[place] for place in places], run.context.preset, n, run.say):
             job = jobs[places[index]]
             if isinstance(got, WorkerError):
                 yield job, [_unmeasured(job, run, got)], None
@@ -179,7 +179,7 @@ def _ours_learned(run: Run, ours: Side) -> Record:
     record = parsed(Record, reply["record"], ours.case.name)
     if not record.is_evidence:
         kind = "Skip" if record.status == "skipped" else "Died"
-        raise WorkerError(kind, f"ours: {record.why_no_evidence}")
+        raise WorkerError(kind, f"ours: {record.rejection_reason}")
     return record.model_copy(update={"taken": ours.taken})
 
 

@@ -72,7 +72,7 @@ def _noted(record: Record, **notes: Any) -> Record:
 
 
 @dataclass(eq=False, slots=True)
-class Attempt:
+class PointProcess:
     """A point in its process."""
 
     job: Job
@@ -84,7 +84,7 @@ class Attempt:
     """True once it has sent its record; then it exits."""
 
     @classmethod
-    def start(cls, job: Job, context: Context, start: Start) -> Attempt:
+    def start(cls, job: Job, context: Context, start: Start) -> PointProcess:
         """Start the process."""
         attempt = cls(job, start())
         attempt.worker.send(method="measure", arguments=_arguments(job, context), has_siblings=True)
@@ -115,13 +115,13 @@ def _run_at_once(
     process sets up, checks, starts or ends while another one is timed. This process only waits.
     """
     to_start = deque(todo)
-    running: list[Attempt] = []
+    running: list[PointProcess] = []
     failed: list[tuple[Job, str]] = []
     try:
         while to_start or running:
             while to_start and len(running) < n:
                 job, start = to_start.popleft()
-                running.append(Attempt.start(job, context, start))
+                running.append(PointProcess.start(job, context, start))
             if all(each.waits for each in running):
                 timed_next = [each for each in running if each.wants_exclusive][:1]
                 for each in timed_next or running:

@@ -20,7 +20,7 @@ from ..core.record import CaseVersion, Comparison, Record, append, existing_file
 from ..core.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .checkouts import revisions
 from .rounds import TURNS, Round, Side, record_of
-from .sweep import results_in
+from .sweep import read_existing
 from .worker import Copy, Start, WorkerError
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
@@ -95,7 +95,7 @@ class PairFiles:
 
     def pairs(self) -> list[Pair]:
         """Return the finished pairs."""
-        records, comparisons = results_in(*self.files)
+        records, comparisons = read_existing(*self.files)
         by_id = {record.id: record for record in records}
         return [Pair.of(by_id[each.a], by_id[each.b], each) for each in comparisons if {each.a, each.b} <= by_id.keys()]
 
@@ -125,7 +125,7 @@ def measure_all(
         preset: Lengths of blocks and number of rounds.
         say: Gets a progress line for each pair.
         outputs: Output files; pairs in them are not measured again.
-        at_once: Maximum number of rounds that are set up at once, see `in_rounds`.
+        at_once: Maximum number of rounds that are set up at once, see `measure_rounds`.
 
     Raises:
         NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
@@ -143,7 +143,9 @@ def measure_all(
         for record in (each for pair in finished.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
                 _require_one_code(record, state)
-    for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once, say), start=1):
+    for n_done, (place, got) in enumerate(
+        measure_rounds([todo[index] for index in missing], preset, at_once, say), start=1
+    ):
         index = missing[place]
         name = point_name(todo[index][0].case.name, todo[index][0].point)
         if isinstance(got, WorkerError):
@@ -205,7 +207,7 @@ def sides_of(
     return a, b
 
 
-def in_rounds(
+def measure_rounds(
     todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
     """Yield each pair's index and its records and comparison, or error. Waits.
@@ -235,7 +237,7 @@ def in_rounds(
     again = []
     while rounds:
         batch, rounds = rounds[:at_once], rounds[at_once:]
-        _do(batch)
+        _run_batch(batch)
         for each in batch:
             done.setdefault(each.place, []).append(each)
         failed = {each.place for each in batch if each.error}
@@ -255,11 +257,11 @@ def in_rounds(
             else:
                 yield place, error
     if again:
-        for index, got in in_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say):
+        for index, got in measure_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say):
             yield again[index], got
 
 
-def _do(batch: Sequence[Round]) -> None:
+def _run_batch(batch: Sequence[Round]) -> None:
     """Set up rounds together, time them one by one, end them together."""
     with ThreadPoolExecutor(len(batch)) as pool:
         try:
@@ -274,10 +276,10 @@ def _do(batch: Sequence[Round]) -> None:
 
 
 def _pair(rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
-    return compared_in_rounds(*(record_of(rounds, index, preset, at_once) for index in (0, 1)))
+    return pair_of_rounds(*(record_of(rounds, index, preset, at_once) for index in (0, 1)))
 
 
-def compared_in_rounds(a: Record, b: Record) -> Pair:
+def pair_of_rounds(a: Record, b: Record) -> Pair:
     """Return the pair of two records with `TURNS` turns or one sample per round."""
     one_each = a.process is not None and len(set(a.process)) == len(a.process)
     logs, n = (log_ratios(a.unit_ns, b.unit_ns), 1) if one_each else (log_ratios(a.turn_ns, b.turn_ns), TURNS)

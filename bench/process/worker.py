@@ -58,7 +58,7 @@ class WorkerError(RuntimeError):
         self.kind, self.message = kind, message
 
 
-class Answering(Protocol):
+class RequestHandler(Protocol):
     """Server, or a client of one."""
 
     def ask(self, method: str, **arguments: Any) -> Message:
@@ -66,7 +66,7 @@ class Answering(Protocol):
         ...
 
 
-Start = Callable[[], AbstractContextManager[Answering]]
+Start = Callable[[], AbstractContextManager[RequestHandler]]
 """Starts a process that answers requests."""
 
 
@@ -87,7 +87,7 @@ class Dispatcher:
         return reply
 
 
-def serve(connection: Connection, server: Answering) -> None:
+def serve(connection: Connection, server: RequestHandler) -> None:
     """Serve requests until an empty one."""
     requests = queue.SimpleQueue[bytes]()
     threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
@@ -136,7 +136,7 @@ class Worker:
     wait: Callable[[float], int | None]
     kill: Callable[[], None]
     timeout_s: float | None = None
-    noise: IO[bytes] | None = None
+    log: IO[bytes] | None = None
 
     @classmethod
     def on(cls, root: Path) -> Worker:
@@ -180,14 +180,14 @@ class Worker:
             OSError: The program does not start.
         """
         with contextlib.ExitStack() as opened:
-            noise = opened.enter_context(tempfile.TemporaryFile()) if is_quiet else None
+            log = opened.enter_context(tempfile.TemporaryFile()) if is_quiet else None
             ours, theirs = (opened.enter_context(each) for each in socket.socketpair())
             process = Child(
                 [*words, str(theirs.fileno())],
                 cwd=cwd,
                 env=dict(env),
                 stdin=DEVNULL,
-                stdout=noise or 2,
+                stdout=log or 2,
                 stderr=STDOUT,
                 pass_fds=(theirs.fileno(),),
             )
@@ -200,7 +200,7 @@ class Worker:
                 return process.wait(seconds)
             return None
 
-        return cls(name, connection, wait, process.kill, timeout_s, noise)
+        return cls(name, connection, wait, process.kill, timeout_s, log)
 
     def __enter__(self) -> Worker:
         return self
@@ -215,8 +215,8 @@ class Worker:
             self.kill()
             self.wait(ENDING_S)
         self.connection.close()
-        if self.noise:
-            self.noise.close()
+        if self.log:
+            self.log.close()
 
     def ask(self, method: str, **arguments: Any) -> Message:
         """Send a request and wait for its answer.
@@ -275,7 +275,7 @@ class Worker:
         self.wait(ENDING_S)
         if code is not None:
             why += f" by signal {-code}" if code < 0 else f" with exit code {code}"
-            why += f"; its last words: {_last_line(self.noise):.200}" if self.noise else "; see the error output"
+            why += f"; its last words: {_last_line(self.log):.200}" if self.log else "; see the error output"
         return WorkerError("Died", f"{self.name}: {why}")
 
 
@@ -299,7 +299,7 @@ class Copy:
         self.prepare()
         ours, theirs = PROCESSES.Pipe()
         process: BaseProcess = PROCESSES.Process(target=self._run, args=(theirs,))
-        with _shielded():
+        with _signals_blocked():
             process.start()
         register(process)
         theirs.close()
@@ -319,7 +319,7 @@ class Copy:
             # On a GPU torch's optimiser imports its compiler, which takes a second.
             compiler = ["torch._dynamo"] if torch.backends.cuda.is_built() else []
             PROCESSES.set_forkserver_preload([f"{__package__}.parent_watch", self.preload, *compiler])
-            with _shielded():
+            with _signals_blocked():
                 forkserver.ensure_running()
 
     def _run(self, connection: Connection) -> None:
@@ -328,7 +328,7 @@ class Copy:
 
 
 @contextlib.contextmanager
-def _shielded() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Block signals in processes that start inside; their parent ends them.
 
     A terminal sends SIGINT and SIGHUP to the whole process group; `timeout` and job schedulers send SIGTERM.
@@ -341,9 +341,9 @@ def _shielded() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _last_line(noise: IO[bytes]) -> str:
-    noise.seek(0)
-    lines = noise.read().decode(errors="replace").split("\n")
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
 
 
@@ -352,7 +352,9 @@ def _last_line(noise: IO[bytes]) -> str:
 
 def _environment(root: Path) -> dict[str, str]:
     """Return a worker's environment; $BENCH_GIT_SHA is for this checkout only."""
-    return finding(root, {name: value for name, value in os.environ.items() if root == ROOT or name != "BENCH_GIT_SHA"})
+    return env_with_code_first(
+        root, {name: value for name, value in os.environ.items() if root == ROOT or name != "BENCH_GIT_SHA"}
+    )
 
 
 def program(root: Path, *names: str) -> list[str]:
@@ -372,6 +374,6 @@ def program(root: Path, *names: str) -> list[str]:
     raise WorkerError("ImportError", f"{root} has no {names[0]} in its bench; name a newer commit")
 
 
-def finding(root: Path, env: Mapping[str, str]) -> dict[str, str]:
+def env_with_code_first(root: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which Python finds a folder's code first."""
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))}

@@ -121,8 +121,8 @@ def printed(
         RecordError: A file of records breaks the schema.
     """
     names = " ".join(records)
-    with reporting_skipped_lines() as cut:
-        there = read_all(existing_files(records), cut)
+    with reporting_skipped_lines() as skipped_lines:
+        there = read_all(existing_files(records), skipped_lines)
     if not there:
         raise ShowError(f"table: {names} has no record; name a file or folder of `python -m bench run`")
     chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]

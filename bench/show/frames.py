@@ -70,8 +70,8 @@ def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         FileError: A file cannot be read.
     """
     names = [paths] if isinstance(paths, str | Path) else paths
-    with reporting_skipped_lines() as cut:
-        return frame_of(read_all(existing_files(names), cut))
+    with reporting_skipped_lines() as skipped_lines:
+        return frame_of(read_all(existing_files(names), skipped_lines))
 
 
 def existing_files(names: Iterable[str | Path]) -> list[Path]:

@@ -82,9 +82,9 @@ def plot(
 ) -> None:
     """Draw the figures of each machine from its records; measures nothing."""
     require_writable(out, "--out")
-    with exiting(1, FileError, ShowError), reporting_skipped_lines() as cut:
-        found = read_all(records or published_records(), cut)
-        past = [] if records else read_all(past_records(), cut)
+    with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
+        found = read_all(records or published_records(), skipped_lines)
+        past = [] if records else read_all(past_records(), skipped_lines)
         groups = by_machine(evidence_of(found, "plot"))
         kinds = formats or [Format.png]
         paths = [

@@ -92,7 +92,7 @@ def counted(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Re
     try:
         if not state.available:
             raise WorkerError("Skip", f"instructions: {state}")
-        found = counts.kept(jobs, root)
+        found = counts.cached_counts(jobs, root)
     except WorkerError as error:
         found = [counts.Count(error=error.kind, reason=error.message)] * len(jobs)
     records = []
@@ -120,7 +120,7 @@ def _seen(count: counts.Count, instructions: float) -> Measurement:
     return Measurement(
         before=check,
         after=check,
-        metrics={"instructions": Metric.exactly(instructions, "instructions/run", "lower")},
+        metrics={"instructions": Metric.exact(instructions, "instructions/run", "lower")},
         notes={"work_per_run": dict(count.work), "compiler": ", ".join(counts.tools())},
     )
 

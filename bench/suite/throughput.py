@@ -39,7 +39,7 @@ def _view(case: _Case) -> type:
         timed = kept[point, backend]
         amount = next(iter(timed.facts.work.values()))
         timer = _Timer(timed)
-        timer.settle(_PLANS["default"])
+        timer.prepare(_PLANS["default"])
         samples = [ns / 1e9 / amount for ns in timer.measurement(_PLANS["default"]).samples_ns]
         timed.check().require("after")
         # With its samples ASV gives a tracked value an interval, and tests changes by rank.

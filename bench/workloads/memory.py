@@ -81,9 +81,9 @@ def memory(point: Point) -> Once:
             unread["stepped_envs"] = "a CPU's memory is not filled"
         return Measurement(
             metrics={
-                "bytes_per_env": Metric.exactly(per_env, "bytes", "lower"),
-                "bytes_per_agent": Metric.exactly(per_env / point["n_agents"], "bytes", "lower"),
-                "largest_n_envs": Metric.exactly(largest, "environments", "higher"),
+                "bytes_per_env": Metric.exact(per_env, "bytes", "lower"),
+                "bytes_per_agent": Metric.exact(per_env / point["n_agents"], "bytes", "lower"),
+                "largest_n_envs": Metric.exact(largest, "environments", "higher"),
             },
             notes=notes,
             unread=unread,

@@ -139,7 +139,7 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     """Set up, check, time, check; return equal times on all ranks."""
     import torch
 
-    from .setups.iterations import learned, learning_check, twin_check
+    from .setups.iterations import learned, learning_check, reference_run_check
     from .setups.timing import Repeated, timed
     from .setups.trainers import WatchedTrainer, settings
 
@@ -148,12 +148,14 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     notes = trainer.split()
     iterates = Repeated(trainer.iterate, 1, point["mode"])
     if world.size == 1:
-        iterations = timed(backend, iterates, learning_check(trainer), work={}, twin=twin_check(point, learned))
+        iterations = timed(
+            backend, iterates, learning_check(trainer), work={}, reference_run=reference_run_check(point, learned)
+        )
     else:
         iterations = timed(backend, iterates, learning_check(trainer, rank_check(trainer, world)), work={})
     timer = Timer(replace(iterations, stopwatch=SlowestRank(stopwatch_for(iterations), world, backend.device)))
     before = iterations.check()  # a failure seen by the first rank only must not stop it alone
-    timer.settle(plan)
+    timer.prepare(plan)
     measurement = timer.measurement(plan)
     after = iterations.check_after()
     if backend.device.type == "cuda":

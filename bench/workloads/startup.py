@@ -189,10 +189,10 @@ def first_step(point: Point) -> tuple[Arrays, str]:
 
 def first_update(point: Point) -> tuple[Arrays, str]:
     """Return arrays and weights after two iterations on the reference."""
-    from .setups.iterations import twin_of
+    from .setups.iterations import reference_point
     from .setups.trainers import player
 
-    other = twin_of(point)
+    other = reference_point(point)
     trainer = player(other, exact=True)
     trainer.iterate_times(2)
     arrays = {**observed(trainer.wrapper), "weights": trainer.weights().numpy()}

@@ -113,22 +113,22 @@ def train_pairs(preset: Preset) -> Pairs:
 
 def rollout(point: Point) -> Timed:
     """Play a rollout and keep its data, in a graph or eagerly."""
-    from .setups.iterations import iterations, played, plays, rollout_check, twin_check
+    from .setups.iterations import iterations, played, plays, reference_run_check, rollout_check
     from .setups.timing import available
     from .setups.trainers import player
 
     available(point["backend"])
     trainer = player(point)
     rollouts = plays(trainer, point["mode"])
-    check, twin = rollout_check(point, trainer, rollouts.run), twin_check(point, played)
-    return iterations(point, trainer, rollouts, check, twin, {"steps_per_run": point["n_steps"]}, learns=False)
+    check, reference_run = rollout_check(point, trainer, rollouts.run), reference_run_check(point, played)
+    return iterations(point, trainer, rollouts, check, reference_run, {"steps_per_run": point["n_steps"]}, learns=False)
 
 
 def train(point: Point) -> Timed:
     """Play a rollout and train on it, in graphs or eagerly."""
     import torch
 
-    from .setups.iterations import iterations, learned, learning_check, twin_check
+    from .setups.iterations import iterations, learned, learning_check, reference_run_check
     from .setups.timing import Repeated, available
     from .setups.trainers import WatchedTrainer, settings
 
@@ -141,7 +141,7 @@ def train(point: Point) -> Timed:
     if on_gpu:
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
     iterates = Repeated(trainer.iterate, 1, point["mode"])
-    return iterations(point, trainer, iterates, learning_check(trainer), twin_check(point, learned), notes)
+    return iterations(point, trainer, iterates, learning_check(trainer), reference_run_check(point, learned), notes)
 
 
 # ------------------------------------------------------------------ cases

@@ -26,7 +26,7 @@ def evidence() -> list[Record]:
     """Return the repository's valid records: sweeps, peers and sets."""
     archived = [path for path in glob_paths(str(RESULTS / ARCHIVE / "*")) if path.name not in ("comparisons", "static")]
     files = [RESULTS, *archived]
-    return [record for record in read_all(files, cut=[]) if record.is_evidence]
+    return [record for record in read_all(files, skipped_lines=[]) if record.is_evidence]
 
 
 def test_each_case_has_its_oracle(table):

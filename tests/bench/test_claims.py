@@ -20,7 +20,7 @@ from bench.judge.claims import (
     own_claims,
     points,
     published,
-    times_claimed,
+    ratio_to_claim,
     to_dict,
 )
 from bench.judge.evidence import Filter, remarks
@@ -106,7 +106,7 @@ def test_rate_is_held_against_the_whole_interval(changes, value, verdict):
     judged = judge(claim(**changes), [on_gpu(value)])
     assert judged.verdict == verdict
     low = changes.get("low", 2e6)
-    got = times_claimed(judged)
+    got = ratio_to_claim(judged)
     assert (got.value, *got.interval) == pytest.approx((value / low, 0.9 * value / low, 1.1 * value / low))
 
 

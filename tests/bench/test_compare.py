@@ -8,7 +8,7 @@ import pytest
 
 from bench.core.record import append, read_all, read_comparisons
 from bench.core.stats import median
-from bench.judge.compare import by_run, judge, pairs_along_axis
+from bench.judge.compare import judge, pairs_along_axis, runs_as_rounds
 from bench.judge.evidence import Evidence
 from bench.judge.pairing import pair_records
 from bench.options import GATED, Choice, gated
@@ -106,11 +106,11 @@ def test_folders_of_as_many_runs_are_compared_by_run():
         for letter, ns in (("a", 100.0), ("b", 200.0))
     ]
     pairs, _ = pair_records(*(Evidence.of(each).comparable for each in sides), [])
-    got = by_run(pairs[0], *sides)
+    got = runs_as_rounds(pairs[0], *sides)
     assert [len(turns) for turns in got.comparison.log_ratios] == [1, 1, 1]
     assert got.ratio.value == pytest.approx(2)
     assert got.ratio.between_processes
-    assert by_run(pairs[0], sides[0], sides[1][1:]).comparison is None
+    assert runs_as_rounds(pairs[0], sides[0], sides[1][1:]).comparison is None
 
 
 def test_command_measures_two_values_of_an_axis(tmp_path):

@@ -115,7 +115,16 @@ def test_callgrind_counts_a_kernel_exactly(tmp_path):
     compiler = counts.cuda_c.cpu_compiler()
     library = tmp_path / "kernel.so"
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, tmp_path / "kernel.cpp"], check=True)
-    words = [*counts.callgrind(tmp_path), sys.executable, "-I", "-S", "-c", PROGRAM, counts.marks()._name, library]
+    words = [
+        *counts.callgrind(tmp_path),
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        PROGRAM,
+        counts.client_requests()._name,
+        library,
+    ]
     subprocess.run(words, check=True, capture_output=True)
     profiles = {each.label: each.parts() for each in map(Profile.read, tmp_path.glob("counts.*"))}
     first, second, third = (profiles[f"0 {run}"]["sum"] for run in range(3))
@@ -207,7 +216,7 @@ def test_other_code_is_counted_anew(counted, tmp_path):
     for text in ("one", "two", "one"):
         (tmp_path / "tree" / "envs").mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / "envs" / "kernel.cu").write_text(text)
-        counts.kept([], tmp_path / "tree")
+        counts.cached_counts([], tmp_path / "tree")
     assert len(counted) == 2
 
 
@@ -253,7 +262,7 @@ def test_gate_of_counts(counted, monkeypatch, tmp_path):
     jobs = sides.counted_jobs(["pendulum"])[:1]
     both = []
     for share in (lambda by: 1, lambda by: by):
-        monkeypatch.setattr(counts, "kept", times(share))
+        monkeypatch.setattr(counts, "cached_counts", times(share))
         both.append(sides.counted(jobs, CONTEXT))
     report = report_on("before", 0.015, static=True)
     verdict.judge_into(report, *both)
@@ -277,7 +286,7 @@ def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
     """A baseline too old for counts is a note, not a one-sided point."""
     jobs = sides.counted_jobs(["pendulum"])
     now = sides.counted(jobs, CONTEXT)
-    monkeypatch.setattr(counts, "kept", lambda *_: [counts.Count(error="Skip", reason="too old")] * len(jobs))
+    monkeypatch.setattr(counts, "cached_counts", lambda *_: [counts.Count(error="Skip", reason="too old")] * len(jobs))
     report = report_on("before", 0.015, static=True)
     verdict.judge_into(report, sides.counted(jobs, CONTEXT), now)
     assert (report.rows, report.problems, report.notes) == ([], [], ["left out: too old"])

@@ -241,7 +241,7 @@ def test_noise_between_runs_widens_the_interval():
     assert judge([pair], 0.03, calibrated(pair.b, run=0.05, smallest=0.01))[0].verdict == "inconclusive"
 
 
-def in_rounds(*logs: float):
+def measure_rounds(*logs: float):
     """Return a pair with a number of rounds."""
     pair = pair_of([1.0] * 4, [1.1] * 4, is_interleaved=True)
     return replace(pair, comparison=Comparison.of(pair.a, pair.b, [[log] for log in logs]))
@@ -249,8 +249,8 @@ def in_rounds(*logs: float):
 
 def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
     """Four rounds cannot detect 3 % among 20 points; with calibrated ones they can."""
-    same = [in_rounds(-0.004, 0.004, 0.002, -0.002) for _ in range(19)]
-    slower = in_rounds(0.026, 0.034, 0.032, 0.028)
+    same = [measure_rounds(-0.004, 0.004, 0.002, -0.002) for _ in range(19)]
+    slower = measure_rounds(0.026, 0.034, 0.032, 0.028)
     known = calibrated(slower.b, run=0.0032, smallest=0.004)
     alone, *_ = judge([slower, *same], THRESHOLD, None)
     together, *_ = judge([slower, *same], THRESHOLD, known)
@@ -260,7 +260,7 @@ def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
 
 def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
     """The substitute noise sets the detectable slow-down; the interval is the point's."""
-    pair = in_rounds(0.099, 0.1, 0.1, 0.101)
+    pair = measure_rounds(0.099, 0.1, 0.1, 0.101)
     known = calibrated(record(point=point("cpu", 7)), run=0.5, smallest=0.4)
     (row,) = judge([pair], 0.03, known)
     assert (row.estimate.low, row.estimate.high) == (pair.ratio.low, pair.ratio.high)

@@ -185,7 +185,7 @@ def test_watching_a_point_counts_its_work_and_its_cost(fake, long_enough):
     clock = FakeWatch(lambda run: 55e6)
     timer = Timer(timed(clock.run, stopwatch=clock, device=DEVICE))
     timer.runs = 2
-    got, reason = timer.watched(0.5, 50e6)
+    got, reason = timer.measure_telemetry(0.5, 50e6)
     assert reason == ""
     assert clock.runs == 10
     assert got["watched_slower_by"] == pytest.approx(0.1)

@@ -39,7 +39,7 @@ def test_the_author_of_an_environment_measures_it(starter, tmp_path):
     """Both cases run on CPU backends against its NumPy, with their config."""
     words = ["--env", starter, "--config", "n_agents=3", "--backend", "cpu", "--backend", "host"]
     shown = bench("run", "--preset", "smoke", *words, "--out", tmp_path / "out", "--no-plot")
-    records = read_all(list((tmp_path / "out").glob("*.jsonl")), cut=[])
+    records = read_all(list((tmp_path / "out").glob("*.jsonl")), skipped_lines=[])
     assert "5 measured, 0 failed" in shown
     assert [(each.case, each.point["backend"], each.status) for each in records] == [
         ("env_step", "cpu", "ok"),

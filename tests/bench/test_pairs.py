@@ -21,7 +21,7 @@ from bench.core.point import Check
 from bench.judge.evidence import remarks
 from bench.process import local, rounds, worker
 from bench.process.checkouts import revisions
-from bench.process.interleaved import ROUNDS, PairFiles, in_rounds, measure_all, sides_of
+from bench.process.interleaved import ROUNDS, PairFiles, measure_all, measure_rounds, sides_of
 from bench.process.rounds import TURNS, abba_turns
 from bench.process.server import Server
 from bench.process.worker import Worker, WorkerError
@@ -68,7 +68,7 @@ class Machine:
 
 def measure(sides, preset):
     """Measure the pair of two sides, or raise the reason for its absence."""
-    ((_, got),) = in_rounds([sides], preset)
+    ((_, got),) = measure_rounds([sides], preset)
     if isinstance(got, WorkerError):
         raise got
     return got
@@ -255,7 +255,7 @@ def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
     """Both records report, also as text, that round two was disturbed."""
     shares = iter([0.01, 0.4, 0.02, None])
     times = iter([1000, 1001, 1000, 2100, 1000, 1002, 999, 1000])
-    monkeypatch.setattr(rounds, "Bystanders", lambda: SimpleNamespace(busy=lambda: next(shares)))
+    monkeypatch.setattr(rounds, "OtherProcesses", lambda: SimpleNamespace(busy=lambda: next(shares)))
     monkeypatch.setattr(rounds, "loop_ns", lambda: next(times))
     fake = Machine()
     got = measured(fake.side(), fake.side())
@@ -349,11 +349,11 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
         return timed(watch.run, stopwatch=watch)
 
     class Leaving(Server):
-        def _let_go(self):
+        def _free(self):
             nonlocal n_there
             with lock:
                 n_there -= self._timed is not None
-            super()._let_go()
+            super()._free()
 
     @contextlib.contextmanager
     def start():
@@ -361,7 +361,7 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
         try:
             yield server
         finally:
-            server._let_go()
+            server._free()
 
     fake = case(setup, 2)
     todo = [sides_of("run", fake, (point, point), [start] * 2) for point in fake.points("default")]
@@ -391,7 +391,7 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
     """
     tried, said = [], []
     todo = sides_that_break({1: MemoryError("too many"), 2: Skip("no device; buy one")}, 3, tried)
-    got = dict(in_rounds(todo, "smoke", at_once=3, say=said.append))
+    got = dict(measure_rounds(todo, "smoke", at_once=3, say=said.append))
     assert [type(got[place]).__name__ for place in range(3)] == ["Pair", "WorkerError", "WorkerError"]
     assert [tried.count(index) for index in range(3)] == [2, 4, 2], "both sides of the one are tried again"
     (line,) = said
@@ -402,7 +402,7 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
 def test_want_of_memory_halves_the_crowd():
     """The next rounds would fail as well."""
     todo = sides_that_break({0: MemoryError("too many")}, 7, [])
-    got = dict(in_rounds(todo, "smoke", at_once=4))
+    got = dict(measure_rounds(todo, "smoke", at_once=4))
     assert [got[place].a.notes.get("at_once") for place in range(1, 7)] == [2] * 6
 
 

@@ -503,11 +503,11 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
     """Others are set up concurrently, including Python loops on a GPU."""
     asked = []
 
-    def in_rounds(todo, preset, at_once, say):
+    def measure_rounds(todo, preset, at_once, say):
         asked.append(([theirs.point["peer"] for _, theirs in todo], at_once))
         return ((place, WorkerError("Skip", "not measured")) for place in range(len(todo)))
 
-    monkeypatch.setattr(sides.interleaved, "in_rounds", in_rounds)
+    monkeypatch.setattr(sides.interleaved, "measure_rounds", measure_rounds)
     monkeypatch.setattr(
         sides, "_both", lambda job, run: (None, SimpleNamespace(case=SimpleNamespace(scope="env"), point=job.point))
     )
@@ -603,7 +603,7 @@ class Learned:
         """Return the record of the requested run."""
         assert (method, case, point["threshold"]) == ("measure", "learn", 40.0)
         values = {"env_steps_to_threshold": 5e4, "seconds_to_threshold": self._seconds} if self._seconds else {}
-        figures = {name: Metric.exactly(value, "s", "lower") for name, value in values.items()}
+        figures = {name: Metric.exact(value, "s", "lower") for name, value in values.items()}
         return {
             "record": record(case=case, scope="learn", samples_ns=None, point=dict(point), metrics=figures).model_dump(
                 mode="json", by_alias=True

@@ -270,8 +270,8 @@ def test_runs_are_looked_for_in_sets_and_in_the_archive(tmp_path):
     """A set's name works as a run: published records are found without a folder."""
     for folder, run_id in (("sets/a-set", "a-set"), ("sweeps", "run-a")):
         append(tmp_path / folder / "records.jsonl", record(run_id=run_id))
-        assert find(read_all(reproduce.searched(tmp_path)), run_id, [])
-    assert {path.name for path in reproduce.searched(tmp_path)} == {"sets", "sweeps"}
+        assert find(read_all(reproduce.default_folders(tmp_path)), run_id, [])
+    assert {path.name for path in reproduce.default_folders(tmp_path)} == {"sets", "sweeps"}
 
 
 # ------------------------------------------------------------------ certificates

@@ -36,7 +36,7 @@ def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
     """One rank has no other to compare with, so `train`'s check runs."""
     points = []
     twin = Check(passed=True, max_error=0.0, oracle="a twin")
-    monkeypatch.setattr(iterations, "twin_check", lambda point, _: points.append(point) or (lambda: twin))
+    monkeypatch.setattr(iterations, "reference_run_check", lambda point, _: points.append(point) or (lambda: twin))
     report = scaling.train_as_rank(point(1), TINY, World())
     assert report.before.passed
     assert report.after.oracle == "a twin"

@@ -58,7 +58,7 @@ def test_smoke_point_is_measured_and_right(case, point):
     workload = case.setup(point)
     assert type(workload) is case.workload
     got = workload.measure(TINY)
-    assert got.fault is None
+    assert got.rejection_reason is None
     assert got.before.passed
     assert got.after.passed
     assert DECLARED[case.name].holds(got.before.oracle, got.after.oracle), "docs/sweeps.md says what is checked"
@@ -121,7 +121,7 @@ def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
     workload = case.setup(point)
     is_broken = True
     try:
-        fault = workload.measure(TINY).fault
+        fault = workload.measure(TINY).rejection_reason
     except WarpDriveError as error:
         fault = str(error)
     assert fault
@@ -227,7 +227,7 @@ def test_ratios_that_are_claimed_have_pairs():
     assert timed
     for query in timed:
         pairs = CASES[query.of.case].pairs("full")
-        assert any(query.over.takes(base) and query.of.takes(other) for base, other in pairs), query
+        assert any(query.over.matches_point(base) and query.of.matches_point(other) for base, other in pairs), query
 
 
 @pytest.mark.parametrize("got", [{}, {"a": [0.0] * 3}, {"a": [0.0, float("nan")]}])

@@ -135,7 +135,7 @@ def split_chart(records: Sequence[Record]) -> Chart:
 
     def share(record: Record, part: str) -> Metric:
         value = record.notes[f"{part}_s"] / (record.notes["rollout_s"] + record.notes["update_s"])
-        return Metric.exactly(value, "", "lower")
+        return Metric.exact(value, "", "lower")
 
     def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
         return bars(

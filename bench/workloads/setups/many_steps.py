@@ -56,7 +56,7 @@ def random_steps(point: Point) -> Timed:
     return timed_steps(
         point,
         Repeated(launch, STEPS_OF_A_LAUNCH, "fused"),
-        lambda: twin_agrees(point, steps),
+        lambda: small_run_agrees(point, steps),
         n_bytes=n_bytes,
         n_ops=n_ops,
         snapshot=partial(snapshot_of, wrapper.cuda_data_manager),
@@ -171,7 +171,7 @@ def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float)
     return n_wrong
 
 
-def twin_agrees(point: Point, steps: Steps) -> Check:
+def small_run_agrees(point: Point, steps: Steps) -> Check:
     """Check a smaller run with exact floats against NumPy."""
     n_envs = checked_envs(point)
     pair = exact_pair(point, n_envs)
