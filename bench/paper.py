@@ -25,7 +25,7 @@ from .show.documents import TABLES
 from .show.labels import commit_label, machine_label, plural
 from .show.plots import STYLES, WIDTH_IN, pages, paint, save, width_in
 from .show.records import by_machine, evidence_of, latest, measured_alone
-from .show.render import escape, floating_figure, floating_table, head, template
+from .show.render import escape, floating_figure, floating_table, latex_header, template
 from .show.sets import published_records
 from .show.tables import RUN, every_point, hardware, headline
 from .show.views.all_charts import charts
@@ -81,7 +81,7 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
         folder = out / name
         shown, files_of_it = figures(records, folder / "figures", name)
         listed, more_of_it = floating_tables(records, folder / "tables", name)
-        text = head((), f"{name}/methods") + methods(records)
+        text = latex_header((), f"{name}/methods") + methods(records)
         written += [*files_of_it, *more_of_it, _write(folder / "methods.tex", text)]
         machines.append(
             {"title": escape(machine_label(records[0])), "folder": name, "figures": shown, "tables": listed}

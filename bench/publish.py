@@ -69,7 +69,7 @@ class Clock:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class Selection:
     """Selected points of a set."""
 
     points: Sequence[str] = ()
@@ -93,7 +93,7 @@ class Publication:
 
     folder: Path
     context: Context
-    wanted: Wanted
+    wanted: Selection
     pythons: Sequence[str]
     shard: tuple[int, int] = (1, 1)
     """Index, from 1, and number of shards."""
@@ -159,7 +159,7 @@ def publish(
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
     require_known(where or [])
     require_writable(out, "--out")
-    wanted = Wanted(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
+    wanted = Selection(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
     require_met(wanted.points, jobs(preset.value, wanted.points))
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
@@ -199,7 +199,7 @@ def publish(
 
 def begin(
     preset: PresetName,
-    wanted: Wanted,
+    wanted: Selection,
     command: str,
     pythons: Sequence[str],
     out: Path,

@@ -93,7 +93,7 @@ def command(
     file = out / f"{context.run_id}.jsonl"
     figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
     register_outputs(file, words=("--resume", context.run_id), folders=[figures])
-    with _place(ray, at_once) as (states, runner):
+    with _available_and_runner(ray, at_once) as (states, runner):
         here = options.runnable(todo, states)
         if not here:
             say("nothing was measured: no point has a backend that is available here")
@@ -150,7 +150,7 @@ def _show(records: list[Record]) -> None:
 
 
 @contextlib.contextmanager
-def _place(ray: str | None, at_once: int) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
+def _available_and_runner(ray: str | None, at_once: int) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
     """Yield the backends and the runner, here or on a cluster."""
     if ray is None:
         yield availability(), partial(run_points, at_once=at_once)

@@ -86,9 +86,9 @@ def measure_each(
     both: list[tuple[Side, Side]] = []
     for job in todo:
         try:
-            ours, theirs = _both(job, run)
+            ours, theirs = _both_sides(job, run)
             if theirs.case.scope == "learn":
-                yield job, _learned(job, run, ours, theirs), None
+                yield job, _train_both(job, run, ours, theirs), None
             else:
                 jobs.append(job)
                 both.append((ours, theirs))
@@ -103,11 +103,11 @@ def measure_each(
             else:
                 ratio = got.ratio
                 faster = Metric(value=ratio.value, unit="x", direction="higher", low=ratio.low, high=ratio.high)
-                record = _with_ours(got.a, got.b, ["env_steps_per_s"], faster, remarks=_remarks(got.a, got.b))
+                record = _add_our_figures(got.a, got.b, ["env_steps_per_s"], faster, remarks=_remarks(got.a, got.b))
                 yield job, [record, got.a], got.comparison
 
 
-def _both(job: PeerJob, run: Run) -> tuple[Side, Side]:
+def _both_sides(job: PeerJob, run: Run) -> tuple[Side, Side]:
     """Return our side and the peer's; raises WorkerError if one cannot run."""
     run_id = run.context.run_id
     name, point = job.ours(run.backend or _counterpart(_device(job, run)))
@@ -142,7 +142,9 @@ def _unmeasured(job: PeerJob, run: Run, error: WorkerError) -> Record:
     )
 
 
-def _with_ours(ours: Record, theirs: Record, names: Sequence[str], speed_up: Metric | None, **notes: Any) -> Record:
+def _add_our_figures(
+    ours: Record, theirs: Record, names: Sequence[str], speed_up: Metric | None, **notes: Any
+) -> Record:
     """Return the peer's record with our metrics, our speed-up, and our point."""
     own = {f"ours_{name}": found for name in names if (found := metric(ours, name))}
     metrics = {**(theirs.metrics or {}), **own, **({"ours_over_peer": speed_up} if speed_up else {})}
@@ -160,20 +162,20 @@ def _remarks(ours: Record, theirs: Record) -> list[str]:
 # ------------------------------------------------------------------ learning
 
 
-def _learned(job: PeerJob, run: Run, ours: Side, theirs: Side) -> list[Record]:
+def _train_both(job: PeerJob, run: Run, ours: Side, theirs: Side) -> list[Record]:
     """Train both from one seed in new processes; even seeds start with ours.
 
     Raises:
         WorkerError: A side cannot run, or ours is wrong.
         NotComparable: The sides use different GPUs.
     """
-    mine = None if job.axes["seed"] % 2 else _ours_learned(run, ours)
-    other = _theirs_learned(job, run, theirs)
-    mine = mine or _ours_learned(run, ours)
-    return [_with_ours(mine, other, learning.METRICS, learning.speed_up(mine, other)), mine]
+    mine = None if job.axes["seed"] % 2 else _train_ours(run, ours)
+    other = _train_peer(job, run, theirs)
+    mine = mine or _train_ours(run, ours)
+    return [_add_our_figures(mine, other, learning.METRICS, learning.speed_up(mine, other)), mine]
 
 
-def _ours_learned(run: Run, ours: Side) -> Record:
+def _train_ours(run: Run, ours: Side) -> Record:
     with run.ours() as process:
         reply = process.ask("measure", case=ours.case.name, point=dict(ours.point), context=asdict(run.context))
     record = parsed(Record, reply["record"], ours.case.name)
@@ -183,19 +185,19 @@ def _ours_learned(run: Run, ours: Side) -> Record:
     return record.model_copy(update={"taken": ours.taken})
 
 
-def _theirs_learned(job: PeerJob, run: Run, theirs: Side) -> Record:
+def _train_peer(job: PeerJob, run: Run, theirs: Side) -> Record:
     start, host = StartTime(), Host.before()
     with started(job, run) as peer:
-        said = ask(job, peer, "learn", adapter=job.peer.adapter, point=learning.asked(job))
+        said = ask(job, peer, "learn", adapter=job.peer.adapter, point=learning.peer_point(job))
     _require_our_card(job, said["card"])
-    facts = learning.facts_of(job, said)
+    facts = learning.peer_facts(job, said)
     return Record.of(
         theirs.case,
         job.point,
         run.context,
         started=start,
         facts=facts,
-        seen=learning.measured(job, said),
+        seen=learning.peer_measurement(job, said),
         host=host.after(facts.device),
         taken=theirs.taken,
         command=theirs.command,
@@ -254,7 +256,7 @@ def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
         raise WorkerError("Died", f"{job.peer.name}: {error.kind} at {method}: {error.message}") from error
 
 
-class Watch:
+class PeerStopwatch:
     """Stopwatch in the peer's process, which repeats and times a block's runs."""
 
     def __init__(self, job: PeerJob, peer: Worker) -> None:
@@ -279,7 +281,7 @@ class Watch:
 
 
 def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
-    said, watch = ask(job, peer, "set_up", adapter=job.peer.adapter, point=job.given), Watch(job, peer)
+    said, watch = ask(job, peer, "set_up", adapter=job.peer.adapter, point=job.given), PeerStopwatch(job, peer)
     versions = said["versions"]
     _require_our_card(job, said["card"])
     named = {"version": versions.get(job.peer.package), "versions": versions, "counts": said["counts"]}

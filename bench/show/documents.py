@@ -34,8 +34,8 @@ ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
 TABLES: Final[Mapping[str, MakeTable]] = {
     **{name: view.table for name, view in VIEWS.items()},
     **STATIC,
-    "peer": peers.beside_ours,
-    "peer_learn": peers.learning_beside_ours,
+    "peer": peers.peers_table,
+    "peer_learn": peers.peer_learning_table,
 }
 """Tables of each case and of peers: terminal, documents and paper."""
 
@@ -49,7 +49,7 @@ def table(
 ) -> None:
     """Print the records of each case as a Markdown table, for documents."""
     with exiting(1, FileError, ShowError, to_stderr=True):
-        echo(printed(records, case or [], where or [], on or "", only_latest=only_latest))
+        echo(markdown_tables(records, case or [], where or [], on or "", only_latest=only_latest))
 
 
 def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
@@ -58,7 +58,7 @@ def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files
         for document in documents:
             echo(f"{document}:")
             text = read_text(document)
-            new = refreshed(text, lambda command: echo(f"  {command}"))
+            new = with_renewed_tables(text, lambda command: echo(f"  {command}"))
             if new != text:
                 write_atomically(document, new)
             echo(f"  {'written' if new != text else 'as its records are'}")
@@ -99,7 +99,7 @@ def _with_commits(table: Table[Any]) -> Table[Any]:
     return replace(table, columns=[*table.columns, Column("commit", commit_label)])
 
 
-def printed(
+def markdown_tables(
     records: Sequence[str],
     cases: Sequence[str] = (),
     where: Sequence[str] = (),
@@ -138,7 +138,7 @@ def printed(
     return shown
 
 
-def refreshed(text: str, tell: Callable[[str], None]) -> str:
+def with_renewed_tables(text: str, tell: Callable[[str], None]) -> str:
     """Return a document with the table below each `bench table` command renewed.
 
     Args:
@@ -155,7 +155,7 @@ def refreshed(text: str, tell: Callable[[str], None]) -> str:
         tell(command := f"`python -m bench table {words}`")
         if not (rows := ROWS.search(after)):
             raise ShowError(f"refresh: no table follows {command}; put the head of one there")
-        shown = printed(**_arguments(words))
+        shown = markdown_tables(**_arguments(words))
         if (tables := len(ROWS.findall(shown))) > 1:
             raise ShowError(f"refresh: {command} must print one table (got {tables}); keep one case with --case")
         made += [command, after[: rows.start()], shown, "\n", after[rows.end() :]]

@@ -10,10 +10,10 @@ from ..core.record import Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from .columns import Column, Table, axis_column, interval_column, metric_column
 from .labels import BACKEND_NAME, MEDIANS, device_label, environment, plural, ratio_text
-from .records import axes_but, by, derived, grouped, latest, point_order, rate_of
+from .records import axes_except, by, derived, grouped, latest, point_order, rate_of
 
 
-def beside_ours(records: Sequence[Record]) -> Table[Record]:
+def peers_table(records: Sequence[Record]) -> Table[Record]:
     """Return each peer variant's rate, ours, and their ratio.
 
     A column marks the fastest of a point's variants; remarks name disturbances.
@@ -63,7 +63,7 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
     )
 
 
-def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
+def peer_learning_table(records: Sequence[Record]) -> Table[Record]:
     """Return when a peer and our code reached the threshold, by seed."""
     axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "seed")
     columns = {
@@ -93,7 +93,7 @@ def opponents(records: Sequence[Record]) -> list[Record]:
     """Return the fastest variant of each peer at each point."""
     compared = (record for record in records if rate_of(record, "ours_over_peer"))
     slowest_first = sorted(compared, key=lambda record: rate_of(record, "env_steps_per_s"))
-    frame = derived(slowest_first, point=lambda record: axes_but(record, "variant"))
+    frame = derived(slowest_first, point=lambda record: axes_except(record, "variant"))
     return list(frame.groupby("point", sort=False)["record"].last())
 
 

@@ -241,13 +241,13 @@ def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
             axes.fill_between(x, *band, color=series.style["color"], alpha=0.2, linewidth=0)
     if panel.level is not None:
         axes.axhline(panel.level, color="0.5", linewidth=0.8, zorder=0)
-    _number(axes, "y", chart.y.is_log)
+    _set_scale(axes, "y", chart.y.is_log)
     if panel.ticks:
         names = [tick.replace(" + changes", "+") for tick in panel.ticks]
-        axes.set_xticks(range(len(names)), names, rotation=_turn(names, width_in(chart) / _grid(chart)[0]))
+        axes.set_xticks(range(len(names)), names, rotation=_label_rotation(names, width_in(chart) / _grid(chart)[0]))
         axes.set_xlim(-0.5, len(names) - 0.5)
     else:
-        _number(axes, "x", chart.x.is_log, MOST_DECADES[_grid(chart)[0]])
+        _set_scale(axes, "x", chart.x.is_log, MOST_DECADES[_grid(chart)[0]])
     if panel.right is not None:
         label, factor = panel.right
         there_and_back = (lambda y: np.multiply(y, factor), lambda y: np.divide(y, factor))
@@ -259,7 +259,7 @@ def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     return keys
 
 
-def _turn(names: Sequence[str], width: float) -> int:
+def _label_rotation(names: Sequence[str], width: float) -> int:
     """Return the rotation that fits tick labels below a panel, degrees."""
     if sum(map(len, names)) <= LETTERS_ACROSS:
         return 0
@@ -281,7 +281,7 @@ def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     else:
         keys = {series.name: _paint_marks(axes, series) for series in panel.series}
         axes.margins(x=0.12)
-        _number(axes, "x", chart.x.is_log)
+        _set_scale(axes, "x", chart.x.is_log)
         axes.grid(visible=True)
     axes.set_yticks(range(len(panel.ticks)), panel.ticks)
     axes.set_ylim(len(panel.ticks) - 0.4, -0.6)
@@ -319,7 +319,7 @@ LEAST_LABELLED: Final = 0.15
 """Minimum share of a bar that fits its label."""
 
 
-def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
+def _set_scale(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
     """Scale an axis and name its ticks."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if is_log:

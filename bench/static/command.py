@@ -18,7 +18,7 @@ from ..show import render
 from ..workloads.outside import config_of
 from .programs import BACKENDS, chosen
 from .records import INSTRUCTIONS, TABLES
-from .sides import architectures, compiled, counted, counted_jobs
+from .sides import architectures, compile_programs, count_instructions, counted_jobs
 
 STATIC: Final = RESULTS / "static"
 WIDE: Final = 200
@@ -49,9 +49,9 @@ def static(
         own = config_of(config or ())
         programs = chosen(env or [], on_gpu, n_envs, n_agents, own) if on_gpu or not backend else []
         context = Context.here("default")
-        records = compiled(programs, architectures(arch), context) if programs else []
+        records = compile_programs(programs, architectures(arch), context) if programs else []
         if HOST in (backend or []):
-            records += counted(counted_jobs(env or []), context)
+            records += count_instructions(counted_jobs(env or []), context)
     file = out / f"{context.run_id}.jsonl"
     for record in records:
         append(file, record)

@@ -194,7 +194,7 @@ def _named(launches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[st
 
 @cache
 def _read(path: str) -> tuple[dict[str, cubin.KernelCode], dict[str, sass.Function]]:
-    return cubin.kernels(Path(path)), sass.disassembled(Path(path))
+    return cubin.kernels(Path(path)), sass.disassemble(Path(path))
 
 
 def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: str) -> Measurement:

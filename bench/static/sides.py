@@ -45,7 +45,9 @@ def architectures(given: Sequence[str] | None) -> list[str]:
     return names
 
 
-def compiled(programs: Sequence[Program], archs: Sequence[str], context: Context, root: Path = ROOT) -> list[Record]:
+def compile_programs(
+    programs: Sequence[Program], archs: Sequence[str], context: Context, root: Path = ROOT
+) -> list[Record]:
     """Return the records of programs; print each program and any failures."""
     records: list[Record] = []
     start = time.monotonic()
@@ -70,7 +72,7 @@ def _machine_code(wanted: Choice, context: Context, root: Path) -> list[Record]:
     archs = [arch for arch in architectures(wanted.archs) if _may_pass(wanted, arch=arch)]
     programs = chosen(wanted.envs, (), None, None, config_of(wanted.config))
     programs = [each for each in programs if _may_pass(wanted, program=each["name"], backend=each["backend"])]
-    return compiled(programs, archs, context, root) if archs else []
+    return compile_programs(programs, archs, context, root) if archs else []
 
 
 # ------------------------------------------------------------------ instructions of a CPU
@@ -81,7 +83,7 @@ def counted_jobs(envs: Sequence[str] = ()) -> list[Job]:
     return [job for job in counts.points(CASES) if not envs or job.point.get("env") in envs or job.case.name in envs]
 
 
-def counted(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Record]:
+def count_instructions(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Record]:
     """Count instructions of points; return records per part, or a reason.
 
     Counts of the same code with the same tools are reused.
@@ -132,7 +134,9 @@ def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
 
 def _instructions(wanted: Choice, context: Context, root: Path) -> list[Record]:
     conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
-    return counted([job for job in counted_jobs(wanted.envs) if matches(point_of(job), conditions)], context, root)
+    return count_instructions(
+        [job for job in counted_jobs(wanted.envs) if matches(point_of(job), conditions)], context, root
+    )
 
 
 # ------------------------------------------------------------------ both
@@ -143,7 +147,7 @@ TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: _machine_code, INSTRUCT
 """Takers by case; `verdict.JUDGES` has the rule of each case."""
 
 
-def taken(wanted: Choice, context: Context, root: Path = ROOT) -> list[Record]:
+def selected_records(wanted: Choice, context: Context, root: Path = ROOT) -> list[Record]:
     """Return the selected records of the code in a folder."""
     takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
     with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for its own processes
@@ -157,7 +161,7 @@ def records_of_side(wanted: Choice, letter: str, context: Context, file: Path, r
     The side's letter is part of its run id.
     """
     context = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
-    records = taken(wanted, context, root)
+    records = selected_records(wanted, context, root)
     for record in records:
         append(file, record)
     return records

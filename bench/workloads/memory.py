@@ -10,7 +10,7 @@ from warpdrive_min import BACKENDS
 from ..core.case import Case
 from ..core.measure import Once
 from ..core.point import Check, Facts, Measurement, Metric, Point, Preset
-from .shared import ON_GPU, env_step_sizes, place
+from .shared import ON_GPU, env_point, env_step_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def memory_points(preset: Preset) -> list[Point]:
     else:
         sizes = sorted(key for key in env_step_sizes(preset) if preset == "full" or key[1] <= 1_000)
     return [
-        place(env, backend, counted_envs(backend, n_agents), n_agents)
+        env_point(env, backend, counted_envs(backend, n_agents), n_agents)
         for env, n_agents in sizes
         for backend in (BACKENDS if preset == "full" else [name for name in BACKENDS if name != "numba"])
     ]

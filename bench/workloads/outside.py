@@ -18,7 +18,7 @@ from ..core.point import ORACLE, Point, Preset, class_and_config
 from ..core.record import Record
 from .cases import CASES
 from .many_steps import modes
-from .shared import is_outside, place
+from .shared import env_point, is_outside
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
 """Cases that can measure such an environment."""
@@ -155,7 +155,7 @@ def outside_jobs(
     points: dict[str, list[Point]] = {case: [] for case in OUTSIDE_CASES}
     for n in n_envs or (FEW_ENVS if preset == "smoke" else SOME_ENVS):
         for backend in backends or has:
-            at = place(name, backend, n, env.num_agents)
+            at = env_point(name, backend, n, env.num_agents)
             points["env_step"].append({**at, "exact": False})
             if backend != ORACLE and isinstance(env, Environment):
                 points["many_steps"] += [{**at, "mode": mode, "kept": kept} for mode, kept in modes(backend)]

@@ -139,7 +139,7 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     """Set up, check, time, check; return equal times on all ranks."""
     import torch
 
-    from .setups.iterations import learned, learning_check, reference_run_check
+    from .setups.iterations import learning_check, reference_run_check, weights_after_training
     from .setups.timing import Repeated, timed
     from .setups.trainers import WatchedTrainer, settings
 
@@ -149,7 +149,11 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     iterates = Repeated(trainer.iterate, 1, point["mode"])
     if world.size == 1:
         iterations = timed(
-            backend, iterates, learning_check(trainer), work={}, reference_run=reference_run_check(point, learned)
+            backend,
+            iterates,
+            learning_check(trainer),
+            work={},
+            reference_run=reference_run_check(point, weights_after_training),
         )
     else:
         iterations = timed(backend, iterates, learning_check(trainer, rank_check(trainer, world)), work={})

@@ -113,14 +113,17 @@ def train_pairs(preset: Preset) -> Pairs:
 
 def rollout(point: Point) -> Timed:
     """Play a rollout and keep its data, in a graph or eagerly."""
-    from .setups.iterations import iterations, played, plays, reference_run_check, rollout_check
+    from .setups.iterations import arrays_after_rollouts, iterations, reference_run_check, rollout_check, rollout_run
     from .setups.timing import available
-    from .setups.trainers import player
+    from .setups.trainers import fixed_policy_trainer
 
     available(point["backend"])
-    trainer = player(point)
-    rollouts = plays(trainer, point["mode"])
-    check, reference_run = rollout_check(point, trainer, rollouts.run), reference_run_check(point, played)
+    trainer = fixed_policy_trainer(point)
+    rollouts = rollout_run(trainer, point["mode"])
+    check, reference_run = (
+        rollout_check(point, trainer, rollouts.run),
+        reference_run_check(point, arrays_after_rollouts),
+    )
     return iterations(point, trainer, rollouts, check, reference_run, {"steps_per_run": point["n_steps"]}, learns=False)
 
 
@@ -128,7 +131,7 @@ def train(point: Point) -> Timed:
     """Play a rollout and train on it, in graphs or eagerly."""
     import torch
 
-    from .setups.iterations import iterations, learned, learning_check, reference_run_check
+    from .setups.iterations import iterations, learning_check, reference_run_check, weights_after_training
     from .setups.timing import Repeated, available
     from .setups.trainers import WatchedTrainer, settings
 
@@ -141,7 +144,9 @@ def train(point: Point) -> Timed:
     if on_gpu:
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
     iterates = Repeated(trainer.iterate, 1, point["mode"])
-    return iterations(point, trainer, iterates, learning_check(trainer), reference_run_check(point, learned), notes)
+    return iterations(
+        point, trainer, iterates, learning_check(trainer), reference_run_check(point, weights_after_training), notes
+    )
 
 
 # ------------------------------------------------------------------ cases

@@ -35,7 +35,7 @@ from bench.judge.ledger import (
     LedgerError,
     Query,
 )
-from bench.show.columns import NOTHING, over_column
+from bench.show.columns import NOTHING, speedup_column
 from bench.workloads.cases import CASES
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
@@ -210,7 +210,7 @@ def test_table_has_no_ratio_of_two_cards():
     near, far = on_card("first", 4e6, "pycuda", 1), on_card("second", 4e6, "pycuda", 1)
     base = on_card("first", 2e6, "numba", 1)
     for found, text in ((near, "2"), (far, NOTHING)):
-        assert over_column([base, found], "backend", "numba").text(found) == text
+        assert speedup_column([base, found], "backend", "numba").text(found) == text
 
 
 @pytest.mark.parametrize("is_turned", [False, True])

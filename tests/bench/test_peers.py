@@ -27,13 +27,13 @@ from bench.core.point import Metric
 from bench.core.record import Context, Host, Record, read_all, read_comparisons
 from bench.judge.anchors import JAX, WARPDRIVE, anchor
 from bench.peers import learning, sides, worker
+from bench.peers.adapters import pufferlib
+from bench.peers.adapters.gymnasium import IDS, prepare
+from bench.peers.adapters.work import Work, gpu_uuid
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
 from bench.peers.sides import Run, ask, measure_each, started
-from bench.peers.theirs import pufferlib
-from bench.peers.theirs.gymnasium import IDS, prepare
-from bench.peers.theirs.work import Work, card
 from bench.process.rounds import TURNS
 from bench.process.server import Server
 from bench.process.worker import WorkerError
@@ -474,7 +474,7 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
 def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
     """The fastest block counts only next to a loop in Python, which others slow."""
     run = replace(a_run(), context=replace(a_run().context, preset=preset), devices={name: "cpu"})
-    _, theirs = sides._both(smoke(name), run)
+    _, theirs = sides._both_sides(smoke(name), run)
     assert (theirs.block_s > 0) == is_longer
 
 
@@ -509,7 +509,9 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
 
     monkeypatch.setattr(sides.interleaved, "measure_rounds", measure_rounds)
     monkeypatch.setattr(
-        sides, "_both", lambda job, run: (None, SimpleNamespace(case=SimpleNamespace(scope="env"), point=job.point))
+        sides,
+        "_both_sides",
+        lambda job, run: (None, SimpleNamespace(case=SimpleNamespace(scope="env"), point=job.point)),
     )
     names = ["rl-warp-drive", "gymnax", "envpool", "jaxmarl"]
     found = list(sides.measure_each([smoke(name) for name in names], a_run(), 8))
@@ -721,15 +723,15 @@ def test_card_is_the_one_that_the_driver_names(monkeypatch):
         return SimpleNamespace(cuInit=lambda flags: 0, cuDeviceGet=lambda device, index: 0, cuDeviceGetUuid=uuid_of)
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver(0))
-    assert card() == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert gpu_uuid() == "00010203-0405-0607-0809-0a0b0c0d0e0f"
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver(100))
-    assert card() is None
+    assert gpu_uuid() is None
 
 
 @pytest.mark.gpu
 def test_card_of_a_peer_is_the_one_that_torch_finds():
     """Driver and torch name one card, so that records distinguish cards."""
-    assert card_hash(card()) == fingerprint(torch.device("cuda"))["gpu_uuid_hash"]
+    assert card_hash(gpu_uuid()) == fingerprint(torch.device("cuda"))["gpu_uuid_hash"]
 
 
 def test_what_disturbed_both_sides_is_said_once():

@@ -33,7 +33,7 @@ def code(*lines: str) -> list[Instruction]:
         Instruction(opcode, operands, line.startswith("@"))
         for line, (opcode, _, operands) in zip(lines, split, strict=True)
     ]
-    return sass._placed(plain)
+    return sass._locate(plain)
 
 
 LOOPS = (

@@ -113,11 +113,11 @@ def test_weights_that_are_not_finite_are_refused():
 def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
     """Minibatches, replay buffer, two policies: equal weights on both CPU backends."""
     of_both = point(env=env, n_agents=n_agents, network=network) | {"algorithm": algorithm}
-    check = iterations.reference_run_check(of_both, iterations.learned)()
+    check = iterations.reference_run_check(of_both, iterations.weights_after_training)()
     assert check.passed, check
     assert "against cpu" in check.oracle
     start = WatchedTrainer(env, trainers.settings(of_both), exact=True).weights()
-    assert (start - iterations.learned(of_both)["weights"]).abs().max() > 0, "must have learned"
+    assert (start - iterations.weights_after_training(of_both)["weights"]).abs().max() > 0, "must have learned"
 
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
@@ -235,7 +235,7 @@ def test_what_all_agents_see_counts_once():
 )
 def test_rollout_is_whole_and_finite(n_played, rewards, is_right):
     """However fast: seven of eight steps, or no rewards, are no rollout."""
-    trainer = trainers.player(point())
+    trainer = trainers.fixed_policy_trainer(point())
     data = trainer.wrapper.cuda_data_manager
 
     def run() -> None:

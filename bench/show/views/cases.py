@@ -13,7 +13,7 @@ from ...core.groups import groups_of
 from ...core.record import Record
 from ...core.stats import interquartile_band, interquartile_mean, median, median_interval
 from ...judge.anchors import SOURCES
-from ...workloads.shared import FP32, MEMBERS, is_to_the_end
+from ...workloads.shared import FP32, MEMBERS, continues_after_threshold
 from ..charts import MakeChart
 from ..columns import (
     BACKEND,
@@ -41,7 +41,8 @@ def training_table(records: Sequence[Record]) -> Table[Record]:
     """Return every point, compared with published rates of others on an H200."""
 
     def over_reference(record: Record) -> float | None:
-        return lead if math.isfinite(lead := run_charts.lead(record)) else None
+        ratio = run_charts.ratio_to_published(record)
+        return ratio if math.isfinite(ratio) else None
 
     def reference(record: Record) -> str:
         other = run_charts.reference_of(record)
@@ -117,7 +118,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         return f"{len(_values(seeds, 'env_steps_to_threshold')):,} of {_n_seeds(seeds):,}"
 
     def kept(seeds: Seeds) -> str:
-        if not is_to_the_end(seeds[0].point):
+        if not continues_after_threshold(seeds[0].point):
             return NOTHING
         threshold = float(seeds[0].point["threshold"])
         return f"{sum(value >= threshold for value in _values(seeds, 'return_after'))} of {len(seeds)}"
@@ -163,7 +164,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
             _over_seeds("return after", "return_after", returns),
             Column("worst seed", worst, is_right=True),
             Column("each seed", each, is_long=True),
-            *(whole if any(is_to_the_end(record.point) for record in records) else ()),
+            *(whole if any(continues_after_threshold(record.point) for record in records) else ()),
         ],
         n_grouping=5,
     )
@@ -177,7 +178,7 @@ def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str])
 
     def text(seeds: Seeds) -> str:
         reached = _values(seeds, name)
-        if name == "seconds_to_threshold" and is_to_the_end(seeds[0].point):
+        if name == "seconds_to_threshold" and continues_after_threshold(seeds[0].point):
             return NOTHING
         return write([*reached, *[math.inf] * (_n_seeds(seeds) - len(reached))])
 

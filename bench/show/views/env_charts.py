@@ -19,7 +19,7 @@ from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_te
 from ..records import (
     baselines,
     best_on_cpu,
-    between,
+    derived_metric,
     grouped,
     joules,
     latest,
@@ -138,8 +138,8 @@ def crossover(points: Sequence[DataPoint]) -> str:
     before, after = ordered[slower[-1] : slower[-1] + 2]
     share = np.log(before.y) / (np.log(before.y) - np.log(after.y))
     about = float(f"{before.x * (after.x / before.x) ** share:.2g}")
-    between = f"measured at {before.x:,.0f} and {after.x:,.0f}"
-    return f"faster from about {about:,.0f} environments on ({between}); {best}"
+    derived_metric = f"measured at {before.x:,.0f} and {after.x:,.0f}"
+    return f"faster from about {about:,.0f} environments on ({derived_metric}); {best}"
 
 
 def _over_envs(records: Sequence[Record], value: Value, *, level: float | None = None, right: str = "") -> list[Panel]:
@@ -287,7 +287,7 @@ def limits_chart(records: Sequence[Record]) -> Chart:
         if rate is None or record.roofline is None:
             return None
         per_rate = record.roofline / rate.value
-        return between(record.roofline, rate.low * per_rate, rate.high * per_rate)
+        return derived_metric(record.roofline, rate.low * per_rate, rate.high * per_rate)
 
     return Chart(
         name="limits",

@@ -13,7 +13,7 @@ from ...core.point import Curve, Metric
 from ...core.record import Record, are_on_two_cards
 from ...core.stats import Floats, interquartile_band, interquartile_mean
 from ...judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
-from ...workloads.shared import ON_GPU, is_to_the_end
+from ...workloads.shared import ON_GPU, continues_after_threshold
 from ..charts import (
     BACKEND_STYLE,
     GREY,
@@ -28,7 +28,17 @@ from ..charts import (
     bars,
     rows,
 )
-from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, is_ours, maker, plural, ratio_text, size_and_run
+from ..labels import (
+    BACKEND_NAME,
+    MEDIANS,
+    backend_label,
+    code_and_device,
+    environment,
+    is_ours,
+    plural,
+    ratio_text,
+    size_and_run,
+)
 from ..records import baselines, by, grouped, latest, metric, rate_of, size
 
 RATE: Final = "env_steps_per_s"
@@ -84,7 +94,7 @@ def samplers_chart(records: Sequence[Record]) -> Chart:
 
 
 def _sampler_name(record: Record) -> str:
-    return f"ours, {maker(record)}" if is_ours(record) else maker(record)
+    return f"ours, {code_and_device(record)}" if is_ours(record) else code_and_device(record)
 
 
 def rollouts_chart(records: Sequence[Record]) -> Chart:
@@ -109,13 +119,13 @@ def training_chart(records: Sequence[Record]) -> Chart:
         best = {iteration(record): record for record in sorted(found, key=lambda record: rate_of(record, RATE))}
 
         def label(record: Record) -> str:
-            is_ahead = best[iteration(record)] is record and lead(record) >= 1
+            is_ahead = best[iteration(record)] is record and ratio_to_published(record) >= 1
             return _over_reference(record) if is_ahead else ""
 
         ours = rows(environment(*key), sorted(found, key=_iteration_order), RATE, iteration, label)
         return Panel(ours.title, [*ours.series, *_references(best, ours.ticks)], ours.ticks)
 
-    has_others = any(math.isfinite(lead(record)) for record in shown)
+    has_others = any(math.isfinite(ratio_to_published(record)) for record in shown)
     others = " What others reach on these points was measured on an NVIDIA H200; x is the fastest backend over it."
     return row_chart(
         shown,
@@ -211,7 +221,7 @@ def reference_of(record: Record) -> Anchor | None:
     return anchor(record.point) if record.machine.get("gpu") == CARD else None
 
 
-def lead(record: Record) -> float:
+def ratio_to_published(record: Record) -> float:
     """Return a record's rate over the published one; infinite without one."""
     other = reference_of(record)
     return rate_of(record, RATE) / other.env_steps_per_s if other and other.env_steps_per_s else math.inf
@@ -221,7 +231,7 @@ def _over_reference(record: Record) -> str:
     other = reference_of(record)
     if other is None:
         return ""
-    return f"{ratio_text(lead(record))} x" if other.env_steps_per_s else f"{other.by}: does not run"
+    return f"{ratio_text(ratio_to_published(record))} x" if other.env_steps_per_s else f"{other.by}: does not run"
 
 
 def _references(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
@@ -233,7 +243,7 @@ def _references(best: Mapping[str, Record], names: Sequence[str]) -> list[Series
     for name, record in best.items():
         other = reference_of(record)
         if other is not None and other.env_steps_per_s is not None:
-            rate, label = other.env_steps_per_s, "" if lead(record) >= 1 else _over_reference(record)
+            rate, label = other.env_steps_per_s, "" if ratio_to_published(record) >= 1 else _over_reference(record)
             place = DataPoint(rate, names.index(name), rate, rate, "bench/judge/anchors.toml", label)
             points.setdefault(other.by, []).append(place)
     return [
@@ -320,7 +330,9 @@ class LearningCurves:
 
     def __call__(self, records: Sequence[Record]) -> Chart:
         """Make the chart."""
-        shown = [record for record in latest(records) if not (self.is_timed and is_to_the_end(record.point))]
+        shown = [
+            record for record in latest(records) if not (self.is_timed and continues_after_threshold(record.point))
+        ]
         panels = []
         for (*task, population), found in grouped(shown, *TASK).items():
             if not population:  # its record has one curve, the median of the members

@@ -18,7 +18,7 @@ from ...core.measure import Timed
 from ...core.point import Check, Point
 from ..shared import ON_GPU, steps_of
 from .timing import Repeated, are_finite, counterpart, repeated, timed
-from .trainers import WatchedTrainer, n_weights, player, settings
+from .trainers import WatchedTrainer, fixed_policy_trainer, n_weights, settings
 
 
 def iterations(
@@ -46,7 +46,7 @@ def iterations(
     )
 
 
-def plays(trainer: WatchedTrainer, mode: Any) -> Repeated:
+def rollout_run(trainer: WatchedTrainer, mode: Any) -> Repeated:
     """Return one rollout of a trainer as a run."""
     return repeated(trainer.wrapper.backend, trainer.collect, mode, n=1)
 
@@ -97,17 +97,17 @@ def reference_point(point: Point) -> Point:
     return {**point, "backend": counterpart(point["backend"])}
 
 
-def learned(point: Point) -> Arrays:
+def weights_after_training(point: Point) -> Arrays:
     """Return the weights after some training iterations."""
     trainer = WatchedTrainer(point["env"], settings(point), exact=True)
     trainer.iterate_times(TWIN_ITERATIONS)
     return {"weights": trainer.weights()}
 
 
-def played(point: Point) -> Arrays:
+def arrays_after_rollouts(point: Point) -> Arrays:
     """Return environments after some rollouts, and the weights after an update."""
-    trainer = player(point, exact=True)
-    rollouts = plays(trainer, point["mode"])  # plays one rollout already
+    trainer = fixed_policy_trainer(point, exact=True)
+    rollouts = rollout_run(trainer, point["mode"])  # plays one rollout already
     for _ in range(TWIN_ITERATIONS - 1):
         rollouts.run()
     trainer.update()

@@ -18,7 +18,7 @@ from warpdrive_min.training.scale.population import PopulationTrainer
 
 from ...core.point import Check, Curve, Measurement, Metric, Point
 from ...core.stats import median, median_interval
-from ..shared import MEMBERS, is_to_the_end
+from ..shared import MEMBERS, continues_after_threshold
 from .timing import counterpart
 from .trainers import SCHEDULES, Settings, WatchedTrainer, shipped
 
@@ -89,7 +89,7 @@ Learning: TypeAlias = tuple[Callable[[], Measurement], Callable[[], Check]]
 
 def learning_of_policies(point: Point) -> Learning:
     """Set up the training of policies; one is evaluated."""
-    learner, is_whole = point["learner"], is_to_the_end(point)
+    learner, is_whole = point["learner"], continues_after_threshold(point)
     trainer = LearningRun(point["env"], settings(point), learner, None if is_whole else point["threshold"])
     # Random opponents must stay random. From one start state two greedy policies always play the same game.
     is_greedy = len(trainer.groups) == 1
@@ -226,15 +226,15 @@ def settings(point: Point) -> Settings:
     }
     for name, policy in changed["policy"].items():
         for key in SCHEDULES:
-            policy[key] = stretched(policy[key], n_envs / trainer.num_envs)
-        policy["to_train"] = policy["to_train"] if is_to_the_end(point) else name == point["learner"]
+            policy[key] = stretch(policy[key], n_envs / trainer.num_envs)
+        policy["to_train"] = policy["to_train"] if continues_after_threshold(point) else name == point["learner"]
     return changed
 
 
-def stretched(schedule: Any, times: float) -> Any:
+def stretch(schedule: Any, times: float) -> Any:
     """Return a schedule, or mapping of them, stretched by ``times``."""
     if isinstance(schedule, Mapping):
-        return {part: stretched(each, times) for part, each in schedule.items()}
+        return {part: stretch(each, times) for part, each in schedule.items()}
     return [[step * times, value] for step, value in schedule] if isinstance(schedule, list) else schedule
 
 

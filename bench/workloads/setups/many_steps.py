@@ -148,7 +148,7 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     said = max(apart["values"], apart["log_probs"])
     rounding = ROUNDING[point.get("precision", FP32)]
     probabilities = log_probs[:, :, 0].double().exp().numpy()
-    n_wrong = wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), probabilities, rounding)
+    n_wrong = count_wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), probabilities, rounding)
     is_finite = are_finite(steps.observations, steps.log_probs)
     return Check(
         passed=is_finite and moved == 0 and said <= rounding and n_wrong == 0,
@@ -160,7 +160,7 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     )
 
 
-def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float) -> int:
+def count_wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float) -> int:
     """Count actions that the sampler would not draw, except where rounding decides."""
     ends, n_wrong = probabilities.cumsum(-1), 0
     for step, (taken, until) in enumerate(zip(actions, ends, strict=True)):

@@ -160,7 +160,7 @@ class WatchedTrainer(Trainer):
         return shares | {"capture_s": self.capture_s}
 
 
-def player(point: Point, *, exact: bool = False) -> WatchedTrainer:
+def fixed_policy_trainer(point: Point, *, exact: bool = False) -> WatchedTrainer:
     """Return the trainer of a point with its initial policies."""
     return WatchedTrainer(point["env"], settings({**point, "algorithm": "A2C"}), exact=exact)
 

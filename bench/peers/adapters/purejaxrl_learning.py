@@ -37,7 +37,7 @@ def learn(point: Point) -> dict[str, Any]:
     import jax  # noqa: PLC0415  (theirs)
     import numpy as np  # noqa: PLC0415
 
-    compiled = on_jax.counting()
+    compiled = on_jax.compile_counter()
     n_envs, total_steps, options = point["n_envs"], point["total_steps"], point["options"]
     sizes = {"ENV_NAME": IDS[point["env"]], "NUM_ENVS": n_envs, "TOTAL_TIMESTEPS": total_steps}
     config = {**CONFIG, **SHIPPED, **sizes, **options}
