@@ -65,17 +65,19 @@ def _known_cases(names: list[str] | None) -> list[str] | None:
 
 MOST_COUNT: Final = 2**31 - 1
 """Largest number of environments, agents or repetitions."""
-CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these; may be repeated.")]
-Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
-Gated = Annotated[list[str] | None, typer.Option(help="Only these; without it the points of bench/judge/gated.toml.")]
-Counts = Annotated[list[int] | None, typer.Option(min=1, max=MOST_COUNT, help="Only these; may be repeated.")]
-Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
-AtOnce = Annotated[
-    int, typer.Option(min=1, max=1024, help="Set up this many points or rounds at once; each is timed alone.")
+CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these cases; may be repeated.")]
+Names = Annotated[list[str] | None, typer.Option(help="Only these values; may be repeated.")]
+Gated = Annotated[
+    list[str] | None, typer.Option(help="Only these cases; by default the points of bench/judge/gated.toml.")
 ]
-Archs = Annotated[list[str] | None, typer.Option(help="GPU architectures, as 90 or sm_90; may be given several times.")]
+Counts = Annotated[list[int] | None, typer.Option(min=1, max=MOST_COUNT, help="Only these values; may be repeated.")]
+Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE; may be repeated.")]
+AtOnce = Annotated[
+    int, typer.Option(min=1, max=1024, help="Points or rounds to set up concurrently; each is timed alone.")
+]
+Archs = Annotated[list[str] | None, typer.Option(help="GPU architecture, such as 90 or sm_90; may be repeated.")]
 RUN_ID: Final = re.compile(r"\w[\w.-]*", re.ASCII)
-Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
+Resume = Annotated[str | None, typer.Option(help="Id of the run to continue; finished points are skipped.")]
 
 
 def resumed_or_new_run_id(resume: str | None, out: Path, preset: Preset, option: str = "--out") -> str:

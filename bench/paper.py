@@ -36,7 +36,7 @@ MANIFEST: Final = "MANIFEST.sha256"
 
 def paper(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of what is written; made if missing.")] = OUT,
+    out: Annotated[Path, typer.Option(help="Output folder; created if missing.")] = OUT,
 ) -> None:
     """Write figures, LaTeX tables, the method and a manifest for a paper.
 
@@ -45,7 +45,7 @@ def paper(
     require_writable(out, "--out")
     with exiting(1, FileError, ShowError):
         written = write(records or published_records(), out)
-    echo(f"paper: {len(written)} files in {out}; paper.tex shows them all, `sha256sum -c {MANIFEST}` checks them")
+    echo(f"paper: {len(written)} files in {out}; paper.tex includes them all, `sha256sum -c {MANIFEST}` checks them")
 
 
 def write(sources: Sequence[Path], out: Path) -> list[Path]:

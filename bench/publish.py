@@ -136,19 +136,23 @@ class Publication:
 
 
 def publish(
-    preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
+    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.full,
     until_s: Annotated[
         float | None,
-        typer.Option(callback=bounded(0, 1e9), help="Stop cleanly before this many seconds; continue later."),
+        typer.Option(
+            callback=bounded(0, 1e9), help="Stop cleanly before this many seconds; the same command continues."
+        ),
     ] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="Step to leave out; the manifest says so.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Step to skip; the manifest lists it.")] = None,
     case: CaseNames = None,
     where: Where = None,
-    peer: Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")] = None,
-    shard: Annotated[str, typer.Option(help="K/N: every Nth point from the Kth on, no more.")] = "1/1",
+    peer: Annotated[list[str] | None, typer.Option(help="Only this peer; may be repeated.")] = None,
+    shard: Annotated[str, typer.Option(help="K/N: measure only every Nth point, from the Kth on.")] = "1/1",
     at_once: AtOnce = 1,
-    python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
+    python: Annotated[
+        list[str] | None, typer.Option(help="NAME=PATH: Python interpreter of a peer's package; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Output folder of the sets.")] = sets.SETS,
 ) -> None:
     """Make or continue this commit's set on this kind of machine.
 
@@ -168,7 +172,7 @@ def publish(
     try:
         publication, manifest = begin(preset, wanted, command, pythons, out, _shard(shard), at_once)
         if manifest.is_whole:
-            say(f"{publication.folder} is finished, since {manifest.finished_at}")
+            say(f"{publication.folder} was finished at {manifest.finished_at}")
             return
         manifest = manifest.model_copy(update={"finished_at": None})
         manifest.write(publication.folder)
@@ -182,13 +186,13 @@ def publish(
         say(str(error))
         raise typer.Exit(Code.NOTHING) from error
     except TimeIsUp as error:
-        say(f"stopped, as the next piece takes up to {clock.longest_s:.0f} s; `{command}` goes on")
+        say(f"stopped: the next measurement may take {clock.longest_s:.0f} s; `{command}` continues")
         raise typer.Exit(Code.UNFINISHED) from error
     if publication.is_shard:
-        say(f"shard {shard} is measured; `{command}` goes on")
+        say(f"shard {shard} is measured; `{command}` continues")
         raise typer.Exit(Code.UNFINISHED)
     manifest = finish(publication, manifest)
-    say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points or steps skipped")
+    say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points and steps skipped")
     for name, reason in manifest.failed.items():
         say(f"failed: {name}: {reason}")
     raise typer.Exit(int(bool(manifest.failed)))
@@ -218,11 +222,11 @@ def begin(
         why = context.git.get("unread", "git knows none")
         raise RefusedError(f"publish: needs a commit ({why}); run it in a checkout, or set $BENCH_GIT_SHA")
     if context.git["dirty"]:
-        raise RefusedError("publish: the code must be that of a commit (git sees changes); commit or stash them")
+        raise RefusedError("publish: needs a checkout without changes (got uncommitted ones); commit or stash them")
     problems = [finding for finding in doctor.examine() if finding.level == "problem"]
     if problems:
         lines = [f"  {finding.topic}: {finding.says}; {finding.do}" for finding in problems]
-        raise RefusedError("\n".join(["publish: the doctor must see no problem (got these)", *lines]))
+        raise RefusedError("\n".join(["publish: `python -m bench doctor` must find no problem (got these)", *lines]))
     kind = machine.kind(context.machine)
     folder = out / f"{kind}-{commit[:7]}"
     manifest = sets.read_manifest(folder)
@@ -238,14 +242,16 @@ def begin(
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
     if manifest.preset != preset.value:
-        raise RefusedError(f"publish: {folder} has preset {manifest.preset} (got {preset.value}); `{manifest.command}`")
+        raise RefusedError(
+            f"publish: {folder} has preset {manifest.preset} (got {preset.value}); run `{manifest.command}`"
+        )
     if manifest.chosen != wanted.words:
         said = (
             f"{folder} has {' '.join(manifest.chosen) or 'all points'} (got {' '.join(wanted.words) or 'all points'})"
         )
-        raise RefusedError(f"publish: {said}; `{manifest.command}`")
+        raise RefusedError(f"publish: {said}; run `{manifest.command}`")
     if differ := machine.difference_texts(machine.differences(manifest.machine, context.machine)):
-        raise RefusedError(f"publish: {folder} was begun on another machine ({'; '.join(differ)}); go on where it was")
+        raise RefusedError(f"publish: {folder} was started on another machine ({'; '.join(differ)}); continue it there")
     context = Context.here(preset.value, manifest.run_id)
     return Publication(folder, context, wanted, pythons, shard, at_once), manifest
 
@@ -323,7 +329,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
             yield f"{index}/{len(todo)} {name}: {got}"
         else:
             publication.add([got.a, got.b], got.comparison)
-            yield f"{index}/{len(todo)} {name}: the second takes {got.ratio.value:.3f} times as long as the first"
+            yield f"{index}/{len(todo)} {name}: the second takes {got.ratio.value:.3f} x the time of the first"
 
 
 def run_peers(publication: Publication) -> Iterator[str]:

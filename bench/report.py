@@ -35,7 +35,7 @@ OUT: Final = Path("results/report.html")
 
 def report(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
-    out: Annotated[Path, typer.Option(help="The HTML file.")] = OUT,
+    out: Annotated[Path, typer.Option(help="Output HTML file.")] = OUT,
 ) -> None:
     """Write one self-contained HTML page from records; measures nothing.
 
@@ -103,7 +103,7 @@ OTHERS: Final[Sequence[Column[Record]]] = (
     Column("case", lambda record: record.case, is_choice=True),
     Column("point", lambda record: ", ".join(f"{axis}={value}" for axis, value in record.point.items())),
     Column("status", lambda record: record.status, is_choice=True),
-    Column("reason", lambda record: record.reason or "its check did not pass"),
+    Column("reason", lambda record: record.reason or "its check failed"),
     RUN,
 )
 """Columns of failed and skipped records."""

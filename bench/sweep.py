@@ -37,12 +37,11 @@ from .workloads.shared import ON_GPU, availability
 
 def command(
     typer_context: typer.Context,
-    preset: Annotated[
-        PresetName, typer.Option(help="Which points, and how long each is measured.")
-    ] = PresetName.default,
+    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.default,
     case: CaseNames = None,
     env: Annotated[
-        list[str] | None, typer.Option(help="Only these, or one outside `envs/`: module:Class, or its path.")
+        list[str] | None,
+        typer.Option(help="Only these environments; or one outside `envs/`, as module:Class or by its path."),
     ] = None,
     backend: Names = None,
     n_envs: Counts = None,
@@ -51,14 +50,17 @@ def command(
     config: Annotated[
         list[str] | None, typer.Option(help="Argument of an environment outside `envs/`, as KEY=VALUE.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the records.")] = SWEEPS,
+    out: Annotated[Path, typer.Option(help="Output folder of the records.")] = SWEEPS,
     figures: Annotated[
-        Path | None, typer.Option(help="Folder of the plots; without it results/figures, or FOLDER/figures of --out.")
+        Path | None,
+        typer.Option(help="Output folder of the figures; by default results/figures, or the folder figures in --out."),
     ] = None,
     resume: Resume = None,
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
-    note: Annotated[str | None, typer.Option(help="Text for every record, such as what else was running.")] = None,
-    ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
+    note: Annotated[
+        str | None, typer.Option(help="Text stored in every record, such as other programs that were running.")
+    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Measure on a Ray cluster: local, auto or HOST:PORT.")] = None,
     at_once: AtOnce = 1,
 ) -> None:
     """Check, measure and record every point, and show a table.
@@ -96,7 +98,7 @@ def command(
     with _available_and_runner(ray, at_once) as (states, runner):
         here = options.runnable(todo, states)
         if not here:
-            say("nothing was measured: no point has a backend that is available here")
+            say("nothing was measured: no backend of these points is available here; see `python -m bench doctor`")
             raise typer.Exit(Code.NOTHING)
         todo = missing(here, file)
         records = _with_progress(todo, context, file, runner)
@@ -104,14 +106,14 @@ def command(
         records = read_existing(file)[0]
     _show(records)
     say(f"records: {file}")
-    say(f"a page of them: python -m bench report {shlex.quote(str(file))}")
+    say(f"to show them as a page: python -m bench report {shlex.quote(str(file))}")
     machines = by_machine(record for record in records if record.is_evidence) if plot else {}
     for name, group in machines.items():
         stem = context.run_id if len(machines) == 1 else f"{context.run_id}-{name}"
         for line in plots.listed(plots.draw(group, figures, stem=stem)):
             say(line)
     if preset is PresetName.smoke:
-        say("preset smoke only shows that every case runs: its sizes are too small and its times too short to compare")
+        say("preset smoke only tests that every case runs: its times are too short to compare")
     elif warning := doubtful(records):
         say(warning)
     if any(record.status == "failed" for record in records):
@@ -128,14 +130,14 @@ def doubtful(records: Sequence[Record]) -> str:
     for record in records:
         load = (record.host and record.host.load_before) or 0.0
         is_busy = load > MOST_LOAD and record.point.get("backend") not in ON_GPU
-        said = [*remarks(record), *([f"the load was {load:.1f} per core"] if is_busy else [])]
+        said = [*remarks(record), *([f"the load was {load:.1f} processes per core"] if is_busy else [])]
         if record.is_evidence and said:
             reasons[name_of(record)] = "; ".join(said)
     if not reasons:
         return ""
     name, why = next(iter(reasons.items()))
     advice = "measure again on an idle machine (`python -m bench doctor`), or set OMP_WAIT_POLICY=passive"
-    return f"doubtful: {len(reasons)} of {len(records)} points, such as {name}: {why}; {advice}"
+    return f"unreliable times: {len(reasons)} of {len(records)} points, such as {name}: {why}; {advice}"
 
 
 def _show(records: list[Record]) -> None:
@@ -145,7 +147,7 @@ def _show(records: list[Record]) -> None:
         documents.show(records, console)
         return
     for name, group in machines.items():
-        say(name if group[0].machine else "on no machine")
+        say(name if group[0].machine else "not run on any machine")
         documents.show(group, console)
 
 
@@ -156,7 +158,9 @@ def _available_and_runner(ray: str | None, at_once: int) -> Iterator[tuple[Mappi
         yield availability(), partial(run_points, at_once=at_once)
         return
     if at_once > 1:
-        raise typer.BadParameter(f"--at-once {at_once}: is for points of this machine; --ray spreads them over GPUs")
+        raise typer.BadParameter(
+            f"--at-once {at_once}: has no effect with --ray, which places points on the GPUs; leave it out"
+        )
     try:
         with ray_cluster.connected(ray) as cluster:
             yield cluster.availability(), cluster.measure
@@ -184,7 +188,7 @@ def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner
             progress.update(task, advance=1, description=name)
             if not console.is_terminal:
                 left = (time.monotonic() - start) / len(records) * (len(todo) - len(records))
-                say(f"{len(records)}/{len(todo)} {name}: {record.status}, {left:.0f} s left")
+                say(f"{len(records)}/{len(todo)} {name}: {record.status}, about {left:.0f} s left")
             if record.status == "failed":
                 say(f"failed: {name}: {record.reason}")
     return records

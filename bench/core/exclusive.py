@@ -44,4 +44,6 @@ def exclusive() -> Iterator[None]:
     import torch  # noqa: PLC0415  (takes seconds)
 
     if torch.cuda.memory_stats().get("num_alloc_retries"):
-        raise CrowdedError(f"at once: a point beside {SIBLINGS.n} others must find memory (it ran out); take fewer")
+        raise CrowdedError(
+            f"--at-once: the GPU ran out of memory (a point and {SIBLINGS.n} others); set up fewer at once"
+        )

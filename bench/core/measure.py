@@ -333,7 +333,7 @@ class Timer:
         with self._timed.pinned():
             wall, device = self._stopwatch.time(block)
         if wall <= 0:
-            raise MeasureError(f"measure: the clock did not advance over a sample (got {wall} ns); measure again")
+            raise MeasureError(f"measure: a sample must take time (got {wall} ns by the clock); measure again")
         return wall, device
 
     def runs_per_sample(self, sample_s: float) -> int:
@@ -371,7 +371,9 @@ def refuse_simulator(device: torch.device) -> None:
         MeasureError: Numba's simulator is on, and there is no GPU.
     """
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0") and device.type == "cpu":
-        raise MeasureError("measure: Numba's CUDA simulator is on, its times mean nothing; unset NUMBA_ENABLE_CUDASIM")
+        raise MeasureError(
+            "measure: Numba's CUDA simulator is on, so times are meaningless; unset NUMBA_ENABLE_CUDASIM"
+        )
 
 
 def _stop_reason(samples: list[float], spent_ns: int, plan: Plan) -> str:

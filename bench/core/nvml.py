@@ -177,7 +177,7 @@ class Sampler:
         _require_window(duration_s, ENERGY_WINDOW_S)
         spent = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) - self._energy
         if spent < 0:
-            raise RuntimeError("the energy counter went back: the driver was loaded anew")
+            raise RuntimeError("the energy counter decreased: the driver was reloaded")
         return float(spent) / 1000
 
     def _throttle(self) -> dict[str, float] | None:
@@ -234,7 +234,7 @@ def _count_others(processes: Sequence[Any]) -> int:
         RuntimeError: NVML shows not even this one.
     """
     if not processes:
-        raise RuntimeError("NVML shows no process, not even this one; containers hide them")
+        raise RuntimeError("NVML lists no process, not even this one, as in most containers")
     # In a container NVML may list this process under its PID outside; then one of the others is this one.
     return max(0, len(processes) - 1 - SIBLINGS.n)
 
@@ -283,7 +283,7 @@ def _handle(nvml: Any, uuid: str) -> Any:
         found = nvml.nvmlDeviceGetUUID(handle)
         if (found if isinstance(found, str) else found.decode()).removeprefix("GPU-") == uuid:
             return handle
-    raise RuntimeError("NVML knows no device of torch's UUID; a slice of a GPU (MIG) has no telemetry of its own")
+    raise RuntimeError("NVML has no device with torch's UUID; a MIG slice of a GPU has no telemetry")
 
 
 def clock_reasons(nvml: Any, handle: Any) -> int:

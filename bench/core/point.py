@@ -168,7 +168,7 @@ class Measurement:
         if (self.roofline or 0.0) > 1:
             return (
                 f"ArithmeticError: roofline: {self.roofline:.0%} of what the machine allows; "
-                "the work is not done, or declared wrong"
+                "the work was not done, or its declared amount is wrong"
             )
         return None
 
@@ -206,7 +206,7 @@ PLAIN_CASES: Final = ("env_step", "published", "step")
 def why_no_plain(envs: Iterable[str]) -> str:
     """Return why environments have no points of the NumPy baseline; empty if all have."""
     absent = ", ".join(env for env in envs if env not in PLAIN_ENVS)
-    return absent and f"{absent}: no plain NumPy code (backend={PLAIN}); the fastest CPU code is C++ (backend={HOST})"
+    return absent and f"{absent}: no NumPy baseline (backend={PLAIN}); the fastest CPU code is C++ (backend={HOST})"
 
 
 ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}

@@ -315,7 +315,7 @@ class Record(_Line):
         timed = self.scope not in UNTIMED
         needed = {"samples_ns": timed, "work_per_run": timed or n > 0, "metrics": timed} if self.status == "ok" else {}
         for name in (name for name, is_needed in needed.items() if is_needed and not getattr(self, name)):
-            raise PydanticCustomError(name, "{name} must be there, as status is ok (got none)", {"name": name})
+            raise PydanticCustomError(name, "{name} must be present, as status is ok (got none)", {"name": name})
         return self
 
     @classmethod
@@ -588,7 +588,7 @@ def files_in(path: Path) -> list[File]:
         if place.is_dir():
             return [file for name, file in files_below(path).items() if name.endswith(".jsonl")]
         if not place.exists():
-            raise RecordError(f"{path}: there is no such file or folder")
+            raise RecordError(f"{path}: no such file or folder")
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
     return [place]
@@ -661,7 +661,7 @@ class Axis:
     def broken_rule(self, value: Any) -> str:
         """Return the rule that a value breaks; empty if none."""
         if value is None:
-            return "must be there" if self.always else ""
+            return "must be present" if self.always else ""
         if type(value) is not self.kind:
             return f"must be of type {self.kind.__name__}"
         if self.known is not None and value not in self.known:
@@ -691,7 +691,7 @@ def _require_of_case(record: Record, where: str) -> None:
             raise RecordError(f"{where}: point.{name}: {rule} (got {short_text(value)})")
     for name in NEEDED.get(record.case, ()) if record.status == "ok" else ():
         if record.notes.get(name) is None and name != "version":
-            raise RecordError(f"{where}: notes.{name} must be there (got none)")
+            raise RecordError(f"{where}: notes.{name} must be present (got none)")
     is_rated = record.case in AXES_OF and record.status == "ok" and record.scope not in (*UNTIMED, "startup")
     for kind in record.work_per_run or () if is_rated else ():
         if f"{kind}_per_s" not in (record.metrics or {}):

@@ -125,17 +125,24 @@ def pairs_along_axis(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
 
 def compare(
     context: typer.Context,
-    a: Annotated[str | None, typer.Argument(help="Records (file, folder), or a revision; `.` is this tree.")] = None,
-    b: Annotated[str | None, typer.Argument(help="The other side, which is called faster or slower.")] = None,
-    axis: Annotated[str | None, typer.Option(help="AXIS=A,B: compare two values of an axis instead.")] = None,
-    preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.default,
+    a: Annotated[
+        str | None,
+        typer.Argument(help="Side A, the base: a file or folder of records, or a git revision; `.` is this checkout."),
+    ] = None,
+    b: Annotated[str | None, typer.Argument(help="Side B, which the verdict calls faster or slower.")] = None,
+    axis: Annotated[
+        str | None, typer.Option(help="AXIS=A,B: compare two values of an axis instead of two sides.")
+    ] = None,
+    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.default,
     case: Names = None,
     where: Where = None,
     same: Annotated[
-        float, typer.Option(callback=options.bounded(0, 100), help="Largest difference, in %, that is called the same.")
+        float, typer.Option(callback=options.bounded(0, 100), help="Largest difference that counts as the same, in %.")
     ] = 100 * SAME,
-    allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
+    allow_mismatch: Annotated[
+        list[str] | None, typer.Option(help="Field that may differ between the records; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Output folder of the result and of both sides' records.")] = COMPARISONS,
     resume: Resume = None,
     at_once: AtOnce = 1,
 ) -> None:
@@ -159,7 +166,9 @@ def compare(
         _say_all("left out", [*found.skipped, *refused])
         _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in caveats(pair)])
         if not found.pairs and not found.failed:
-            raise (NotComparable if refused else NothingMeasured)("compare: no point is on both sides")
+            raise (NotComparable if refused else NothingMeasured)(
+                "compare: no point is on both sides; choose sides that share points"
+            )
         rows = judge(found.pairs, same / 100)
         first, second = (a, b) if axis is None else axis.partition("=")[2].split(",")
         title = f"{second} against {first}"
@@ -177,9 +186,13 @@ def _sides(
 ) -> tuple[PairResults, Sequence[str]]:
     """Measure or read both sides; also return why records do not pair."""
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
-        raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
+        raise NotComparable(
+            "compare: needs two sides A and B, or --axis AXIS=A,B (got neither or both); give one of the two"
+        )
     if choice.allowed and (a is None or not is_file(a)):
-        raise NotComparable("compare: --allow-mismatch is for records (got sides that are measured); leave it out")
+        raise NotComparable(
+            "compare: --allow-mismatch needs records on both sides (got sides to measure); leave it out"
+        )
     if axis is not None:
         both = pairs_along_axis(axis, chosen(choice))
         sides = [sides_of(run_id, one.case, (one.point, other.point), (start, start)) for one, other in both]
@@ -223,8 +236,8 @@ def _counts(record: Record, like: Record) -> bool:
 
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("point", lambda row: row.subject.name, is_long=True),
-    ns_column("ns, A", 0),
-    ns_column("ns, B", 1),
+    ns_column("A, ns per unit", 0),
+    ns_column("B, ns per unit", 1),
     Column("time B / A", lambda row: f"{row.subject.ratio.value:.4f}", is_right=True),
     Column("95 % interval", lambda row: f"{row.subject.ratio.low:.4f} to {row.subject.ratio.high:.4f}", is_right=True),
     Column("p (Holm)", lambda row: f"{row.p:.2g}", is_right=True),

@@ -164,9 +164,11 @@ MOST_SLOWED: Final = 1.25
 def remarks(record: Record) -> list[str]:
     """Return disturbances of a record that remains evidence, as text."""
     warm_up = record.warm_up or {}
-    unsettled = [] if warm_up.get("settled", True) else [f"the warm-up did not settle in {warm_up.get('cap_s')} s"]
+    unsettled = (
+        [] if warm_up.get("settled", True) else [f"times did not stabilise in {warm_up.get('cap_s')} s of warm-up"]
+    )
     others = (record.host and record.host.others_busy) or 0.0
-    busy = [f"others kept {others:.0%} of our cores busy"] if others > MOST_OTHERS else []
+    busy = [f"other processes used {others:.0%} of our cores"] if others > MOST_OTHERS else []
     return unsettled + busy + _slowed(record)
 
 
@@ -177,7 +179,11 @@ def _slowed(record: Record) -> list[str]:
         return [f"in {n - undisturbed} of {n} rounds no second block confirms the fastest"] if undisturbed < n else []
     shortest, longest = (record.host and record.host.loop_ns) or (1, 1)
     times = longest / shortest
-    return [f"a loop of Python took up to {times:.1f} times as long as at best"] if times > MOST_SLOWED else []
+    return (
+        [f"the cores varied: one Python loop took 1 to {times:.1f} times its shortest time"]
+        if times > MOST_SLOWED
+        else []
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,20 +66,22 @@ def reproduce(
     run: Annotated[
         str,
         typer.Argument(
-            help="RUN_ID, its start is enough, or RUN_ID:N for its N-th record; or a certificate or its folder."
+            help="RUN_ID or its first characters; RUN_ID:N for its N-th record; or a certificate or a folder of them."
         ),
     ],
-    where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE, or case=NAME.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="Only records with AXIS=VALUE, or case=NAME; may be repeated.")
+    ] = None,
     records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(help="Environment outside envs/ that records may name, and import: module:Class or a path."),
+        typer.Option(help="Environment outside envs/ that records may import: module:Class or a path."),
     ] = None,
     tolerance: Annotated[
         float, typer.Option(callback=bounded(0, 1e6), help="Largest relative difference that counts as reproduced.")
     ] = TOLERANCE,
     out: Annotated[
-        Path | None, typer.Option(help="Also write the new records, or the answers on certificates, to this file.")
+        Path | None, typer.Option(help="Output file of the new records, or of the results of certificates.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -154,7 +156,7 @@ def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list
         )
     evidence = [record for record in chosen if record.is_evidence]
     if not evidence:
-        what = "is measured and right" if chosen else f"meets {', '.join(conditions)}"
+        what = "is measured and correct" if chosen else f"meets {', '.join(conditions)}"
         raise NoSuchRunError(f"reproduce: no record of {ids[0]} {what} (of {len(of_run)}); choose another one")
     return evidence
 
@@ -291,7 +293,7 @@ def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
     if overlap:
         reasons.append("the intervals overlap")
         if not within:
-            reasons.append(f"they are wider than the tolerance of {tolerance:.0%}, so that says little")
+            reasons.append(f"but they are wider than the tolerance of {tolerance:.0%}: weak evidence")
     else:
         reasons.append(f"the ratio's interval {'lies' if within else 'does not lie'} within {tolerance:.0%}")
     ratio = Estimate(value=new.value / old.value, low=low, high=high, records=(then, here))
@@ -328,7 +330,7 @@ def _text(metric: Metric) -> str:
 
 def _caveats(record: Record) -> list[str]:
     is_cold = record.warm_up is not None and record.warm_up.get("settled") is False
-    return disturbances(record) + ["the warm-up did not settle"] * is_cold
+    return disturbances(record) + ["times did not stabilise during the warm-up"] * is_cold
 
 
 # ------------------------------------------------------------------ differences
@@ -372,7 +374,7 @@ def lines(repetition: Repetition) -> list[str]:
     """Return the lines of text about a repetition."""
     head = f"{repetition.verdict}: {repetition.subject}"
     if ratio := repetition.estimate:
-        head += f", here/recorded {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+        head += f", time here / recorded time {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     differs, many = [], Counter(map(_kind, repetition.differs))
     for name, both in repetition.differs.items():
         if many[_kind(name)] <= MOST_LISTED:

@@ -29,17 +29,19 @@ WIDE: Final = 220
 
 
 def peers(
-    preset: Annotated[
-        PresetName, typer.Option(help="Which points, and how long each is measured.")
-    ] = PresetName.default,
-    peer: Annotated[list[str] | None, typer.Option(help="Keep only these; a peer or a package.")] = None,
+    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.default,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="Only this peer, or peers of this package; may be repeated.")
+    ] = None,
     where: Where = None,
-    python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a package.")] = None,
-    backend: Annotated[str | None, typer.Option(help="Our backend; else the first on the same kind of device.")] = None,
-    timeout: Annotated[
-        float, typer.Option(callback=bounded(1, 1e6), help="Longest wait for an answer of a peer, s.")
-    ] = 600.0,
-    out: Annotated[Path, typer.Option(help="Folder of the records.")] = PEER_RECORDS,
+    python: Annotated[
+        list[str] | None, typer.Option(help="NAME=PATH: Python interpreter of a peer's package; may be repeated.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Our backend; by default the first on the peer's kind of device.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(callback=bounded(1, 1e6), help="Timeout of a peer's answer, s.")] = 600.0,
+    out: Annotated[Path, typer.Option(help="Output folder of the records.")] = PEER_RECORDS,
     resume: Resume = None,
     at_once: AtOnce = 1,
 ) -> None:
@@ -52,7 +54,7 @@ def peers(
         raise typer.BadParameter(f"--backend {backend}: unknown (known: {', '.join(BACKENDS)})")
     wanted = chosen(preset.value, peer or [], where or [])
     if not wanted:
-        say("no point of a peer passes the filters")
+        say("nothing was measured: no point of a peer passes --peer and --where")
         raise typer.Exit(3)
     require_writable(out, "--out")
     context = Context.here(preset.value, resumed_or_new_run_id(resume, out, preset.value))

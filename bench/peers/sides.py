@@ -273,10 +273,8 @@ class PeerStopwatch:
         block()
         said = ask(self._job, self._peer, "time", runs=self._runs)
         if said["compiled"]:
-            what = (
-                f"{self._job.peer.name}: a block that is timed must compile nothing (got {said['compiled']} programs)"
-            )
-            raise MeasureError(f"measure: {what}; run it until it has compiled before")
+            what = f"{self._job.peer.name}: a timed block must not compile (got {said['compiled']} programs)"
+            raise MeasureError(f"measure: {what}; run it more often before the timing")
         return int(said["wall_ns"]), None
 
 
@@ -308,7 +306,7 @@ def _require_our_card(job: PeerJob, uuid: str | None) -> None:
     ours, theirs = fingerprint(torch.device("cuda"))["gpu_uuid_hash"], card_hash(uuid)
     if ours != theirs:
         got = f"got {ours} and {theirs}"
-        raise NotComparable(f"peers: {job.peer.name} must share our card ({got}); show both one: CUDA_VISIBLE_DEVICES")
+        raise NotComparable(f"peers: {job.peer.name} must use our GPU ({got}); set CUDA_VISIBLE_DEVICES for both")
 
 
 # ------------------------------------------------------------------ ours

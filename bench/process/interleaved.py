@@ -136,7 +136,7 @@ def measure_all(
     pairs = {index: finished[key] for index, key in enumerate(keys) if key in finished}
     missing = [index for index, key in enumerate(keys) if key not in finished]
     if pairs:
-        say(f"{len(pairs)} of {len(todo)} pairs are kept")
+        say(f"{len(pairs)} of {len(todo)} pairs were measured before")
     of_this_checkout = {side.run_id for index in missing for side in todo[index] if isinstance(side.start, Copy)}
     if of_this_checkout:  # before measuring anything that could not be stored
         state = git_state(ROOT)
@@ -159,7 +159,7 @@ def measure_all(
         if outputs:
             outputs.add(got)
         pairs[index] = got
-        say(f"{n_done}/{len(missing)} {name}: B takes {got.ratio.value:.4f} times as long as A")
+        say(f"{n_done}/{len(missing)} {name}: B takes {got.ratio.value:.4f} x the time of A")
     found.pairs.extend(pairs[index] for index in sorted(pairs))
     return found
 
@@ -170,7 +170,9 @@ def _require_one_code(before: Record, now: Mapping[str, Any]) -> None:
     if any(was != is_ for was, is_ in differ):
         (sha, changes), (sha_now, changes_now) = zip(*differ, strict=True)
         got = f"then {sha} with changes {changes}, now {sha_now} with {changes_now}"
-        raise NotComparable(f"compare: {before.run_id} must go on with the code it began with (got {got}); begin anew")
+        raise NotComparable(
+            f"compare: {before.run_id} must continue on the code it started with (got {got}); start a new run"
+        )
 
 
 def measure_revisions(
@@ -253,7 +255,7 @@ def measure_rounds(
             elif len(batch) > 1 and error.kind != "Skip":
                 again.append(place)
                 side = todo[place][0]
-                say(f"put off, to be measured beside fewer: {point_name(side.case.name, side.point)}: {error}")
+                say(f"postponed, to be set up with fewer others: {point_name(side.case.name, side.point)}: {error}")
             else:
                 yield place, error
     if again:

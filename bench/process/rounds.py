@@ -180,13 +180,17 @@ def on_both(do: Callable[[RoundSide], None], halves: Sequence[RoundSide]) -> Non
 def _require_one_version(a: Message, b: Message) -> None:
     versions = sorted([a["case_version"], b["case_version"]])
     if versions[0] != versions[1]:
-        raise NotComparable(f"compare: the sides must time the same (got case versions {versions})")
+        raise NotComparable(
+            f"compare: the sides must have one version of the case (got {versions}); choose closer commits"
+        )
 
 
 def _require_one_card(a: Message, b: Message) -> None:
     cards = [each["machine"].get("gpu_uuid_hash") for each in (a, b) if each["facts"]["device"] == "cuda"]
     if len(cards) == 2 and cards[0] != cards[1]:
-        raise NotComparable(f"compare: the sides must share a card (got {cards[0]} and {cards[1]}); show both one")
+        raise NotComparable(
+            f"compare: the sides must share a card (got {cards[0]} and {cards[1]}); set CUDA_VISIBLE_DEVICES"
+        )
 
 
 def abba_turns(
@@ -249,7 +253,7 @@ def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int)
         },
         unread={
             "roofline": "a comparison is of times alone",
-            "telemetry": "two processes take turns on the device: each would find the other foreign",
+            "telemetry": "two processes share the device: each would count the other as a foreign one",
         },
     )
     context = Context(

@@ -82,7 +82,7 @@ class Server(Dispatcher):
         found, self._host = self._cases[case], Host.before()
         timed = found.setup(point)
         if not isinstance(timed, Timed):
-            raise Skip(f"{case} is run once, it has no blocks to be timed in turns")
+            raise Skip(f"{case} runs once, so it cannot be interleaved")
         before = asdict(timed.check().require("before"))
         self._timed, facts = timed, timed.facts
         return {

@@ -240,7 +240,7 @@ class Worker:
         """
         try:
             if not self.connection.poll(self.timeout_s):
-                raise self._ended(f"did not answer {method} within {self.timeout_s:g} s; raise --timeout")
+                raise self._ended(f"did not answer {method} within {self.timeout_s:g} s; increase --timeout")
             answer = self.connection.recv_bytes(LONGEST)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise self._ended(f"died at {method}") from None
@@ -266,7 +266,7 @@ class Worker:
         """Raise WorkerError unless a reply is from a folder's code; None: ask."""
         found = (reply or {}).get("root") or self.ask("describe")["root"]
         if Path(found) != root:
-            raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
+            raise WorkerError("ImportError", f"Python imports the code of {found} instead of {root}")
 
     def _ended(self, why: str) -> WorkerError:
         """Kill the process; return an error with reason and exit code."""
@@ -275,7 +275,7 @@ class Worker:
         self.wait(ENDING_S)
         if code is not None:
             why += f" by signal {-code}" if code < 0 else f" with exit code {code}"
-            why += f"; its last words: {_last_line(self.log):.200}" if self.log else "; see the error output"
+            why += f"; its last line of output: {_last_line(self.log):.200}" if self.log else "; see the error output"
         return WorkerError("Died", f"{self.name}: {why}")
 
 
@@ -371,7 +371,7 @@ def program(root: Path, *names: str) -> list[str]:
     for file in (package / name for name in names for package in packages):
         if file.exists():
             return [sys.executable, "-P", str(file)]  # -P: keeps the file's folder off the path
-    raise WorkerError("ImportError", f"{root} has no {names[0]} in its bench; name a newer commit")
+    raise WorkerError("ImportError", f"{root} has no bench/{names[0]}; choose a newer commit")
 
 
 def env_with_code_first(root: Path, env: Mapping[str, str]) -> dict[str, str]:

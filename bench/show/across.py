@@ -48,14 +48,14 @@ def roofline(records: Sequence[Record]) -> Chart:
         ridge = allowed.ops_per_s / allowed.bytes_per_s
         corners = [(x, min(allowed.ops_per_s, x * allowed.bytes_per_s)) for x in sorted({*ends, max(ends[0], ridge)})]
         ceiling = [DataPoint(x, y, y, y, allowed.source) for x, y in corners]
-        series.append(Series("the device", {"color": GREY["color"], "marker": "", "linestyle": "-"}, ceiling))
+        series.append(Series("limit of the device", {"color": GREY["color"], "marker": "", "linestyle": "-"}, ceiling))
         panels.append(Panel(title, series))
     return Chart(
         name="roofline",
-        title="Roofline",
-        caption="Bytes and operations are the least that the work needs, so what a run does beyond that lowers its "
-        "dot. On the slope memory is the limit, on the flat part arithmetic.",
-        x=Axis("operations for each byte"),
+        title="Roofline: throughput against the machine's limits",
+        caption="Bytes and operations are the minimum that the work needs; extra work of a run lowers its dot. Memory "
+        "is the limit on the slope, arithmetic on the flat part.",
+        x=Axis("operations per byte"),
         y=Axis("operations per second"),
         columns=3,
         panels=panels,
@@ -95,8 +95,8 @@ def kernels(records: Sequence[Record]) -> Chart:
         panels.append(rows(title, found, name, lambda record: point_label(record.point), xlabel=xlabel))
     return Chart(
         name="kernels",
-        title="Kernels",
-        caption=f"Single kernels, and what torch offers for the same work. {MEDIANS}",
+        title="Throughput of single kernels",
+        caption=f"Our kernels, and torch functions that do the same work. {MEDIANS}",
         kind="rows",
         x=Axis(),
         panels=panels,
@@ -119,9 +119,9 @@ def history(records: Sequence[Record]) -> Chart:
     points = _repeated_points(repeated, list(dict.fromkeys(record.case for record in records)))
     return Chart(
         name="history",
-        title="History over commits",
-        caption="Of each case and environment the largest point that several runs have, oldest first; ticks name the "
-        "commit. Runs may differ in preset and card: their records say so.",
+        title="Throughput by commit",
+        caption="Largest point of each case and environment that several runs measured, oldest first. Ticks name the "
+        "commit. Runs may differ in preset and GPU, as their records state.",
         x=Axis("commit", is_log=False),
         panels=[_history_of(of_point) for of_point in points],
         records=[record for of_point in points for record in of_point["record"]],

@@ -173,7 +173,7 @@ def speedup_column(records: Iterable[Record], axis: str, base: str, *ignored: st
     def value(record: Record) -> float | None:
         return _ratio(record, found) if (found := bases.get(key(record))) else None
 
-    return value_column(f"x {' and '.join(names or [base])}".replace("_", " "), value, ratio_text)
+    return value_column(f"times {' and '.join(names or [base])}".replace("_", " "), value, ratio_text)
 
 
 Sides = Callable[[Record], tuple[Record, Record] | None]

@@ -80,7 +80,7 @@ def existing_files(names: Iterable[str | Path]) -> list[Path]:
     for name in names:
         found = glob_paths(str(name))
         if not found:
-            raise ShowError(f"{name} must be a file, a folder or a pattern of them (got none); look for its name")
+            raise ShowError(f"{name} must be an existing file, folder or pattern (got none); check its path")
         paths += found
     return paths
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..core.record import Record
 
 BACKEND_NAME: Final = {
-    "cpu": "oracle (NumPy)",
+    "cpu": "reference (NumPy)",
     "numpy": "plain NumPy",
     "host": "C++",
     "numba": "Numba-CUDA",

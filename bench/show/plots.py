@@ -74,11 +74,9 @@ class Style(StrEnum):
 
 def plot(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
-    style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
-    out: Annotated[Path, typer.Option(help="Folder of the plots.")] = RESULTS / "figures",
-    formats: Annotated[
-        list[Format] | None, typer.Option("--format", help="PNG unless given; may be given several times.")
-    ] = None,
+    style: Annotated[Style, typer.Option(help="Fonts and sizes of the figures.")] = Style.paper,
+    out: Annotated[Path, typer.Option(help="Output folder of the figures.")] = RESULTS / "figures",
+    formats: Annotated[list[Format] | None, typer.Option("--format", help="File format; may be repeated.")] = None,
 ) -> None:
     """Draw the figures of each machine from its records; measures nothing."""
     require_writable(out, "--out")
@@ -119,7 +117,7 @@ def draw(
     Args:
         records: Records of one or several runs; failed and skipped ones are left out.
         out: Folder; made if missing.
-        style: Fonts and sizes.
+        style: Fonts and sizes of the figures.
         formats: A file is written in each.
         stem: First part of the files' names; None: the run id, or "bench" for several runs.
         past: Other records, for the history.
@@ -129,7 +127,7 @@ def draw(
     """
     found = evidence_of(records, "plots")
     if len(machines := by_machine(found)) > 1:
-        raise ShowError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw them apart")
+        raise ShowError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw each machine separately")
     runs = sorted({record.run_id for record in found})
     name = stem or (slug(runs[0]) if len(runs) == 1 else "bench")
     paths = []

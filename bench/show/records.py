@@ -38,7 +38,7 @@ def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
     """Return the evidence among records; raises ShowError if empty."""
     found = [record for record in records if record.is_evidence]
     if not found:
-        raise ShowError(f"{command}: no record is measured and right; run `python -m bench run` first")
+        raise ShowError(f"{command}: no record is measured and correct; run `python -m bench run` first")
     return found
 
 

@@ -58,7 +58,7 @@ def note_column(name: str, unit: str, scale: float = 1) -> Column[Record]:
     return value_column(f"{name.rsplit('_', 1)[0].replace('_', ' ')}, {unit}", value, number)
 
 
-SHARE: Final = value_column("share of the limit", lambda record: record.roofline, "{:.1%}".format)
+SHARE: Final = value_column("share of the machine's limit", lambda record: record.roofline, "{:.1%}".format)
 JOULES: Final = value_column("J per million env-steps", _joules, "{:.3g}".format)
 SPLIT: Final = (note_column("rollout_s", "ms", 1e3), note_column("update_s", "ms", 1e3))
 ERROR: Final = value_column("largest error", _largest_error, "{:.1e}".format)
@@ -203,7 +203,7 @@ def headline(records: Sequence[Record]) -> Table[Record]:
         return [over_backend(name) for name in ON_CPU if any(r.point["backend"] == name for r in steps)]
 
     return Table(
-        caption="Where each environment does the most agent steps; ratios are of one size in the newest run of both.",
+        caption="Point with the most agent steps per second of each environment. Ratios are within one run.",
         rows=sorted(best.values(), key=env_order),
         columns=[
             *(axis_column(name, steps) for name in FIRST),

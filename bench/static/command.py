@@ -27,17 +27,20 @@ HOST: Final = counts.BACKEND
 
 
 def static(
-    env: Annotated[list[str] | None, typer.Option(help="Environment, part of the core, or module:Class.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this environment, part of the core, or module:Class; may be repeated."),
+    ] = None,
     backend: Annotated[
-        list[str] | None, typer.Option(help=f"Of {', '.join(BACKENDS)}, {HOST}; else the first two.")
+        list[str] | None, typer.Option(help=f"Only {', '.join(BACKENDS)} or {HOST}; by default the first two.")
     ] = None,
     arch: Archs = None,
     n_envs: Annotated[int | None, typer.Option(min=1, max=MOST_COUNT, help="Number of environments.")] = None,
     n_agents: Annotated[
-        int | None, typer.Option(min=1, max=MOST_COUNT, help="Agents, where that can be chosen.")
+        int | None, typer.Option(min=1, max=MOST_COUNT, help="Number of agents, where an environment lets you choose.")
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="Argument of a user's environment, as KEY=VALUE.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the records.")] = STATIC,
+    out: Annotated[Path, typer.Option(help="Output folder of the records.")] = STATIC,
 ) -> None:
     """Compile every kernel as launched, and record and show its machine code's cost.
 

@@ -41,7 +41,7 @@ def architectures(given: Sequence[str] | None) -> list[str]:
     names = [each if each.startswith("sm_") else f"sm_{each}" for each in given or ARCHITECTURES]
     for name in names:
         if name not in CAPABILITIES:
-            raise CompareError(f"--arch: must be one of {', '.join(CAPABILITIES)} (got {name}); give one of these")
+            raise CompareError(f"--arch: must be one of {', '.join(CAPABILITIES)} (got {name}); choose one of these")
     return names
 
 

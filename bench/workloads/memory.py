@@ -150,7 +150,7 @@ def fill(point: Point, n_envs: int) -> int:
     wrapper.backend.synchronize()
     parts = wrapper.cuda_data_manager.tensor("_timestep_").split(AT_ONCE)
     if not sum(int((part == 1).sum()) for part in parts) > n_envs // 2:
-        raise ArithmeticError(f"memory: {n_envs:,} environments were started, and most of them have not stepped")
+        raise ArithmeticError(f"memory: {n_envs:,} environments were started, but most of them did not step")
     return n_envs
 
 

@@ -40,11 +40,13 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
     for name in shipped:
         if name not in ENVS:
             rule = f"must be one of {', '.join(ENVS)}, a class as module:Class, or a path that is there"
-            raise CompareError(f"--env: {rule} (got {name}); look for it from {Path.cwd()}")
+            raise CompareError(f"--env: {rule} (got {name}); paths start at {Path.cwd()}")
     if config and not outside:
-        raise CompareError(f"--config: is of an environment outside envs/ (got {config}); name it with --env")
+        raise CompareError(f"--config: needs an environment outside envs/ (got {config}); name it with --env")
     if n_agents and outside:
-        raise CompareError(f"--n-agents: {outside[0]} has its agents from --config (got {n_agents}); leave it out")
+        raise CompareError(
+            f"--n-agents: the number of agents of {outside[0]} comes from --config (got {n_agents}); leave it out"
+        )
     return outside
 
 

@@ -40,7 +40,7 @@ NUMBERS = [
     ({"samples_ns": ["1"]}, "samples_ns.0: "),
     ({"samples_ns": []}, "samples_ns: "),
     ({"samples_ns": None}, "n must be the number of samples_ns"),
-    ({"samples_ns": None, "n": None}, "samples_ns must be there"),
+    ({"samples_ns": None, "n": None}, "samples_ns must be present"),
     ({"n": 2}, "n must be the number of samples_ns"),
     ({"device_ns": [1.0, 1.0]}, "device_ns must have an entry"),
     ({"device_ns": [-1.0]}, "device_ns.0: "),
@@ -56,11 +56,11 @@ NUMBERS = [
     ({"metrics": {"a": EACH | {"value": float("nan")}}}, "metrics.a.value: "),
     ({"metrics": {"a": EACH | {"low": 2.0}}}, "a: value must be from low to high"),
     ({"metrics": {"a": EACH | {"value": 0, "low": 0}}}, "a: a rate or time must be above 0"),
-    ({"metrics": {}}, "metrics must be there"),
+    ({"metrics": {}}, "metrics must be present"),
     ({"metrics": {"a": EACH}}, "metrics must have env_steps_per_s"),
     ({"point": point("cpu", 100) | {"n_envs": "many"}}, "point.n_envs: must be of type int"),
     ({"point": point("gpu", 100)}, "point.backend: must be one of"),
-    ({"point": {"env": "cartpole"}}, "must be there"),
+    ({"point": {"env": "cartpole"}}, "must be present"),
     ({"point": point("cpu", 100, env="a:B{[[")}, "point: env must be a name"),
     ({"host": {"load_before": -1.0, "pinned_cores": None}}, "host.load_before: "),
     ({"host": {"load_before": 1.0, "pinned_cores": None, "loop_ns": [0, 1]}}, "host.loop_ns.0: "),
@@ -148,7 +148,7 @@ def test_record_needs_the_notes_of_its_case(case, tmp_path):
     kept = {"notes": {}, "point": at, "metrics": None, "samples_ns": None, "n": None, "scope": "static"}
     kept |= {"case": case, "process": None, "work_per_run": None, "curve": None}
     kept |= {"point": dict(CASES[case].points("smoke")[0])} if case in CASES else {}
-    with pytest.raises(RecordError, match=r"line 2: notes\.\w+ must be there"):
+    with pytest.raises(RecordError, match=r"line 2: notes\.\w+ must be present"):
         read_all([damaged(tmp_path, line_of(**kept))])
 
 

@@ -58,7 +58,7 @@ def test_headline_of_old_records_names_the_oracle():
     old = [each for each in ALL if each.point["backend"] != PLAIN]
     made = headline([*old, peer(8e7)])
     texts = {column.name: column.text(made.rows[0]) for column in made.columns}
-    assert texts["times oracle (NumPy, 1 thread)"] == "800"
+    assert texts["times reference (NumPy, 1 thread)"] == "800"
     assert texts["times C++ (16 threads)"] == "40"
     assert not any("best" in name for name in texts)
     assert best_on_cpu(old) == {}
@@ -108,7 +108,7 @@ def test_tables_say_over_which_code(case):
     ]
     old = TABLES[case]([each for each in shown if each.point["backend"] != PLAIN])
     (ratio,) = (column for column in old.columns if column.name.startswith("x "))
-    assert ratio.name == "x oracle (NumPy, 1 thread)"
+    assert ratio.name == "times reference (NumPy, 1 thread)"
     assert ratio.text(shown[-1]) == "800"
 
 
@@ -123,9 +123,9 @@ def test_chart_of_speed_ups_is_over_the_best():
     assert drawn["CUDA C (PyCUDA)"] == pytest.approx({1: 8e8 / 3e7, 100: 40})
     assert drawn["plain NumPy (1 thread)"] == {100: 0.5}
     assert drawn["C++ (16 threads)"] == pytest.approx({1: 2 / 3})
-    assert "oracle (NumPy, 1 thread)" not in drawn
+    assert "reference (NumPy, 1 thread)" not in drawn
     old = speedup_chart([each for each in [*ALL, *small] if each.point["backend"] != PLAIN])
-    assert old.title == "Speed-up over oracle (NumPy, 1 thread)"
+    assert old.title == "Speed-up relative to reference (NumPy, 1 thread)"
 
 
 @pytest.mark.parametrize("preset", ["smoke", "default", "full"])

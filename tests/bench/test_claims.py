@@ -299,7 +299,7 @@ def test_remarks_on_what_is_timed_in_laps_tell_how_slow_the_cores_were():
     confirmed = record(notes={"undisturbed_rounds": 1}, samples_ns=[1.0], host=host)
     assert remarks(confirmed) == []
     laps = confirmed.model_copy(update={"notes": {**confirmed.notes, "laps": "of each the fastest counts"}})
-    assert remarks(laps) == ["a loop of Python took up to 2.1 times as long as at best"]
+    assert remarks(laps) == ["the cores varied: one Python loop took 1 to 2.1 times its shortest time"]
 
 
 def test_efficiency_is_the_ratio_over_what_was_put_in():
@@ -654,4 +654,4 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     else:
         assert seen == []
         assert over_numpy == "not measured yet"
-        assert "not measured: what needs backend pycuda" in said
+        assert "not measured: claims that need backend pycuda" in said

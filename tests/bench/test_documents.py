@@ -50,13 +50,13 @@ def test_refresh_prints_each_table_again_in_its_place(sweeps):
     """Tables are their commands' output; a second run changes nothing."""
     document = sweeps.parent / "README.md"
     document.write_text(DOCUMENT)
-    assert "written" in bench("refresh", document)
+    assert "updated" in bench("refresh", document)
     both = markdown_tables(["sweeps/*.jsonl"], ["env_step"], ["backend=host"])
     assert both.count("| C++ ") == 2  # of each file one
     assert "NumPy (" not in both
     first, second = "| old | head |\n|---|---|\n| old | row |", "| old |\n|---|"
     assert document.read_text() == DOCUMENT.replace(first, both).replace(second, markdown_tables(["sweeps/a.jsonl"]))
-    assert "as its records are" in bench("refresh", document)
+    assert "unchanged" in bench("refresh", document)
 
 
 def test_the_order_of_measuring_does_not_order_tables(sweeps):
@@ -70,11 +70,11 @@ def test_the_order_of_measuring_does_not_order_tables(sweeps):
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("`python -m bench table sweeps/a.jsonl`\n", 1, "no table follows `python -m bench table sweeps/a.jsonl`"),
+        ("`python -m bench table sweeps/a.jsonl`\n", 1, "must be followed by a table"),
         (
             "`python -m bench table sweeps/c.jsonl`\n\n| a |\n",
             1,
-            "sweeps/c.jsonl must be a file, a folder or a pattern",
+            "sweeps/c.jsonl must be an existing file, folder or pattern",
         ),
         (
             "`python -m bench table sweeps/a.jsonl --where n_envs=7`\n\n| a |\n",
@@ -83,7 +83,7 @@ def test_the_order_of_measuring_does_not_order_tables(sweeps):
         ),
         ("`python -m bench table sweeps/a.jsonl --colour red`\n\n| a |\n", 2, "No such option: --colour"),
         ("`python -m bench table sweeps/*.jsonl`\n\n| a |\n", 1, "must print one table (got 2); keep one case"),
-        (DOCUMENT[: DOCUMENT.index("| old |\n")], 1, "no table follows `python -m bench table sweeps/a.jsonl`"),
+        (DOCUMENT[: DOCUMENT.index("| old |\n")], 1, "must be followed by a table"),
     ],
 )
 def test_refresh_refuses_what_it_cannot_print(sweeps, text, code, words):
@@ -140,7 +140,7 @@ def test_table_without_records_says_why(sweeps):
         "sweeps/c.jsonl": "sweeps/c.jsonl must be a file, a folder or a pattern of them (got none)",
         "sweeps/empty.jsonl": "sweeps/empty.jsonl has no record",
         "sweeps/a.jsonl --case train": "records of sweeps/a.jsonl passes --case train; they are of cases env_step on",
-        "sweeps/failed.jsonl": "none of 1 records of sweeps/failed.jsonl is measured and right: failed (too hot)",
+        "sweeps/failed.jsonl": "none of 1 records of sweeps/failed.jsonl is measured and correct: failed (too hot)",
     }.items():
         assert message in " ".join(bench("table", *words.split(), exits=1).split())
 

@@ -155,7 +155,7 @@ def test_changed_set_of_points_is_not_passed(side, h200, files):
     """A point on one side alone is exit code 3, and is named."""
     sides = (h200, h200[1:]) if side == "the baseline" else (h200[1:], h200)
     said = files(*sides, exits=Code.NOTHING)
-    assert f"{name_of(h200[0])} is in {side} alone" in said
+    assert f"{name_of(h200[0])} is only in {side}" in said
 
 
 def test_wrong_point_is_broken(h200, files):
@@ -272,7 +272,8 @@ def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
     other = pair.b.model_copy(update={"machine": stored.machine, "point": {**floor.point, "n_envs": 7}})
     _, notes = gate.calibration_of([other], file)
     assert notes == [
-        "1 of 1 points are not calibrated: the noisiest calibrated point of their case, backend and preset stands in, "
+        "1 of 1 points are not calibrated; their noise is that of the noisiest calibrated "
+        "point of their case, backend and preset: "
         "env_step[env=cartpole,backend=pycuda,n_envs=100000,n_agents=1,exact=False]"
     ]
 

@@ -413,7 +413,7 @@ ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
     [
         ("sys.exit(7)", 60.0, "gymnax: died at set_up with exit code 7; its last words: nothing"),
         (ANSWER + "time.sleep(60)", 60.0, "gymnax: must answer set_up with a JSON object"),
-        ("time.sleep(60)", 0.3, r"gymnax: did not answer set_up within 0\.3 s; raise --timeout"),
+        ("time.sleep(60)", 0.3, r"gymnax: did not answer set_up within 0\.3 s; increase --timeout"),
         ("os.close(int(sys.argv[2]))\nsys.exit(4)", 60.0, "gymnax: died at set_up with exit code 4"),
     ],
 )
@@ -538,8 +538,8 @@ def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes,
     ("calls", "status", "reason"),
     [
         ([1, 2, 3], "ok", None),
-        (range(99), "failed", "gymnax: RuntimeError at set_up: each of its first 8 runs must not compile"),
-        ([1, 4], "failed", "measure: gymnax: a block that is timed must compile nothing (got 1 programs)"),
+        (range(99), "failed", "gymnax: RuntimeError at set_up: one of its first 8 runs must not compile"),
+        ([1, 4], "failed", "measure: gymnax: a timed block must not compile (got 1 programs)"),
     ],
 )
 def test_what_compiles_while_it_is_timed_is_refused(fakes, calls, status, reason):
@@ -739,8 +739,8 @@ def test_what_disturbed_both_sides_is_said_once():
     loud = Host(load_before=0.0, pinned_cores=None, others_busy=0.5)
     ours, theirs = record(host=loud), record(host=loud, warm_up={"settled": False, "cap_s": 2.0})
     assert sides._remarks(ours, theirs) == [
-        "ours and theirs: others kept 50% of our cores busy",
-        "theirs: the warm-up did not settle in 2.0 s",
+        "ours and theirs: other processes used 50% of our cores",
+        "theirs: times did not stabilise in 2.0 s of warm-up",
     ]
 
 
@@ -748,7 +748,7 @@ def test_peer_on_another_card_is_refused(fakes, monkeypatch):
     """The peer's driver decides; the error names both cards as records do."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(sides, "fingerprint", lambda device: {"gpu_uuid_hash": card_hash("mine")})
-    with pytest.raises(NotComparable, match=rf"must share our card \(got {card_hash('mine')} and {card_hash('else')}"):
+    with pytest.raises(NotComparable, match=rf"must use our GPU \(got {card_hash('mine')} and {card_hash('else')}"):
         sides._require_our_card(smoke("gymnax"), "GPU-else")
     sides._require_our_card(smoke("gymnax"), "GPU-mine")
 

@@ -65,7 +65,7 @@ def folder_in(tmp_path):
 def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     """Time for one point leaves an unfinished set; a second call resumes it."""
     stopped = here("--until-s", "0", exits=Code.UNFINISHED)
-    assert "`python -m bench publish --preset smoke` goes on" in stopped
+    assert "`python -m bench publish --preset smoke` continues" in stopped
     folder = folder_in(tmp_path)
     (first,) = read_all([folder / RECORDS])
     assert read_manifest(folder).finished_at is None
@@ -86,7 +86,7 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     assert "backend pycuda" in manifest.skipped
     (tmp_path / "sweeps").mkdir()
     assert (published_records(tmp_path), past_records(tmp_path)) == ([folder], [tmp_path / "sweeps"])
-    assert "is finished, since" in here()
+    assert "was finished at" in here()
 
 
 def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tmp_path):

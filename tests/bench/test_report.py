@@ -148,7 +148,7 @@ def test_headline_compares_within_the_newest_run_that_has_both() -> None:
     made = headline([*both, alone])
     (best,) = made.rows
     assert best is alone
-    (over,) = (column for column in made.columns if column.name == "times oracle (NumPy, 1 thread)")
+    (over,) = (column for column in made.columns if column.name == "times reference (NumPy, 1 thread)")
     assert over.text(best) == "4"
 
 
@@ -215,7 +215,7 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
     """The command makes the folder; without evidence: exit code 1, no page."""
     records, out = tmp_path / "records.jsonl", tmp_path / "new" / "report.html"
     records.write_text(record(status="failed", reason="it broke").to_line())
-    assert "no record is measured and right" in bench("report", records, "--out", out, exits=1)
+    assert "no record is measured and correct" in bench("report", records, "--out", out, exits=1)
     assert not out.exists()
     records.write_text(record().to_line())
     bench("report", records, "--out", out)

@@ -126,7 +126,7 @@ def test_speed_up_is_over_numpy_of_the_same_point(cartpoles):
     """The table divides by the NumPy record of equal size, and names its threads."""
     numpy, host = (each.metrics["env_steps_per_s"].value for each in cartpoles)
     text = shown(cartpoles)
-    assert "oracle (NumPy, 1 thread)" in text
+    assert "reference (NumPy, 1 thread)" in text
     assert f"{host / numpy:,.3g}" in text
 
 
@@ -159,7 +159,7 @@ def test_command_line_sweeps_records_and_draws(tmp_path):
     """`run` writes records and figures, prints a table, lines and smoke's purpose."""
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--backend", "pycuda")
     said = bench("run", "--preset", "smoke", *where, "--out", tmp_path)
-    assert "x oracle (NumPy, 1 thread)" in said
+    assert "times reference (NumPy, 1 thread)" in said
     assert said.count("figure: ") == len(list((tmp_path / "figures").glob("*.png"))) >= 1
     assert ".png" in said
     assert "preset smoke only shows that every case runs" in said

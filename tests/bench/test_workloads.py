@@ -137,7 +137,7 @@ def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     many_steps.require_room(SimpleNamespace(cuda_data_manager=data))
     gpu.total_memory = total - 1
-    with pytest.raises(Skip, match="100 steps that are all kept must fit the GPU"):
+    with pytest.raises(Skip, match="all observations of 100 steps must fit the GPU"):
         many_steps.require_room(SimpleNamespace(cuda_data_manager=data))
     many_steps.require_room(wrapper)
 

@@ -221,7 +221,7 @@ def _step_of_one_agent(point: Point, envs: Any, run: Any) -> dict[str, Any]:
             config = {"gravity": 9.81} if point["env"] == "pendulum" else {}
             traced = as_lists(len(before), before=before, actions=actions, after=after, rewards=rewards)
             return traced | {"config": config}
-    raise ArithmeticError("in 100 tries some of its first environments had just restarted each time")
+    raise ArithmeticError("some of its first environments had just restarted in each of 100 attempts")
 
 
 def _clocks(envs: Any, run: Any) -> dict[str, Any]:
@@ -233,5 +233,5 @@ def _clocks(envs: Any, run: Any) -> dict[str, Any]:
     moved = (after == before + 1) | ((after == 0) & (before > 0))
     sums = [float(abs(data.pull_data_from_device(name)).sum()) for name in ("observations", "rewards")]
     if not moved.all() or not all(math.isfinite(each) for each in sums):
-        raise ArithmeticError(f"of {moved.size} environments {int(moved.sum())} moved on; sums of its arrays: {sums}")
+        raise ArithmeticError(f"{int(moved.sum())} of {moved.size} environments stepped; sums of its arrays: {sums}")
     return {"says": f"all {moved.size} environments moved on by a step, and their arrays are finite"}

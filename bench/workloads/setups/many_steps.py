@@ -43,7 +43,7 @@ def random_steps(point: Point) -> Timed:
     available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
     if wrapper.rollout_mode.name != "fused":
-        raise Skip(f"{point['env']} on {point['backend']} steps one by one: {wrapper.rollout_mode.reason}")
+        raise Skip(f"{point['env']} on {point['backend']} has one step per launch: {wrapper.rollout_mode.reason}")
     if point["kept"] == "all":
         require_room(wrapper)
     launch, steps = wrapper.bound_rollout(STEPS_OF_A_LAUNCH, keep=point["kept"])
@@ -77,7 +77,9 @@ def require_room(wrapper: EnvWrapper) -> None:
     has = torch.cuda.get_device_properties(data.device).total_memory
     if needs > has:
         n, got = STEPS_OF_A_LAUNCH, f"{has / 1e9:.0f} GB"
-        raise Skip(f"{n} steps that are all kept must fit the GPU, {needs / 1e9:.0f} GB (got {got}); take a larger one")
+        raise Skip(
+            f"all observations of {n} steps must fit the GPU, {needs / 1e9:.0f} GB (got {got}); use a larger GPU"
+        )
 
 
 def steps_of_policy(point: Point) -> Timed:
@@ -90,7 +92,7 @@ def steps_of_policy(point: Point) -> Timed:
     with precision_of(point):
         form = wrapper.rollout_mode_of(model)
         if is_fused and form.name != "fused":
-            raise Skip(f"{point['env']} on {point['backend']} steps one by one: {form.reason}")
+            raise Skip(f"{point['env']} on {point['backend']} has one step per launch: {form.reason}")
         launch, steps = wrapper.bound_rollout(n_steps, acting, keep=point["kept"])
         launch()
         run = capture(backend, launch) if point["mode"] == "graph" else launch
