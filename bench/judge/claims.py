@@ -119,20 +119,20 @@ def _judge(
     return judged(verdict if is_there else f"{verdict}{ELSEWHERE}", f"{why}, on {estimate.hardware}", where, *limits)
 
 
-UNNAMED_MACHINE: Final = "a machine that the source does not name"
+UNNAMED_MACHINE: Final = "an unnamed machine"
 
 
 def _verdict(claim: Claim, estimate: Estimate) -> tuple[Decision, str]:
     """Return the verdict on an estimate, and the reason."""
     where, (least, most), words = position(estimate.interval, claim.region), claim.region, _bounds(claim)
     if where == "inside":
-        return "holds", f"the whole interval is {words}"
+        return "holds", f"the whole 95 % interval is {words}"
     if where == "across":
-        return "inconclusive", f"only a part of the interval is {words}"
+        return "inconclusive", f"only part of the 95 % interval is {words}"
     is_better = estimate.low > most if claim.direction == "higher" else estimate.high < least
     if is_better and math.isfinite(least) and math.isfinite(most):
-        return "exceeds", f"the whole interval is beyond {words}"
-    return "does not hold", f"no part of the interval is {words}"
+        return "exceeds", f"the whole 95 % interval is better than {words}"
+    return "does not hold", f"no part of the 95 % interval is {words}"
 
 
 def _bounds(claim: Claim) -> str:
@@ -161,13 +161,13 @@ def evidence(records: Iterable[Record]) -> list[Record]:
 
 def _missing(claim: Claim, query: Query) -> str:
     if claim.made_by:
-        return f"only run {claim.made_by} has it; a later run must show it again"
+        return f"only run {claim.made_by} measured it; a later run must confirm it"
     if not all(map(points, query.filters)):
-        return "no preset of the suite has this point"
+        return "no preset has this point"
     if (n_gpus := max(int(each.axes.get("n_ranks", 1)) for each in query.filters)) > 1:
-        return f"not measured here, needs {n_gpus} GPUs"
+        return f"not measured here; needs {n_gpus} GPUs"
     backends = dict.fromkeys(job.point["backend"] for job in points(*query.filters))
-    return f"no record has it; where {' and '.join(backends)} can run, python -m bench claims --run measures it"
+    return f"no record has it; `python -m bench claims --run` measures it where {' and '.join(backends)} can run"
 
 
 # ------------------------------------------------------------------ our own claims
@@ -332,15 +332,15 @@ CLAIMED: Final[Column[Judged]] = Column("claimed", _claimed, lambda each: each.s
 MEASURED: Final = _figure("measured", lambda each: each.estimate)
 RATIO: Final = _figure("measured / claimed", ratio_to_claim)
 VERDICT: Final[Column[Judged]] = Column("verdict", lambda each: each.verdict, is_choice=True)
-WHY: Final[Column[Judged]] = Column("why", lambda each: each.why, is_long=True)
-QUOTE: Final[Column[Judged]] = Column("words of the source", lambda each: quoted(each.subject), is_long=True)
-ON: Final[Column[Judged]] = Column("claimed on", lambda each: each.subject.hardware, is_choice=True)
+WHY: Final[Column[Judged]] = Column("reason for the verdict", lambda each: each.why, is_long=True)
+QUOTE: Final[Column[Judged]] = Column("quotation from the source", lambda each: quoted(each.subject), is_long=True)
+ON: Final[Column[Judged]] = Column("hardware of the claim", lambda each: each.subject.hardware, is_choice=True)
 SOURCE: Final[Column[Judged]] = Column(
     "source", lambda each: each.subject.source, is_choice=True, link=lambda each: LINKS.get(each.subject.source, "")
 )
 ON_A_PAGE: Final[Sequence[Column[Judged]]] = (
     *(NAME, VERDICT, CLAIMED, MEASURED, RATIO, WHY),
-    Column("set-up", lambda each: each.subject.says, is_long=True),
+    Column("what is measured", lambda each: each.subject.says, is_long=True),
     *(QUOTE, ON, SOURCE),
     Column("run", lambda each: each.estimate.run_id if each.estimate else "", is_choice=True),
 )
@@ -351,16 +351,16 @@ IN_A_DOCUMENT: Final[Sequence[Column[Judged]]] = (
     Column("claim", lambda each: f"{each.subject.name}: {each.subject.says}"),
     QUOTE,
     CLAIMED,
-    replace(ON, name="on"),
+    ON,
     replace(MEASURED, name="measured here"),
-    replace(RATIO, name="x claimed"),
+    replace(RATIO, name="measured / claimed"),
     *(VERDICT, WHY),
 )
 ON_A_TERMINAL: Final = (
     replace(NAME, width=44),
     replace(CLAIMED, value=None, width=24),
     replace(MEASURED, value=None, name="measured here", width=26),
-    replace(RATIO, value=None, name="x claimed", width=26),
+    replace(RATIO, value=None, name="measured / claimed", width=26),
     replace(VERDICT, width=19),
     WHY,
 )

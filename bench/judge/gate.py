@@ -380,12 +380,13 @@ def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration
     if others:
         names = ", ".join(sorted({point_name(known.case, known.point) for known in others}))
         notes.append(
-            f"{len(others)} of {len(records)} points are not calibrated; their noise is that of the noisiest calibrated "
-            f"point of their case, backend and preset: {names}"
+            f"{len(others)} of {len(records)} points are not calibrated; their noise is that of the noisiest "
+            f"calibrated point of their case, backend and preset: {names}"
         )
     if unknown := sum(known is None for _, known in found):
         notes.append(
-            f"{unknown} of {len(records)} points have unknown noise: no point of their case, backend and preset is calibrated"
+            f"{unknown} of {len(records)} points have unknown noise: no point of their case, backend and preset is "
+            "calibrated"
         )
     return calibration, notes
 

@@ -112,10 +112,10 @@ class Query(Model):
             return ""
         fitting = [record for record in records if any(each.matches_record(record) for each in self.filters)]
         if self.quantity in ("Learned", "TimesSooner") and any(map(is_of_shared_gpu, fitting)):
-            return "others used the GPU of its records too, so that their times are no evidence"
+            return "other processes used the GPU of its records, so their times do not count"
         bases = self.over.by_run(records) if self.over else {}
         if any(run_id in bases for run_id in self.of.by_run(records)):
-            return "its sides were measured on two cards, whose ratio decides nothing"
+            return "its two sides were measured on different GPUs, so their ratio does not count"
         return ""
 
     def _of_runs(self, records: Sequence[Record]) -> list[Estimate]:
@@ -178,7 +178,7 @@ class Query(Model):
         estimate = Estimate.of_ratio(ratio, ours, theirs)
         is_there = hardware in estimate.hardware or theirs.mode == "eager"
         if is_there and self.theirs and rate and (over := rate.value / self.theirs) < ratio.low:
-            notes.append(f"over their {number(self.theirs)} of another run {number(over)}")
+            notes.append(f"compared with WarpDrive's {number(self.theirs)} of another run: {number(over)}")
             estimate = replace(estimate, low=over)
         return replace(estimate, note="; ".join(notes))
 
@@ -225,7 +225,7 @@ class Query(Model):
             return None
         times += [math.inf] * missed
         low, high = median_interval(times)
-        note = f"median of {len(seeds)} seeds" + (f", of which {missed} did not reach it" if missed else "")
+        note = f"median of {len(seeds)} seeds" + (f"; {missed} did not reach it" if missed else "")
         return Estimate(value=median(times), low=low, high=high, records=tuple(seeds), note=note)
 
     def _seeds_at_threshold(self, seeds: Sequence[Record]) -> Estimate:
@@ -237,7 +237,7 @@ class Query(Model):
         n_below = sum(_plays_below(record) for record in seeds)
         notes = [
             f"{len(seeds)} of {self.n_seeds} seeds are measured" if len(seeds) < self.n_seeds else "",
-            f"evaluated afterwards, {n_below} of {len(seeds)} play below it" if n_below else "",
+            f"evaluated after training, {n_below} of {len(seeds)} are below it" if n_below else "",
         ]
         return Estimate(
             value=n_reached,
@@ -261,7 +261,7 @@ def _joined(
 
 def _rounds(compared: Comparison) -> str:
     n_rounds = len(compared.log_ratios)
-    return f"in turns, {plural(n_rounds, 'round')} of new processes" if n_rounds > 1 else "in turns, one round"
+    return f"interleaved, {plural(n_rounds, 'round')} of new processes" if n_rounds > 1 else "interleaved, one round"
 
 
 def _rate_of_time(record: Record) -> str:

@@ -46,6 +46,9 @@ LEGEND_LETTERS_AN_INCH: Final = 18
 KEY_LETTERS: Final = 6
 """Width of a legend's key, characters."""
 TITLE_LETTERS_AN_INCH: Final = 13
+X_LETTERS: Final = 40
+Y_LETTERS: Final = 30
+"""Maximum length of a line of an axis's label, characters."""
 MOST_NAMED_RUNS: Final = 8
 """Maximum number of runs named in a footer; above, their number."""
 FOOTER_LETTERS_AN_INCH: Final = 25
@@ -158,9 +161,9 @@ def paint(chart: Chart) -> Figure:
         axes.set_title(textwrap.fill(panel.title, int(width / columns * TITLE_LETTERS_AN_INCH)), loc="left")
         ylabel, before = (each.ylabel or chart.y.label for each in (panel, chart.panels[index - 1]))
         if index % columns == 0 or ylabel != before:
-            axes.set_ylabel(ylabel)
+            axes.set_ylabel(textwrap.fill(ylabel, Y_LETTERS))
         if not is_shared or index == len(chart.panels) - 1:
-            axes.set_xlabel(panel.xlabel or chart.x.label)
+            axes.set_xlabel(textwrap.fill(panel.xlabel or chart.x.label, X_LETTERS))
     if chart.has_legend:
         place: dict[str, Any] = {"loc": "outside upper center", "ncols": _legend_columns(chart), "frameon": False}
         figure.legend(keys.values(), keys.keys(), **place)

@@ -213,7 +213,7 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
 
 SCALING: Final = Case(
     name="scaling",
-    title="train in several ranks of one host, with as many environments in each",
+    title="train in several ranks of one host, with the same number of environments in each",
     scope="train",
     workload=Ranks,
     points=scaling_points,

@@ -125,7 +125,7 @@ def test_chart_of_speed_ups_is_over_the_best():
     assert drawn["C++ (16 threads)"] == pytest.approx({1: 2 / 3})
     assert "reference (NumPy, 1 thread)" not in drawn
     old = speedup_chart([each for each in [*ALL, *small] if each.point["backend"] != PLAIN])
-    assert old.title == "Speed-up relative to reference (NumPy, 1 thread)"
+    assert old.title == "Speed-up over reference (NumPy, 1 thread)"
 
 
 @pytest.mark.parametrize("preset", ["smoke", "default", "full"])

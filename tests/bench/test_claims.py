@@ -229,7 +229,7 @@ def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
     seen = ratio.estimate([fast, slow, *newer], [compared])
     assert (seen.value, seen.low, seen.high) == pytest.approx((4, 4, 4))
     assert seen.records == (fast, slow)
-    assert seen.note == "in turns, 4 rounds of new processes"
+    assert seen.note == "interleaved, 4 rounds of new processes"
     assert ratio.estimate([fast, *newer], [compared]).run_id == "newer", "a comparison needs both of its records"
 
 
@@ -257,7 +257,7 @@ def test_peer_in_turns_goes_before_its_figure_of_another_run():
     judged = judge(goal, records, turns)
     assert judged.estimate.value == pytest.approx(8, rel=1e-3)
     assert judged.verdict == "does not hold"
-    assert "in turns, one round with theirs-fast" in judged.why
+    assert "interleaved, one round with theirs-fast" in judged.why
     assert judge(goal, records).estimate.value == pytest.approx(16), "without turns the constant is what there is"
     both, apart = beside(8, "theirs", card="second")
     assert judge(goal, both, [apart]).estimate.value == pytest.approx(16), "nor do turns join two cards"
@@ -418,7 +418,7 @@ def test_seeds_that_play_worse_afterwards_are_told():
     """The threshold is the exploring policy's; a low evaluation is only reported."""
     judged = judge(claim(query("Reached", n_seeds=2), low=2, hardware="host"), learned(10, [1.0, 1.0], after=300.0))
     assert judged.verdict == "holds"
-    assert "evaluated afterwards, 2 of 2 play below it" in judged.why
+    assert "evaluated after training, 2 of 2 are below it" in judged.why
 
 
 def test_rate_over_a_published_one_is_a_number_of_times():
@@ -434,7 +434,7 @@ def test_claim_about_several_gpus_says_how_many_it_needs():
     """Without a record of four ranks, four GPUs are missing."""
     four, one = (Filter(case="scaling", axes={"backend": "pycuda", "n_ranks": n}) for n in (4, 1))
     judged = judge(claim(Query(quantity="Ratio", of=four, over=one, per=4)), [])
-    assert (judged.verdict, judged.why) == ("not measured yet", "not measured here, needs 4 GPUs")
+    assert (judged.verdict, judged.why) == ("not measured yet", "not measured here; needs 4 GPUs")
 
 
 def test_own_claim_needs_another_run():

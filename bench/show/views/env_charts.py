@@ -90,11 +90,11 @@ def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Rec
     which = f" The baseline at each size is the fastest of {codes}." if over else ""
     return Chart(
         name=name,
-        title=f"Speed-up relative to {over or codes}",
+        title=f"Speed-up over {over or codes}",
         caption="Each ratio compares two points of the same size in the same run. Its interval follows from both "
         f"points' intervals. Above the line at 1, a backend is faster than the baseline.{which}",
         x=ENVS,
-        y=Axis(f"rate relative to {over or codes} (1 = equal)"),
+        y=Axis(f"speed-up over {over or codes}"),
         panels=panels,
         records=[*shown, *compared],
         findings=_findings(panels, crossover),
@@ -236,7 +236,7 @@ def neighbors_chart(records: Sequence[Record]) -> Chart:
         factors = lines(found, lambda record: times_baseline(record, pairs[place(record)]), "n_agents")
         panels += [
             Panel(title, [*named(_over_agents(found, AGENT_RATE), "cells"), *named(every, "all pairs")]),
-            Panel(title, named(factors, "cells"), level=1, ylabel="rate relative to all pairs (1 = equal)"),
+            Panel(title, named(factors, "cells"), level=1, ylabel="speed-up over all pairs"),
         ]
     return Chart(
         name="neighbors",
@@ -272,7 +272,7 @@ def languages_chart(records: Sequence[Record]) -> Chart:
         caption="Both run the same phases as CUDA graphs, at the same size in the same run. Above the line at 1, "
         "CUDA C is faster. The interval follows from both sides' intervals.",
         x=ALL_AGENTS,
-        y=Axis("rate relative to Numba-CUDA (1 = equal)", is_log=False),
+        y=Axis("speed-up over Numba-CUDA", is_log=False),
         panels=_by_direction(of_cuda_c, lambda record: times_baseline(record, bases[size(record)])),
         records=[*of_cuda_c, *(bases[size(record)] for record in of_cuda_c)],
     )

@@ -261,7 +261,7 @@ def scaling_chart(records: Sequence[Record]) -> Chart:
     for (env, n_agents, _, precision), found in grouped(shown, "env", "n_agents", "n_envs", "precision").items():
         counts = sorted({int(record.point["n_ranks"]) for record in found})
         if len(counts) > 1:
-            where = "GPUs" if found[0].threads is None else "processes, each with as many threads"
+            where = "number of GPUs" if found[0].threads is None else "processes, each with the same number of threads"
             title = f"{environment(str(env), int(n_agents))}, {precision}"
             panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
     return Chart(
@@ -269,7 +269,7 @@ def scaling_chart(records: Sequence[Record]) -> Chart:
         title="Training throughput by number of GPUs",
         caption="Each rank (process) trains on its own GPU with equally many environments; the slowest rank's time "
         f"counts. {MEDIANS} 100 % is linear scaling: the rate of one rank in the same run times the number of ranks.",
-        statistic="median and 95 % interval, and the share of as many times one",
+        statistic="median and 95 % interval; percentages of linear scaling",
         x=Axis("number of GPUs", is_log=False),
         y=Axis("environment steps per second"),
         panels=panels,
