@@ -271,7 +271,7 @@ def _with_nvml(topic: str, library: Any, handle: Any) -> Iterator[Finding]:
 
 def _processes(library: Any, handle: Any) -> Iterator[Choice]:
     n_others = sum(each.pid != os.getpid() for each in library.nvmlDeviceGetComputeRunningProcesses(handle))
-    says = f"{n_others} other processes use it: records will be marked as contended, and gates ignore them"
+    says = f"other processes on this GPU: {n_others}; records will be marked as contended, and gates ignore them"
     yield n_others, "problem", says, "wait for them, or choose another GPU with CUDA_VISIBLE_DEVICES"
     yield True, "ok", "no other process is visible"
 

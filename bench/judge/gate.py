@@ -271,7 +271,7 @@ def from_revision(report: Report, choice: Choice) -> None:
     seen = measure_revisions(points, both, choice.preset, choice.run_id, say, outputs, choice.at_once, rounds)
     report.add("changed", *(f"{text} (only one side was measured)" for text in seen.skipped))
     report.add("broken", *seen.failed)
-    report.notes += [f"doubtful: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
+    report.notes += [f"unreliable times: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
     judge_into(report, seen.pairs, choice.calibrations)
 
 

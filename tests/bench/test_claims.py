@@ -198,7 +198,7 @@ def test_ratio_of_two_cards_decides_nothing():
     assert (judged.estimate.run_id, judged.estimate.value) == ("day 1", 2)
     judged = judge(claim(over_numba, low=1.5), two)
     assert (judged.verdict, judged.estimate) == ("not measured yet", None)
-    assert judged.why.startswith("its sides were measured on two cards")
+    assert judged.why.startswith("its two sides were measured on different GPUs")
     again = on_card("second", 3e6, "pycuda", 2)
     assert judge(claim(over_numba), [*two, again]).estimate.value == 3, "the other card has both sides"
     turned = [each.model_copy(update={"work_per_run": {"env_steps": 1_000}}) for each in two]
@@ -274,7 +274,7 @@ def test_peer_that_was_faster_elsewhere_widens_the_interval():
     judged = judge(goal, records, [turns])
     assert (judged.estimate.value, judged.estimate.low) == pytest.approx((12, 8), rel=1e-3)
     assert judged.verdict == "inconclusive"
-    assert "over their 1 M of another run 8" in judged.why
+    assert "compared with WarpDrive's 1 M of another run: 8" in judged.why
     machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
     elsewhere = judge(
         goal, [each.model_copy(update={"machine": machine, "mode": "fused"}) for each in records], [turns]
@@ -290,7 +290,7 @@ def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval()
     machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
     judged = judge(goal, [each.model_copy(update={"machine": machine}) for each in records], [turns])
     assert (judged.estimate.value, judged.estimate.low) == pytest.approx((12, 8), rel=0.03)
-    assert "over their 1 M of another run 8" in judged.why
+    assert "compared with WarpDrive's 1 M of another run: 8" in judged.why
 
 
 def test_remarks_on_what_is_timed_in_laps_tell_how_slow_the_cores_were():
@@ -381,7 +381,7 @@ def test_time_to_learn_on_a_shared_gpu_is_no_evidence(how):
     slow = claim(query("Learned", n_seeds=5), bound="at most", low=3, hardware="host")
     assert judge(slow, alone).verdict == "holds"
     assert (judge(slow, together).verdict, judge(slow, together).estimate) == ("not measured yet", None)
-    assert "others used the GPU" in judge(slow, together).why
+    assert "other processes used the GPU" in judge(slow, together).why
     assert query("Reached", n_seeds=5).estimate(together).value == 5
 
 

@@ -176,7 +176,7 @@ def test_code_of_another_folder_is_refused(monkeypatch):
             return {"root": "/elsewhere"}
 
     monkeypatch.setattr(Worker, "start", lambda *_, **__: Elsewhere())
-    with pytest.raises(WorkerError, match="taken from /elsewhere"):
+    with pytest.raises(WorkerError, match="the code of /elsewhere"):
         counts.count([], machine.ROOT)
 
 

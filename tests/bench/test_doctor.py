@@ -41,7 +41,7 @@ def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
     found = gpu_findings()
     assert found[""].says == "NVIDIA H200"
     assert {topic for topic, finding in found.items() if finding.level != "ok"} == {"clocks"}
-    assert "1500 of at most 1980 MHz, not held" in found["clocks"].says
+    assert "1500 of at most 1980 MHz, not locked" in found["clocks"].says
     assert "updates every 100 ms: energies over 5 s have an error below 4.0%" in found["energy counter"].says
     assert found["throttling"].says == "not now (idle)"
     assert (gpu.opened, gpu.gpm_samples) == (0, 0)
@@ -55,7 +55,7 @@ def test_throttling_and_foreign_processes_are_problems(gpu):
     found = gpu_findings()
     assert found["throttling"].level == found["processes"].level == "problem"
     assert found["throttling"].says == "throttled now by software power cap, hardware thermal"
-    assert found["processes"].says.startswith("1 beside this one")
+    assert found["processes"].says.startswith("other processes on this GPU: 1;")
     assert found["temperature"].level == "note"
 
 

@@ -137,7 +137,7 @@ def test_table_without_records_says_why(sweeps):
     (sweeps / "empty.jsonl").touch()
     append(sweeps / "failed.jsonl", record(status="failed", reason="too hot"))
     for words, message in {
-        "sweeps/c.jsonl": "sweeps/c.jsonl must be a file, a folder or a pattern of them (got none)",
+        "sweeps/c.jsonl": "sweeps/c.jsonl must be an existing file, folder or pattern (got none)",
         "sweeps/empty.jsonl": "sweeps/empty.jsonl has no record",
         "sweeps/a.jsonl --case train": "records of sweeps/a.jsonl passes --case train; they are of cases env_step on",
         "sweeps/failed.jsonl": "none of 1 records of sweeps/failed.jsonl is measured and correct: failed (too hot)",

@@ -63,7 +63,7 @@ def test_device_is_found_and_summarised(fake, long_enough):
         ({}, False, "gpm", "shorter than 0.1 s"),
         ({"has_gpm": False}, True, "gpm", "came with Hopper"),
         ({"energy": iter([1000, 0])}, True, "energy_j", "went back"),
-        ({"pids": []}, True, "contended", "containers hide them"),
+        ({"pids": []}, True, "contended", "as in most containers"),
     ],
     ids=["joules need 5 s", "GPM needs 0.1 s", "older GPU", "counter that is set back", "container"],
 )
@@ -222,7 +222,7 @@ def test_unknown_uuid_is_a_reason(fake, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="else"))
     with nvml.Sampler(DEVICE) as sampler:
         pass
-    assert sampler.reason.startswith("no telemetry: NVML knows no device of torch's UUID")
+    assert sampler.reason.startswith("no telemetry: NVML has no device with torch's UUID")
     assert fake.opened == 0
 
 

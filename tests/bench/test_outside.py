@@ -94,8 +94,8 @@ def test_wrong_options_name_what_is_right(given, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--config", "n=3"], "--config: is of an environment outside envs/"),
-        (["--env", COUNTER, "--n-agents", "3"], "--n-agents: .* has its agents from"),
+        (["--config", "n=3"], "--config: needs an environment outside envs/"),
+        (["--env", COUNTER, "--n-agents", "3"], "--n-agents: .* takes its agents from"),
         (["--env", "tests.nowhere:Counter"], "cannot import 'tests.nowhere'"),
     ],
 )

@@ -409,7 +409,7 @@ def test_want_of_memory_halves_the_crowd():
 def test_sides_of_different_versions_are_not_compared():
     """A case that times something else on the other side is refused."""
     fake = Machine()
-    with pytest.raises(NotComparable, match=r"case versions \[1, 2\]"):
+    with pytest.raises(NotComparable, match=r"version of the case \(got \[1, 2\]"):
         measured(fake.side(), fake.side(version=2), "smoke")
 
 
@@ -467,11 +467,11 @@ def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
     (pair,) = measure_all(todo[:1], "smoke").pairs
     of_another = [each.model_copy(update={"git": {"sha": "0", "diff_hash": None}}) for each in (pair.a, pair.b)]
     kept.add(replace(pair, a=of_another[0], b=of_another[1]))
-    with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
+    with pytest.raises(NotComparable, match="run-a must continue on the code it started with"):
         measure_all(todo, "smoke", outputs=kept)
     assert len(kept.pairs()) == 1
     of_this_checkout = [sides_of("run", fake, (each, each), (local.start, local.start)) for each in points]
-    with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
+    with pytest.raises(NotComparable, match="run-a must continue on the code it started with"):
         measure_all(of_this_checkout, "smoke", said.append, kept)
     assert said == ["1 of 2 pairs were measured before"], "nothing is measured that could not be kept"
 
@@ -525,7 +525,7 @@ def test_revisions_are_measured_on_their_own_code(checkout):
     for side, tag in ((got.a, "first"), (got.b, "second")):
         assert side.git["sha"] == git(checkout, "rev-parse", tag).strip()
     assert min(*got.a.unit_ns, *got.b.unit_ns) > 0
-    assert "two processes take turns" in got.a.unread["telemetry"]
+    assert "two processes share the device" in got.a.unread["telemetry"]
     assert {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")} == before
 
 

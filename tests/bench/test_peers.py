@@ -380,7 +380,7 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
     theirs, mine, dead = read_all([tmp_path / "out"])
     (comparison,) = read_comparisons([tmp_path / "out"])
     assert dead.status == "failed"
-    assert re.search(r"^envpool: died at set_up with exit code 3; its last words: out of luck$", dead.reason)
+    assert re.search(r"^envpool: died at set_up with exit code 3; its last line of output: out of luck$", dead.reason)
     assert dead.reason in said
     version = metadata.version("gymnasium")
     assert theirs.is_evidence
@@ -411,7 +411,7 @@ ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
 @pytest.mark.parametrize(
     ("body", "timeout_s", "message"),
     [
-        ("sys.exit(7)", 60.0, "gymnax: died at set_up with exit code 7; its last words: nothing"),
+        ("sys.exit(7)", 60.0, "gymnax: died at set_up with exit code 7; its last line of output: nothing"),
         (ANSWER + "time.sleep(60)", 60.0, "gymnax: must answer set_up with a JSON object"),
         ("time.sleep(60)", 0.3, r"gymnax: did not answer set_up within 0\.3 s; increase --timeout"),
         ("os.close(int(sys.argv[2]))\nsys.exit(4)", 60.0, "gymnax: died at set_up with exit code 4"),

@@ -166,7 +166,7 @@ def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
 @pytest.mark.parametrize(
     ("git", "findings", "says"),
     [
-        (CLEAN | {"dirty": True}, [], "the code must be that of a commit"),
+        (CLEAN | {"dirty": True}, [], "needs a checkout without changes"),
         (CLEAN | {"sha": None}, [], "needs a commit"),
         (CLEAN, [Finding("load", "problem", "9 processes", "wait")], "load: 9 processes; wait"),
     ],

@@ -162,7 +162,7 @@ def test_command_line_sweeps_records_and_draws(tmp_path):
     assert "times reference (NumPy, 1 thread)" in said
     assert said.count("figure: ") == len(list((tmp_path / "figures").glob("*.png"))) >= 1
     assert ".png" in said
-    assert "preset smoke only shows that every case runs" in said
+    assert "preset smoke only tests that every case runs" in said
     (file,) = tmp_path.glob("*.jsonl")
     assert len(read_all([file])) >= 2
     assert list((tmp_path / "figures").glob("*.png"))
@@ -195,10 +195,13 @@ def test_run_of_another_preset_is_not_resumed(tmp_path):
     ("changes", "says"),
     [
         ({}, "^$"),
-        ({"warm_up": {"settled": False, "cap_s": 5.0}}, "^doubtful: 1 of 2 points, such as env_step.*did not settle"),
+        (
+            {"warm_up": {"settled": False, "cap_s": 5.0}},
+            "^unreliable times: 1 of 2 points, such as env_step.*did not stabilise",
+        ),
         (
             {"host": Host(load_before=3.0, pinned_cores=None)},
-            r"^doubtful: 1 of 2 points, .*the load was 3\.0 per core.*OMP_WAIT_POLICY",
+            r"^unreliable times: 1 of 2 points, .*the load was 3\.0 processes per core.*OMP_WAIT_POLICY",
         ),
     ],
 )
