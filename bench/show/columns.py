@@ -206,7 +206,7 @@ def speedup_over_cpu_columns(records: Iterable[Record], *ignored: str) -> list[C
     def sides(record: Record) -> tuple[Record, Record] | None:
         return (record, best[work_of(record)]) if work_of(record) in best else None
 
-    columns = best_cpu_columns("x best CPU code", sides)
+    columns = best_cpu_columns("times the best CPU code", sides)
     if any(record.point["backend"] == PLAIN for record in shown):
         columns.append(speedup_column(shown, "backend", PLAIN, *ignored))
     return columns

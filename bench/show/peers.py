@@ -106,7 +106,7 @@ def peers(records: Sequence[Record]) -> Chart:
     Each peer is shown with its fastest variant. An asterisk marks Python loops timed in laps on shared cores.
     """
     shown = fastest_variants(latest(records))
-    shared = "; *: timed on shared cores" if any("laps" in record.notes for record in shown) else ""
+    shared = "; *: shared cores" if any("laps" in record.notes for record in shown) else ""
     order = by("algorithm", "n_agents", "n_envs", "precision", "peer")
     panels = []
     for (work, env), found in grouped(sorted(shown, key=order), "work", "env").items():
@@ -124,7 +124,7 @@ def peers(records: Sequence[Record]) -> Chart:
         caption=f"Same environment and size, in interleaved runs. {MEDIANS} 2x means that ours is twice as fast.",
         statistic="medians",
         kind="rows",
-        x=Axis(f"environment steps per second (2x = ours is twice as fast{shared})"),
+        x=Axis(f"environment steps/s (2x = ours is twice as fast{shared})"),
         panels=panels,
         records=shown,
     )

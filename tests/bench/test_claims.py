@@ -339,7 +339,7 @@ def test_time_to_learn_is_the_median_over_all_seeds():
     """A missed threshold counts as longest; half of them leave no figure."""
     seen = query("Learned").estimate(learned(10, [1.0, 9.0, None]))
     assert (seen.value, seen.low, seen.high) == (9.0, 1.0, math.inf)
-    assert seen.note == "median of 3 seeds, of which 1 did not reach it"
+    assert seen.note == "median of 3 seeds; 1 did not reach it"
     assert query("Learned").estimate(learned(10, [1.0, None])) is None
 
 

@@ -150,8 +150,8 @@ def test_training_is_shown_over_the_reference():
     assert "| 2 | WarpDrive 2.7.1 |" in of_small
     assert "does not run" in of_crowd
     assert [text.get_text() for axes in plots.paint(training_chart(records)).axes for text in axes.texts] == [
-        "2 x",
-        "WarpDrive 2.7.1: does not run",
+        "2x",
+        "WarpDrive 2.7.1 does not run",
     ]
 
 

@@ -88,7 +88,7 @@ def samplers_chart(records: Sequence[Record]) -> Chart:
         name="sampler",
         title="Throughput of action samplers",
         caption=f"One action for every agent, drawn from its own probabilities. {MEDIANS}",
-        x=Axis("samples per second (2x = twice the rate of torch.multinomial on the same device)"),
+        x=Axis("samples per second (2x = twice as fast as torch.multinomial)"),
         has_legend=False,
     )
 
