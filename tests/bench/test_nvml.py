@@ -62,7 +62,7 @@ def test_device_is_found_and_summarised(fake, long_enough):
         ({}, False, "energy_j", "shorter than 5 s"),
         ({}, False, "gpm", "shorter than 0.1 s"),
         ({"has_gpm": False}, True, "gpm", "came with Hopper"),
-        ({"energy": iter([1000, 0])}, True, "energy_j", "went back"),
+        ({"energy": iter([1000, 0])}, True, "energy_j", "decreased"),
         ({"pids": []}, True, "contended", "as in most containers"),
     ],
     ids=["joules need 5 s", "GPM needs 0.1 s", "older GPU", "counter that is set back", "container"],
