@@ -44,9 +44,7 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
     if config and not outside:
         raise CompareError(f"--config: needs an environment outside envs/ (got {config}); name it with --env")
     if n_agents and outside:
-        raise CompareError(
-            f"--n-agents: the number of agents of {outside[0]} comes from --config (got {n_agents}); leave it out"
-        )
+        raise CompareError(f"--n-agents: {outside[0]} takes its agents from --config (got {n_agents}); leave it out")
     return outside
 
 

@@ -95,7 +95,7 @@ def test_wrong_options_name_what_is_right(given, message):
     ("words", "message"),
     [
         (["--config", "n=3"], "--config: needs an environment outside envs/"),
-        (["--env", COUNTER, "--n-agents", "3"], "--n-agents: .* takes its agents"),
+        (["--env", COUNTER, "--n-agents", "3"], "--n-agents: .*takes its agents"),
         (["--env", "tests.nowhere:Counter"], "cannot import 'tests.nowhere'"),
     ],
 )

@@ -783,7 +783,7 @@ def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
     fakes("rl-warp-drive", warp_drive_files(step=0), version="2.7.1")
     (record,) = records_of(smoke("rl-warp-drive", "pycuda"))
     assert record.status == "failed"
-    assert "rl-warp-drive: ArithmeticError at trace: of 4 environments" in record.reason
+    assert "rl-warp-drive: ArithmeticError at trace: 0 of 4 environments" in record.reason
 
 
 @pytest.mark.parametrize("env", IDS)
