@@ -16,11 +16,11 @@ from warpdrive_min.terminal import echo
 
 from .core.errors import Code, FileError, exiting
 from .core.groups import groups_of
-from .core.record import SWEEPS, Context, Record, leaving_out, read_results, uncollected
+from .core.record import SWEEPS, Context, Record, read_results, reporting_skipped_lines, uncollected
 from .judge import claims as judging
 from .judge.ledger import CLAIMS, Claim
 from .options import refuse_unused
-from .process.sweep import measured
+from .process.sweep import measure_missing
 from .show import render
 from .show.columns import Table
 from .show.sets import past_records, published_records
@@ -31,7 +31,7 @@ def claims(
     context: typer.Context,
     records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
     source: Annotated[str | None, typer.Option(help="Only claims whose source contains this text.")] = None,
-    run: Annotated[bool, typer.Option("--run", help="First measure what this machine can.")] = False,
+    run: Annotated[bool, typer.Option("--run", help="First measure the claims that this machine can measure.")] = False,
     out: Annotated[Path, typer.Option(help="With --run, the folder of the new records.")] = SWEEPS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
@@ -46,11 +46,11 @@ def claims(
         refuse_unused(context, "without --run", "out")
     if as_json:
         refuse_unused(context, "with --json", "markdown")
-    with exiting(Code.FAILED, FileError, OSError, to_stderr=True), leaving_out() as cut:
+    with exiting(Code.FAILED, FileError, OSError, to_stderr=True), reporting_skipped_lines() as skipped_lines:
         own = judging.published_files()
         paths = [*published_records(), *past_records()] if records is None else records
         with uncollected():
-            found = {path: read_results([path], cut) for path in dict.fromkeys((*own, *paths))}
+            found = {path: read_results([path], skipped_lines) for path in dict.fromkeys((*own, *paths))}
             gc.freeze()  # the records live as long as the process
         ours = judging.own_claims(record for path in own for record in found[path][0])
     shown = [record for path in paths for record in found[path][0]]
@@ -58,7 +58,7 @@ def claims(
     ledger = [claim for claim in (*CLAIMS, *ours) if source is None or source in claim.source]
     if not ledger:
         sources = ", ".join(dict.fromkeys([claim.source for claim in CLAIMS] + [judging.OURS]))
-        raise typer.BadParameter(f"--source {source}: no claim has it (sources: {sources})")
+        raise typer.BadParameter(f"--source {source}: no claim has such a source; choose one of {sources}")
     if run:
         shown = [*shown, *measure_now(ledger, out)]
     judged = judging.judge_all(ledger, shown, comparisons)
@@ -85,11 +85,14 @@ def measure_now(claims: Sequence[Claim], out: Path) -> list[Record]:
     needed = [{str(job.point["backend"]) for job in judging.points(*each.filters)} for each in queries]
     lacking = {name for each in needed for name in each if not states[name].available}
     for name in sorted(lacking):
-        echo(f"not measured: what needs backend {name}, which is {states[name]}", err=True)
+        echo(f"not measured: claims that need backend {name}, which is {states[name]}", err=True)
     here = [each for each, backends in zip(queries, needed, strict=True) if not backends & lacking]
     todo = judging.points(*(each for query in here for each in query.filters))
     context = Context.here("default")
     file = out / f"{context.run_id}.jsonl"
-    records = measured(todo, context, file, run_points, partial(echo, err=True))
-    echo(f"records: {file}" if records else "nothing that these claims need can be measured here", err=True)
+    records = measure_missing(todo, context, file, run_points, partial(echo, err=True))
+    echo(
+        f"records: {file}" if records else "nothing was measured: this machine has no backend that these claims need",
+        err=True,
+    )
     return records

@@ -100,9 +100,9 @@ class Commands(Strict):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        from .core.record import TOLD  # noqa: PLC0415  (`--help` needs no records)
+        from .core.record import REPORTED  # noqa: PLC0415  (`--help` needs no records)
 
-        TOLD.clear()
+        REPORTED.clear()
         try:
             return super().invoke(ctx)
         except UsageError as error:

@@ -104,7 +104,7 @@ def _compilers() -> Iterator[Finding]:
         "C++ compiler",
         (compiler is None, "note", f"{cuda_c.no_cpu_compiler()}, so no compiled baseline", "install g++ or clang++"),
         (compiler and openmp_flags(compiler), "ok", version),
-        (True, "note", f"{version} builds without OpenMP: `host` has one thread", "install g++"),
+        (True, "note", f"{version} compiles without OpenMP: `host` has one thread", "install g++"),
     )
     yield first(
         "CUDA compiler",
@@ -129,22 +129,22 @@ def _settings() -> Iterator[Finding]:
         yield first(
             "settings",
             (value != "0" and name in MISLEADING, "problem", f"{setting}: {MISLEADING.get(name)}", f"unset {name}"),
-            (True, "note", f"{setting}, which records keep: figures with and without it differ"),
+            (True, "note", f"{setting}: results with and without it differ; records store it"),
         )
     if not settings:
-        yield Finding("settings", "ok", "none of the environment's that decide a figure")
+        yield Finding("settings", "ok", "no environment variable that changes results")
 
 
 def _git() -> Iterator[Finding]:
     state = machine.git_state(machine.ROOT)
     sha, dirty, unread = state["sha"], state["dirty"], state.get("unread")
-    changed = f"{str(sha)[:7]} with changes of the code: nobody else can repeat its figures"
+    changed = f"{str(sha)[:7]} with uncommitted changes: nobody else can reproduce the results"
     yield first(
         "git",
-        (sha is None, "note", f"records will have no commit ({unread})", "name it in $BENCH_GIT_SHA"),
+        (sha is None, "note", f"records will have no commit ({unread})", "set $BENCH_GIT_SHA to the commit"),
         (dirty is None, "ok", f"$BENCH_GIT_SHA says {sha}; whether there are changes is unknown"),
-        (dirty, "note", changed, "commit before you measure what is published"),
-        (True, "ok", f"{str(sha)[:7]}, no changes of the code"),
+        (dirty, "note", changed, "commit before you measure for publication"),
+        (True, "ok", f"{str(sha)[:7]}, no uncommitted changes"),
     )
 
 
@@ -154,14 +154,14 @@ def _disk() -> Iterator[Finding]:
         places["cache of kernels"] = (cache.folder(), f"set ${cache.VARIABLE}")
     except ConfigError as error:
         yield Finding("cache of kernels", "problem", f"{error.rule} (got {error.got})", error.do)
-    places["folder of records"] = (SWEEPS, "name another one with --out")
+    places["folder of records"] = (SWEEPS, "choose another folder with --out")
     for topic, (folder, elsewhere) in places.items():
         there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
         free = shutil.disk_usage(there).free
         yield first(
             topic,
             (cache.why_not_writable(there), "problem", f"{folder} cannot be written to", elsewhere),
-            (free < CACHE_BYTES, "note", f"{free / 2**30:.2f} GiB free", "make room"),
+            (free < CACHE_BYTES, "note", f"{free / 2**30:.2f} GiB free", "free some disk space"),
             (True, "ok", f"{free / 2**30:.0f} GiB free"),
         )
 
@@ -185,10 +185,10 @@ def _cpu(root: Path) -> Iterator[Finding]:
     cores, threads = here["cores"], torch.get_num_threads()
     limit = min(cores, here["cpu_limit"] or cores)
     yield Finding("CPU", "ok", f"{here['cpu']}, {cores} cores, {threads} threads")
-    halted = f"{threads} threads in a container of {limit:g} cores are halted for parts of each period"
+    halted = f"{threads} threads in a container limited to {limit:g} cores are throttled"
     yield first(
         "container limit",
-        (limit == cores, "ok", "none below the cores"),
+        (limit == cores, "ok", "no limit below the number of cores"),
         (threads <= limit, "ok", f"{limit:g} of {cores} cores"),
         (True, "problem", halted, f"set OMP_NUM_THREADS={max(1, int(limit))}"),
     )
@@ -199,12 +199,12 @@ def _cpu(root: Path) -> Iterator[Finding]:
 
 def _load(cores: float) -> Iterator[Finding]:
     load = os.getloadavg()[0]
-    says = f"{load:.2f} processes ran or waited in the last minute, for {cores:g} cores"
-    misleads = f"{says}: times of `cpu` and `host` would mislead"
+    says = f"{load:.2f} running or waiting processes in the last minute, on {cores:g} cores"
+    misleads = f"{says}: times of `cpu` and `host` are unreliable"
     yield first(
         "load",
-        (load > LOAD_HIGH * cores, "problem", misleads, "wait, or end what runs"),
-        (load > LOAD_NOTED * cores, "note", says, "wait, for figures that are published"),
+        (load > LOAD_HIGH * cores, "problem", misleads, "wait, or end other programs"),
+        (load > LOAD_NOTED * cores, "note", says, "wait, if you measure for publication"),
         (True, "ok", says),
     )
 
@@ -212,10 +212,10 @@ def _load(cores: float) -> Iterator[Finding]:
 def _governor(root: Path) -> Iterator[Finding]:
     files = root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
     names = ", ".join(sorted({text for file in files if (text := _text(file))}))
-    slower = f"{names}: clocks follow the load, so short points on the CPU come out slower"
+    slower = f"{names}: clocks follow the load, so short measurements on the CPU are slower"
     yield first(
         "CPU governor",
-        (not names, "note", "cannot be read, as in most virtual machines: clocks are the host's"),
+        (not names, "note", "cannot be read, as in most virtual machines; the host sets the clocks"),
         (names == "performance", "ok", names),
         (True, "note", slower, "sudo cpupower frequency-set -g performance"),
     )
@@ -224,12 +224,12 @@ def _governor(root: Path) -> Iterator[Finding]:
 def _turbo(root: Path) -> Iterator[Finding]:
     cpu = root / "sys/devices/system/cpu"
     no_turbo, boost = _text(cpu / "intel_pstate/no_turbo"), _text(cpu / "cpufreq/boost")
-    says = "on: clocks depend on temperature and on how many cores work"
+    says = "on: clocks depend on temperature and on the number of busy cores"
     is_on = no_turbo == "0" or (no_turbo is None and boost == "1")
     yield first(
         "CPU turbo",
         (no_turbo is None and boost is None, "note", "cannot be read"),
-        (is_on, "note", says, "compare A B B A, not figures of two days"),
+        (is_on, "note", says, "compare interleaved runs only (`python -m bench compare`)"),
         (True, "ok", "off"),
     )
 
@@ -246,14 +246,14 @@ def _text(file: Path) -> str | None:
 
 def _gpus() -> Iterator[Finding]:
     if not torch.cuda.is_available():
-        build = "torch is a build without CUDA" if torch.version.cuda is None else "torch finds none that it can use"
-        do = "for figures of a GPU, measure on a machine with one and a torch that has CUDA"
+        build = "torch is a build without CUDA" if torch.version.cuda is None else "torch finds no usable one"
+        do = "to measure a GPU, use a machine with one and a torch build with CUDA"
         yield Finding("GPU", "note", f"none ({build}); `cpu` and `host` can be measured", do)
         return
     for index in range(torch.cuda.device_count()):
         device, topic = torch.device("cuda", index), f"GPU {index}"
         try:
-            with nvml.opened(device) as (library, handle):
+            with nvml.open_device(device) as (library, handle):
                 yield Finding(topic, "ok", torch.cuda.get_device_properties(device).name)
                 yield from _with_nvml(topic, library, handle)
         except Exception as error:  # noqa: BLE001  (no library, no driver, or an unknown device)
@@ -271,15 +271,15 @@ def _with_nvml(topic: str, library: Any, handle: Any) -> Iterator[Finding]:
 
 def _processes(library: Any, handle: Any) -> Iterator[Choice]:
     n_others = sum(each.pid != os.getpid() for each in library.nvmlDeviceGetComputeRunningProcesses(handle))
-    says = f"{n_others} beside this one: records will be marked as contended and kept out of gates"
+    says = f"other processes on this GPU: {n_others}; records will be marked as contended, and gates ignore them"
     yield n_others, "problem", says, "wait for them, or choose another GPU with CUDA_VISIBLE_DEVICES"
-    yield True, "ok", "no other one that can be seen"
+    yield True, "ok", "no other process is visible"
 
 
 def _throttling(library: Any, handle: Any) -> Iterator[Choice]:
     names = nvml.names_of(library, nvml.clock_reasons(library, handle))
     slowed = [name for name in names if name not in nvml.NOT_THROTTLED]
-    yield slowed, "problem", f"slowed down now by {', '.join(slowed)}", "let it cool, and look at its power"
+    yield slowed, "problem", f"throttled now by {', '.join(slowed)}", "let it cool, and check its power limit"
     yield True, "ok", "not now" + (f" ({', '.join(names)})" if names else "")
 
 
@@ -288,8 +288,13 @@ def _clocks(library: Any, handle: Any) -> Iterator[Choice]:
     now, most = library.nvmlDeviceGetClockInfo(handle, clock), library.nvmlDeviceGetMaxClockInfo(handle, clock)
     is_held = "application clocks" in nvml.names_of(library, nvml.clock_reasons(library, handle))
     says = f"SM {now} of at most {most} MHz"
-    yield is_held, "ok", f"{says}, held by application clocks"
-    yield True, "note", f"{says}, not held as far as NVML tells", "compare A B B A; clocks are never set here"
+    yield is_held, "ok", f"{says}, locked by application clocks"
+    yield (
+        True,
+        "note",
+        f"{says}, not locked, according to NVML",
+        "compare interleaved runs only; bench never sets clocks",
+    )
 
 
 def _temperature(library: Any, handle: Any) -> Iterator[Choice]:
@@ -300,13 +305,13 @@ def _temperature(library: Any, handle: Any) -> Iterator[Choice]:
 
 def _mig(library: Any, handle: Any) -> Iterator[Choice]:
     current, _ = library.nvmlDeviceGetMigMode(handle)
-    yield current, "note", "on: figures are of a slice, and utilisation and GPM cannot be read of it"
+    yield current, "note", "on: results are of a slice of the GPU, whose utilisation and GPM metrics cannot be read"
     yield True, "ok", "off"
 
 
 def _persistence(library: Any, handle: Any) -> Iterator[Choice]:
     yield library.nvmlDeviceGetPersistenceMode(handle), "ok", "on"
-    says = "off: the driver starts anew for each process, which counts as set-up time"
+    says = "off: the driver starts again for each process, which adds to the set-up time"
     yield True, "note", says, "sudo nvidia-smi -pm 1"
 
 
@@ -317,9 +322,9 @@ def _gpm(library: Any, handle: Any) -> Iterator[Choice]:
 
 def _energy(library: Any, handle: Any) -> Iterator[Choice]:
     period = nvml.energy_period_s(lambda: int(library.nvmlDeviceGetTotalEnergyConsumption(handle)))
-    yield period is None, "note", "moves less than twice a second: joules are not to be trusted"
+    yield period is None, "note", "updates less than twice a second: energies are unreliable"
     error = 2 * (period or 0.0) / nvml.ENERGY_WINDOW_S
-    says = f"moves every {1e3 * (period or 0.0):.0f} ms: joules over {nvml.ENERGY_WINDOW_S:g} s are right within"
+    says = f"updates every {1e3 * (period or 0.0):.0f} ms: energies over {nvml.ENERGY_WINDOW_S:g} s have an error below"
     yield True, "ok" if error <= 0.05 else "note", f"{says} {error:.1%}"
 
 

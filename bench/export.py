@@ -23,7 +23,7 @@ from warpdrive_min.terminal import echo
 from .core import machine
 from .core.errors import FileError, ShowError, exiting
 from .core.point import Metric
-from .core.record import Record, leaving_out, read_all
+from .core.record import Record, read_all, reporting_skipped_lines
 from .core.stats import median
 from .judge.evidence import name_of
 from .show.frames import frame_of
@@ -47,9 +47,9 @@ class Format(StrEnum):
 
 
 def export(
-    to: Annotated[Format, typer.Argument(help="Whose format.")],
+    to: Annotated[Format, typer.Argument(help="Format.")],
     records: Annotated[list[Path], typer.Argument(help="Files or folders of records.")],
-    out: Annotated[Path, typer.Option(help="File to write; for asv its folder of results.")],
+    out: Annotated[Path, typer.Option(help="Output file; for asv, the folder of its results.")],
 ) -> None:
     """Write records as a CSV or Parquet table, or costs for other tools.
 
@@ -57,8 +57,8 @@ def export(
     """
     require_writable(out, "--out", is_file=to is not Format.asv)
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
-        with leaving_out() as cut:
-            given = read_all(records, cut)
+        with reporting_skipped_lines() as skipped_lines:
+            given = read_all(records, skipped_lines)
         if to in TABLES:
             if not given:
                 raise ShowError(
@@ -71,11 +71,11 @@ def export(
         for line in left_out:
             echo(f"left out: {line}", err=True)
         if not shown:
-            raise ShowError("export: no record is measured, right and of today's cases; run `python -m bench run`")
+            raise ShowError("export: no record is measured, correct and of a present case; run `python -m bench run`")
         if to is Format.asv:
             files = write_asv(shown, out)
             if n_changed := len(shown) - len(_committed(shown)):
-                echo(f"left out: {n_changed} x of no commit, or changed after it", err=True)
+                echo(f"left out: {n_changed} records without a commit, or with uncommitted changes", err=True)
         else:
             make = {Format.github_action_benchmark: github_action_benchmark, Format.bencher: bencher}[to]
             write_atomically(out, json.dumps(make(shown), indent=2, allow_nan=False) + "\n")
@@ -168,7 +168,9 @@ def of_one_machine(shown: Sequence[Cost]) -> list[Cost]:
     """
     machines = by_machine(each.record for each in shown)
     if len(machines) > 1:
-        raise ShowError(f"export: the records must be of one machine (got {', '.join(machines)}); give those of one")
+        raise ShowError(
+            f"export: the records must be of one machine (got {', '.join(machines)}); select one machine's files"
+        )
     return newest(shown)
 
 
@@ -229,7 +231,7 @@ def write_asv(shown: Sequence[Cost], folder: Path) -> list[Path]:
         raise ShowError('export: asv is not installed; pip install "warpdrive-min[bench]"') from error
     committed = _committed(shown)
     if not committed:
-        raise ShowError("export: ASV needs the commit of a record (got none that is unchanged); commit, then measure")
+        raise ShowError("export: ASV needs records of a commit without changes (got none); commit, then measure")
     benchmarks = asv_benchmarks(committed)
     index = folder / "benchmarks.json"
     try:

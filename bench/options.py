@@ -17,9 +17,9 @@ from .core.archive import read_toml
 from .core.case import Job
 from .core.errors import CompareError
 from .core.measure import Timed
-from .core.point import ABSENT, PLAIN, Preset, PresetName, passes, unmet, why_no_plain
-from .core.record import RESULTS, Record, RecordError, leaving_out, new_run_id, read_all, selected
-from .process.sweep import results_in
+from .core.point import ABSENT, PLAIN, Preset, PresetName, matches, unmet_condition, why_no_plain
+from .core.record import RESULTS, Record, RecordError, new_run_id, read_all, reporting_skipped_lines, selected
+from .process.sweep import read_existing
 from .show import render
 from .workloads.cases import CASES, jobs
 from .workloads.shared import availability
@@ -47,7 +47,7 @@ def require_cases(names: Sequence[str]) -> None:
             raise typer.BadParameter(f"{name}: unknown (cases are {', '.join(CASES)})")
 
 
-def between(low: float, high: float) -> Callable[[float | None], float | None]:
+def bounded(low: float, high: float) -> Callable[[float | None], float | None]:
     """Return an option callback that checks bounds and refuses NaN."""
 
     def checked(value: float | None) -> float | None:
@@ -65,20 +65,22 @@ def _known_cases(names: list[str] | None) -> list[str] | None:
 
 MOST_COUNT: Final = 2**31 - 1
 """Largest number of environments, agents or repetitions."""
-CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these; may be repeated.")]
-Names = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
-Gated = Annotated[list[str] | None, typer.Option(help="Only these; without it the points of bench/judge/gated.toml.")]
-Counts = Annotated[list[int] | None, typer.Option(min=1, max=MOST_COUNT, help="Only these; may be repeated.")]
-Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE.")]
-AtOnce = Annotated[
-    int, typer.Option(min=1, max=1024, help="Set up this many points or rounds at once; each is timed alone.")
+CaseNames = Annotated[list[str] | None, typer.Option(callback=_known_cases, help="Only these cases; may be repeated.")]
+Names = Annotated[list[str] | None, typer.Option(help="Only these values; may be repeated.")]
+Gated = Annotated[
+    list[str] | None, typer.Option(help="Only these cases; by default the points of bench/judge/gated.toml.")
 ]
-Archs = Annotated[list[str] | None, typer.Option(help="GPU architectures, as 90 or sm_90; may be given several times.")]
+Counts = Annotated[list[int] | None, typer.Option(min=1, max=MOST_COUNT, help="Only these values; may be repeated.")]
+Where = Annotated[list[str] | None, typer.Option(help="Only points with AXIS=VALUE; may be repeated.")]
+AtOnce = Annotated[
+    int, typer.Option(min=1, max=1024, help="Points or rounds to set up concurrently; each is timed alone.")
+]
+Archs = Annotated[list[str] | None, typer.Option(help="GPU architecture, such as 90 or sm_90; may be repeated.")]
 RUN_ID: Final = re.compile(r"\w[\w.-]*", re.ASCII)
-Resume = Annotated[str | None, typer.Option(help="Run id to continue; finished points are not run again.")]
+Resume = Annotated[str | None, typer.Option(help="Id of the run to continue; finished points are skipped.")]
 
 
-def run_of(resume: str | None, out: Path, preset: Preset, option: str = "--out") -> str:
+def resumed_or_new_run_id(resume: str | None, out: Path, preset: Preset, option: str = "--out") -> str:
     """Return the run id to resume, or a new one for None.
 
     Raises:
@@ -93,7 +95,7 @@ def run_of(resume: str | None, out: Path, preset: Preset, option: str = "--out")
     if not files:
         do = f"give {option} its folder, or leave --resume out"
         raise typer.BadParameter(f"--resume {resume}: must be a run that {out} has records of (got none); {do}")
-    others = {record.preset for record in results_in(*files)[0]} - {preset}
+    others = {record.preset for record in read_existing(*files)[0]} - {preset}
     if others:
         got = " and ".join(sorted(others))
         rule = f"must have records of --preset {preset} alone (got {got})"
@@ -155,7 +157,7 @@ def require_met(conditions: Sequence[str], todo: Sequence[Job]) -> None:
     without_numpy = no_plain_numpy(conditions)
     if without_numpy and not todo:
         raise typer.BadParameter(without_numpy)
-    if condition := unmet(conditions, ({"case": job.case.name, **job.point} for job in todo)):
+    if condition := unmet_condition(conditions, ({"case": job.case.name, **job.point} for job in todo)):
         do = without_numpy or "no point that passes the other options has it"
         raise typer.BadParameter(f"{condition}: {do}; leave it out")
 
@@ -212,10 +214,10 @@ class Choice:
         Raises:
             RecordError: None can be read.
         """
-        with leaving_out() as cut:
-            found = read_all([path], cut)
-        if cut and not found:
-            raise RecordError(cut[0])
+        with reporting_skipped_lines() as skipped_lines:
+            found = read_all([path], skipped_lines)
+        if skipped_lines and not found:
+            raise RecordError(skipped_lines[0])
         return selected(found, self.cases, self.where)
 
 
@@ -231,7 +233,7 @@ def chosen(choice: Choice) -> list[Job]:
     with as_compare_error():
         require_known(choice.where)
         wanted = [
-            job for job in jobs(choice.preset, cases) if job.case.workload is Timed and passes(job.point, choice.where)
+            job for job in jobs(choice.preset, cases) if job.case.workload is Timed and matches(job.point, choice.where)
         ]
         require_met([*cases, *choice.where], wanted)
     return runnable(wanted, availability(), "left out")
@@ -251,4 +253,4 @@ def gated(choice: Choice) -> list[Job]:
     found = chosen(choice)
     if choice.cases or choice.preset == "smoke":
         return found
-    return [job for job in found if any(passes({"case": job.case.name, **job.point}, each) for each in GATED)]
+    return [job for job in found if any(matches({"case": job.case.name, **job.point}, each) for each in GATED)]

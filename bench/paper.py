@@ -18,14 +18,14 @@ from warpdrive_min.terminal import echo
 from .core.archive import File, read_bytes
 from .core.errors import FileError, ShowError, exiting
 from .core.machine import slug
-from .core.record import Record, files_in, leaving_out, read_all
+from .core.record import Record, files_in, read_all, reporting_skipped_lines
 from .core.stats import median
 from .show.columns import Column, Table
 from .show.documents import TABLES
 from .show.labels import commit_label, machine_label, plural
 from .show.plots import STYLES, WIDTH_IN, pages, paint, save, width_in
 from .show.records import by_machine, evidence_of, latest, measured_alone
-from .show.render import escape, floating_figure, floating_table, head, template
+from .show.render import escape, floating_figure, floating_table, latex_header, template
 from .show.sets import published_records
 from .show.tables import RUN, every_point, hardware, headline
 from .show.views.all_charts import charts
@@ -36,7 +36,7 @@ MANIFEST: Final = "MANIFEST.sha256"
 
 def paper(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of what is written; made if missing.")] = OUT,
+    out: Annotated[Path, typer.Option(help="Output folder; created if missing.")] = OUT,
 ) -> None:
     """Write figures, LaTeX tables, the method and a manifest for a paper.
 
@@ -45,7 +45,7 @@ def paper(
     require_writable(out, "--out")
     with exiting(1, FileError, ShowError):
         written = write(records or published_records(), out)
-    echo(f"paper: {len(written)} files in {out}; paper.tex shows them all, `sha256sum -c {MANIFEST}` checks them")
+    echo(f"paper: {len(written)} files in {out}; paper.tex includes them all, `sha256sum -c {MANIFEST}` checks them")
 
 
 def write(sources: Sequence[Path], out: Path) -> list[Path]:
@@ -73,15 +73,15 @@ def write(sources: Sequence[Path], out: Path) -> list[Path]:
         raise ShowError("paper: files of records must differ in name, or in that of their folder; rename one")
     if any(copies.resolve() in (folder, *folder.parents) for folder in folders):
         raise ShowError(f"paper: records are copied to {copies} (got them from there); choose another --out")
-    with leaving_out() as cut:
-        evidence = measured_alone(evidence_of(read_all(sources, cut), "paper"))
+    with reporting_skipped_lines() as skipped_lines:
+        evidence = measured_alone(evidence_of(read_all(sources, skipped_lines), "paper"))
     written = [_copied(file, copies / place) for file, place in zip(files, places, strict=True)]
     machines = []
     for name, records in by_machine(evidence).items():
         folder = out / name
         shown, files_of_it = figures(records, folder / "figures", name)
         listed, more_of_it = floating_tables(records, folder / "tables", name)
-        text = head((), f"{name}/methods") + methods(records)
+        text = latex_header((), f"{name}/methods") + methods(records)
         written += [*files_of_it, *more_of_it, _write(folder / "methods.tex", text)]
         machines.append(
             {"title": escape(machine_label(records[0])), "folder": name, "figures": shown, "tables": listed}

@@ -21,19 +21,19 @@ from warpdrive_min.files import require_writable, write_atomically
 from . import doctor
 from .core import machine
 from .core.errors import Code
-from .core.point import Point, PresetName, command_line, passes, point_name
+from .core.point import Point, PresetName, command_line, matches, point_name
 from .core.record import Comparison, Context, Record, append
 from .judge.evidence import Key, key, name_of, point_key
 from .judge.ledger import is_claimed
-from .options import AtOnce, CaseNames, Where, between, require_known, require_met, say
+from .options import AtOnce, CaseNames, Where, bounded, require_known, require_met, say
 from .peers import sides
 from .peers.catalogue import unfinished
 from .peers.command import chosen, interpreters
-from .process.interleaved import in_rounds
+from .process.interleaved import measure_rounds
 from .process.local import run_points, start
 from .process.rounds import Side
-from .process.stopping import keeps
-from .process.sweep import missing, results_in, run
+from .process.stopping import register_outputs
+from .process.sweep import missing, read_existing, run
 from .process.worker import WorkerError
 from .show import documents, plots, sets
 from .show.sets import COMPARISONS, RECORDS, Manifest
@@ -69,7 +69,7 @@ class Clock:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class Selection:
     """Selected points of a set."""
 
     points: Sequence[str] = ()
@@ -84,7 +84,7 @@ class Wanted:
 
     def has(self, case: str, *points: Point) -> bool:
         """True if all points of a case are selected."""
-        return all(passes({"case": case, **each}, self.points) for each in points)
+        return all(matches({"case": case, **each}, self.points) for each in points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Publication:
 
     folder: Path
     context: Context
-    wanted: Wanted
+    wanted: Selection
     pythons: Sequence[str]
     shard: tuple[int, int] = (1, 1)
     """Index, from 1, and number of shards."""
@@ -106,11 +106,11 @@ class Publication:
 
     def records(self) -> list[Record]:
         """Return all records so far."""
-        return results_in(self.folder / RECORDS)[0]
+        return read_existing(self.folder / RECORDS)[0]
 
     def comparisons(self) -> list[Comparison]:
         """Return all comparisons so far."""
-        return results_in(self.folder / COMPARISONS)[1]
+        return read_existing(self.folder / COMPARISONS)[1]
 
     @property
     def is_shard(self) -> bool:
@@ -136,19 +136,23 @@ class Publication:
 
 
 def publish(
-    preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.full,
+    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.full,
     until_s: Annotated[
         float | None,
-        typer.Option(callback=between(0, 1e9), help="Stop cleanly before this many seconds; continue later."),
+        typer.Option(
+            callback=bounded(0, 1e9), help="Stop cleanly before this many seconds; the same command continues."
+        ),
     ] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="Step to leave out; the manifest says so.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Step to skip; the manifest lists it.")] = None,
     case: CaseNames = None,
     where: Where = None,
-    peer: Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")] = None,
-    shard: Annotated[str, typer.Option(help="K/N: every Nth point from the Kth on, no more.")] = "1/1",
+    peer: Annotated[list[str] | None, typer.Option(help="Only this peer; may be repeated.")] = None,
+    shard: Annotated[str, typer.Option(help="K/N: measure only every Nth point, from the Kth on.")] = "1/1",
     at_once: AtOnce = 1,
-    python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a peer's package.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the sets.")] = sets.SETS,
+    python: Annotated[
+        list[str] | None, typer.Option(help="NAME=PATH: Python interpreter of a peer's package; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Output folder of the sets.")] = sets.SETS,
 ) -> None:
     """Make or continue this commit's set on this kind of machine.
 
@@ -159,7 +163,7 @@ def publish(
     clock, pythons, left_out = Clock(until_s), python or [], skip or []
     require_known(where or [])
     require_writable(out, "--out")
-    wanted = Wanted(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
+    wanted = Selection(points=[*(f"case={name}" for name in case or ()), *(where or ())], peers=peer or [])
     require_met(wanted.points, jobs(preset.value, wanted.points))
     if unknown := set(left_out) - set(STEPS):
         raise typer.BadParameter(f"--skip {', '.join(sorted(unknown))}: unknown (known: {', '.join(STEPS)})")
@@ -168,11 +172,11 @@ def publish(
     try:
         publication, manifest = begin(preset, wanted, command, pythons, out, _shard(shard), at_once)
         if manifest.is_whole:
-            say(f"{publication.folder} is finished, since {manifest.finished_at}")
+            say(f"{publication.folder} was finished at {manifest.finished_at}")
             return
         manifest = manifest.model_copy(update={"finished_at": None})
         manifest.write(publication.folder)
-        keeps(publication.folder / RECORDS, folders=[publication.folder / "figures"])
+        register_outputs(publication.folder / RECORDS, folders=[publication.folder / "figures"])
         publication.skipped.update({f"step {name}": "left out by --skip" for name in left_out})
         for name, step in (STEPS_OF_SHARDS if publication.is_shard else STEPS).items():
             for line in step(publication) if name not in left_out else ():
@@ -182,13 +186,13 @@ def publish(
         say(str(error))
         raise typer.Exit(Code.NOTHING) from error
     except TimeIsUp as error:
-        say(f"stopped, as the next piece takes up to {clock.longest_s:.0f} s; `{command}` goes on")
+        say(f"stopped: the next measurement may take {clock.longest_s:.0f} s; `{command}` continues")
         raise typer.Exit(Code.UNFINISHED) from error
     if publication.is_shard:
-        say(f"shard {shard} is measured; `{command}` goes on")
+        say(f"shard {shard} is measured; `{command}` continues")
         raise typer.Exit(Code.UNFINISHED)
     manifest = finish(publication, manifest)
-    say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points or steps skipped")
+    say(f"{publication.folder}: {len(manifest.files)} files, {len(manifest.skipped)} points and steps skipped")
     for name, reason in manifest.failed.items():
         say(f"failed: {name}: {reason}")
     raise typer.Exit(int(bool(manifest.failed)))
@@ -199,7 +203,7 @@ def publish(
 
 def begin(
     preset: PresetName,
-    wanted: Wanted,
+    wanted: Selection,
     command: str,
     pythons: Sequence[str],
     out: Path,
@@ -218,11 +222,11 @@ def begin(
         why = context.git.get("unread", "git knows none")
         raise RefusedError(f"publish: needs a commit ({why}); run it in a checkout, or set $BENCH_GIT_SHA")
     if context.git["dirty"]:
-        raise RefusedError("publish: the code must be that of a commit (git sees changes); commit or stash them")
+        raise RefusedError("publish: needs a checkout without changes (got uncommitted ones); commit or stash them")
     problems = [finding for finding in doctor.examine() if finding.level == "problem"]
     if problems:
         lines = [f"  {finding.topic}: {finding.says}; {finding.do}" for finding in problems]
-        raise RefusedError("\n".join(["publish: the doctor must see no problem (got these)", *lines]))
+        raise RefusedError("\n".join(["publish: `python -m bench doctor` must find no problem (got these)", *lines]))
     kind = machine.kind(context.machine)
     folder = out / f"{kind}-{commit[:7]}"
     manifest = sets.read_manifest(folder)
@@ -238,14 +242,16 @@ def begin(
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
     if manifest.preset != preset.value:
-        raise RefusedError(f"publish: {folder} has preset {manifest.preset} (got {preset.value}); `{manifest.command}`")
+        raise RefusedError(
+            f"publish: {folder} has preset {manifest.preset} (got {preset.value}); run `{manifest.command}`"
+        )
     if manifest.chosen != wanted.words:
         said = (
             f"{folder} has {' '.join(manifest.chosen) or 'all points'} (got {' '.join(wanted.words) or 'all points'})"
         )
-        raise RefusedError(f"publish: {said}; `{manifest.command}`")
+        raise RefusedError(f"publish: {said}; run `{manifest.command}`")
     if differ := machine.difference_texts(machine.differences(manifest.machine, context.machine)):
-        raise RefusedError(f"publish: {folder} was begun on another machine ({'; '.join(differ)}); go on where it was")
+        raise RefusedError(f"publish: {folder} was started on another machine ({'; '.join(differ)}); continue it there")
     context = Context.here(preset.value, manifest.run_id)
     return Publication(folder, context, wanted, pythons, shard, at_once), manifest
 
@@ -315,7 +321,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
         for sides in publication.of_shard(pairs)
         if tuple(point_key(side.case.name, side.point) for side in sides) not in done
     ]
-    for index, (place, got) in enumerate(in_rounds(todo, preset, publication.at_once, say), start=1):
+    for index, (place, got) in enumerate(measure_rounds(todo, preset, publication.at_once, say), start=1):
         name = " : ".join(point_name(side.case.name, side.point) for side in todo[place])
         if isinstance(got, WorkerError):
             reasons = publication.skipped if got.kind == "Skip" else publication.failed
@@ -323,7 +329,7 @@ def run_pairs(publication: Publication) -> Iterator[str]:
             yield f"{index}/{len(todo)} {name}: {got}"
         else:
             publication.add([got.a, got.b], got.comparison)
-            yield f"{index}/{len(todo)} {name}: the second takes {got.ratio.value:.3f} times as long as the first"
+            yield f"{index}/{len(todo)} {name}: the second takes {got.ratio.value:.3f} x the time of the first"
 
 
 def run_peers(publication: Publication) -> Iterator[str]:

@@ -17,7 +17,7 @@ from warpdrive_min.terminal import echo
 
 from .core.errors import FileError, ShowError, exiting
 from .core.point import command_line
-from .core.record import Record, leaving_out, oldest_first, read_all, read_comparisons
+from .core.record import Record, oldest_first, read_all, read_comparisons, reporting_skipped_lines
 from .judge.anchors import SOURCES
 from .judge.claims import Claims, for_report
 from .show.charts import Chart, DataPoint
@@ -35,18 +35,18 @@ OUT: Final = Path("results/report.html")
 
 def report(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
-    out: Annotated[Path, typer.Option(help="The HTML file.")] = OUT,
+    out: Annotated[Path, typer.Option(help="Output HTML file.")] = OUT,
 ) -> None:
     """Write one self-contained HTML page from records; measures nothing.
 
     It has claims, tables and interactive figures.
     """
     require_writable(out, "--out", is_file=True)
-    with exiting(1, FileError, ShowError), leaving_out() as cut:
+    with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
         paths = records or published_records()
         before = [] if records else past_records()
-        found, past = read_all(paths, cut), read_all(before, cut)
-        claims = for_report([*found, *past], read_comparisons([*paths, *before], cut))
+        found, past = read_all(paths, skipped_lines), read_all(before, skipped_lines)
+        claims = for_report([*found, *past], read_comparisons([*paths, *before], skipped_lines))
         page = html(found, claims, past)
     write_atomically(out, page)
     echo(f"report: {out} ({len(page.encode()) / 1e6:.1f} MB)")
@@ -103,7 +103,7 @@ OTHERS: Final[Sequence[Column[Record]]] = (
     Column("case", lambda record: record.case, is_choice=True),
     Column("point", lambda record: ", ".join(f"{axis}={value}" for axis, value in record.point.items())),
     Column("status", lambda record: record.status, is_choice=True),
-    Column("reason", lambda record: record.reason or "its check did not pass"),
+    Column("reason", lambda record: record.reason or "its check failed"),
     RUN,
 )
 """Columns of failed and skipped records."""

@@ -20,14 +20,14 @@ from warpdrive_min.files import require_writable
 from . import options
 from .core.case import Job
 from .core.errors import Code, CompareError
-from .core.point import PresetName, passes
+from .core.point import PresetName, matches
 from .core.record import RESULTS, SWEEPS, Context, Record
 from .judge.evidence import name_of, remarks
 from .options import AtOnce, CaseNames, Counts, Names, Resume, Where, console, say
 from .process import ray_cluster
 from .process.local import run_points
-from .process.stopping import keeps
-from .process.sweep import Runner, missing, results_in, run
+from .process.stopping import register_outputs
+from .process.sweep import Runner, missing, read_existing, run
 from .show import documents, plots
 from .show.records import by_machine
 from .workloads.cases import jobs
@@ -37,12 +37,11 @@ from .workloads.shared import ON_GPU, availability
 
 def command(
     typer_context: typer.Context,
-    preset: Annotated[
-        PresetName, typer.Option(help="Which points, and how long each is measured.")
-    ] = PresetName.default,
+    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.default,
     case: CaseNames = None,
     env: Annotated[
-        list[str] | None, typer.Option(help="Only these, or one outside `envs/`: module:Class, or its path.")
+        list[str] | None,
+        typer.Option(help="Only these environments; or one outside `envs/`, as module:Class or by its path."),
     ] = None,
     backend: Names = None,
     n_envs: Counts = None,
@@ -51,14 +50,17 @@ def command(
     config: Annotated[
         list[str] | None, typer.Option(help="Argument of an environment outside `envs/`, as KEY=VALUE.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the records.")] = SWEEPS,
+    out: Annotated[Path, typer.Option(help="Output folder of the records.")] = SWEEPS,
     figures: Annotated[
-        Path | None, typer.Option(help="Folder of the plots; without it results/figures, or FOLDER/figures of --out.")
+        Path | None,
+        typer.Option(help="Output folder of the figures; by default results/figures, or the folder figures in --out."),
     ] = None,
     resume: Resume = None,
     plot: Annotated[bool, typer.Option(help="Draw the figures at the end.")] = True,
-    note: Annotated[str | None, typer.Option(help="Text for every record, such as what else was running.")] = None,
-    ray: Annotated[str | None, typer.Option(help="Run the points on a Ray cluster: local, auto or HOST:PORT.")] = None,
+    note: Annotated[
+        str | None, typer.Option(help="Text stored in every record, such as other programs that were running.")
+    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Measure on a Ray cluster: local, auto or HOST:PORT.")] = None,
     at_once: AtOnce = 1,
 ) -> None:
     """Check, measure and record every point, and show a table.
@@ -76,7 +78,7 @@ def command(
     try:
         for name in outside_of(env or (), config or (), n_agents or ()):
             made = outside_jobs(name, config or (), preset.value, case or (), backend or (), n_envs or ())
-            todo += [job for job in made if passes({"case": job.case.name, **job.point}, where or [])]
+            todo += [job for job in made if matches({"case": job.case.name, **job.point}, where or [])]
     except (CompareError, ConfigError) as error:
         raise typer.BadParameter(str(error)) from error
     if without_numpy := options.no_plain_numpy(conditions):
@@ -89,29 +91,29 @@ def command(
     require_writable(out, "--out")
     if plot and figures is not None:
         require_writable(figures, "--figures")
-    context = Context.here(preset.value, options.run_of(resume, out, preset.value), note)
+    context = Context.here(preset.value, options.resumed_or_new_run_id(resume, out, preset.value), note)
     file = out / f"{context.run_id}.jsonl"
     figures = figures or (RESULTS if out == SWEEPS else out) / "figures"
-    keeps(file, words=("--resume", context.run_id), folders=[figures])
-    with _place(ray, at_once) as (states, runner):
+    register_outputs(file, words=("--resume", context.run_id), folders=[figures])
+    with _available_and_runner(ray, at_once) as (states, runner):
         here = options.runnable(todo, states)
         if not here:
-            say("nothing was measured: no point has a backend that is available here")
+            say("nothing was measured: no backend of these points is available here; see `python -m bench doctor`")
             raise typer.Exit(Code.NOTHING)
         todo = missing(here, file)
         records = _with_progress(todo, context, file, runner)
     if resume:
-        records = results_in(file)[0]
+        records = read_existing(file)[0]
     _show(records)
     say(f"records: {file}")
-    say(f"a page of them: python -m bench report {shlex.quote(str(file))}")
+    say(f"to show them as a page: python -m bench report {shlex.quote(str(file))}")
     machines = by_machine(record for record in records if record.is_evidence) if plot else {}
     for name, group in machines.items():
         stem = context.run_id if len(machines) == 1 else f"{context.run_id}-{name}"
         for line in plots.listed(plots.draw(group, figures, stem=stem)):
             say(line)
     if preset is PresetName.smoke:
-        say("preset smoke only shows that every case runs: its sizes are too small and its times too short to compare")
+        say("preset smoke only tests that every case runs: its times are too short to compare")
     elif warning := doubtful(records):
         say(warning)
     if any(record.status == "failed" for record in records):
@@ -128,14 +130,14 @@ def doubtful(records: Sequence[Record]) -> str:
     for record in records:
         load = (record.host and record.host.load_before) or 0.0
         is_busy = load > MOST_LOAD and record.point.get("backend") not in ON_GPU
-        said = [*remarks(record), *([f"the load was {load:.1f} per core"] if is_busy else [])]
+        said = [*remarks(record), *([f"the load was {load:.1f} processes per core"] if is_busy else [])]
         if record.is_evidence and said:
             reasons[name_of(record)] = "; ".join(said)
     if not reasons:
         return ""
     name, why = next(iter(reasons.items()))
     advice = "measure again on an idle machine (`python -m bench doctor`), or set OMP_WAIT_POLICY=passive"
-    return f"doubtful: {len(reasons)} of {len(records)} points, such as {name}: {why}; {advice}"
+    return f"unreliable times: {len(reasons)} of {len(records)} points, such as {name}: {why}; {advice}"
 
 
 def _show(records: list[Record]) -> None:
@@ -145,18 +147,20 @@ def _show(records: list[Record]) -> None:
         documents.show(records, console)
         return
     for name, group in machines.items():
-        say(name if group[0].machine else "on no machine")
+        say(name if group[0].machine else "not run on any machine")
         documents.show(group, console)
 
 
 @contextlib.contextmanager
-def _place(ray: str | None, at_once: int) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
+def _available_and_runner(ray: str | None, at_once: int) -> Iterator[tuple[Mapping[str, Availability], Runner]]:
     """Yield the backends and the runner, here or on a cluster."""
     if ray is None:
         yield availability(), partial(run_points, at_once=at_once)
         return
     if at_once > 1:
-        raise typer.BadParameter(f"--at-once {at_once}: is for points of this machine; --ray spreads them over GPUs")
+        raise typer.BadParameter(
+            f"--at-once {at_once}: has no effect with --ray, which places points on the GPUs; leave it out"
+        )
     try:
         with ray_cluster.connected(ray) as cluster:
             yield cluster.availability(), cluster.measure
@@ -184,7 +188,7 @@ def _with_progress(todo: list[Job], context: Context, file: Path, runner: Runner
             progress.update(task, advance=1, description=name)
             if not console.is_terminal:
                 left = (time.monotonic() - start) / len(records) * (len(todo) - len(records))
-                say(f"{len(records)}/{len(todo)} {name}: {record.status}, {left:.0f} s left")
+                say(f"{len(records)}/{len(todo)} {name}: {record.status}, about {left:.0f} s left")
             if record.status == "failed":
                 say(f"failed: {name}: {record.reason}")
     return records

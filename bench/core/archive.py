@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from .errors import FileError
-from .schema import fault
+from .schema import error_text
 
 File = Path | zipfile.Path
 ARCHIVE: Final = "archive.zip"
@@ -30,7 +30,7 @@ CUT: Final = "is cut short"
 Loaded = TypeVar("Loaded")
 
 
-def located(path: Path) -> File:
+def resolve_path(path: Path) -> File:
     """Return a path, or the archive member it leads into.
 
     Raises:
@@ -53,7 +53,7 @@ def _archive_of(path: Path) -> Path | None:
 def exists(path: Path) -> bool:
     """True if a path exists, on disk or in an archive."""
     try:
-        place = located(path)
+        place = resolve_path(path)
         return place.is_dir() or place.exists()
     except OSError:  # too long for a file's name
         return False
@@ -73,7 +73,7 @@ def read_bytes(file: File) -> bytes:
 
 def files_below(folder: Path) -> dict[str, File]:
     """Return all files below a folder by their relative paths, sorted."""
-    place = located(folder)
+    place = resolve_path(folder)
     if isinstance(place, zipfile.Path):
         names = [name.removeprefix(place.at) for name in place.root.namelist() if name.startswith(place.at)]
         return {name: place.joinpath(name) for name in sorted(names) if name and not name.endswith("/")}
@@ -84,10 +84,10 @@ def files_below(folder: Path) -> dict[str, File]:
 def with_archived(folder: Path) -> list[Path]:
     """Return a folder and its counterpart in the archive, those that exist."""
     folders = (folder, folder.parent / ARCHIVE / folder.name)
-    return [each for each in folders if located(each).is_dir()]
+    return [each for each in folders if resolve_path(each).is_dir()]
 
 
-def matches(pattern: str) -> list[Path]:
+def glob_paths(pattern: str) -> list[Path]:
     """Return the sorted files and folders that match a shell pattern.
 
     A `*` matches no slash.
@@ -105,7 +105,7 @@ def matches(pattern: str) -> list[Path]:
 # ------------------------------------------------------------------ JSON and TOML
 
 
-def decoded(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
+def parse_text(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
     """Parse a text.
 
     Raises:
@@ -126,7 +126,7 @@ def decoded(text: bytes | str, parse: Callable[[str], Any] = json.loads) -> Any:
 def read(path: File, parse: Callable[[str], Any] = json.loads) -> Any:
     """Parse a file; raises FileError, which names the file."""
     try:
-        return decoded(read_bytes(path), parse)
+        return parse_text(read_bytes(path), parse)
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
     except FileError as error:
@@ -154,9 +154,9 @@ def load(path: File, kind: type[Loaded]) -> Loaded:
     try:
         return TypeAdapter(kind).validate_python(fields)
     except ValidationError as error:
-        raise FileError(f"{path}: {fault(error)}") from error
+        raise FileError(f"{path}: {error_text(error)}") from error
 
 
-def load_if_any(path: Path, kind: type[Loaded]) -> Loaded | None:
+def load_or_none(path: Path, kind: type[Loaded]) -> Loaded | None:
     """Read a model from a file, see `load`; None if missing."""
-    return load(located(path), kind) if exists(path) else None
+    return load(resolve_path(path), kind) if exists(path) else None

@@ -41,7 +41,7 @@ Pairs = list[tuple[Point, Point]]
 """Base and other of each ratio."""
 
 
-def pairs_over(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequence[str] = ()) -> Pairs:
+def pairs_differing_in(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequence[str] = ()) -> Pairs:
     """Return pairs of points that differ in one axis.
 
     Args:
@@ -62,15 +62,17 @@ def pairs_over(points: Sequence[Point], axis: str, *bases: Any, ignored: Sequenc
     return pairs
 
 
-def compared(*, points: Callable[[Preset], Sequence[Point]], over: tuple[str, ...], **declared: Any) -> Case:
+def timed_case(*, points: Callable[[Preset], Sequence[Point]], over: tuple[str, ...], **declared: Any) -> Case:
     """Return a timed case whose points are paired with baselines.
 
     Args:
         points: Returns the points of a preset.
-        over: Axis, and values of the bases on it; see `pairs_over`.
+        over: Axis, and values of the bases on it; see `pairs_differing_in`.
         declared: Other fields of the case.
     """
-    return Case(workload=Timed, points=points, pairs=lambda preset: pairs_over(points(preset), *over), **declared)
+    return Case(
+        workload=Timed, points=points, pairs=lambda preset: pairs_differing_in(points(preset), *over), **declared
+    )
 
 
 @dataclass(frozen=True, slots=True)

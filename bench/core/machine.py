@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from warpdrive_min.checkout import GitError, commit_of_code, git
 
 from .errors import FileError
-from .schema import COMMIT, COMMIT_RULE, short
+from .schema import COMMIT, COMMIT_RULE, short_text
 
 if TYPE_CHECKING:
     import torch
@@ -207,7 +207,7 @@ def loop_ns() -> int:
 LOOP_TURNS: Final = 50_000
 
 
-class Bystanders:
+class OtherProcesses:
     """Processes that are neither a given process nor its descendants.
 
     Args:
@@ -308,7 +308,7 @@ def git_state(root: Path) -> dict[str, Any]:
     """
     given = os.environ.get("BENCH_GIT_SHA") or None
     if given is not None and not COMMIT.fullmatch(given):
-        raise FileError(f"$BENCH_GIT_SHA: {COMMIT_RULE} (got {short(given)}); set it to a commit, or unset it")
+        raise FileError(f"$BENCH_GIT_SHA: {COMMIT_RULE} (got {short_text(given)}); set it to a commit, or unset it")
     sha: str | None
     try:
         sha = commit_of_code(root, *CODE)

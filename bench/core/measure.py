@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from . import machine
+from .exclusive import exclusive
 from .nvml import Sampler, pcie_bytes_per
 from .point import Check, Facts, Measurement, Metric, Preset
-from .quiet import quiet
 from .stats import median, median_interval, spread
 
 if TYPE_CHECKING:
@@ -99,21 +99,21 @@ class Checked:
     check: Callable[[], Check]
     """Compares the work since the last check with its reference."""
     facts: Facts
-    twin: Callable[[], Check] | None = None
+    reference_run: Callable[[], Check] | None = None
     """Compares a small run with its reference run; None without one.
 
     Called only after the timing: another trainer in the process slows every launch of a CUDA graph permanently (ADR
     0014)."""
 
-    def check_after(self, *, with_twin: bool = True) -> Check:
+    def check_after(self, *, with_reference_run: bool = True) -> Check:
         """Check the timed work and its reference run.
 
-        Skip the reference run with ``with_twin=False`` if another process has checked it with the same code.
+        Skip the reference run with ``with_reference_run=False`` if another process has checked it with the same code.
         """
         own = self.check()
-        if self.twin is None or not with_twin or not own.passed:
+        if self.reference_run is None or not with_reference_run or not own.passed:
             return own
-        return replace(self.twin(), detail=own.detail)
+        return replace(self.reference_run(), detail=own.detail)
 
     def measure(self, plan: Plan) -> Measurement:
         """Check, measure, and check again; measure nothing if the first check fails.
@@ -125,11 +125,11 @@ class Checked:
         before = self.check()
         if not before.passed:
             return Measurement(before=before)
-        with quiet():
-            seen = self.taken(plan)
+        with exclusive():
+            seen = self.run_and_measure(plan)
         return replace(seen, before=before, after=self.check_after())
 
-    def taken(self, plan: Plan) -> Measurement:
+    def run_and_measure(self, plan: Plan) -> Measurement:
         """Run the work and return its measurement."""
         raise NotImplementedError
 
@@ -151,12 +151,12 @@ class Timed(Checked):
 
     Both enqueue. None if there is no state, or it cannot be accessed."""
 
-    def taken(self, plan: Plan) -> Measurement:
+    def run_and_measure(self, plan: Plan) -> Measurement:
         """Take samples until the median is precise enough, then record telemetry."""
         timer = Timer(self)
-        timer.settle(plan)
+        timer.prepare(plan)
         seen = timer.measurement(plan)
-        telemetry, why_none = timer.watched(plan.watch_s, seen.median_ns)
+        telemetry, why_none = timer.measure_telemetry(plan.watch_s, seen.median_ns)
         facts, unread = self.facts, {} if telemetry else {"telemetry": why_none}
         roofline, source = machine.roofline(facts, seen.median_ns / 1e9)
         if roofline is None:
@@ -179,7 +179,7 @@ class Once(Checked):
     run: Callable[[], Measurement]
     """Does the whole run, waits for it, and returns its figures."""
 
-    def taken(self, plan: Plan) -> Measurement:
+    def run_and_measure(self, plan: Plan) -> Measurement:
         """Run it once."""
         seen = self.run()
         return replace(seen, unread=seen.unread | dict.fromkeys(("roofline", "telemetry"), "the point is run once"))
@@ -192,7 +192,7 @@ class ColdStart(Checked):
     run: Callable[[], Mapping[str, float]]
     """Runs one process and returns the duration of each part, s, in order."""
 
-    def taken(self, plan: Plan) -> Measurement:
+    def run_and_measure(self, plan: Plan) -> Measurement:
         """Start the planned number of processes, one by one."""
         starts = [self.run() for _ in range(plan.n_starts)]
         totals_s = [sum(parts.values()) for parts in starts]
@@ -272,7 +272,7 @@ class Timer:
         """Runs per sample."""
         self.warm_up: dict[str, Any] | None = None
 
-    def settle(self, plan: Plan) -> None:
+    def prepare(self, plan: Plan) -> None:
         """Choose the sample length, and warm up until the medians of blocks agree."""
         self.runs = self.runs_per_sample(plan.sample_s)
         self.warm_up = self._warm_up(plan)
@@ -303,7 +303,7 @@ class Timer:
             notes=_clock_note(walls, devices),
         )
 
-    def watched(self, window_s: float, median_ns: float) -> tuple[dict[str, Any] | None, str]:
+    def measure_telemetry(self, window_s: float, median_ns: float) -> tuple[dict[str, Any] | None, str]:
         """Repeat the work under telemetry; return telemetry and cost, or a reason."""
         if window_s == 0:
             return None, "the preset does not watch the device"
@@ -333,7 +333,7 @@ class Timer:
         with self._timed.pinned():
             wall, device = self._stopwatch.time(block)
         if wall <= 0:
-            raise MeasureError(f"measure: the clock did not advance over a sample (got {wall} ns); measure again")
+            raise MeasureError(f"measure: a sample must take time (got {wall} ns by the clock); measure again")
         return wall, device
 
     def runs_per_sample(self, sample_s: float) -> int:
@@ -371,7 +371,9 @@ def refuse_simulator(device: torch.device) -> None:
         MeasureError: Numba's simulator is on, and there is no GPU.
     """
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0") and device.type == "cpu":
-        raise MeasureError("measure: Numba's CUDA simulator is on, its times mean nothing; unset NUMBA_ENABLE_CUDASIM")
+        raise MeasureError(
+            "measure: Numba's CUDA simulator is on, so times are meaningless; unset NUMBA_ENABLE_CUDASIM"
+        )
 
 
 def _stop_reason(samples: list[float], spent_ns: int, plan: Plan) -> str:

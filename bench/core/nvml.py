@@ -14,7 +14,7 @@ from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from .quiet import SIBLINGS
+from .exclusive import SIBLINGS
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ class Sampler:
     def __enter__(self) -> Sampler:
         self._open = contextlib.ExitStack()
         try:
-            self._nvml, self._handle = self._open.enter_context(opened(self._device))
+            self._nvml, self._handle = self._open.enter_context(open_device(self._device))
         except Exception as error:  # noqa: BLE001  (the measurement continues without what NVML lacks here)
             self.reason = f"no telemetry: {error or type(error).__name__}"
             return self
@@ -177,7 +177,7 @@ class Sampler:
         _require_window(duration_s, ENERGY_WINDOW_S)
         spent = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) - self._energy
         if spent < 0:
-            raise RuntimeError("the energy counter went back: the driver was loaded anew")
+            raise RuntimeError("the energy counter decreased: the driver was reloaded")
         return float(spent) / 1000
 
     def _throttle(self) -> dict[str, float] | None:
@@ -234,7 +234,7 @@ def _count_others(processes: Sequence[Any]) -> int:
         RuntimeError: NVML shows not even this one.
     """
     if not processes:
-        raise RuntimeError("NVML shows no process, not even this one; containers hide them")
+        raise RuntimeError("NVML lists no process, not even this one, as in most containers")
     # In a container NVML may list this process under its PID outside; then one of the others is this one.
     return max(0, len(processes) - 1 - SIBLINGS.n)
 
@@ -245,14 +245,14 @@ def _count_others(processes: Sequence[Any]) -> int:
 def other_users(device: torch.device) -> int | None:
     """Count other processes on our GPU; None on a CPU or if unknown."""
     try:
-        with opened(device) as (nvml, handle):
+        with open_device(device) as (nvml, handle):
             return _count_others(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
     except Exception:  # noqa: BLE001  (the measurement continues without what NVML lacks here)
         return None
 
 
 @contextlib.contextmanager
-def opened(device: torch.device) -> Iterator[tuple[Any, Any]]:
+def open_device(device: torch.device) -> Iterator[tuple[Any, Any]]:
     """Initialise NVML and yield it with its handle of a torch device.
 
     Raises:
@@ -283,7 +283,7 @@ def _handle(nvml: Any, uuid: str) -> Any:
         found = nvml.nvmlDeviceGetUUID(handle)
         if (found if isinstance(found, str) else found.decode()).removeprefix("GPU-") == uuid:
             return handle
-    raise RuntimeError("NVML knows no device of torch's UUID; a slice of a GPU (MIG) has no telemetry of its own")
+    raise RuntimeError("NVML has no device with torch's UUID; a MIG slice of a GPU has no telemetry")
 
 
 def clock_reasons(nvml: Any, handle: Any) -> int:

@@ -92,7 +92,7 @@ class Metric(Model):
     high: Number
 
     @classmethod
-    def exactly(cls, value: float, unit: str, direction: Direction) -> Metric:
+    def exact(cls, value: float, unit: str, direction: Direction) -> Metric:
         """Return a figure without spread."""
         return cls(value=value, unit=unit, direction=direction, low=value, high=value)
 
@@ -160,7 +160,7 @@ class Measurement:
         return median_interval(self.samples_ns)
 
     @property
-    def fault(self) -> str | None:
+    def rejection_reason(self) -> str | None:
         """Reason to reject it; None if correct and below the roofline."""
         for when, check in (("before", self.before), ("after", self.after)):
             if check is not None and not check.passed:
@@ -168,7 +168,7 @@ class Measurement:
         if (self.roofline or 0.0) > 1:
             return (
                 f"ArithmeticError: roofline: {self.roofline:.0%} of what the machine allows; "
-                "the work is not done, or declared wrong"
+                "the work was not done, or its declared amount is wrong"
             )
         return None
 
@@ -206,7 +206,7 @@ PLAIN_CASES: Final = ("env_step", "published", "step")
 def why_no_plain(envs: Iterable[str]) -> str:
     """Return why environments have no points of the NumPy baseline; empty if all have."""
     absent = ", ".join(env for env in envs if env not in PLAIN_ENVS)
-    return absent and f"{absent}: no plain NumPy code (backend={PLAIN}); the fastest CPU code is C++ (backend={HOST})"
+    return absent and f"{absent}: no NumPy baseline (backend={PLAIN}); the fastest CPU code is C++ (backend={HOST})"
 
 
 ALSO_DIFFER: Final = {"backend": ("mode",), "implementation": ("backend",)}
@@ -265,16 +265,16 @@ ABSENT: Final = "absent"
 Used in conditions and in TOML, which has no null."""
 
 
-def unmet(where: Sequence[str], points: Iterable[Point]) -> str:
+def unmet_condition(where: Sequence[str], points: Iterable[Point]) -> str:
     """Return the first ``AXIS=VALUE`` condition that no point meets.
 
     Empty if all are met, or if there are no points.
     """
     points = list(points)
-    return next((each for each in where if points and not any(passes(point, [each]) for point in points)), "")
+    return next((each for each in where if points and not any(matches(point, [each]) for point in points)), "")
 
 
-def passes(point: Point, where: Sequence[str]) -> bool:
+def matches(point: Point, where: Sequence[str]) -> bool:
     """True if a point satisfies ``AXIS=VALUE`` conditions.
 
     Conditions on the same axis are alternatives. `ABSENT` matches a point without the axis.

@@ -28,7 +28,7 @@ from warpdrive_min.backends.cache import excerpt
 from warpdrive_min.terminal import echo
 
 from . import machine, nvml
-from .archive import File, decoded, exists, files_below, located, read_bytes
+from .archive import File, exists, files_below, parse_text, read_bytes, resolve_path
 from .errors import FileError
 from .point import (
     Check,
@@ -41,9 +41,9 @@ from .point import (
     Preset,
     class_and_config,
     command_line,
-    passes,
+    matches,
     run_options,
-    unmet,
+    unmet_condition,
 )
 from .schema import (
     MOST,
@@ -60,8 +60,8 @@ from .schema import (
     Telemetry,
     Time,
     WarmUp,
-    fault,
-    short,
+    error_text,
+    short_text,
 )
 from .stats import Ratio, log_ratios
 
@@ -285,7 +285,7 @@ class Record(_Line):
             class_and_config(str(point.get("env", "")))
         except (ValueError, RecursionError) as error:
             rule = "env must be a name, or one with a config in JSON (got {got})"
-            raise PydanticCustomError("env", rule, {"got": short(point["env"])}) from error
+            raise PydanticCustomError("env", rule, {"got": short_text(point["env"])}) from error
         return point
 
     @field_validator("metrics")
@@ -315,7 +315,7 @@ class Record(_Line):
         timed = self.scope not in UNTIMED
         needed = {"samples_ns": timed, "work_per_run": timed or n > 0, "metrics": timed} if self.status == "ok" else {}
         for name in (name for name, is_needed in needed.items() if is_needed and not getattr(self, name)):
-            raise PydanticCustomError(name, "{name} must be there, as status is ok (got none)", {"name": name})
+            raise PydanticCustomError(name, "{name} must be present, as status is ok (got none)", {"name": name})
         return self
 
     @classmethod
@@ -342,7 +342,7 @@ class Record(_Line):
             context: Facts that it shares with others.
             started: Start of the set-up; the record ends now.
             facts: Facts of the prepared point; None: its set-up failed.
-            seen: Result of measuring; one with a `Measurement.fault` makes a failed record.
+            seen: Result of measuring; one with a `Measurement.error_text` makes a failed record.
             status: "skipped" or "failed" where nothing was measured.
             reason: Why.
             host: Load and pinning of the host.
@@ -350,8 +350,8 @@ class Record(_Line):
             command: Repeats the point; None: the sweep does.
         """
         seen = seen or Measurement()
-        if status == "ok" and seen.fault:
-            status, reason = "failed", seen.fault
+        if status == "ok" and seen.rejection_reason:
+            status, reason = "failed", seen.rejection_reason
         n = len(seen.samples_ns)
         return cls(
             **{name: getattr(context, name) for name in OF_CONTEXT},
@@ -401,7 +401,7 @@ class Record(_Line):
         return self.status == "failed" or (self.status == "ok" and not self.is_evidence)
 
     @property
-    def why_no_evidence(self) -> str:
+    def rejection_reason(self) -> str:
         """Reason to reject it."""
         return self.reason or "its check failed"
 
@@ -526,17 +526,19 @@ def append(path: Path, record: HasLine) -> None:
     files.append(path, record.to_line())
 
 
-def there(*files: Path) -> list[Path]:
+def existing_files(*files: Path) -> list[Path]:
     """Return the files that exist, without duplicates."""
     return [file for file in dict.fromkeys(files) if exists(file)]
 
 
-def read_comparisons(paths: Iterable[Path], cut: list[str] | None = None) -> list[Comparison]:
+def read_comparisons(paths: Iterable[Path], skipped_lines: list[str] | None = None) -> list[Comparison]:
     """Return the comparisons of files and folders; see `read_results`."""
-    return read_results(paths, cut)[1]
+    return read_results(paths, skipped_lines)[1]
 
 
-def read_results(paths: Iterable[Path], cut: list[str] | None = None) -> tuple[list[Record], list[Comparison]]:
+def read_results(
+    paths: Iterable[Path], skipped_lines: list[str] | None = None
+) -> tuple[list[Record], list[Comparison]]:
     """Return the records and comparisons of files and folders, see `files_in`.
 
     Pairs of schema 1 become comparisons of one round.
@@ -544,7 +546,7 @@ def read_results(paths: Iterable[Path], cut: list[str] | None = None) -> tuple[l
     Raises:
         RecordError: As for `read_all`.
     """
-    records, found = _read(paths, cut)
+    records, found = _read(paths, skipped_lines)
     compared = {(each.a, each.b) for each in found}
     taken = [record for record in records if record.is_evidence and record.taken != ALONE]
     for a, b in _pairs(taken):
@@ -553,8 +555,8 @@ def read_results(paths: Iterable[Path], cut: list[str] | None = None) -> tuple[l
         try:
             found.append(Comparison.of_one_round(a, b))
         except ValueError as error:
-            why = fault(error) if isinstance(error, ValidationError) else error
-            _leave_out(f"{a.run_id}: {a.case} cannot be compared with {b.run_id}: {why}", cut)
+            why = error_text(error) if isinstance(error, ValidationError) else error
+            _skip_line(f"{a.run_id}: {a.case} cannot be compared with {b.run_id}: {why}", skipped_lines)
     return records, found
 
 
@@ -582,46 +584,46 @@ def files_in(path: Path) -> list[File]:
         RecordError: There is no such file or folder, or the archive is damaged.
     """
     try:
-        place = located(path)
+        place = resolve_path(path)
         if place.is_dir():
             return [file for name, file in files_below(path).items() if name.endswith(".jsonl")]
         if not place.exists():
-            raise RecordError(f"{path}: there is no such file or folder")
+            raise RecordError(f"{path}: no such file or folder")
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
     return [place]
 
 
-def _lines(paths: Iterable[Path], cut: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
+def _lines(paths: Iterable[Path], skipped_lines: list[str] | None) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each line's JSON object and location."""
     for path in itertools.chain(*map(files_in, paths)):
         try:
             lines = read_bytes(path).split(b"\n")
         except OSError as error:
-            _leave_out(f"{path}: cannot be read ({error.strerror})", cut)
+            _skip_line(f"{path}: cannot be read ({error.strerror})", skipped_lines)
             continue
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             where = f"{path}, line {number}"
             try:
-                fields = decoded(line)
+                fields = parse_text(line)
             except FileError as error:
-                do = "" if cut is not None else "; delete the line, if a sweep was killed there"
-                _leave_out(f"{where}: {error}{do}", cut)
+                do = "" if skipped_lines is not None else "; delete the line, if a sweep was killed there"
+                _skip_line(f"{where}: {error}{do}", skipped_lines)
                 continue
             if isinstance(fields, dict):
                 yield fields, where
             else:
-                _leave_out(f"{where}: must be a JSON object (got {type(fields).__name__})", cut)
+                _skip_line(f"{where}: must be a JSON object (got {type(fields).__name__})", skipped_lines)
 
 
-def _leave_out(message: str, cut: list[str] | None) -> None:
+def _skip_line(message: str, skipped_lines: list[str] | None) -> None:
     """Note a skipped line once; raise RecordError without a list of them."""
-    if cut is None:
+    if skipped_lines is None:
         raise RecordError(message)
-    if message not in cut:
-        cut.append(message)
+    if message not in skipped_lines:
+        skipped_lines.append(message)
 
 
 Line = TypeVar("Line", Record, Comparison)
@@ -632,13 +634,13 @@ def parsed(kind: type[Line], fields: dict[str, Any], where: str) -> Line:
     version = fields.get("schema")
     if version not in READABLE:
         known = " or ".join(map(str, READABLE))
-        raise RecordError(f"{where}: schema must be {known} (got {short(version)}); use the release that wrote it")
+        raise RecordError(f"{where}: schema must be {known} (got {short_text(version)}); use the release that wrote it")
     if version == 1:
         fields |= {"schema": SCHEMA, "taken": _taken_in_schema_1(fields)}
     try:
         return kind(**fields)
     except ValidationError as error:
-        raise RecordError(f"{where}: {fault(error)}") from error
+        raise RecordError(f"{where}: {error_text(error)}") from error
     except RecursionError as error:
         raise RecordError(f"{where}: is nested too deeply to be read") from error
 
@@ -656,10 +658,10 @@ class Axis:
     least: int = 0
     """Smallest integer."""
 
-    def fault(self, value: Any) -> str:
+    def broken_rule(self, value: Any) -> str:
         """Return the rule that a value breaks; empty if none."""
         if value is None:
-            return "must be there" if self.always else ""
+            return "must be present" if self.always else ""
         if type(value) is not self.kind:
             return f"must be of type {self.kind.__name__}"
         if self.known is not None and value not in self.known:
@@ -685,11 +687,11 @@ def _require_of_case(record: Record, where: str) -> None:
     """Check a record's axes and rates against its case; raises RecordError."""
     axes = AXES_OF[record.case]() if record.case in AXES_OF else {}
     for name, axis in axes.items():
-        if rule := axis.fault(value := record.point.get(name)):
-            raise RecordError(f"{where}: point.{name}: {rule} (got {short(value)})")
+        if rule := axis.broken_rule(value := record.point.get(name)):
+            raise RecordError(f"{where}: point.{name}: {rule} (got {short_text(value)})")
     for name in NEEDED.get(record.case, ()) if record.status == "ok" else ():
         if record.notes.get(name) is None and name != "version":
-            raise RecordError(f"{where}: notes.{name} must be there (got none)")
+            raise RecordError(f"{where}: notes.{name} must be present (got none)")
     is_rated = record.case in AXES_OF and record.status == "ok" and record.scope not in (*UNTIMED, "startup")
     for kind in record.work_per_run or () if is_rated else ():
         if f"{kind}_per_s" not in (record.metrics or {}):
@@ -709,10 +711,10 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()
-def _read(paths: Iterable[Path], cut: list[str] | None) -> tuple[list[Record], list[Comparison]]:
+def _read(paths: Iterable[Path], skipped_lines: list[str] | None) -> tuple[list[Record], list[Comparison]]:
     """Return the records and comparisons of files and folders."""
     records, comparisons, starts = list[Record](), list[Comparison](), dict[tuple[Any, ...], datetime]()
-    for fields, where in _lines(paths, cut):
+    for fields, where in _lines(paths, skipped_lines):
         try:
             if "log_ratios" in fields:
                 comparisons.append(parsed(Comparison, fields, where))
@@ -724,9 +726,9 @@ def _read(paths: Iterable[Path], cut: list[str] | None) -> tuple[list[Record], l
                 place = (where.rpartition(",")[0], record.run_id, record.case, *sorted(record.point.items()))
                 vars(record)["not_before"] = starts[place] = max(starts.get(place, record.start), record.start)
         except RecordError as error:
-            if cut is None:
+            if skipped_lines is None:
                 raise
-            _leave_out(str(error), cut)
+            _skip_line(str(error), skipped_lines)
     return records, comparisons
 
 
@@ -737,38 +739,38 @@ def _taken_in_schema_1(fields: Mapping[str, Any]) -> str:
     return str(notes.get("taken", "in turns with ours" if "ours" in notes else ALONE))
 
 
-def read_all(paths: Iterable[Path], cut: list[str] | None = None) -> list[Record]:
+def read_all(paths: Iterable[Path], skipped_lines: list[str] | None = None) -> list[Record]:
     """Return the records of several files and folders, see `files_in`.
 
     Args:
         paths: Files of JSON lines, and folders; comparisons among the lines are left to `read_comparisons`.
-        cut: Gets a message for each skipped line: incomplete after a kill, or against the schema.
+        skipped_lines: Gets a message for each skipped line: incomplete after a kill, or against the schema.
 
     Raises:
-        RecordError: A line cannot be read or breaks the schema, and there is no ``cut``; or a path is missing.
+        RecordError: Without ``skipped_lines``, a line cannot be read or breaks the schema. Or a path is missing.
     """
-    return _read(paths, cut)[0]
+    return _read(paths, skipped_lines)[0]
 
 
-MOST_TOLD: Final = 20
+MOST_REPORTED: Final = 20
 """Maximum number of skipped lines that are named one by one."""
-TOLD: Final = set[str]()
+REPORTED: Final = set[str]()
 """Messages that this command has printed."""
 
 
 @contextmanager
-def leaving_out() -> Iterator[list[str]]:
+def reporting_skipped_lines() -> Iterator[list[str]]:
     """Collect messages of skipped lines; print each once on standard error."""
-    cut = list[str]()
+    skipped_lines = list[str]()
     try:
-        yield cut
+        yield skipped_lines
     finally:
-        new = [message for message in cut if message not in TOLD]
-        TOLD.update(new)
-        for message in new[:MOST_TOLD]:
+        new = [message for message in skipped_lines if message not in REPORTED]
+        REPORTED.update(new)
+        for message in new[:MOST_REPORTED]:
             echo(f"left out: {message}", err=True)
-        if len(new) > MOST_TOLD:
-            echo(f"left out: {len(new) - MOST_TOLD} more lines", err=True)
+        if len(new) > MOST_REPORTED:
+            echo(f"left out: {len(new) - MOST_REPORTED} more lines", err=True)
 
 
 def oldest_first(records: Iterable[Record]) -> list[Record]:
@@ -783,7 +785,7 @@ def selected(records: Iterable[Record], cases: Sequence[str], where: Sequence[st
         RecordError: A case or condition keeps none, though others do.
     """
     conditions = [*(f"case={case}" for case in cases), *where]
-    found = [record for record in records if passes({"case": record.case, **record.point}, conditions)]
-    if condition := unmet(conditions, ({"case": record.case, **record.point} for record in found)):
+    found = [record for record in records if matches({"case": record.case, **record.point}, conditions)]
+    if condition := unmet_condition(conditions, ({"case": record.case, **record.point} for record in found)):
         raise RecordError(f"{condition}: no record that passes the other options has it; leave it out")
     return found

@@ -29,16 +29,16 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def short(value: Any) -> str:
+def short_text(value: Any) -> str:
     """Return a value, shortened for an error."""
     return shortened(_SHORT.repr(value), SHOWN)
 
 
-def fault(error: ValidationError) -> str:
+def error_text(error: ValidationError) -> str:
     """Describe a model's first error: field, rule and value."""
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
-    got = "" if "(got " in first["msg"] else f" (got {short(first.get('input'))})"
+    got = "" if "(got " in first["msg"] else f" (got {short_text(first.get('input'))})"
     return f"{field}: {first['msg']}{got}".removeprefix(": ")
 
 
@@ -52,7 +52,7 @@ def _plain(value: Any) -> Any:
         each, place = left.pop()
         if isinstance(each, float | int) and not abs(each) <= MOST:
             rule = "{place} must be a finite number of at most {most} (got {got})"
-            context = {"place": place[1:] or "it", "most": f"{MOST:g}", "got": short(each)}
+            context = {"place": place[1:] or "it", "most": f"{MOST:g}", "got": short_text(each)}
             raise PydanticCustomError("number", rule, context)
         if isinstance(each, dict | list) and place.count(".") >= DEEPEST:
             raise PydanticCustomError("depth", "must be nested at most {most} deep", {"most": DEEPEST})
@@ -79,7 +79,7 @@ COMMIT_RULE: Final = "must begin with a letter or digit, then have those and . _
 def _is_name(git: dict[str, Any]) -> dict[str, Any]:
     """Check that git cannot take a commit's name for an option."""
     if git.get("sha") and not COMMIT.fullmatch(str(git["sha"])):
-        raise PydanticCustomError("sha", f"sha {COMMIT_RULE} (got {{got}})", {"got": short(git["sha"])})
+        raise PydanticCustomError("sha", f"sha {COMMIT_RULE} (got {{got}})", {"got": short_text(git["sha"])})
     return git
 
 
@@ -88,7 +88,7 @@ def _scalars(value: dict[str, Any]) -> dict[str, Any]:
     for name, each in value.items():
         if name != "unread" and isinstance(each, dict | list):
             rule = "{name} must be a text or a number (got {got})"
-            raise PydanticCustomError("type", rule, {"name": name, "got": short(each)})
+            raise PydanticCustomError("type", rule, {"name": name, "got": short_text(each)})
     return value
 
 
@@ -189,7 +189,7 @@ def entries(fields: type) -> AfterValidator:
         try:
             adapter.validate_python(value)
         except ValidationError as error:
-            raise PydanticCustomError("entry", "{fault}", {"fault": fault(error)}) from error
+            raise PydanticCustomError("entry", "{fault}", {"fault": error_text(error)}) from error
         return value
 
     return AfterValidator(check)

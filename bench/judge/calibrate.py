@@ -23,10 +23,10 @@ from ..core.machine import kind
 from ..core.point import PresetName, command_line, point_name
 from ..core.record import Record
 from ..core.stats import median, smallest_detectable
-from ..options import COMPARISONS, AtOnce, Choice, Gated, Resume, Where, gated, run_of, say
+from ..options import COMPARISONS, AtOnce, Choice, Gated, Resume, Where, gated, resumed_or_new_run_id, say
 from ..process.checkouts import WORKING_TREE
-from ..process.interleaved import Kept, Pair, measure_revisions
-from ..process.stopping import keeps
+from ..process.interleaved import Pair, PairFiles, measure_revisions
+from ..process.stopping import register_outputs
 from ..process.worker import WorkerError
 from ..show import render
 from ..show.columns import Column, Table
@@ -94,27 +94,30 @@ def table(found: Sequence[NoiseFloor]) -> Table[NoiseFloor]:
         return Column(name, lambda each: f"{value(each):.2%}", value)
 
     return Table(
-        title="A/A: noise, and the smallest slow-down that can be told from it",
+        title="A/A: noise of unchanged code, and the smallest slow-down that a gate detects",
         rows=found,
         columns=[
             Column("point", lambda each: point_name(each.case, each.point), is_long=True),
-            share("process to process", lambda each: each.run),
-            share("in rounds", lambda each: each.pair),
-            share("smallest", lambda each: each.smallest),
-            share("smallest in rounds", lambda each: each.smallest_in_turns),
+            share("noise between processes", lambda each: each.run),
+            share("noise in interleaved rounds", lambda each: each.pair),
+            share("detects, separate runs", lambda each: each.smallest),
+            share("detects, interleaved", lambda each: each.smallest_in_turns),
         ],
     )
 
 
 def calibrate(
-    preset: Annotated[PresetName, typer.Option(help="How much to measure; a gate needs its own.")] = PresetName.default,
+    preset: Annotated[
+        PresetName,
+        typer.Option(help="Points, and time to measure each; a gate reads the calibration of its own preset."),
+    ] = PresetName.default,
     case: Gated = None,
     where: Where = None,
     rounds: Annotated[
-        int, typer.Option(min=1, max=1000, help="A/A comparisons, each in rounds of new processes.")
+        int, typer.Option(min=1, max=1000, help="Number of A/A comparisons, each in rounds of new processes.")
     ] = N_COMPARISONS,
-    out: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
-    records: Annotated[Path, typer.Option(help="Folder of the records of both sides.")] = COMPARISONS,
+    out: Annotated[Path, typer.Option(help="Output folder of the calibrations.")] = CALIBRATIONS,
+    records: Annotated[Path, typer.Option(help="Output folder of both sides' records.")] = COMPARISONS,
     resume: Resume = None,
     at_once: AtOnce = 1,
 ) -> None:
@@ -126,17 +129,17 @@ def calibrate(
     require_writable(out, "--out")
     require_writable(records, "--records")
     with exiting(Code.BROKEN, CompareError):
-        points, run_id = gated(choice), run_of(resume, records, preset.value, "--records")
-    kept = Kept(*[records / f"{run_id}.jsonl"] * 3)
-    keeps(kept.a, words=("--resume", run_id), folders=[out])
+        points, run_id = gated(choice), resumed_or_new_run_id(resume, records, preset.value, "--records")
+    outputs = PairFiles(*[records / f"{run_id}.jsonl"] * 3)
+    register_outputs(outputs.a, words=("--resume", run_id), folders=[out])
     pairs, skipped, failed = list[Pair](), dict[str, None](), dict[str, None]()
     with exiting(Code.BROKEN, CompareError, WorkerError):
         if not points:
             raise NothingMeasured("calibrate: no point passes the filters; `python -m bench list` shows the axes")
         for index in range(rounds):
-            say(f"comparison {index + 1} of {rounds}")
+            say(f"A/A comparison {index + 1} of {rounds}")
             both = WORKING_TREE, WORKING_TREE
-            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, kept, at_once)
+            seen = measure_revisions(points, both, preset.value, f"{run_id}-{index}", say, outputs, at_once)
             pairs += seen.pairs
             skipped |= dict.fromkeys(f"left out: {each}" for each in seen.skipped)
             failed |= dict.fromkeys(f"failed: {each}" for each in seen.failed)
@@ -144,7 +147,7 @@ def calibrate(
         for each in skipped | failed:
             say(each)
         if not found:
-            raise NothingMeasured("calibrate: no point was measured")
+            raise NothingMeasured("calibrate: no point was measured; see the reasons above")
         render.console(160).print(render.terminal(table(found)))
         options = {"preset": preset.value, "rounds": str(rounds), "case": choice.cases, "where": choice.where}
         say(f"written: {store(found, pairs[0].a, command_line('calibrate', **options), out)}")

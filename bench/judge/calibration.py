@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from ..core.archive import load_if_any
+from ..core.archive import load_or_none
 from ..core.case import Job
 from ..core.errors import FileError, NotComparable
 from ..core.machine import differences, kind
@@ -43,9 +43,9 @@ class NoiseFloor(Model):
     smallest_in_turns: Amount
     """Smallest detectable slow-down of two interleaved runs, as a share."""
 
-    def of_ratio(self, in_turns: bool) -> tuple[float, int]:
+    def of_ratio(self, is_interleaved: bool) -> tuple[float, int]:
         """Return the standard deviation of a log ratio and its degrees of freedom."""
-        if in_turns:
+        if is_interleaved:
             return self.pair, self.rounds
         return math.sqrt(2) * self.run, 2 * self.rounds - 1
 
@@ -112,6 +112,6 @@ def read(machine: Mapping[str, Any], folder: Path = CALIBRATIONS) -> Calibration
         NotComparable: The file breaks the schema.
     """
     try:
-        return load_if_any(folder / f"{kind(machine)}.json", Calibration)
+        return load_or_none(folder / f"{kind(machine)}.json", Calibration)
     except FileError as error:
         raise NotComparable(f"{error}; run `python -m bench calibrate` again") from error

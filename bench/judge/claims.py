@@ -15,13 +15,13 @@ from ..core.archive import with_archived
 from ..core.case import Job
 from ..core.groups import groups_of
 from ..core.point import Point, Preset
-from ..core.record import SWEEPS, Comparison, Record, leaving_out, read_all
+from ..core.record import SWEEPS, Comparison, Record, read_all, reporting_skipped_lines
 from ..show.columns import Column, Table
 from ..show.labels import number
 from ..show.sets import newest_sets
 from ..workloads.cases import CASES, is_present, jobs
 from ..workloads.learn import SEEDS
-from .evidence import Estimate, Filter, Judgement, point_key, position, worker
+from .evidence import Estimate, Filter, Judgement, hardware_of, point_key, position
 from .ledger import CLAIMS, LINKS, PEER, UNNAMED, Claim, Query
 
 OURS: Final = "this project"
@@ -40,7 +40,7 @@ Judged = Judgement[Claim]
 """Judgement of a claim."""
 
 
-def times_claimed(judged: Judged) -> Estimate | None:
+def ratio_to_claim(judged: Judged) -> Estimate | None:
     """Measured value divided by claimed value (a range's lower end)."""
     return judged.estimate and judged.estimate.over(judged.subject.low)
 
@@ -62,7 +62,7 @@ def judge_all(
     evidence from other hardware does not replace them. A ratio on one machine is decided on any hardware; its verdict
     says if that is not the claim's.
     """
-    shown = [(record, worker(record)) for record in evidence(records)]
+    shown = [(record, hardware_of(record)) for record in evidence(records)]
     began: dict[str, datetime] = {}
     for record, _ in shown:
         began[record.run_id] = min(record.start, began.get(record.run_id, record.start))
@@ -92,11 +92,11 @@ def _judge(
     """
     if claim.made_by and claim.query:
         since, filters = began.get(claim.made_by, EARLIEST), claim.query.filters
-        fitting = [each for each in shown_on if any(points.fits(each[0]) for points in filters)]
+        fitting = [each for each in shown_on if any(points.matches_record(each[0]) for points in filters)]
         shown_on = [each for each in fitting if each[0].run_id != claim.made_by and each[0].start >= since]
     shown = [record for record, _ in shown_on]
     estimate = claim.query.estimate(shown, comparisons, claim.hardware) if claim.query else None
-    if claim.query and estimate and claim.hardware not in estimate.on:
+    if claim.query and estimate and claim.hardware not in estimate.hardware:
         there = [record for record, hardware in shown_on if claim.hardware in hardware]
         if claim.query.quantity == "Reached" or not claim.query.is_portable(estimate):
             estimate = claim.query.estimate(there, comparisons, claim.hardware) or estimate
@@ -108,31 +108,31 @@ def _judge(
         return judged("not measurable here", claim.cannot)
     assert claim.query is not None, "a claim has what measures it, or why nothing can"
     if estimate is None:
-        missing = claim.query.refused(shown) or _missing(claim, claim.query)
+        missing = claim.query.rejection_reason(shown) or _missing(claim, claim.query)
         return judged("not repeated yet" if claim.made_by else "not measured yet", missing)
-    is_there = claim.hardware in estimate.on
+    is_there = claim.hardware in estimate.hardware
     where = "" if is_there else f"claimed on {claim.hardware if claim.hardware != UNNAMED else UNNAMED_MACHINE}"
     limits = estimate.note, claim.reading, claim.differs
     if not is_there and not claim.query.is_portable(estimate):
-        return judged("other hardware", f"{where}, measured on {estimate.on}", *limits)
+        return judged("other hardware", f"{where}, measured on {estimate.hardware}", *limits)
     verdict, why = _verdict(claim, estimate)
-    return judged(verdict if is_there else f"{verdict}{ELSEWHERE}", f"{why}, on {estimate.on}", where, *limits)
+    return judged(verdict if is_there else f"{verdict}{ELSEWHERE}", f"{why}, on {estimate.hardware}", where, *limits)
 
 
-UNNAMED_MACHINE: Final = "a machine that the source does not name"
+UNNAMED_MACHINE: Final = "an unnamed machine"
 
 
 def _verdict(claim: Claim, estimate: Estimate) -> tuple[Decision, str]:
     """Return the verdict on an estimate, and the reason."""
     where, (least, most), words = position(estimate.interval, claim.region), claim.region, _bounds(claim)
     if where == "inside":
-        return "holds", f"the whole interval is {words}"
+        return "holds", f"the whole 95 % interval is {words}"
     if where == "across":
-        return "inconclusive", f"only a part of the interval is {words}"
+        return "inconclusive", f"only part of the 95 % interval is {words}"
     is_better = estimate.low > most if claim.direction == "higher" else estimate.high < least
     if is_better and math.isfinite(least) and math.isfinite(most):
-        return "exceeds", f"the whole interval is beyond {words}"
-    return "does not hold", f"no part of the interval is {words}"
+        return "exceeds", f"the whole 95 % interval is better than {words}"
+    return "does not hold", f"no part of the 95 % interval is {words}"
 
 
 def _bounds(claim: Claim) -> str:
@@ -161,13 +161,13 @@ def evidence(records: Iterable[Record]) -> list[Record]:
 
 def _missing(claim: Claim, query: Query) -> str:
     if claim.made_by:
-        return f"only run {claim.made_by} has it; a later run must show it again"
+        return f"only run {claim.made_by} measured it; a later run must confirm it"
     if not all(map(points, query.filters)):
-        return "no preset of the suite has this point"
+        return "no preset has this point"
     if (n_gpus := max(int(each.axes.get("n_ranks", 1)) for each in query.filters)) > 1:
-        return f"not measured here, needs {n_gpus} GPUs"
+        return f"not measured here; needs {n_gpus} GPUs"
     backends = dict.fromkeys(job.point["backend"] for job in points(*query.filters))
-    return f"no record has it; where {' and '.join(backends)} can run, python -m bench claims --run measures it"
+    return f"no record has it; `python -m bench claims --run` measures it where {' and '.join(backends)} can run"
 
 
 # ------------------------------------------------------------------ our own claims
@@ -185,7 +185,7 @@ def own_claims(records: Iterable[Record]) -> list[Claim]:
         if record.case != PEER and record.metrics and record.point.get("implementation", "ours") == "ours"
     )
     best: dict[tuple[Any, ...], tuple[bool, float, Claim]] = {}
-    groups = groups_of(ours, lambda record: (point_key(record.case, _without_seed(record.point)), worker(record)))
+    groups = groups_of(ours, lambda record: (point_key(record.case, _without_seed(record.point)), hardware_of(record)))
     for of_point in groups.values():
         if (found := _own_claim(of_point)) is None:
             continue
@@ -228,7 +228,7 @@ def _own_claim(records: Sequence[Record]) -> tuple[Claim, bool] | None:
         low=claimed.value,
         unit=unit,
         direction=direction,
-        hardware=claimed.on,
+        hardware=claimed.hardware,
         query=query,
         made_by=claimed.run_id,
     )
@@ -260,7 +260,7 @@ def points(*filters: Filter) -> list[Job]:
         point_key(job.case.name, job.point): job
         for each in filters
         for job in _jobs(each.case)
-        if each.takes(job.point)
+        if each.matches_point(job.point)
     }
     return list(found.values())
 
@@ -330,17 +330,17 @@ def _figure(name: str, estimate: Callable[[Judged], Estimate | None]) -> Column[
 NAME: Final[Column[Judged]] = Column("claim", lambda each: each.subject.name, is_long=True)
 CLAIMED: Final[Column[Judged]] = Column("claimed", _claimed, lambda each: each.subject.low)
 MEASURED: Final = _figure("measured", lambda each: each.estimate)
-RATIO: Final = _figure("measured / claimed", times_claimed)
+RATIO: Final = _figure("measured / claimed", ratio_to_claim)
 VERDICT: Final[Column[Judged]] = Column("verdict", lambda each: each.verdict, is_choice=True)
-WHY: Final[Column[Judged]] = Column("why", lambda each: each.why, is_long=True)
-QUOTE: Final[Column[Judged]] = Column("words of the source", lambda each: quoted(each.subject), is_long=True)
-ON: Final[Column[Judged]] = Column("claimed on", lambda each: each.subject.hardware, is_choice=True)
+WHY: Final[Column[Judged]] = Column("reason for the verdict", lambda each: each.why, is_long=True)
+QUOTE: Final[Column[Judged]] = Column("quotation from the source", lambda each: quoted(each.subject), is_long=True)
+ON: Final[Column[Judged]] = Column("hardware of the claim", lambda each: each.subject.hardware, is_choice=True)
 SOURCE: Final[Column[Judged]] = Column(
     "source", lambda each: each.subject.source, is_choice=True, link=lambda each: LINKS.get(each.subject.source, "")
 )
 ON_A_PAGE: Final[Sequence[Column[Judged]]] = (
     *(NAME, VERDICT, CLAIMED, MEASURED, RATIO, WHY),
-    Column("set-up", lambda each: each.subject.says, is_long=True),
+    Column("what is measured", lambda each: each.subject.says, is_long=True),
     *(QUOTE, ON, SOURCE),
     Column("run", lambda each: each.estimate.run_id if each.estimate else "", is_choice=True),
 )
@@ -351,16 +351,16 @@ IN_A_DOCUMENT: Final[Sequence[Column[Judged]]] = (
     Column("claim", lambda each: f"{each.subject.name}: {each.subject.says}"),
     QUOTE,
     CLAIMED,
-    replace(ON, name="on"),
+    ON,
     replace(MEASURED, name="measured here"),
-    replace(RATIO, name="x claimed"),
+    replace(RATIO, name="measured / claimed"),
     *(VERDICT, WHY),
 )
 ON_A_TERMINAL: Final = (
     replace(NAME, width=44),
     replace(CLAIMED, value=None, width=24),
     replace(MEASURED, value=None, name="measured here", width=26),
-    replace(RATIO, value=None, name="x claimed", width=26),
+    replace(RATIO, value=None, name="measured / claimed", width=26),
     replace(VERDICT, width=19),
     WHY,
 )
@@ -368,7 +368,7 @@ ON_A_TERMINAL: Final = (
 
 def to_dict(judged: Judged) -> dict[str, Any]:
     """Return a judgement for JSON."""
-    claim, estimate, ratio = judged.subject, judged.estimate, times_claimed(judged)
+    claim, estimate, ratio = judged.subject, judged.estimate, ratio_to_claim(judged)
     return {
         "name": claim.name,
         "source": claim.source,
@@ -383,7 +383,7 @@ def to_dict(judged: Judged) -> dict[str, Any]:
         "measured": estimate
         and {
             **_finite(estimate),
-            "hardware": estimate.on,
+            "hardware": estimate.hardware,
             "run_id": estimate.run_id,
             "commands": list(dict.fromkeys(record.command for record in estimate.records)),
         },
@@ -405,8 +405,8 @@ def published() -> list[Record]:
     Raises:
         RecordError: A record breaks the schema, or a set is not as its manifest says.
     """
-    with leaving_out() as cut:
-        return read_all(published_files(), cut)
+    with reporting_skipped_lines() as skipped_lines:
+        return read_all(published_files(), skipped_lines)
 
 
 def published_files() -> list[Path]:

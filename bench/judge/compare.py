@@ -24,9 +24,9 @@ from ..core.point import ABSENT, PresetName
 from ..core.record import Comparison, Record, oldest_first
 from ..core.stats import CONFIDENCE, holm, median
 from ..options import COMPARISONS, AtOnce, Choice, Names, Resume, Where, chosen, say
-from ..process.interleaved import Kept, Measured, Pair, measure_all, measure_revisions, sides_of
+from ..process.interleaved import Pair, PairFiles, PairResults, measure_all, measure_revisions, sides_of
 from ..process.local import start
-from ..process.stopping import keeps
+from ..process.stopping import register_outputs
 from ..process.worker import WorkerError
 from ..show import render
 from ..show.columns import Column, Table
@@ -37,12 +37,12 @@ from .evidence import (
     Judgement,
     Key,
     check_allowed,
-    disturbed,
+    disturbances,
     mismatches,
     point_key,
     position,
 )
-from .pairing import caveats, is_file, ns_column, paired_up
+from .pairing import caveats, is_file, ns_column, pair_records
 
 SAME: Final = 0.01
 """Largest difference of sides that count as the same, as a fraction."""
@@ -88,7 +88,7 @@ def to_dict(row: Row) -> dict[str, Any]:
         "ratio": asdict(pair.ratio),
         "p": row.p,
         "verdict": row.verdict,
-        "in_turns": pair.in_turns,
+        "in_turns": pair.is_interleaved,
         "log_ratios": pair.comparison.log_ratios if pair.comparison else None,
         "ns_a": pair.a.unit_ns,
         "ns_b": pair.b.unit_ns,
@@ -99,7 +99,7 @@ def to_dict(row: Row) -> dict[str, Any]:
 # ------------------------------------------------------------------ choosing
 
 
-def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
+def pairs_along_axis(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
     """Pair points that differ in one axis only, given as ``AXIS=A,B``.
 
     Raises:
@@ -125,17 +125,24 @@ def along(axis: str, jobs: Sequence[Job]) -> list[tuple[Job, Job]]:
 
 def compare(
     context: typer.Context,
-    a: Annotated[str | None, typer.Argument(help="Records (file, folder), or a revision; `.` is this tree.")] = None,
-    b: Annotated[str | None, typer.Argument(help="The other side, which is called faster or slower.")] = None,
-    axis: Annotated[str | None, typer.Option(help="AXIS=A,B: compare two values of an axis instead.")] = None,
-    preset: Annotated[PresetName, typer.Option(help="How much to measure.")] = PresetName.default,
+    a: Annotated[
+        str | None,
+        typer.Argument(help="Side A, the base: a file or folder of records, or a git revision; `.` is this checkout."),
+    ] = None,
+    b: Annotated[str | None, typer.Argument(help="Side B, which the verdict calls faster or slower.")] = None,
+    axis: Annotated[
+        str | None, typer.Option(help="AXIS=A,B: compare two values of an axis instead of two sides.")
+    ] = None,
+    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.default,
     case: Names = None,
     where: Where = None,
     same: Annotated[
-        float, typer.Option(callback=options.between(0, 100), help="Largest difference, in %, that is called the same.")
+        float, typer.Option(callback=options.bounded(0, 100), help="Largest difference that counts as the same, in %.")
     ] = 100 * SAME,
-    allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the result and the records of both sides.")] = COMPARISONS,
+    allow_mismatch: Annotated[
+        list[str] | None, typer.Option(help="Field that may differ between the records; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Output folder of the result and of both sides' records.")] = COMPARISONS,
     resume: Resume = None,
     at_once: AtOnce = 1,
 ) -> None:
@@ -146,20 +153,22 @@ def compare(
     """
     if a is not None and b is not None and is_file(a) and is_file(b):
         options.refuse_unused(context, "between files of records", "preset", "resume", "at_once")
-    run_id = options.run_of(resume, out, preset.value)
-    kept = Kept.of(out, run_id)
-    keeps(kept.a, kept.b, words=("--resume", run_id))
+    run_id = options.resumed_or_new_run_id(resume, out, preset.value)
+    outputs = PairFiles.of(out, run_id)
+    register_outputs(outputs.a, outputs.b, words=("--resume", run_id))
     choice = Choice(
         preset=preset.value, cases=case or [], where=where or [], allowed=allow_mismatch or [], at_once=at_once
     )
     with exiting(Code.BROKEN, CompareError, WorkerError, ValueError, OSError):
         check_allowed(choice.allowed)
         require_writable(out, "--out")
-        found, refused = _sides(a, b, axis, choice, run_id, kept)
+        found, refused = _sides(a, b, axis, choice, run_id, outputs)
         _say_all("left out", [*found.skipped, *refused])
         _say_all("doubtful", [f"{pair.name}: {each}" for pair in found.pairs for each in caveats(pair)])
         if not found.pairs and not found.failed:
-            raise (NotComparable if refused else NothingMeasured)("compare: no point is on both sides")
+            raise (NotComparable if refused else NothingMeasured)(
+                "compare: no point is on both sides; choose sides that share points"
+            )
         rows = judge(found.pairs, same / 100)
         first, second = (a, b) if axis is None else axis.partition("=")[2].split(",")
         title = f"{second} against {first}"
@@ -167,23 +176,27 @@ def compare(
         _say_all("allowed mismatch", sorted({each for pair in found.pairs for each in pair.mismatched}))
         result = {"a": first, "b": second, "allow_mismatch": choice.allowed, "rows": list(map(to_dict, rows))}
         write_atomically(out / f"{run_id}.json", json.dumps(result, indent=1) + "\n")
-        _say_all("written", map(str, [out / f"{run_id}.json", *kept.files]))
+        _say_all("written", map(str, [out / f"{run_id}.json", *outputs.files]))
         if found.failed:
             raise CompareError("\n".join(found.failed))
 
 
 def _sides(
-    a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str, kept: Kept
-) -> tuple[Measured, Sequence[str]]:
+    a: str | None, b: str | None, axis: str | None, choice: Choice, run_id: str, outputs: PairFiles
+) -> tuple[PairResults, Sequence[str]]:
     """Measure or read both sides; also return why records do not pair."""
     if (axis is None) == (a is None or b is None) or (axis is not None and a is not None):
-        raise NotComparable("compare: takes either A and B or --axis AXIS=A,B")
+        raise NotComparable(
+            "compare: needs two sides A and B, or --axis AXIS=A,B (got neither or both); give one of the two"
+        )
     if choice.allowed and (a is None or not is_file(a)):
-        raise NotComparable("compare: --allow-mismatch is for records (got sides that are measured); leave it out")
+        raise NotComparable(
+            "compare: --allow-mismatch needs records on both sides (got sides to measure); leave it out"
+        )
     if axis is not None:
-        both = along(axis, chosen(choice))
+        both = pairs_along_axis(axis, chosen(choice))
         sides = [sides_of(run_id, one.case, (one.point, other.point), (start, start)) for one, other in both]
-        return measure_all(sides, choice.preset, say, kept, choice.at_once), []
+        return measure_all(sides, choice.preset, say, outputs, choice.at_once), []
     assert a is not None
     assert b is not None
     files = [each for each in (a, b) if is_file(each)]
@@ -193,15 +206,15 @@ def _sides(
     if files:
         before, now = (choice.of(Path(each)) for each in (a, b))
         first, second = Evidence.of(before), Evidence.of(now)
-        pairs, refused = paired_up(first.kept, second.kept, choice.allowed)
-        pairs = [by_run(pair, before, now) for pair in pairs]
+        pairs, refused = pair_records(first.comparable, second.comparable, choice.allowed)
+        pairs = [runs_as_rounds(pair, before, now) for pair in pairs]
         for pair in pairs:
-            kept.add(pair)
-        return Measured(pairs, [*first.left_out, *second.left_out], []), refused
-    return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, kept, choice.at_once), []
+            outputs.add(pair)
+        return PairResults(pairs, [*first.left_out, *second.left_out], []), refused
+    return measure_revisions(chosen(choice), (a, b), choice.preset, run_id, say, outputs, choice.at_once), []
 
 
-def by_run(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
+def runs_as_rounds(pair: Pair, a: Sequence[Record], b: Sequence[Record]) -> Pair:
     """Return a pair with runs as rounds, if both sides have equally many."""
     runs_a, runs_b = (_medians(side, of) for side, of in ((a, pair.a), (b, pair.b)))
     if len(runs_a) != len(runs_b) or len(runs_a) < 2:
@@ -218,13 +231,13 @@ def _medians(records: Sequence[Record], like: Record) -> list[float]:
 
 def _counts(record: Record, like: Record) -> bool:
     same = (record.case, record.point) == (like.case, like.point) and not mismatches(record, like)
-    return same and record.is_evidence and not disturbed(record)
+    return same and record.is_evidence and not disturbances(record)
 
 
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("point", lambda row: row.subject.name, is_long=True),
-    ns_column("ns, A", 0),
-    ns_column("ns, B", 1),
+    ns_column("A, ns per unit", 0),
+    ns_column("B, ns per unit", 1),
     Column("time B / A", lambda row: f"{row.subject.ratio.value:.4f}", is_right=True),
     Column("95 % interval", lambda row: f"{row.subject.ratio.low:.4f} to {row.subject.ratio.high:.4f}", is_right=True),
     Column("p (Holm)", lambda row: f"{row.p:.2g}", is_right=True),

@@ -56,9 +56,9 @@ class Estimate:
         return self.low, self.high
 
     @property
-    def on(self) -> str:
+    def hardware(self) -> str:
         """Hardware of the records; on a CPU with its threads."""
-        return " / ".join(dict.fromkeys(map(worker, self.records)))
+        return " / ".join(dict.fromkeys(map(hardware_of, self.records)))
 
     @property
     def run_id(self) -> str:
@@ -96,17 +96,17 @@ class Filter:
     case: str
     axes: Mapping[str, Any] = field(default_factory=dict)
 
-    def fits(self, record: Record) -> bool:
+    def matches_record(self, record: Record) -> bool:
         """True if a record matches."""
-        return record.case == self.case and self.takes(record.point)
+        return record.case == self.case and self.matches_point(record.point)
 
-    def takes(self, point: Point) -> bool:
+    def matches_point(self, point: Point) -> bool:
         """True if a point of the case matches."""
         return all(point.get(axis) == value for axis, value in self.axes.items())
 
     def by_run(self, records: Sequence[Record]) -> dict[str, list[Record]]:
         """Return matching records by run, the newest run and record first."""
-        return groups_of(oldest_first(filter(self.fits, records))[::-1], lambda record: record.run_id)
+        return groups_of(oldest_first(filter(self.matches_record, records))[::-1], lambda record: record.run_id)
 
 
 Key = tuple[Any, ...]
@@ -128,7 +128,7 @@ def name_of(record: Record) -> str:
     return point_name(record.case, record.point)
 
 
-def worker(record: Record) -> str:
+def hardware_of(record: Record) -> str:
     """Return a record's hardware; on a CPU with its threads."""
     if record.threads is None:
         return str(record.machine.get("gpu"))
@@ -147,7 +147,7 @@ def is_of_shared_gpu(record: Record) -> bool:
     return bool(users) or told or record.is_contended
 
 
-def disturbed(record: Record) -> list[str]:
+def disturbances(record: Record) -> list[str]:
     """Return disturbances that exclude a record from comparisons, as text."""
     contended = ["another process used the GPU"] if record.is_contended else []
     reasons = throttling(record.telemetry)
@@ -164,9 +164,11 @@ MOST_SLOWED: Final = 1.25
 def remarks(record: Record) -> list[str]:
     """Return disturbances of a record that remains evidence, as text."""
     warm_up = record.warm_up or {}
-    unsettled = [] if warm_up.get("settled", True) else [f"the warm-up did not settle in {warm_up.get('cap_s')} s"]
+    unsettled = (
+        [] if warm_up.get("settled", True) else [f"times did not stabilise in {warm_up.get('cap_s')} s of warm-up"]
+    )
     others = (record.host and record.host.others_busy) or 0.0
-    busy = [f"others kept {others:.0%} of our cores busy"] if others > MOST_OTHERS else []
+    busy = [f"other processes used {others:.0%} of our cores"] if others > MOST_OTHERS else []
     return unsettled + busy + _slowed(record)
 
 
@@ -177,16 +179,20 @@ def _slowed(record: Record) -> list[str]:
         return [f"in {n - undisturbed} of {n} rounds no second block confirms the fastest"] if undisturbed < n else []
     shortest, longest = (record.host and record.host.loop_ns) or (1, 1)
     times = longest / shortest
-    return [f"a loop of Python took up to {times:.1f} times as long as at best"] if times > MOST_SLOWED else []
+    return (
+        [f"the cores varied: one Python loop took 1 to {times:.1f} times its shortest time"]
+        if times > MOST_SLOWED
+        else []
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Records of one side by point, comparable or not."""
 
-    kept: dict[Key, Record]
+    comparable: dict[Key, Record]
     """Newest evidence of each point."""
-    disturbed: dict[Key, str]
+    disturbances: dict[Key, str]
     """Points whose evidence was all contended or throttled, with the reasons."""
     failed: dict[Key, str]
     """Points whose newest record failed, with the reason."""
@@ -194,23 +200,23 @@ class Evidence:
     @classmethod
     def of(cls, records: Sequence[Record]) -> Evidence:
         """Sort records; only undisturbed records of timed cases are comparable."""
-        kept, noisy, failed = dict[Key, Record](), dict[Key, str](), dict[Key, str]()
+        comparable, noisy, failed = dict[Key, Record](), dict[Key, str](), dict[Key, str]()
         for record in oldest_first(records):
             each, name = key(record), f"{name_of(record)} of run {record.run_id}"
             failed.pop(each, None)
             if record.has_failed:
-                failed[each] = f"{name}: {record.why_no_evidence}"
+                failed[each] = f"{name}: {record.rejection_reason}"
             elif record.is_evidence and record.samples_ns and record.work_per_run:
-                if reasons := disturbed(record):
+                if reasons := disturbances(record):
                     noisy[each] = f"{name}: {', '.join(reasons)}"
                 else:
-                    kept[each] = record
-        return cls(kept, {each: text for each, text in noisy.items() if each not in kept}, failed)
+                    comparable[each] = record
+        return cls(comparable, {each: text for each, text in noisy.items() if each not in comparable}, failed)
 
     @property
     def left_out(self) -> list[str]:
         """Points without a comparison, with the reasons."""
-        return [*self.disturbed.values(), *self.failed.values()]
+        return [*self.disturbances.values(), *self.failed.values()]
 
 
 # ------------------------------------------------------------------ comparable

@@ -26,11 +26,11 @@ from ..core.errors import CompareError, FileError, NotComparable, NothingMeasure
 from ..core.point import PresetName, point_name
 from ..core.record import Context, Record
 from ..core.stats import CONFIDENCE, holm, smallest_detectable
-from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, refuse_unused, run_of, say
+from ..options import COMPARISONS, Archs, AtOnce, Gated, Resume, Where, gated, refuse_unused, resumed_or_new_run_id, say
 from ..process.checkouts import WORKING_TREE, checkouts
-from ..process.interleaved import ROUNDS, Kept, Pair, measure_revisions
-from ..process.stopping import keeps
-from ..process.sweep import measured
+from ..process.interleaved import ROUNDS, Pair, PairFiles, measure_revisions
+from ..process.stopping import register_outputs
+from ..process.sweep import measure_missing
 from ..show.columns import Column
 from ..static import verdict
 from ..workloads.cases import CASES
@@ -38,7 +38,7 @@ from ..workloads.outside import job_of, names_of
 from .calibration import CALIBRATIONS, Calibration, read, rounds_here
 from .evidence import Estimate, Evidence, Interval, Judgement, check_allowed, key, mismatches, name_of, position
 from .outcomes import KIND_OF_CODE, Report
-from .pairing import caveats, is_file, ns_column, paired_up
+from .pairing import caveats, is_file, ns_column, pair_records
 
 THRESHOLD: Final = 0.015
 """Half of the smallest slow-down that the gate should catch, 3 %."""
@@ -63,27 +63,43 @@ class Choice(options.Choice):
 
 def gate(
     context: typer.Context,
-    baseline: Annotated[str | None, typer.Option(help="File or folder of records, or a git revision.")] = None,
-    records: Annotated[Path | None, typer.Option(help="What to judge; without it the points are measured now.")] = None,
-    threshold: Annotated[str, typer.Option(help="Slow-down that counts, as 3% or 0.03.")] = f"{THRESHOLD:.1%}",
-    preset: Annotated[PresetName, typer.Option(help="How much to measure against a revision.")] = PresetName.default,
+    baseline: Annotated[
+        str | None, typer.Option(help="Base to compare with: a file or folder of records, or a git revision.")
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="File or folder of records to judge; by default the points are measured now.")
+    ] = None,
+    threshold: Annotated[
+        str, typer.Option(help="Largest slow-down that passes, such as 3% or 0.03.")
+    ] = f"{THRESHOLD:.1%}",
+    preset: Annotated[
+        PresetName, typer.Option(help="Points, and time to measure each; for a baseline that is a revision.")
+    ] = PresetName.default,
     case: Gated = None,
     where: Where = None,
-    allow_mismatch: Annotated[list[str] | None, typer.Option(help="Field that records need not share.")] = None,
-    summary: Annotated[Path | None, typer.Option(help="Write Markdown here.")] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
-    annotations: Annotated[bool, typer.Option("--annotations", help="Print GitHub's ::error and ::warning.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder of what is measured.")] = COMPARISONS,
+    allow_mismatch: Annotated[
+        list[str] | None, typer.Option(help="Field that may differ between the records; may be repeated.")
+    ] = None,
+    summary: Annotated[Path | None, typer.Option(help="Output file of the report as Markdown.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Output file of the report as JUnit XML.")] = None,
+    annotations: Annotated[
+        bool, typer.Option("--annotations", help="Print GitHub's ::error and ::warning commands.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Output folder of the records.")] = COMPARISONS,
     calibrations: Annotated[Path, typer.Option(help="Folder of the calibrations.")] = CALIBRATIONS,
     resume: Resume = None,
     at_once: AtOnce = 1,
-    static: Annotated[bool, typer.Option("--static", help="Compare machine code, and run nothing.")] = False,
+    static: Annotated[bool, typer.Option("--static", help="Compare machine code; runs no kernel.")] = False,
     arch: Archs = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(help="With --static: environment, or module:Class; else one that records may name."),
+        typer.Option(
+            help="With --static, an environment or module:Class; otherwise one outside envs/ that records may import."
+        ),
     ] = None,
-    config: Annotated[list[str] | None, typer.Option(help="With --static: its argument, as KEY=VALUE.")] = None,
+    config: Annotated[
+        list[str] | None, typer.Option(help="With --static, an argument of the environment, as KEY=VALUE.")
+    ] = None,
 ) -> None:
     """Fail if a point is slower than a baseline; --static compares machine code.
 
@@ -93,7 +109,7 @@ def gate(
     if records is not None and not static:
         refuse_unused(context, "with --records", "preset", "resume", "at_once")
     if summary is not None and summary == junit:
-        raise typer.BadParameter(f"--summary and --junit: must be two files (got {summary} for both)")
+        raise typer.BadParameter(f"--summary and --junit: must be two files (got {summary} for both); rename one")
     for option, file in (("--summary", summary), ("--junit", junit)):
         if file:
             require_writable(file, option, is_file=True)
@@ -104,7 +120,7 @@ def gate(
         where=where or [],
         allowed=allow_mismatch or [],
         at_once=at_once,
-        run_id=run_of(resume, out, preset.value),
+        run_id=resumed_or_new_run_id(resume, out, preset.value),
         out=out,
         calibrations=calibrations,
         envs=env or [],
@@ -114,13 +130,13 @@ def gate(
     )
     try:
         if not static and (arch or config):
-            raise CompareError("gate: --arch and --config are of machine code (got one); add --static")
+            raise CompareError("gate: --arch and --config need --static (got it without); add --static")
         if env and not static and (records is not None or not is_file(report.baseline)):
             rule = "is of machine code, or of records in --baseline that are measured again"
             raise CompareError(f"--env: {rule} (got {env}); add --static, or leave it out")
         report.threshold = parse_threshold(threshold)
         if records is not None and not exists(records):
-            raise CompareError(f"--records: must be there (got {records}); name a file or folder of records")
+            raise CompareError(f"--records: must exist (got {records}); name a file or folder of records")
         fill(report, records, choice)
     except CompareError as error:
         report.add(KIND_OF_CODE[error.code], str(error))
@@ -173,13 +189,15 @@ def fill(report: Report, records: Path | None, choice: Choice) -> None:
     check_allowed(choice.allowed)
     before = choice.of(Path(report.baseline))
     if not before:
-        raise NothingMeasured(f"gate: no record of {report.baseline} passes --case and --where; look at what it holds")
+        raise NothingMeasured(
+            f"gate: no record of {report.baseline} passes --case and --where; `python -m bench table` shows its records"
+        )
     if records is not None:
         now = choice.of(records)
     else:
         file = choice.out / f"{choice.run_id}.jsonl"
         require_writable(choice.out, "--out")
-        keeps(file, words=("--resume", choice.run_id))
+        register_outputs(file, words=("--resume", choice.run_id))
         now = measure_again(before, file, choice.allowed, names_of(choice.envs))
         report.notes.append(f"records: {file}")
     return from_records(report, before, now, choice.calibrations, choice.allowed)
@@ -196,7 +214,7 @@ def measure_again(
     """
     from ..process.local import run_points  # noqa: PLC0415  (imports torch)
 
-    wanted = list(Evidence.of(baseline).kept.values())
+    wanted = list(Evidence.of(baseline).comparable.values())
     if not wanted:
         return []
     presets = {record.preset for record in wanted}
@@ -207,7 +225,7 @@ def measure_again(
     if differ := mismatches(wanted[0], here, allowed):
         raise NotComparable(f"gate: {'; '.join(differ)}")
     todo = [job_of(record, named) for record in wanted if record.case in CASES]
-    return measured(todo, context, file, run_points, say)
+    return measure_missing(todo, context, file, run_points, say)
 
 
 def from_records(
@@ -219,15 +237,15 @@ def from_records(
 ) -> None:
     """Fill a report from two sets of records."""
     before, now = Evidence.of(baseline), Evidence.of(records)
-    report.add("left out", *(f"{text} (in the baseline)" for text in before.disturbed.values()))
-    report.add("left out", *(f"{text} (in the records)" for text in now.disturbed.values()))
+    report.add("left out", *(f"{text} (in the baseline)" for text in before.disturbances.values()))
+    report.add("left out", *(f"{text} (in the records)" for text in now.disturbances.values()))
     report.add("broken", *now.failed.values())
-    left_out = before.disturbed.keys() | now.disturbed.keys()
-    expected, there = before.kept.keys() - left_out, now.kept.keys() - left_out
+    left_out = before.disturbances.keys() | now.disturbances.keys()
+    expected, there = before.comparable.keys() - left_out, now.comparable.keys() - left_out
     for side, keys, of in (("the baseline", expected - there, before), ("the records", there - expected, now)):
-        alone = sorted(name_of(of.kept[each]) for each in keys - now.failed.keys())
-        report.add("changed", *(f"{name} is in {side} alone" for name in alone))
-    pairs, refused = paired_up(before.kept, now.kept, allowed)
+        alone = sorted(name_of(of.comparable[each]) for each in keys - now.failed.keys())
+        report.add("changed", *(f"{name} is only in {side}" for name in alone))
+    pairs, refused = pair_records(before.comparable, now.comparable, allowed)
     report.add("not comparable", *refused)
     report.notes += sorted({f"allowed mismatch: {each}" for pair in pairs for each in pair.mismatched})
     judge_into(report, [pair for pair in pairs if key(pair.a) in expected & there], calibrations)
@@ -241,19 +259,19 @@ def from_revision(report: Report, choice: Choice) -> None:
             f"gate: no point of preset {choice.preset} can run here and passes --case and --where; "
             "`python -m bench list` shows cases, axes and backends"
         )
-    kept = Kept.of(choice.out, choice.run_id)
+    outputs = PairFiles.of(choice.out, choice.run_id)
     require_writable(choice.out, "--out")
-    keeps(kept.a, kept.b, words=("--resume", choice.run_id))
+    register_outputs(outputs.a, outputs.b, words=("--resume", choice.run_id))
     both = report.baseline, WORKING_TREE
     rounds = rounds_here(choice.preset, report.threshold, choice.calibrations)
     for job in points:
         if (n := rounds(job)) is not None and n > ROUNDS[choice.preset]:
-            why = f"as its calibrated times scatter: {n / ROUNDS[choice.preset]:.2g} times as long"
-            say(f"{point_name(job.case.name, job.point)}: {n} rounds, not {ROUNDS[choice.preset]}, {why}")
-    seen = measure_revisions(points, both, choice.preset, choice.run_id, say, kept, choice.at_once, rounds)
-    report.add("changed", *(f"{text} (on one side)" for text in seen.skipped))
+            why = f"because its calibrated times vary; takes {n / ROUNDS[choice.preset]:.2g} times as long"
+            say(f"{point_name(job.case.name, job.point)}: {n} rounds instead of {ROUNDS[choice.preset]}, {why}")
+    seen = measure_revisions(points, both, choice.preset, choice.run_id, say, outputs, choice.at_once, rounds)
+    report.add("changed", *(f"{text} (only one side was measured)" for text in seen.skipped))
     report.add("broken", *seen.failed)
-    report.notes += [f"doubtful: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
+    report.notes += [f"unreliable times: {pair.name}: {each}" for pair in seen.pairs for each in caveats(pair)]
     judge_into(report, seen.pairs, choice.calibrations)
 
 
@@ -264,15 +282,15 @@ def from_machine_code(report: Report, records: Path | None, choice: Choice) -> N
     """
     from ..static.sides import records_of_side  # noqa: PLC0415  (imports torch)
 
-    context, kept = Context.here(choice.preset, choice.run_id), Kept.of(choice.out, choice.run_id)
+    context, outputs = Context.here(choice.preset, choice.run_id), PairFiles.of(choice.out, choice.run_id)
     if is_file(report.baseline):
         before = choice.of(Path(report.baseline))
     elif records is not None:
         raise NotComparable(f"gate: --baseline must be records (got {report.baseline}), as --records are; name a file")
     else:
         with checkouts(report.baseline) as (tree,):
-            before = records_of_side(choice, "a", context, kept.a, tree)
-    now = records_of_side(choice, "b", context, kept.b) if records is None else choice.of(records)
+            before = records_of_side(choice, "a", context, outputs.a, tree)
+    now = records_of_side(choice, "b", context, outputs.b) if records is None else choice.of(records)
     if not before and not now:
         axes = "program (an environment, or a part of the core), part, kernel, backend and arch"
         raise NothingMeasured(f"gate: no kernel passes --case, --where and --env; axes of machine code are {axes}")
@@ -317,17 +335,17 @@ def _draft(pair: Pair, threshold: float, calibration: Calibration | None) -> tup
     if known and pair.comparison and ratio.between_processes:
         known = known.over(len(pair.comparison.log_ratios))
     is_own = known is not None and known.point == pair.b.point
-    words = "rounds" if ratio.between_processes else "one process alone"
+    words = "rounds" if ratio.between_processes else "one process"
     p = pair.p_slower(threshold)
     if known and not ratio.between_processes:
-        ratio = ratio.widened(*known.of_ratio(pair.in_turns))
+        ratio = ratio.widened(*known.of_ratio(pair.is_interleaved))
         p = max(p, ratio.p_over(1 + threshold))
     elif known and is_own:
         ratio = ratio.pooled(known.pair, known.rounds)
         p = ratio.p_over(1 + threshold)
     smallest = smallest_detectable(ratio.error, 1)
     if known:
-        smallest = max(smallest, known.smallest_in_turns if pair.in_turns else known.smallest)
+        smallest = max(smallest, known.smallest_in_turns if pair.is_interleaved else known.smallest)
         words += ", calibrated" if is_own else f", calibrated at {point_name(known.case, known.point)}"
     return replace(Estimate.of_ratio(ratio, pair.a, pair.b), note=words), max(threshold, smallest), p
 
@@ -338,7 +356,7 @@ def _judged(name: str, estimate: Estimate, region: Interval, limit: float, p: fl
         verdict = "ok"
     elif p < (1 - CONFIDENCE) / 2 and estimate.value >= 1 + limit:
         verdict = "regression"
-    why = f"{_slower(estimate)}, a regression from {limit:.2%} on, p = {p:.2g}"
+    why = f"{_slower(estimate)}, a regression above {limit:.2%}, p = {p:.2g}"
     return Judgement(subject=name, estimate=estimate, region=region, limit=limit, p=p, verdict=verdict, reasons=(why,))
 
 
@@ -353,8 +371,8 @@ def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration
         return None, []
     calibration = read(records[0].machine, folder)
     if calibration is None or not calibration.fits(records[0].machine):
-        why = "is not calibrated" if calibration is None else "was calibrated with other versions"
-        advice = "noise from one run to the next is not known; run `python -m bench calibrate`"
+        why = "is not calibrated" if calibration is None else "was calibrated with other versions of its software"
+        advice = "the noise between runs is unknown; run `python -m bench calibrate`"
         return None, [f"the machine {why}: {advice}"]
     notes = []
     found = [(record, calibration.of(record)) for record in records]
@@ -362,11 +380,14 @@ def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration
     if others:
         names = ", ".join(sorted({point_name(known.case, known.point) for known in others}))
         notes.append(
-            f"{len(others)} of {len(records)} points are not calibrated: the noisiest calibrated point of their case, "
-            f"backend and preset stands in, {names}"
+            f"{len(others)} of {len(records)} points are not calibrated; their noise is that of the noisiest "
+            f"calibrated point of their case, backend and preset: {names}"
         )
     if unknown := sum(known is None for _, known in found):
-        notes.append(f"{unknown} of {len(records)} points have no calibrated point of their case, backend and preset")
+        notes.append(
+            f"{unknown} of {len(records)} points have unknown noise: no point of their case, backend and preset is "
+            "calibrated"
+        )
     return calibration, notes
 
 
@@ -374,12 +395,12 @@ def calibration_of(records: Sequence[Record], folder: Path) -> tuple[Calibration
 
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("point", lambda row: row.subject),
-    ns_column("ns before", 0),
-    ns_column("ns now", 1),
+    ns_column("before, ns per unit", 0),
+    ns_column("now, ns per unit", 1),
     Column("slower by (95 % interval)", lambda row: _slower(row.estimate) if row.estimate else ""),
-    Column("regression from", lambda row: f"{row.limit:.2%}"),
+    Column("regression above", lambda row: f"{row.limit:.2%}"),
     Column("p (Holm)", lambda row: f"{row.p:.2g}"),
-    Column("noise known from", lambda row: row.estimate.note if row.estimate else ""),
+    Column("source of the noise estimate", lambda row: row.estimate.note if row.estimate else ""),
     Column("outcome", lambda row: row.verdict),
 )
 

@@ -20,7 +20,7 @@ from ..core.groups import groups_of
 from ..core.nvml import pcie_bytes_per_s
 from ..core.point import ABSENT, Direction, Point
 from ..core.record import Comparison, Record, are_on_two_cards
-from ..core.schema import Model, fault
+from ..core.schema import Model, error_text
 from ..core.stats import median, median_interval
 from ..show.labels import number, plural
 from ..show.records import metric
@@ -93,9 +93,9 @@ class Query(Model):
             comparisons: Turns that join records.
             hardware: Hardware of `theirs`; it says nothing about other hardware.
         """
-        if self.peer and (beside := self._beside(records, comparisons, hardware)):
+        if self.peer and (beside := self._ratio_to_peer(records, comparisons, hardware)):
             return beside
-        if self.quantity == "Ratio" and self.over and (compared := self._compared(records, comparisons)):
+        if self.quantity == "Ratio" and self.over and (compared := self._ratio_of_pair(records, comparisons)):
             return compared.over(self.per)
         shown = self._of_runs(records)
         if self.quantity == "Reached":
@@ -106,16 +106,16 @@ class Query(Model):
             return replace(shown[0].over(self.theirs), note=self.unpaired)
         return shown[0].over(self.per)
 
-    def refused(self, records: Sequence[Record]) -> str:
+    def rejection_reason(self, records: Sequence[Record]) -> str:
         """Return why matching records give no figure; empty if they do."""
         if not self.is_timed:
             return ""
-        fitting = [record for record in records if any(each.fits(record) for each in self.filters)]
+        fitting = [record for record in records if any(each.matches_record(record) for each in self.filters)]
         if self.quantity in ("Learned", "TimesSooner") and any(map(is_of_shared_gpu, fitting)):
-            return "others used the GPU of its records too, so that their times are no evidence"
+            return "other processes used the GPU of its records, so their times do not count"
         bases = self.over.by_run(records) if self.over else {}
         if any(run_id in bases for run_id in self.of.by_run(records)):
-            return "its sides were measured on two cards, whose ratio decides nothing"
+            return "its two sides were measured on different GPUs, so their ratio does not count"
         return ""
 
     def _of_runs(self, records: Sequence[Record]) -> list[Estimate]:
@@ -137,13 +137,15 @@ class Query(Model):
         of, base = self._figure(group), self._figure(shared)
         return of and base and self._ratio(of, base)
 
-    def _compared(self, records: Sequence[Record], comparisons: Sequence[Comparison]) -> Estimate | None:
+    def _ratio_of_pair(self, records: Sequence[Record], comparisons: Sequence[Comparison]) -> Estimate | None:
         """Return the newest ratio of rates of two interleaved points."""
         assert self.over is not None, "a ratio of two points has a base"
         estimates = []
         for each, a, b in _joined(records, comparisons):
-            is_turned = self.of.fits(b) and self.over.fits(a)
-            if self.metric != _rate_of_time(a) or not (is_turned or (self.of.fits(a) and self.over.fits(b))):
+            is_turned = self.of.matches_record(b) and self.over.matches_record(a)
+            if self.metric != _rate_of_time(a) or not (
+                is_turned or (self.of.matches_record(a) and self.over.matches_record(b))
+            ):
                 continue
             estimate = Estimate.of_ratio(each.ratio(), a, b)
             if is_turned:
@@ -152,7 +154,9 @@ class Query(Model):
             estimates.append(replace(estimate, note=_rounds(each)))
         return max(reversed(estimates), key=lambda estimate: estimate.records[0].start, default=None)
 
-    def _beside(self, records: Sequence[Record], comparisons: Sequence[Comparison], hardware: str) -> Estimate | None:
+    def _ratio_to_peer(
+        self, records: Sequence[Record], comparisons: Sequence[Comparison], hardware: str
+    ) -> Estimate | None:
         """Return the newest interleaved ratio to the fastest variant of the peer.
 
         If another run on such hardware shows a faster peer, the interval is extended down to the ratio over that rate.
@@ -160,7 +164,7 @@ class Query(Model):
         """
         newest: dict[str, tuple[Comparison, Record, Record]] = {}
         for each, ours, theirs in sorted(_joined(records, comparisons), key=lambda found: found[2].start):
-            if theirs.case == PEER and self._is_the_peer(theirs) and self.of.takes(ours.point):
+            if theirs.case == PEER and self._is_the_peer(theirs) and self.of.matches_point(ours.point):
                 suffix = str(theirs.point["peer"]).removeprefix(self.peer).removeprefix("-")
                 newest[str(theirs.point.get("variant", suffix))] = each, ours, theirs
         if len(newest) > 1:
@@ -172,9 +176,9 @@ class Query(Model):
         name = " ".join(str(theirs.point[axis]) for axis in ("peer", "variant") if axis in theirs.point)
         notes = [f"{_rounds(compared)} with {name}", *remarks(theirs)]
         estimate = Estimate.of_ratio(ratio, ours, theirs)
-        is_there = hardware in estimate.on or theirs.mode == "eager"
+        is_there = hardware in estimate.hardware or theirs.mode == "eager"
         if is_there and self.theirs and rate and (over := rate.value / self.theirs) < ratio.low:
-            notes.append(f"over their {number(self.theirs)} of another run {number(over)}")
+            notes.append(f"compared with WarpDrive's {number(self.theirs)} of another run: {number(over)}")
             estimate = replace(estimate, low=over)
         return replace(estimate, note="; ".join(notes))
 
@@ -197,9 +201,9 @@ class Query(Model):
     def _figure(self, of_run: Sequence[Record]) -> Estimate | None:
         """Return the estimate of one point in one run."""
         if self.quantity in ("Learned", "TimesSooner"):
-            return self._learned(_newest_of_each_seed(of_run))
+            return self._time_to_threshold(_newest_of_each_seed(of_run))
         if self.quantity == "Reached":
-            return self._reached(_newest_of_each_seed(of_run))
+            return self._seeds_at_threshold(_newest_of_each_seed(of_run))
         read = _traffic if self.quantity == "Traffic" else self._rate
         return next((estimate for record in of_run if (estimate := read(record))), None)
 
@@ -208,7 +212,7 @@ class Query(Model):
             return None
         return Estimate(value=rate.value, low=rate.low, high=rate.high, records=(record,))
 
-    def _learned(self, seeds: Sequence[Record]) -> Estimate | None:
+    def _time_to_threshold(self, seeds: Sequence[Record]) -> Estimate | None:
         """Return the median over seeds, misses as infinity; None if most missed."""
         seeds = [record for record in seeds if not (self.is_timed and is_of_shared_gpu(record))]
         times = [
@@ -221,10 +225,10 @@ class Query(Model):
             return None
         times += [math.inf] * missed
         low, high = median_interval(times)
-        note = f"median of {len(seeds)} seeds" + (f", of which {missed} did not reach it" if missed else "")
+        note = f"median of {len(seeds)} seeds" + (f"; {missed} did not reach it" if missed else "")
         return Estimate(value=median(times), low=low, high=high, records=tuple(seeds), note=note)
 
-    def _reached(self, seeds: Sequence[Record]) -> Estimate:
+    def _seeds_at_threshold(self, seeds: Sequence[Record]) -> Estimate:
         """Return the number of seeds that reach the threshold.
 
         Seeds without a record raise the upper end of the interval.
@@ -233,7 +237,7 @@ class Query(Model):
         n_below = sum(_plays_below(record) for record in seeds)
         notes = [
             f"{len(seeds)} of {self.n_seeds} seeds are measured" if len(seeds) < self.n_seeds else "",
-            f"evaluated afterwards, {n_below} of {len(seeds)} play below it" if n_below else "",
+            f"evaluated after training, {n_below} of {len(seeds)} are below it" if n_below else "",
         ]
         return Estimate(
             value=n_reached,
@@ -257,7 +261,7 @@ def _joined(
 
 def _rounds(compared: Comparison) -> str:
     n_rounds = len(compared.log_ratios)
-    return f"in turns, {plural(n_rounds, 'round')} of new processes" if n_rounds > 1 else "in turns, one round"
+    return f"interleaved, {plural(n_rounds, 'round')} of new processes" if n_rounds > 1 else "interleaved, one round"
 
 
 def _rate_of_time(record: Record) -> str:
@@ -373,7 +377,7 @@ class Ledger:
         except KeyError as error:
             raise LedgerError(f"{self._file}: {entry['name']}: no row and no text has {error}") from error
         except ValidationError as error:
-            raise LedgerError(f"{self._file}: {entry['name']}: {fault(error)}") from error
+            raise LedgerError(f"{self._file}: {entry['name']}: {error_text(error)}") from error
 
     def _filter(self, values: Mapping[str, Any], row: Mapping[str, Any]) -> Filter:
         case = values["case"]
@@ -414,4 +418,4 @@ LINKS: Final = LEDGER.links
 def is_claimed(case: str, base: Point, other: Point) -> bool:
     """True if a claim is about the ratio of two points."""
     queries = (claim.query for claim in CLAIMS if claim.query and claim.query.over and claim.query.of.case == case)
-    return any(query.over.takes(base) and query.of.takes(other) for query in queries if query.over)
+    return any(query.over.matches_point(base) and query.of.matches_point(other) for query in queries if query.over)

@@ -12,7 +12,7 @@ from ..core.stats import median
 from ..process.checkouts import WORKING_TREE
 from ..process.interleaved import Pair
 from ..show.columns import Column
-from .evidence import Judgement, Key, check_allowed, disturbed, mismatches, name_of, remarks
+from .evidence import Judgement, Key, check_allowed, disturbances, mismatches, name_of, remarks
 
 
 def is_file(side: str) -> bool:
@@ -20,7 +20,9 @@ def is_file(side: str) -> bool:
     return side != WORKING_TREE and exists(Path(side))
 
 
-def paired_up(a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]) -> tuple[list[Pair], list[str]]:
+def pair_records(
+    a: Mapping[Key, Record], b: Mapping[Key, Record], allowed: Sequence[str]
+) -> tuple[list[Pair], list[str]]:
     """Return the pairs of records, and why others do not pair."""
     check_allowed(allowed)
     pairs, refused = [], []
@@ -39,7 +41,7 @@ def caveats(pair: Pair) -> list[str]:
     """Return the caveats of a pair's ratio, as text."""
     of_sides = [f"side {letter}: {each}" for letter, side in (("A", pair.a), ("B", pair.b)) for each in remarks(side)]
     turns_alone = list(pair.comparison.unread.values()) if pair.comparison else []
-    return disturbed(pair.a) + of_sides + turns_alone
+    return disturbances(pair.a) + of_sides + turns_alone
 
 
 Judged = TypeVar("Judged", bound=Judgement[Any])

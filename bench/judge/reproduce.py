@@ -23,15 +23,15 @@ from ..core import machine
 from ..core.archive import CUT, with_archived
 from ..core.errors import Code, CompareError, FileError, exiting
 from ..core.machine import CODE
-from ..core.point import Metric, passes, unmet
-from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, leaving_out, read_all
-from ..options import between
+from ..core.point import Metric, matches, unmet_condition
+from ..core.record import RESULTS, SWEEPS, Context, Record, RecordError, append, read_all, reporting_skipped_lines
+from ..options import bounded
 from ..process.local import run_point
-from ..process.stopping import keeps
+from ..process.stopping import register_outputs
 from ..show.sets import SETS
 from ..workloads.cases import CASES
 from ..workloads.outside import job_of, names_of
-from .evidence import Estimate, Judgement, disturbed, name_of, position
+from .evidence import Estimate, Judgement, disturbances, name_of, position
 from .outcomes import exit_code
 
 TOLERANCE: Final = 0.1
@@ -66,20 +66,22 @@ def reproduce(
     run: Annotated[
         str,
         typer.Argument(
-            help="RUN_ID, its start is enough, or RUN_ID:N for its N-th record; or a certificate or its folder."
+            help="RUN_ID or its first characters; RUN_ID:N for its N-th record; or a certificate or a folder of them."
         ),
     ],
-    where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE, or case=NAME.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="Only records with AXIS=VALUE, or case=NAME; may be repeated.")
+    ] = None,
     records: Annotated[list[Path] | None, typer.Option(help="Files or folders of records.")] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(help="Environment outside envs/ that records may name, and import: module:Class or a path."),
+        typer.Option(help="Environment outside envs/ that records may import: module:Class or a path."),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(callback=between(0, 1e6), help="Largest relative difference that counts as reproduced.")
+        float, typer.Option(callback=bounded(0, 1e6), help="Largest relative difference that counts as reproduced.")
     ] = TOLERANCE,
     out: Annotated[
-        Path | None, typer.Option(help="Also write the new records, or the answers on certificates, to this file.")
+        Path | None, typer.Option(help="Output file of the new records, or of the results of certificates.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -91,36 +93,39 @@ def reproduce(
     if out is not None:
         require_writable(out, "--out", is_file=True)
     if Path(run).suffix == ".json" or Path(run).is_dir():
-        keeps(*([out] if out else []), words=None)
+        register_outputs(*([out] if out else []), words=None)
         here = Context.here("full")
         repetitions = []
         for path in certificates(Path(run)):
-            repetitions.append(certified(path, as_json))
+            repetitions.append(retrain_certificates(path, as_json))
             if out is not None:
                 append(out, Answer(repetitions[-1], here))
-        _end(repetitions, as_json)
-    with exiting(Code.BROKEN, NoSuchRunError, FileError, CompareError, OSError), leaving_out() as cut:
+        _exit(repetitions, as_json)
+    with (
+        exiting(Code.BROKEN, NoSuchRunError, FileError, CompareError, OSError),
+        reporting_skipped_lines() as skipped_lines,
+    ):
         named = names_of(env or [])
-        found = read_all(records or searched(), cut)
-        if broken := next((each for each in cut if not found and CUT not in each), None):
+        found = read_all(records or default_folders(), skipped_lines)
+        if broken := next((each for each in skipped_lines if not found and CUT not in each), None):
             raise RecordError(broken)
         chosen = find(found, run, where or [])
     contexts = {preset: Context.here(preset) for preset in {record.preset for record in chosen}}
     repetitions = []
-    keeps(*([out] if out else []), words=None)
+    register_outputs(*([out] if out else []), words=None)
     for record in chosen:
         repetitions.append(repeat(record, contexts[record.preset], tolerance, out, named))
         if not as_json:
             echo("\n".join(lines(repetitions[-1])))
-    _end(repetitions, as_json)
+    _exit(repetitions, as_json)
 
 
-def searched(root: Path = RESULTS) -> list[Path]:
+def default_folders(root: Path = RESULTS) -> list[Path]:
     """Return the default folders of runs: all sets, and archived sweeps."""
     return [*with_archived(root / SETS.name), *with_archived(root / SWEEPS.name)]
 
 
-def _end(repetitions: Sequence[Repetition], as_json: bool) -> None:
+def _exit(repetitions: Sequence[Repetition], as_json: bool) -> None:
     if as_json:
         echo(json.dumps([each.to_dict() for each in repetitions], indent=1))
     raise typer.Exit(exit_code(each.verdict for each in repetitions))
@@ -144,14 +149,14 @@ def find(records: Sequence[Record], run: str, conditions: Sequence[str]) -> list
         if not number.isdecimal() or not 1 <= int(number) <= len(of_run):
             raise NoSuchRunError(f"reproduce: N must be 1 to {len(of_run)}, the records of {ids[0]} (got {number!r})")
         of_run = [of_run[int(number) - 1]]
-    chosen = [record for record in of_run if passes({"case": record.case, **record.point}, conditions)]
-    if condition := unmet(conditions, ({"case": record.case, **record.point} for record in chosen)):
+    chosen = [record for record in of_run if matches({"case": record.case, **record.point}, conditions)]
+    if condition := unmet_condition(conditions, ({"case": record.case, **record.point} for record in chosen)):
         raise NoSuchRunError(
             f"reproduce: {condition}: no record of {ids[0]} that passes the others has it; leave it out"
         )
     evidence = [record for record in chosen if record.is_evidence]
     if not evidence:
-        what = "is measured and right" if chosen else f"meets {', '.join(conditions)}"
+        what = "is measured and correct" if chosen else f"meets {', '.join(conditions)}"
         raise NoSuchRunError(f"reproduce: no record of {ids[0]} {what} (of {len(of_run)}); choose another one")
     return evidence
 
@@ -195,7 +200,7 @@ class Answer:
         return json.dumps({**answer, "differs": len(self.repetition.differs), **here}) + "\n"
 
 
-def certified(path: Path, is_quiet: bool = False) -> Repetition:
+def retrain_certificates(path: Path, is_quiet: bool = False) -> Repetition:
     """Train the run of a certificate again and compare bit by bit."""
     try:
         verdict = verify.replayed(Certificate.read(path))
@@ -259,7 +264,7 @@ def compare(then: Record, here: Record, tolerance: float) -> Repetition:
     verdict = REPRODUCED if is_same else NOT_REPRODUCED
     if other:
         verdict, reasons = OTHER_HARDWARE, [f"{other}: what follows is information", *reasons]
-    reasons += [f"{side}: {text}" for side, each in (("recorded", then), ("here", here)) for text in _doubts(each)]
+    reasons += [f"{side}: {text}" for side, each in (("recorded", then), ("here", here)) for text in _caveats(each)]
     region = (1 / (1 + tolerance), 1 + tolerance)
     return Repetition(
         subject=name, estimate=estimate, region=region, verdict=verdict, reasons=tuple(reasons), differs=differs
@@ -288,7 +293,7 @@ def _judge_figure(then: Record, here: Record, tolerance: float) -> Result:
     if overlap:
         reasons.append("the intervals overlap")
         if not within:
-            reasons.append(f"they are wider than the tolerance of {tolerance:.0%}, so that says little")
+            reasons.append(f"but they are wider than the tolerance of {tolerance:.0%}: weak evidence")
     else:
         reasons.append(f"the ratio's interval {'lies' if within else 'does not lie'} within {tolerance:.0%}")
     ratio = Estimate(value=new.value / old.value, low=low, high=high, records=(then, here))
@@ -323,9 +328,9 @@ def _text(metric: Metric) -> str:
     return f"{metric.value:.4g} {metric.unit} ({metric.low:.4g} to {metric.high:.4g})"
 
 
-def _doubts(record: Record) -> list[str]:
+def _caveats(record: Record) -> list[str]:
     is_cold = record.warm_up is not None and record.warm_up.get("settled") is False
-    return disturbed(record) + ["the warm-up did not settle"] * is_cold
+    return disturbances(record) + ["times did not stabilise during the warm-up"] * is_cold
 
 
 # ------------------------------------------------------------------ differences
@@ -369,7 +374,7 @@ def lines(repetition: Repetition) -> list[str]:
     """Return the lines of text about a repetition."""
     head = f"{repetition.verdict}: {repetition.subject}"
     if ratio := repetition.estimate:
-        head += f", here/recorded {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+        head += f", time here / recorded time {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     differs, many = [], Counter(map(_kind, repetition.differs))
     for name, both in repetition.differs.items():
         if many[_kind(name)] <= MOST_LISTED:

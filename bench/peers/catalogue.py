@@ -35,7 +35,7 @@ class Peer:
     package: str
     """Package to install; `--python` takes its name."""
     adapter: str
-    """Adapter file in ``theirs/``."""
+    """Adapter file in ``adapters/``."""
     install: str
     """Installation command."""
     rows: Mapping[str, Any]

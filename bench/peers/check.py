@@ -39,7 +39,7 @@ def correctness(env: str, trace: Mapping[str, Any]) -> Check:
 
     Args:
         env: Name of the environment.
-        trace: Result of ``Work.trace`` in ``theirs/work.py``.
+        trace: Result of ``Work.trace`` in ``adapters/work.py``.
     """
     if "says" in trace:
         return Check(passed=True, max_error=0.0, oracle="none: the peer's own account", detail=trace["says"])

@@ -12,12 +12,12 @@ import typer
 from warpdrive_min import BACKENDS
 from warpdrive_min.files import require_writable
 
-from ..core.point import Preset, PresetName, passes, point_name, unmet
+from ..core.point import Preset, PresetName, matches, point_name, unmet_condition
 from ..core.record import PEER_RECORDS, Context, append
-from ..options import AtOnce, Resume, Where, between, run_of, say
+from ..options import AtOnce, Resume, Where, bounded, resumed_or_new_run_id, say
 from ..process.local import start
-from ..process.stopping import keeps
-from ..process.sweep import results_in
+from ..process.stopping import register_outputs
+from ..process.sweep import read_existing
 from ..show import documents, render
 from .catalogue import LEARNING, PEERS, SPEED, PeerJob, unfinished
 from .sides import Run, measure_each
@@ -29,17 +29,19 @@ WIDE: Final = 220
 
 
 def peers(
-    preset: Annotated[
-        PresetName, typer.Option(help="Which points, and how long each is measured.")
-    ] = PresetName.default,
-    peer: Annotated[list[str] | None, typer.Option(help="Keep only these; a peer or a package.")] = None,
+    preset: Annotated[PresetName, typer.Option(help="Points, and time to measure each.")] = PresetName.default,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="Only this peer, or peers of this package; may be repeated.")
+    ] = None,
     where: Where = None,
-    python: Annotated[list[str] | None, typer.Option(help="NAME=PATH: the interpreter of a package.")] = None,
-    backend: Annotated[str | None, typer.Option(help="Our backend; else the first on the same kind of device.")] = None,
-    timeout: Annotated[
-        float, typer.Option(callback=between(1, 1e6), help="Longest wait for an answer of a peer, s.")
-    ] = 600.0,
-    out: Annotated[Path, typer.Option(help="Folder of the records.")] = PEER_RECORDS,
+    python: Annotated[
+        list[str] | None, typer.Option(help="NAME=PATH: Python interpreter of a peer's package; may be repeated.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Our backend; by default the first on the peer's kind of device.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(callback=bounded(1, 1e6), help="Timeout of a peer's answer, s.")] = 600.0,
+    out: Annotated[Path, typer.Option(help="Output folder of the records.")] = PEER_RECORDS,
     resume: Resume = None,
     at_once: AtOnce = 1,
 ) -> None:
@@ -52,17 +54,17 @@ def peers(
         raise typer.BadParameter(f"--backend {backend}: unknown (known: {', '.join(BACKENDS)})")
     wanted = chosen(preset.value, peer or [], where or [])
     if not wanted:
-        say("no point of a peer passes the filters")
+        say("nothing was measured: no point of a peer passes --peer and --where")
         raise typer.Exit(3)
     require_writable(out, "--out")
-    context = Context.here(preset.value, run_of(resume, out, preset.value))
+    context = Context.here(preset.value, resumed_or_new_run_id(resume, out, preset.value))
     pythons = interpreters(python or [])
     run = Run(context=context, ours=start, pythons=pythons, timeout_s=timeout, backend=backend, say=say)
     file = out / f"{context.run_id}.jsonl"
     comparisons = out / f"{context.run_id}-comparisons.jsonl"
-    keeps(file, words=("--resume", context.run_id))
-    records = results_in(file)[0]
-    todo = unfinished(wanted, records, results_in(comparisons)[1])
+    register_outputs(file, words=("--resume", context.run_id))
+    records = read_existing(file)[0]
+    todo = unfinished(wanted, records, read_existing(comparisons)[1])
     for index, (job, found, comparison) in enumerate(measure_each(todo, run, at_once), start=1):
         for record in found:
             append(file, record)
@@ -91,8 +93,8 @@ def chosen(preset: Preset, names: Sequence[str], where: Sequence[str]) -> list[P
         if name not in known:
             raise typer.BadParameter(f"--peer {name}: unknown (known: {', '.join(sorted(known))})")
     wanted = [each for each in PEERS.values() if not names or {each.name, each.package} & set(names)]
-    found = [PeerJob(each, point) for each in wanted for point in each.points(preset) if passes(point, where)]
-    if condition := unmet(where, (each.point for each in found)):
+    found = [PeerJob(each, point) for each in wanted for point in each.points(preset) if matches(point, where)]
+    if condition := unmet_condition(where, (each.point for each in found)):
         raise typer.BadParameter(f"{condition}: no point of a peer that passes the other options has it; leave it out")
     return found
 

@@ -28,32 +28,32 @@ METRICS: Final = ("seconds_to_threshold", "env_steps_to_threshold", "return_afte
 """Metrics of our record that the peer's record repeats."""
 
 
-def asked(job: PeerJob) -> Point:
+def peer_point(job: PeerJob) -> Point:
     """Return the peer process's point, with our logging and evaluation sizes."""
     config = _ours(job)
     row_steps = config.trainer.train_batch_size * config.saving.metrics_log_freq
     return {**job.given, "row_steps": row_steps, "n_episodes": EVALUATED}
 
 
-def facts_of(job: PeerJob, said: Mapping[str, Any]) -> Facts:
+def peer_facts(job: PeerJob, reply: Mapping[str, Any]) -> Facts:
     """Return the facts of a peer's run."""
-    device, versions = torch.device(said["device"]), said["versions"]
+    device, versions = torch.device(reply["device"]), reply["versions"]
     return Facts(
         mode="fused",
         device=device,
         threads=None if device.type == "cuda" else len(os.sched_getaffinity(0)),
         notes={
-            **said["notes"],
+            **reply["notes"],
             "version": versions.get(job.peer.package),
             "versions": versions,
-            "compiling": {"programs": said["programs"]},
+            "compiling": {"programs": reply["programs"]},
             "clock": "its program is timed as a whole, and its steps share the time",
             "evaluation": f"{EVALUATED} episodes, greedy, at the end of its program",
         },
     )
 
 
-def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
+def peer_measurement(job: PeerJob, reply: Mapping[str, Any]) -> Measurement:
     """Return a peer's measurement, with returns averaged over our number of steps.
 
     Its single program cannot stop at the threshold. It is timed as a whole, and its steps share the time equally.
@@ -62,15 +62,15 @@ def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
     recent = RecentReturns(config.trainer.num_envs * config.env["episode_length"])
     logged = [
         {"env_steps": steps, f"{POLICY}/episodes": n, f"{POLICY}/{EPISODIC_RETURN}": mean}
-        for steps, n, mean in said["rows"]
+        for steps, n, mean in reply["rows"]
     ]
     curve = Curve(
         env_steps=[row["env_steps"] for row in logged],
-        seconds=[said["seconds"] * row["env_steps"] / said["env_steps"] for row in logged],
+        seconds=[reply["seconds"] * row["env_steps"] / reply["env_steps"] for row in logged],
         mean_return={POLICY: [recent.add(row, [POLICY])[POLICY] for row in logged]},
     )
     reached = figures(curve, POLICY, job.axes["threshold"])
-    played = said["played"]
+    played = reply["played"]
     after = return_metric(fmean(played), stdev(played) / math.sqrt(len(played)))
     own_account = "none: the peer's own account"
     return Measurement(
@@ -78,10 +78,10 @@ def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
         metrics={
             **reached,
             "return_after": after,
-            "compile_s": Metric.exactly(said["compile_s"], "s", "lower"),
-            "whole_run_s": Metric.exactly(said["seconds"], "s", "lower"),
+            "compile_s": Metric.exact(reply["compile_s"], "s", "lower"),
+            "whole_run_s": Metric.exact(reply["seconds"], "s", "lower"),
         },
-        before=correctness(job.axes["env"], said["trace"]),
+        before=correctness(job.axes["env"], reply["trace"]),
         after=Check(passed=math.isfinite(after.value), max_error=0.0, oracle=own_account, detail="finite returns"),
         unread={} if "seconds_to_threshold" in reached else NOT_REACHED,
     )
@@ -90,7 +90,7 @@ def measured(job: PeerJob, said: Mapping[str, Any]) -> Measurement:
 def speed_up(ours: Record, theirs: Record) -> Metric | None:
     """Return the ratio of times to the threshold, peer over ours; None if missed."""
     mine, other = (metric(each, "seconds_to_threshold") for each in (ours, theirs))
-    return Metric.exactly(other.value / mine.value, "x", "higher") if mine and other else None
+    return Metric.exact(other.value / mine.value, "x", "higher") if mine and other else None
 
 
 def _ours(job: PeerJob) -> Any:

@@ -66,7 +66,7 @@ class Run:
     devices: dict[str, str] = field(default_factory=dict)
     """Kind of device of each peer that has reported it."""
     say: Callable[[str], None] = lambda text: None
-    """Gets a line for each postponed pair, see `interleaved.in_rounds`."""
+    """Gets a line for each postponed pair, see `interleaved.measure_rounds`."""
 
 
 def measure_each(
@@ -79,16 +79,16 @@ def measure_each(
     Args:
         todo: The points.
         run: Settings.
-        at_once: Most rounds that are set up at the same time, see `interleaved.in_rounds`. Learning runs and peers with
-            `is_alone` run alone.
+        at_once: Most rounds that are set up at the same time, see `interleaved.measure_rounds`. Learning runs and
+            peers with `is_alone` run alone.
     """
     jobs: list[PeerJob] = []
     both: list[tuple[Side, Side]] = []
     for job in todo:
         try:
-            ours, theirs = _both(job, run)
+            ours, theirs = _both_sides(job, run)
             if theirs.case.scope == "learn":
-                yield job, _learned(job, run, ours, theirs), None
+                yield job, _train_both(job, run, ours, theirs), None
             else:
                 jobs.append(job)
                 both.append((ours, theirs))
@@ -96,18 +96,18 @@ def measure_each(
             yield job, [_unmeasured(job, run, error)], None
     for is_alone, n in ((False, at_once), (True, 1)):
         places = [place for place, job in enumerate(jobs) if job.peer.is_alone == is_alone]
-        for index, got in interleaved.in_rounds([both[place] for place in places], run.context.preset, n, run.say):
+        for index, got in interleaved.measure_rounds([both[place] for place in places], run.context.preset, n, run.say):
             job = jobs[places[index]]
             if isinstance(got, WorkerError):
                 yield job, [_unmeasured(job, run, got)], None
             else:
                 ratio = got.ratio
                 faster = Metric(value=ratio.value, unit="x", direction="higher", low=ratio.low, high=ratio.high)
-                record = _with_ours(got.a, got.b, ["env_steps_per_s"], faster, remarks=_remarks(got.a, got.b))
+                record = _add_our_figures(got.a, got.b, ["env_steps_per_s"], faster, remarks=_remarks(got.a, got.b))
                 yield job, [record, got.a], got.comparison
 
 
-def _both(job: PeerJob, run: Run) -> tuple[Side, Side]:
+def _both_sides(job: PeerJob, run: Run) -> tuple[Side, Side]:
     """Return our side and the peer's; raises WorkerError if one cannot run."""
     run_id = run.context.run_id
     name, point = job.ours(run.backend or _counterpart(_device(job, run)))
@@ -142,7 +142,9 @@ def _unmeasured(job: PeerJob, run: Run, error: WorkerError) -> Record:
     )
 
 
-def _with_ours(ours: Record, theirs: Record, names: Sequence[str], speed_up: Metric | None, **notes: Any) -> Record:
+def _add_our_figures(
+    ours: Record, theirs: Record, names: Sequence[str], speed_up: Metric | None, **notes: Any
+) -> Record:
     """Return the peer's record with our metrics, our speed-up, and our point."""
     own = {f"ours_{name}": found for name in names if (found := metric(ours, name))}
     metrics = {**(theirs.metrics or {}), **own, **({"ours_over_peer": speed_up} if speed_up else {})}
@@ -160,42 +162,42 @@ def _remarks(ours: Record, theirs: Record) -> list[str]:
 # ------------------------------------------------------------------ learning
 
 
-def _learned(job: PeerJob, run: Run, ours: Side, theirs: Side) -> list[Record]:
+def _train_both(job: PeerJob, run: Run, ours: Side, theirs: Side) -> list[Record]:
     """Train both from one seed in new processes; even seeds start with ours.
 
     Raises:
         WorkerError: A side cannot run, or ours is wrong.
         NotComparable: The sides use different GPUs.
     """
-    mine = None if job.axes["seed"] % 2 else _ours_learned(run, ours)
-    other = _theirs_learned(job, run, theirs)
-    mine = mine or _ours_learned(run, ours)
-    return [_with_ours(mine, other, learning.METRICS, learning.speed_up(mine, other)), mine]
+    mine = None if job.axes["seed"] % 2 else _train_ours(run, ours)
+    other = _train_peer(job, run, theirs)
+    mine = mine or _train_ours(run, ours)
+    return [_add_our_figures(mine, other, learning.METRICS, learning.speed_up(mine, other)), mine]
 
 
-def _ours_learned(run: Run, ours: Side) -> Record:
+def _train_ours(run: Run, ours: Side) -> Record:
     with run.ours() as process:
         reply = process.ask("measure", case=ours.case.name, point=dict(ours.point), context=asdict(run.context))
     record = parsed(Record, reply["record"], ours.case.name)
     if not record.is_evidence:
         kind = "Skip" if record.status == "skipped" else "Died"
-        raise WorkerError(kind, f"ours: {record.why_no_evidence}")
+        raise WorkerError(kind, f"ours: {record.rejection_reason}")
     return record.model_copy(update={"taken": ours.taken})
 
 
-def _theirs_learned(job: PeerJob, run: Run, theirs: Side) -> Record:
+def _train_peer(job: PeerJob, run: Run, theirs: Side) -> Record:
     start, host = StartTime(), Host.before()
     with started(job, run) as peer:
-        said = ask(job, peer, "learn", adapter=job.peer.adapter, point=learning.asked(job))
+        said = ask(job, peer, "learn", adapter=job.peer.adapter, point=learning.peer_point(job))
     _require_our_card(job, said["card"])
-    facts = learning.facts_of(job, said)
+    facts = learning.peer_facts(job, said)
     return Record.of(
         theirs.case,
         job.point,
         run.context,
         started=start,
         facts=facts,
-        seen=learning.measured(job, said),
+        seen=learning.peer_measurement(job, said),
         host=host.after(facts.device),
         taken=theirs.taken,
         command=theirs.command,
@@ -254,7 +256,7 @@ def ask(job: PeerJob, peer: Worker, method: str, **arguments: Any) -> Message:
         raise WorkerError("Died", f"{job.peer.name}: {error.kind} at {method}: {error.message}") from error
 
 
-class Watch:
+class PeerStopwatch:
     """Stopwatch in the peer's process, which repeats and times a block's runs."""
 
     def __init__(self, job: PeerJob, peer: Worker) -> None:
@@ -271,15 +273,13 @@ class Watch:
         block()
         said = ask(self._job, self._peer, "time", runs=self._runs)
         if said["compiled"]:
-            what = (
-                f"{self._job.peer.name}: a block that is timed must compile nothing (got {said['compiled']} programs)"
-            )
-            raise MeasureError(f"measure: {what}; run it until it has compiled before")
+            what = f"{self._job.peer.name}: a timed block must not compile (got {said['compiled']} programs)"
+            raise MeasureError(f"measure: {what}; run it more often before the timing")
         return int(said["wall_ns"]), None
 
 
 def _setup(job: PeerJob, peer: Worker, point: Point) -> Timed:
-    said, watch = ask(job, peer, "set_up", adapter=job.peer.adapter, point=job.given), Watch(job, peer)
+    said, watch = ask(job, peer, "set_up", adapter=job.peer.adapter, point=job.given), PeerStopwatch(job, peer)
     versions = said["versions"]
     _require_our_card(job, said["card"])
     named = {"version": versions.get(job.peer.package), "versions": versions, "counts": said["counts"]}
@@ -306,7 +306,7 @@ def _require_our_card(job: PeerJob, uuid: str | None) -> None:
     ours, theirs = fingerprint(torch.device("cuda"))["gpu_uuid_hash"], card_hash(uuid)
     if ours != theirs:
         got = f"got {ours} and {theirs}"
-        raise NotComparable(f"peers: {job.peer.name} must share our card ({got}); show both one: CUDA_VISIBLE_DEVICES")
+        raise NotComparable(f"peers: {job.peer.name} must use our GPU ({got}); set CUDA_VISIBLE_DEVICES for both")
 
 
 # ------------------------------------------------------------------ ours

@@ -88,7 +88,7 @@ def _provenance(module: Any, device: str) -> dict[str, Any]:
     """Return the GPU's UUID, if any, and an adapter's package versions."""
     versions = {name: _version(name) for name in module.PACKAGES}
     return {
-        "card": importlib.import_module("theirs.work").card() if device == "cuda" else None,
+        "card": importlib.import_module("adapters.work").gpu_uuid() if device == "cuda" else None,
         "versions": {"python": platform.python_version(), **versions},
     }
 
@@ -108,7 +108,7 @@ def _until_nothing_compiles(work: Any) -> int:
         work.wait()
         if n > 1 and compiled() == before:  # without a counter the first run may compile too
             return n
-    raise RuntimeError(f"each of its first {MOST_RUNS} runs must not compile (got {compiled()} programs)")
+    raise RuntimeError(f"one of its first {MOST_RUNS} runs must not compile (got {compiled()} programs)")
 
 
 def _nothing() -> int:
@@ -118,16 +118,16 @@ def _nothing() -> int:
 
 def _adapter(name: str) -> Any:
     """Import an adapter by path, without our folders on the path."""
-    folder = Path(__file__).resolve().with_name("theirs")
+    folder = Path(__file__).resolve().with_name("adapters")
     spec = importlib.util.spec_from_file_location(
-        "theirs", folder / "__init__.py", submodule_search_locations=[str(folder)]
+        "adapters", folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     assert spec is not None
     assert spec.loader is not None
     package = importlib.util.module_from_spec(spec)
-    sys.modules["theirs"] = package
+    sys.modules["adapters"] = package
     spec.loader.exec_module(package)
-    return importlib.import_module(f"theirs.{name}")
+    return importlib.import_module(f"adapters.{name}")
 
 
 def _version(package: str) -> str | None:

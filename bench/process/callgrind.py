@@ -31,7 +31,7 @@ from ..core.archive import load
 from ..core.case import Case, Job
 from ..core.machine import ROOT, hash_below
 from ..core.measure import Timed
-from .worker import Worker, finding, program
+from .worker import Worker, env_with_code_first, program
 
 BACKEND: Final = "host"
 TWICE: Final = ("graph", "published")
@@ -146,7 +146,7 @@ extern "C" void wd_count_end(const char* label) { CALLGRIND_DUMP_STATS_AT(label)
 
 
 @cache
-def marks() -> ctypes.CDLL:
+def client_requests() -> ctypes.CDLL:
     """Return callgrind's client requests; outside of Valgrind they do nothing.
 
     Raises:
@@ -245,7 +245,7 @@ def count(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
     return counted
 
 
-def kept(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
+def cached_counts(jobs: Sequence[Job], root: Path = ROOT) -> list[Count]:
     """Return the counts of points, cached by files and tools.
 
     Raises:
@@ -297,5 +297,11 @@ def _process(root: Path, folder: Path) -> Worker:
     """Start the server of the code in a folder under callgrind."""
     # Older commits had a separate program for counts.
     words = [*callgrind(folder), *program(root, "process/counts.py", "counts.py", "process/local.py")]
-    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-    return Worker.start(f"the count of {root}", words, cwd=root, env=finding(root, {**kept, **PINNED}), is_quiet=True)
+    cached_counts = {name: os.environ[name] for name in KEPT if name in os.environ}
+    return Worker.start(
+        f"the count of {root}",
+        words,
+        cwd=root,
+        env=env_with_code_first(root, {**cached_counts, **PINNED}),
+        is_quiet=True,
+    )

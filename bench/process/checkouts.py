@@ -55,5 +55,5 @@ def _check_out(root: Path, name: str, tree: Path) -> None:
         alternates.write_text(f"{objects.resolve()}\n")
         git("checkout", "--quiet", "--detach", commit, root=tree)
     except GitError as error:
-        rule = "must be a file or folder that is there, or a revision of git"
+        rule = "must be an existing file or folder, or a git revision"
         raise NotComparable(f"{name} {rule} (got: {error})") from error

@@ -72,34 +72,34 @@ def _noted(record: Record, **notes: Any) -> Record:
 
 
 @dataclass(eq=False, slots=True)
-class Attempt:
+class PointProcess:
     """A point in its process."""
 
     job: Job
     worker: Worker
     waits: bool = False
-    wants_quiet: bool = False
+    wants_exclusive: bool = False
     """True while it waits for its own timing."""
     is_done: bool = False
     """True once it has sent its record; then it exits."""
 
     @classmethod
-    def start(cls, job: Job, context: Context, start: Start) -> Attempt:
+    def start(cls, job: Job, context: Context, start: Start) -> PointProcess:
         """Start the process."""
         attempt = cls(job, start())
         attempt.worker.send(method="measure", arguments=_arguments(job, context), has_siblings=True)
         return attempt
 
-    def go_on(self, n_siblings: int) -> None:
+    def resume(self, n_siblings: int) -> None:
         """Let the process continue."""
-        self.waits = self.wants_quiet = False
+        self.waits = self.wants_exclusive = False
         self.worker.send(n_siblings=n_siblings)
 
-    def take(self) -> Record | None:
+    def receive_record(self) -> Record | None:
         """Return the record of the process; None: it waits. Raises WorkerError."""
         message = self.worker.receive("measure")
         if "record" not in message:
-            self.waits, self.wants_quiet = True, message["wants_quiet"]
+            self.waits, self.wants_exclusive = True, message["wants_exclusive"]
             return None
         self.is_done = True
         self.worker.send()  # an empty request is the last one
@@ -111,21 +111,21 @@ def _run_at_once(
 ) -> Generator[Record, None, list[tuple[Job, str]]]:
     """Yield each finished point's record; return failed ones with reasons.
 
-    Once all processes wait, those that request quiet are timed one by one; then all others continue. So no process sets
-    up, checks, starts or ends while another one is timed. This process only waits.
+    Once all processes wait, those that request exclusive timing are timed one by one; then all others continue. So no
+    process sets up, checks, starts or ends while another one is timed. This process only waits.
     """
     to_start = deque(todo)
-    running: list[Attempt] = []
+    running: list[PointProcess] = []
     failed: list[tuple[Job, str]] = []
     try:
         while to_start or running:
             while to_start and len(running) < n:
                 job, start = to_start.popleft()
-                running.append(Attempt.start(job, context, start))
+                running.append(PointProcess.start(job, context, start))
             if all(each.waits for each in running):
-                timed_next = [each for each in running if each.wants_quiet][:1]
+                timed_next = [each for each in running if each.wants_exclusive][:1]
                 for each in timed_next or running:
-                    each.go_on(len(running) - 1)
+                    each.resume(len(running) - 1)
             busy = [each for each in running if not each.waits]
             some_end = any(each.is_done for each in busy)
             ready = connection.wait([each.worker.fileno() for each in busy], ENDING_S if some_end else None)
@@ -135,7 +135,7 @@ def _run_at_once(
                         each.worker.kill()
                     continue
                 try:
-                    record = each.take()
+                    record = each.receive_record()
                 except WorkerError as error:
                     each.worker.__exit__()
                     running.remove(each)

@@ -16,11 +16,11 @@ from ..core.case import Job
 from ..core.errors import NotComparable
 from ..core.machine import ROOT, git_state
 from ..core.point import Point, Preset, point_name
-from ..core.record import CaseVersion, Comparison, Record, append, there
+from ..core.record import CaseVersion, Comparison, Record, append, existing_files
 from ..core.stats import Ratio, log_ratios, unpaired_p, unpaired_ratio
 from .checkouts import revisions
 from .rounds import TURNS, Round, Side, record_of
-from .sweep import results_in
+from .sweep import read_existing
 from .worker import Copy, Start, WorkerError
 
 ROUNDS: Final[dict[Preset, int]] = {"smoke": 1, "default": 4, "full": 6, "paper": 6}
@@ -49,7 +49,7 @@ class Pair:
         return cls(name=_name(a.case, a.point, b.point), a=a, b=b, comparison=comparison)
 
     @property
-    def in_turns(self) -> bool:
+    def is_interleaved(self) -> bool:
         """True if both sides were timed interleaved."""
         return self.comparison is not None
 
@@ -69,7 +69,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PairFiles:
     """Output files of a paired run, which `--resume` reads."""
 
     a: Path
@@ -77,14 +77,14 @@ class Kept:
     comparisons: Path
 
     @classmethod
-    def of(cls, folder: Path, run_id: str) -> Kept:
+    def of(cls, folder: Path, run_id: str) -> PairFiles:
         """Return the files of a run: records of both sides and comparisons."""
         return cls(*(folder / f"{run_id}-{name}.jsonl" for name in ("a", "b", "comparisons")))
 
     @property
     def files(self) -> list[Path]:
         """Existing files."""
-        return there(self.a, self.b, self.comparisons)
+        return existing_files(self.a, self.b, self.comparisons)
 
     def add(self, pair: Pair) -> None:
         """Append both records, then their comparison."""
@@ -95,13 +95,13 @@ class Kept:
 
     def pairs(self) -> list[Pair]:
         """Return the finished pairs."""
-        records, comparisons = results_in(*self.files)
+        records, comparisons = read_existing(*self.files)
         by_id = {record.id: record for record in records}
         return [Pair.of(by_id[each.a], by_id[each.b], each) for each in comparisons if {each.a, each.b} <= by_id.keys()]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PairResults:
     """Measured pairs, and points without a pair."""
 
     pairs: list[Pair] = field(default_factory=list)
@@ -115,49 +115,51 @@ def measure_all(
     todo: Sequence[tuple[Side, Side]],
     preset: Preset,
     say: Callable[[str], None] = lambda text: None,
-    kept: Kept | None = None,
+    outputs: PairFiles | None = None,
     at_once: int = 1,
-) -> Measured:
+) -> PairResults:
     """Measure pairs of sides; a failed pair does not end the others.
 
     Args:
         todo: The sides.
         preset: Lengths of blocks and number of rounds.
         say: Gets a progress line for each pair.
-        kept: Output files; pairs in them are not measured again.
-        at_once: Maximum number of rounds that are set up at once, see `in_rounds`.
+        outputs: Output files; pairs in them are not measured again.
+        at_once: Maximum number of rounds that are set up at once, see `measure_rounds`.
 
     Raises:
         NotComparable: Two sides have different case versions or GPUs, or finished pairs are of other code.
     """
-    found = Measured()
-    there = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (kept.pairs() if kept else ())}
+    found = PairResults()
+    finished = {(pair.a.run_id, pair.b.run_id, pair.name): pair for pair in (outputs.pairs() if outputs else ())}
     keys = [(a.run_id, b.run_id, _name(a.case.name, a.point, b.point)) for a, b in todo]
-    pairs = {index: there[key] for index, key in enumerate(keys) if key in there}
-    missing = [index for index, key in enumerate(keys) if key not in there]
+    pairs = {index: finished[key] for index, key in enumerate(keys) if key in finished}
+    missing = [index for index, key in enumerate(keys) if key not in finished]
     if pairs:
-        say(f"{len(pairs)} of {len(todo)} pairs are kept")
+        say(f"{len(pairs)} of {len(todo)} pairs were measured before")
     of_this_checkout = {side.run_id for index in missing for side in todo[index] if isinstance(side.start, Copy)}
     if of_this_checkout:  # before measuring anything that could not be stored
         state = git_state(ROOT)
-        for record in (each for pair in there.values() for each in (pair.a, pair.b)):
+        for record in (each for pair in finished.values() for each in (pair.a, pair.b)):
             if record.run_id in of_this_checkout:
                 _require_one_code(record, state)
-    for n_done, (place, got) in enumerate(in_rounds([todo[index] for index in missing], preset, at_once, say), start=1):
+    for n_done, (place, got) in enumerate(
+        measure_rounds([todo[index] for index in missing], preset, at_once, say), start=1
+    ):
         index = missing[place]
         name = point_name(todo[index][0].case.name, todo[index][0].point)
         if isinstance(got, WorkerError):
             (found.skipped if got.kind == "Skip" else found.failed).append(f"{name}: {got}")
             say(f"{n_done}/{len(missing)} {name}: {got}")
             continue
-        for before in there.values():
+        for before in finished.values():
             for old, new in ((before.a, got.a), (before.b, got.b)):
                 if old.run_id == new.run_id:
                     _require_one_code(old, new.git)
-        if kept:
-            kept.add(got)
+        if outputs:
+            outputs.add(got)
         pairs[index] = got
-        say(f"{n_done}/{len(missing)} {name}: B takes {got.ratio.value:.4f} times as long as A")
+        say(f"{n_done}/{len(missing)} {name}: B takes {got.ratio.value:.4f} x the time of A")
     found.pairs.extend(pairs[index] for index in sorted(pairs))
     return found
 
@@ -168,7 +170,9 @@ def _require_one_code(before: Record, now: Mapping[str, Any]) -> None:
     if any(was != is_ for was, is_ in differ):
         (sha, changes), (sha_now, changes_now) = zip(*differ, strict=True)
         got = f"then {sha} with changes {changes}, now {sha_now} with {changes_now}"
-        raise NotComparable(f"compare: {before.run_id} must go on with the code it began with (got {got}); begin anew")
+        raise NotComparable(
+            f"compare: {before.run_id} must continue on the code it started with (got {got}); start a new run"
+        )
 
 
 def measure_revisions(
@@ -177,10 +181,10 @@ def measure_revisions(
     preset: Preset,
     run_id: str,
     say: Callable[[str], None] = lambda text: None,
-    kept: Kept | None = None,
+    outputs: PairFiles | None = None,
     at_once: int = 1,
     rounds: Callable[[Job], int | None] = lambda job: None,
-) -> Measured:
+) -> PairResults:
     """Measure points on the code of two revisions; see `measure_all`.
 
     ``rounds`` returns the number of rounds of a point; None: that of the preset.
@@ -191,7 +195,7 @@ def measure_revisions(
     """
     with revisions(*names) as starts:
         sides = [sides_of(run_id, job.case, (job.point, job.point), starts, rounds=rounds(job)) for job in todo]
-        return measure_all(sides, preset, say, kept, at_once)
+        return measure_all(sides, preset, say, outputs, at_once)
 
 
 def sides_of(
@@ -205,7 +209,7 @@ def sides_of(
     return a, b
 
 
-def in_rounds(
+def measure_rounds(
     todo: Sequence[tuple[Side, Side]], preset: Preset, at_once: int = 1, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[int, Pair | WorkerError]]:
     """Yield each pair's index and its records and comparison, or error. Waits.
@@ -235,7 +239,7 @@ def in_rounds(
     again = []
     while rounds:
         batch, rounds = rounds[:at_once], rounds[at_once:]
-        _do(batch)
+        _run_batch(batch)
         for each in batch:
             done.setdefault(each.place, []).append(each)
         failed = {each.place for each in batch if each.error}
@@ -251,15 +255,15 @@ def in_rounds(
             elif len(batch) > 1 and error.kind != "Skip":
                 again.append(place)
                 side = todo[place][0]
-                say(f"put off, to be measured beside fewer: {point_name(side.case.name, side.point)}: {error}")
+                say(f"postponed, to be set up with fewer others: {point_name(side.case.name, side.point)}: {error}")
             else:
                 yield place, error
     if again:
-        for index, got in in_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say):
+        for index, got in measure_rounds([todo[place] for place in again], preset, max(1, at_once // 2), say):
             yield again[index], got
 
 
-def _do(batch: Sequence[Round]) -> None:
+def _run_batch(batch: Sequence[Round]) -> None:
     """Set up rounds together, time them one by one, end them together."""
     with ThreadPoolExecutor(len(batch)) as pool:
         try:
@@ -274,10 +278,10 @@ def _do(batch: Sequence[Round]) -> None:
 
 
 def _pair(rounds: Sequence[Round], preset: Preset, at_once: int) -> Pair:
-    return compared_in_rounds(*(record_of(rounds, index, preset, at_once) for index in (0, 1)))
+    return pair_of_rounds(*(record_of(rounds, index, preset, at_once) for index in (0, 1)))
 
 
-def compared_in_rounds(a: Record, b: Record) -> Pair:
+def pair_of_rounds(a: Record, b: Record) -> Pair:
     """Return the pair of two records with `TURNS` turns or one sample per round."""
     one_each = a.process is not None and len(set(a.process)) == len(a.process)
     logs, n = (log_ratios(a.unit_ns, b.unit_ns), 1) if one_each else (log_ratios(a.turn_ns, b.turn_ns), TURNS)

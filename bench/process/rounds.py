@@ -11,11 +11,11 @@ from functools import wraps
 from typing import Final
 
 from ..core.errors import NotComparable
-from ..core.machine import Bystanders, loop_ns
+from ..core.machine import OtherProcesses, loop_ns
 from ..core.measure import PLANS, rates
 from ..core.point import Check, Facts, Measurement, Point, Preset
 from ..core.record import CaseVersion, Context, Host, Record, StartTime
-from .worker import Answering, Message, Start, WorkerError
+from .worker import Message, RequestHandler, Start, WorkerError
 
 TURNS: Final = 3
 """Number of A B B A turns in a round."""
@@ -47,11 +47,11 @@ class Side:
 
 
 @dataclass(eq=False, slots=True)
-class Half:
+class RoundSide:
     """One side of a round: its process and the answers."""
 
     side: Side
-    process: Answering
+    process: RequestHandler
     reply: Message = field(default_factory=dict)
     """Properties of the process and of its point."""
     samples: list[Message] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Half:
         self.reply = {**self.process.ask("describe"), **self.process.ask("set_up", **point)}
 
 
-def _part(do: Callable[[Round], None]) -> Callable[[Round], None]:
+def _phase(do: Callable[[Round], None]) -> Callable[[Round], None]:
     """Make a method do nothing after an error, and store its own."""
 
     def part(self: Round) -> None:
@@ -105,23 +105,23 @@ class Round:
         self._plan, self._sides, self._processes = PLANS[preset], sides, ExitStack()
 
     @property
-    def halves(self) -> list[Half]:
+    def halves(self) -> list[RoundSide]:
         """Both halves, in the order of the sides."""
         return self._order[::-1] if self.number % 2 else self._order
 
-    @_part
+    @_phase
     def set_up(self) -> None:
         """Start processes one by one, and set up both sides at once."""
         self.started = StartTime()
         sides = self._sides[::-1] if self.number % 2 else self._sides
-        self._order = [Half(side, self._processes.enter_context(side.start())) for side in sides]
-        on_both(Half.set_up, self._order)
+        self._order = [RoundSide(side, self._processes.enter_context(side.start())) for side in sides]
+        on_both(RoundSide.set_up, self._order)
         first, second = (each.reply for each in self._order)
         if sides[0].case.name == sides[1].case.name:  # a peer's case has its own versions
             _require_one_version(first, second)
         _require_one_card(first, second)
 
-    @_part
+    @_phase
     def time(self) -> None:
         """Warm up both sides and time them in interleaved turns."""
         goes_back = all(each.reply["has_snapshot"] for each in self._order)
@@ -136,7 +136,7 @@ class Round:
         done = self.number * TURNS if goes_back else 0
         for each in self._order:
             each.process.ask("begin", runs=each.reply["runs_per_sample"], n_blocks=done)
-        others, loop = Bystanders(), loop_ns()
+        others, loop = OtherProcesses(), loop_ns()
         self._take_turns(max(side.block_s for side in self._sides))
         self.others_busy, self.loop_ns = others.busy(), (loop, loop_ns())
 
@@ -153,14 +153,14 @@ class Round:
         for half in self._order:
             half.samples = [{**_fastest(half.samples), "is_undisturbed": _is_undisturbed(half.samples)}]
 
-    @_part
+    @_phase
     def finish(self) -> None:
         """Check both sides again and end their processes.
 
         Reference runs depend on the code only, so the first round checks them for all.
         """
 
-        def finish(half: Half) -> None:
+        def finish(half: RoundSide) -> None:
             half.end = half.process.ask("finish", with_twin=self.number == 0)
 
         on_both(finish, self._order)
@@ -171,7 +171,7 @@ class Round:
         self._processes.__exit__(type(error), error, None)
 
 
-def on_both(do: Callable[[Half], None], halves: Sequence[Half]) -> None:
+def on_both(do: Callable[[RoundSide], None], halves: Sequence[RoundSide]) -> None:
     """Call a function for both sides at once; raises the first error."""
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(do, halves))
@@ -180,16 +180,22 @@ def on_both(do: Callable[[Half], None], halves: Sequence[Half]) -> None:
 def _require_one_version(a: Message, b: Message) -> None:
     versions = sorted([a["case_version"], b["case_version"]])
     if versions[0] != versions[1]:
-        raise NotComparable(f"compare: the sides must time the same (got case versions {versions})")
+        raise NotComparable(
+            f"compare: the sides must have one version of the case (got {versions}); choose closer commits"
+        )
 
 
 def _require_one_card(a: Message, b: Message) -> None:
     cards = [each["machine"].get("gpu_uuid_hash") for each in (a, b) if each["facts"]["device"] == "cuda"]
     if len(cards) == 2 and cards[0] != cards[1]:
-        raise NotComparable(f"compare: the sides must share a card (got {cards[0]} and {cards[1]}); show both one")
+        raise NotComparable(
+            f"compare: the sides must share a card (got {cards[0]} and {cards[1]}); set CUDA_VISIBLE_DEVICES"
+        )
 
 
-def abba_turns(a: Answering, b: Answering, n: int, block_s: float = 0.0) -> tuple[list[Message], list[Message]]:
+def abba_turns(
+    a: RequestHandler, b: RequestHandler, n: int, block_s: float = 0.0
+) -> tuple[list[Message], list[Message]]:
     """Time ``n`` turns of blocks A B B A; return each side's samples.
 
     A block is the fastest sample of two, or of all within ``block_s``. After a change of sides the caches hold the
@@ -247,7 +253,7 @@ def record_of(rounds: Sequence[Round], index: int, preset: Preset, at_once: int)
         },
         unread={
             "roofline": "a comparison is of times alone",
-            "telemetry": "two processes take turns on the device: each would find the other foreign",
+            "telemetry": "two processes share the device: each would count the other as a foreign one",
         },
     )
     context = Context(

@@ -22,7 +22,7 @@ from . import callgrind
 from .worker import Dispatcher, Message
 
 
-class StartingFrom:
+class RestoringStopwatch:
     """Stopwatch that restores a snapshot before each block, untimed.
 
     Args:
@@ -55,7 +55,7 @@ class Server(Dispatcher):
         self._cases = cases
         self._timed: Timed | None = None
         self._timer: Timer | None = None
-        self._start: StartingFrom | None = None
+        self._start: RestoringStopwatch | None = None
 
     def describe(self) -> Message:
         """Return the machine, commit, installed packages and code folder."""
@@ -76,13 +76,13 @@ class Server(Dispatcher):
 
         In the answer ``has_snapshot`` tells if the point can return to this state.
         """
-        self._let_go()
+        self._free()
         if case not in self._cases:
             raise Skip(f"this code has no case {case}")
         found, self._host = self._cases[case], Host.before()
         timed = found.setup(point)
         if not isinstance(timed, Timed):
-            raise Skip(f"{case} is run once, it has no blocks to be timed in turns")
+            raise Skip(f"{case} runs once, so it cannot be interleaved")
         before = asdict(timed.check().require("before"))
         self._timed, facts = timed, timed.facts
         return {
@@ -102,9 +102,9 @@ class Server(Dispatcher):
             goes_back: Each block starts from the state after the set-up, until `go_on`.
         """
         assert self._timed is not None, "a point is set up before it is warmed up"
-        self._start = StartingFrom(self._timed) if goes_back else None
+        self._start = RestoringStopwatch(self._timed) if goes_back else None
         self._timer = Timer(replace(self._timed, stopwatch=self._start) if self._start else self._timed)
-        self._timer.settle(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
+        self._timer.prepare(Plan(sample_s=sample_s, warm_up_cap_s=warm_up_cap_s))
         return {"runs_per_sample": self._timer.runs, "warm_up": self._timer.warm_up}
 
     def begin(self, runs: int, n_blocks: int) -> Message:
@@ -134,10 +134,10 @@ class Server(Dispatcher):
         assert self._timed is not None, "a point is set up before it is finished"
         try:
             host = self._host.after(self._timed.facts.device)
-            check = self._timed.check_after(with_twin=with_twin)
+            check = self._timed.check_after(with_reference_run=with_twin)
             return {"check": asdict(check.require("after")), "host": host.model_dump()}
         finally:
-            self._let_go()
+            self._free()
 
     def count(self, points: Sequence[tuple[str, Message]]) -> Message:
         """Count runs of points; return each point's runs and work, or error."""
@@ -145,7 +145,7 @@ class Server(Dispatcher):
             host.TARGET = f"-march={callgrind.TARGET}"
         torch.set_num_threads(1)
         ready = [self._ready(case, point) for case, point in points]
-        tell, counted = callgrind.marks(), list[Message]()
+        tell, counted = callgrind.client_requests(), list[Message]()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -178,7 +178,7 @@ class Server(Dispatcher):
             return {"error": type(error).__name__, "message": str(error)}
         return timed
 
-    def _let_go(self) -> None:
+    def _free(self) -> None:
         """Free the point's memory for the other side or next point."""
         if self._timed is None:
             return

@@ -35,12 +35,12 @@ class SavedFiles:
         given, words = sys.argv[1:], self.words if places else None
         if words and not any(word.partition("=")[0] == words[0] for word in given):
             given = [*given, *words]
-        does = "starts again" if words is None else "goes on"
-        kept = f"kept {' and '.join(places)}" if places else "nothing was finished"
+        does = "starts again" if words is None else "continues"
+        kept = f"saved {' and '.join(places)}" if places else "nothing was saved"
         return f"{kept}; `python -m {PROGRAM} {shlex.join(given)}` {does}"
 
 
-def keeps(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Path] = ()) -> None:
+def register_outputs(*files: Path, words: tuple[str, ...] | None = (), folders: Sequence[Path] = ()) -> None:
     """Set this command's output files and the options that resume it.
 
     Removes temporary files of killed commands in their folders and in the cache.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..core.case import Job
-from ..core.record import Comparison, Context, Record, append, leaving_out, read_results, there
+from ..core.record import Comparison, Context, Record, append, existing_files, read_results, reporting_skipped_lines
 from ..judge.evidence import key, name_of, point_key
 
 Runner = Callable[[Sequence[Job], Context], Iterator[Record]]
@@ -29,19 +29,19 @@ def run(todo: Sequence[Job], context: Context, file: Path, runner: Runner) -> It
         yield record
 
 
-def results_in(*files: Path) -> tuple[list[Record], list[Comparison]]:
+def read_existing(*files: Path) -> tuple[list[Record], list[Comparison]]:
     """Return the readable records and comparisons of the files that exist."""
-    with leaving_out() as cut:
-        return read_results(there(*files), cut)
+    with reporting_skipped_lines() as skipped_lines:
+        return read_results(existing_files(*files), skipped_lines)
 
 
 def missing(todo: Sequence[Job], file: Path) -> list[Job]:
     """Return the points without an ``ok`` record in a file."""
-    finished = {key(record) for record in results_in(file)[0] if record.status == "ok"}
+    finished = {key(record) for record in read_existing(file)[0] if record.status == "ok"}
     return [job for job in todo if point_key(job.case.name, job.point) not in finished]
 
 
-def measured(
+def measure_missing(
     todo: Sequence[Job], context: Context, file: Path, runner: Runner, tell: Callable[[str], None]
 ) -> list[Record]:
     """Run the missing points of a file and return all its records.
@@ -52,4 +52,4 @@ def measured(
     for index, record in enumerate(run(todo, context, file, runner), start=1):
         reason = f": {record.reason}" if record.reason else ""
         tell(f"{index}/{len(todo)} {name_of(record)}: {record.status}{reason}")
-    return results_in(file)[0]
+    return read_existing(file)[0]

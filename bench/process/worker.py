@@ -33,8 +33,8 @@ from typing import IO, Any, Final, Protocol
 from warpdrive_min.processes import Child, end_with_parent, register
 from warpdrive_min.stopping import SIGNALS
 
+from ..core.exclusive import SIBLINGS
 from ..core.machine import ROOT
-from ..core.quiet import SIBLINGS
 
 Message = dict[str, Any]
 """JSON object."""
@@ -58,7 +58,7 @@ class WorkerError(RuntimeError):
         self.kind, self.message = kind, message
 
 
-class Answering(Protocol):
+class RequestHandler(Protocol):
     """Server, or a client of one."""
 
     def ask(self, method: str, **arguments: Any) -> Message:
@@ -66,7 +66,7 @@ class Answering(Protocol):
         ...
 
 
-Start = Callable[[], AbstractContextManager[Answering]]
+Start = Callable[[], AbstractContextManager[RequestHandler]]
 """Starts a process that answers requests."""
 
 
@@ -87,18 +87,18 @@ class Dispatcher:
         return reply
 
 
-def serve(connection: Connection, server: Answering) -> None:
+def serve(connection: Connection, server: RequestHandler) -> None:
     """Serve requests until an empty one."""
     requests = queue.SimpleQueue[bytes]()
     threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
 
-    def ask_for_quiet(wants_quiet: bool) -> int:
-        connection.send_bytes(json.dumps({"wants_quiet": wants_quiet}).encode())
+    def ask_for_exclusive(wants_exclusive: bool) -> int:
+        connection.send_bytes(json.dumps({"wants_exclusive": wants_exclusive}).encode())
         return int(json.loads(requests.get())["n_siblings"])
 
     while request := json.loads(requests.get()):
         if request.get("has_siblings"):
-            SIBLINGS.ask_for_quiet = ask_for_quiet
+            SIBLINGS.ask_for_exclusive = ask_for_exclusive
         try:
             reply = server.ask(request["method"], **request["arguments"])
         except WorkerError as error:
@@ -136,7 +136,7 @@ class Worker:
     wait: Callable[[float], int | None]
     kill: Callable[[], None]
     timeout_s: float | None = None
-    noise: IO[bytes] | None = None
+    log: IO[bytes] | None = None
 
     @classmethod
     def on(cls, root: Path) -> Worker:
@@ -180,14 +180,14 @@ class Worker:
             OSError: The program does not start.
         """
         with contextlib.ExitStack() as opened:
-            noise = opened.enter_context(tempfile.TemporaryFile()) if is_quiet else None
+            log = opened.enter_context(tempfile.TemporaryFile()) if is_quiet else None
             ours, theirs = (opened.enter_context(each) for each in socket.socketpair())
             process = Child(
                 [*words, str(theirs.fileno())],
                 cwd=cwd,
                 env=dict(env),
                 stdin=DEVNULL,
-                stdout=noise or 2,
+                stdout=log or 2,
                 stderr=STDOUT,
                 pass_fds=(theirs.fileno(),),
             )
@@ -200,7 +200,7 @@ class Worker:
                 return process.wait(seconds)
             return None
 
-        return cls(name, connection, wait, process.kill, timeout_s, noise)
+        return cls(name, connection, wait, process.kill, timeout_s, log)
 
     def __enter__(self) -> Worker:
         return self
@@ -215,8 +215,8 @@ class Worker:
             self.kill()
             self.wait(ENDING_S)
         self.connection.close()
-        if self.noise:
-            self.noise.close()
+        if self.log:
+            self.log.close()
 
     def ask(self, method: str, **arguments: Any) -> Message:
         """Send a request and wait for its answer.
@@ -233,14 +233,14 @@ class Worker:
             self.connection.send_bytes(json.dumps(message).encode())
 
     def receive(self, method: str) -> Message:
-        """Wait for the answer, or a request for `quiet` before it.
+        """Wait for the answer, or a request for `exclusive` before it.
 
         Raises:
             WorkerError: As `ask`.
         """
         try:
             if not self.connection.poll(self.timeout_s):
-                raise self._ended(f"did not answer {method} within {self.timeout_s:g} s; raise --timeout")
+                raise self._ended(f"did not answer {method} within {self.timeout_s:g} s; increase --timeout")
             answer = self.connection.recv_bytes(LONGEST)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise self._ended(f"died at {method}") from None
@@ -266,7 +266,7 @@ class Worker:
         """Raise WorkerError unless a reply is from a folder's code; None: ask."""
         found = (reply or {}).get("root") or self.ask("describe")["root"]
         if Path(found) != root:
-            raise WorkerError("ImportError", f"the code is taken from {found}, not {root}")
+            raise WorkerError("ImportError", f"Python imports the code of {found} instead of {root}")
 
     def _ended(self, why: str) -> WorkerError:
         """Kill the process; return an error with reason and exit code."""
@@ -275,7 +275,7 @@ class Worker:
         self.wait(ENDING_S)
         if code is not None:
             why += f" by signal {-code}" if code < 0 else f" with exit code {code}"
-            why += f"; its last words: {_last_line(self.noise):.200}" if self.noise else "; see the error output"
+            why += f"; its last line of output: {_last_line(self.log):.200}" if self.log else "; see the error output"
         return WorkerError("Died", f"{self.name}: {why}")
 
 
@@ -299,7 +299,7 @@ class Copy:
         self.prepare()
         ours, theirs = PROCESSES.Pipe()
         process: BaseProcess = PROCESSES.Process(target=self._run, args=(theirs,))
-        with _shielded():
+        with _signals_blocked():
             process.start()
         register(process)
         theirs.close()
@@ -319,7 +319,7 @@ class Copy:
             # On a GPU torch's optimiser imports its compiler, which takes a second.
             compiler = ["torch._dynamo"] if torch.backends.cuda.is_built() else []
             PROCESSES.set_forkserver_preload([f"{__package__}.parent_watch", self.preload, *compiler])
-            with _shielded():
+            with _signals_blocked():
                 forkserver.ensure_running()
 
     def _run(self, connection: Connection) -> None:
@@ -328,7 +328,7 @@ class Copy:
 
 
 @contextlib.contextmanager
-def _shielded() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Block signals in processes that start inside; their parent ends them.
 
     A terminal sends SIGINT and SIGHUP to the whole process group; `timeout` and job schedulers send SIGTERM.
@@ -341,9 +341,9 @@ def _shielded() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _last_line(noise: IO[bytes]) -> str:
-    noise.seek(0)
-    lines = noise.read().decode(errors="replace").split("\n")
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
 
 
@@ -352,7 +352,9 @@ def _last_line(noise: IO[bytes]) -> str:
 
 def _environment(root: Path) -> dict[str, str]:
     """Return a worker's environment; $BENCH_GIT_SHA is for this checkout only."""
-    return finding(root, {name: value for name, value in os.environ.items() if root == ROOT or name != "BENCH_GIT_SHA"})
+    return env_with_code_first(
+        root, {name: value for name, value in os.environ.items() if root == ROOT or name != "BENCH_GIT_SHA"}
+    )
 
 
 def program(root: Path, *names: str) -> list[str]:
@@ -369,9 +371,9 @@ def program(root: Path, *names: str) -> list[str]:
     for file in (package / name for name in names for package in packages):
         if file.exists():
             return [sys.executable, "-P", str(file)]  # -P: keeps the file's folder off the path
-    raise WorkerError("ImportError", f"{root} has no {names[0]} in its bench; name a newer commit")
+    raise WorkerError("ImportError", f"{root} has no bench/{names[0]}; choose a newer commit")
 
 
-def finding(root: Path, env: Mapping[str, str]) -> dict[str, str]:
+def env_with_code_first(root: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which Python finds a folder's code first."""
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))}

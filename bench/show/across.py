@@ -11,7 +11,7 @@ from ..core.machine import LIMITS
 from ..core.point import Metric
 from ..core.record import Record, oldest_first
 from ..core.stats import median, median_interval
-from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_maker, points_along, rows
+from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series, by_code, points_along, rows
 from .labels import (
     ENV_NAME,
     MEDIANS,
@@ -23,7 +23,7 @@ from .labels import (
     quantity,
     size_and_run,
 )
-from .records import axes_but, between, derived, env_order, extent, first_metric, latest, plain
+from .records import axes_except, derived, derived_metric, env_order, first_metric, latest, plain, total_size
 
 # ------------------------------------------------------------------ roofline
 
@@ -40,7 +40,7 @@ def roofline(records: Sequence[Record]) -> Chart:
     panels = []
     for title, found in derived(by_case, work=_work).groupby("work", sort=False)["record"]:
         series = []
-        for name, (style, own) in by_maker(list(found)).items():
+        for name, (style, own) in by_code(list(found)).items():
             ordered = sorted(((_intensity(record), _ops_per_s(record), record) for record in own), key=lambda p: p[:1])
             points = [DataPoint(x, each.value, each.low, each.high, size_and_run(r)) for x, each, r in ordered]
             series.append(Series(name, style | {"linestyle": "none"}, points))
@@ -48,14 +48,14 @@ def roofline(records: Sequence[Record]) -> Chart:
         ridge = allowed.ops_per_s / allowed.bytes_per_s
         corners = [(x, min(allowed.ops_per_s, x * allowed.bytes_per_s)) for x in sorted({*ends, max(ends[0], ridge)})]
         ceiling = [DataPoint(x, y, y, y, allowed.source) for x, y in corners]
-        series.append(Series("the device", {"color": GREY["color"], "marker": "", "linestyle": "-"}, ceiling))
+        series.append(Series("limit of the device", {"color": GREY["color"], "marker": "", "linestyle": "-"}, ceiling))
         panels.append(Panel(title, series))
     return Chart(
         name="roofline",
-        title="Roofline",
-        caption="Bytes and operations are the least that the work needs, so what a run does beyond that lowers its "
-        "dot. On the slope memory is the limit, on the flat part arithmetic.",
-        x=Axis("operations for each byte"),
+        title="Roofline: throughput against the machine's limits",
+        caption="Bytes and operations are the minimum that the work needs; extra work of a run lowers its dot. Memory "
+        "is the limit on the slope, arithmetic on the flat part.",
+        x=Axis("operations per byte"),
         y=Axis("operations per second"),
         columns=3,
         panels=panels,
@@ -78,7 +78,7 @@ def _ops_per_s(record: Record) -> Metric:
     assert record.samples_ns is not None
     low_ns, high_ns = median_interval(record.samples_ns)
     value, low, high = (1e9 * record.notes["ops_per_run"] / ns for ns in (median(record.samples_ns), high_ns, low_ns))
-    return between(value, low, high)
+    return derived_metric(value, low, high)
 
 
 # ------------------------------------------------------------------ kernels
@@ -89,14 +89,14 @@ def kernels(records: Sequence[Record]) -> Chart:
     shown = [record for record in latest(records) if record.scope == "kernel" and record.case != "sampler"]
     panels = []
     for case in dict.fromkeys(record.case for record in shown):
-        found = sorted((record for record in shown if record.case == case), key=lambda r: (env_order(r), extent(r)))
+        found = sorted((record for record in shown if record.case == case), key=lambda r: (env_order(r), total_size(r)))
         name = next(iter(found[0].metrics or {}))
         title, xlabel = case.replace("_", " "), quantity(name)
         panels.append(rows(title, found, name, lambda record: point_label(record.point), xlabel=xlabel))
     return Chart(
         name="kernels",
-        title="Kernels",
-        caption=f"Single kernels, and what torch offers for the same work. {MEDIANS}",
+        title="Throughput of single kernels",
+        caption=f"Our kernels, and torch functions that do the same work. {MEDIANS}",
         kind="rows",
         x=Axis(),
         panels=panels,
@@ -119,9 +119,9 @@ def history(records: Sequence[Record]) -> Chart:
     points = _repeated_points(repeated, list(dict.fromkeys(record.case for record in records)))
     return Chart(
         name="history",
-        title="History over commits",
-        caption="Of each case and environment the largest point that several runs have, oldest first; ticks name the "
-        "commit. Runs may differ in preset and card: their records say so.",
+        title="Throughput by commit",
+        caption="Largest point of each case and environment that several runs measured, oldest first. Ticks name the "
+        "commit. Runs may differ in preset and GPU, as their records state.",
         x=Axis("commit", is_log=False),
         panels=[_history_of(of_point) for of_point in points],
         records=[record for of_point in points for record in of_point["record"]],
@@ -150,14 +150,14 @@ def _repeated_points(records: Sequence[Record], cases: Sequence[str]) -> list[pd
     ordered = sorted(oldest_first(records), key=lambda record: (cases.index(record.case), env_order(record)))
     of_backend = {
         "kind": lambda record: (record.case, record.case_version, record.point.get("env")),
-        "point": lambda record: axes_but(record, "backend"),
+        "point": lambda record: axes_except(record, "backend"),
         "backend": lambda record: record.point["backend"],
         "threads": lambda record: record.threads or 0,
     }
     frame = derived(ordered, **of_backend, run_id=lambda record: record.run_id)
     runs = frame.groupby([*of_backend, "run_id"], sort=False)["record"].last().reset_index()
     several = runs[runs.groupby([*of_backend], sort=False)["run_id"].transform("size") > 1]
-    extents = several["record"].map(extent).astype(float)
+    extents = several["record"].map(total_size).astype(float)
     largest = several.loc[extents.groupby(several["kind"], sort=False).idxmax(), ["kind", "point"]]
     return [of_point for _, of_point in largest.merge(several).groupby("kind", sort=False)]
 

@@ -10,7 +10,7 @@ from warpdrive_min.errors import escape_texts
 
 from ..core.point import Metric
 from ..core.record import Record
-from .labels import backend_label, is_ours, maker
+from .labels import backend_label, code_and_device, is_ours
 from .records import metric
 
 # Okabe and Ito's colours are distinct with any colour vision; marker and line style repeat the distinction.
@@ -165,7 +165,7 @@ def rows(
     """Return a panel with a row per name and a metric per record."""
     ticks = list(dict.fromkeys(map(row, records)))
     series = []
-    for who, (style, own) in by_maker(records).items():
+    for who, (style, own) in by_code(records).items():
         points = [
             DataPoint(each.value, ticks.index(row(record)), each.low, each.high, record.run_id, label(record))
             for record in own
@@ -206,7 +206,7 @@ def bars(
     return Panel(title, series, list(map(row, records)))
 
 
-def by_maker(records: Sequence[Record]) -> dict[str, tuple[dict[str, str], list[Record]]]:
+def by_code(records: Sequence[Record]) -> dict[str, tuple[dict[str, str], list[Record]]]:
     """Group records by code with its style: our backends, then others."""
     found: dict[str, tuple[dict[str, str], list[Record]]] = {}
     order = list(BACKEND_STYLE)
@@ -215,5 +215,5 @@ def by_maker(records: Sequence[Record]) -> dict[str, tuple[dict[str, str], list[
         if not is_ours(record):
             marker = OTHER_MARKER.get(str(record.point["implementation"]), GREY["marker"])
             style = GREY | {"color": OTHERS[record.threads is None], "marker": marker}
-        found.setdefault(maker(record), (style, []))[1].append(record)
+        found.setdefault(code_and_device(record), (style, []))[1].append(record)
     return found

@@ -152,7 +152,7 @@ def value_column(header: str, value: Callable[[Record], float | None], write: Ca
     return Column(header, text, value)
 
 
-def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) -> Column[Record]:
+def speedup_column(records: Iterable[Record], axis: str, base: str, *ignored: str) -> Column[Record]:
     """Return the column of the speed-up over a baseline; see `shared_axes`.
 
     Records of two cards have no ratio, nor do CPU records of different runs.
@@ -173,14 +173,14 @@ def over_column(records: Iterable[Record], axis: str, base: str, *ignored: str) 
     def value(record: Record) -> float | None:
         return _ratio(record, found) if (found := bases.get(key(record))) else None
 
-    return value_column(f"x {' and '.join(names or [base])}".replace("_", " "), value, ratio_text)
+    return value_column(f"times {' and '.join(names or [base])}".replace("_", " "), value, ratio_text)
 
 
 Sides = Callable[[Record], tuple[Record, Record] | None]
 """Returns a row's two records, the base last; None without a ratio."""
 
 
-def best_columns(header: str, sides: Sides) -> list[Column[Record]]:
+def best_cpu_columns(header: str, sides: Sides) -> list[Column[Record]]:
     """Return two columns: ratio to the best CPU code, and its name."""
 
     def ratio(record: Record) -> float | None:
@@ -192,7 +192,7 @@ def best_columns(header: str, sides: Sides) -> list[Column[Record]]:
     return [value_column(header, ratio, ratio_text), Column("best CPU code", name, is_choice=True)]
 
 
-def over_cpu_columns(records: Iterable[Record], *ignored: str) -> list[Column[Record]]:
+def speedup_over_cpu_columns(records: Iterable[Record], *ignored: str) -> list[Column[Record]]:
     """Return the columns of the speed-up over CPU code.
 
     They are the best code measured in the same run, then vectorised NumPy, if any. Without a best code it is the
@@ -201,14 +201,14 @@ def over_cpu_columns(records: Iterable[Record], *ignored: str) -> list[Column[Re
     shown = list(records)
     best = best_on_cpu(shown)
     if not best:
-        return [over_column(shown, "backend", ORACLE, *ignored)]
+        return [speedup_column(shown, "backend", ORACLE, *ignored)]
 
     def sides(record: Record) -> tuple[Record, Record] | None:
         return (record, best[work_of(record)]) if work_of(record) in best else None
 
-    columns = best_columns("x best CPU code", sides)
+    columns = best_cpu_columns("times the best CPU code", sides)
     if any(record.point["backend"] == PLAIN for record in shown):
-        columns.append(over_column(shown, "backend", PLAIN, *ignored))
+        columns.append(speedup_column(shown, "backend", PLAIN, *ignored))
     return columns
 
 

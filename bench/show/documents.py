@@ -18,7 +18,7 @@ from warpdrive_min.terminal import Console, echo
 from ..core.archive import read_text
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import kind
-from ..core.record import Record, leaving_out, oldest_first, read_all, selected
+from ..core.record import Record, oldest_first, read_all, reporting_skipped_lines, selected
 from ..static.records import TABLES as STATIC
 from . import peers, render
 from .columns import Column, MakeTable, Table
@@ -34,34 +34,36 @@ ROWS: Final = re.compile(r"(?:^\|.*(?:\n|\Z))+", re.MULTILINE)
 TABLES: Final[Mapping[str, MakeTable]] = {
     **{name: view.table for name, view in VIEWS.items()},
     **STATIC,
-    "peer": peers.beside_ours,
-    "peer_learn": peers.learning_beside_ours,
+    "peer": peers.peers_table,
+    "peer_learn": peers.peer_learning_table,
 }
 """Tables of each case and of peers: terminal, documents and paper."""
 
 
 def table(
-    records: Annotated[list[str], typer.Argument(help="Files or folders of records; patterns with * too.")],
-    case: Annotated[list[str] | None, typer.Option(help="Keep only these; may be given several times.")] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Keep only records with AXIS=VALUE.")] = None,
-    on: Annotated[str | None, typer.Option(help="Keep only machines whose name begins so, as nvidia-h200.")] = None,
-    only_latest: Annotated[bool, typer.Option("--latest", help="Keep the latest record of each point only.")] = False,
+    records: Annotated[list[str], typer.Argument(help="Files, folders or patterns (with *) of records.")],
+    case: Annotated[list[str] | None, typer.Option(help="Only these cases; may be repeated.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="Only records with AXIS=VALUE; may be repeated.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="Only machines whose name starts with this, such as nvidia-h200.")
+    ] = None,
+    only_latest: Annotated[bool, typer.Option("--latest", help="Only the latest record of each point.")] = False,
 ) -> None:
     """Print the records of each case as a Markdown table, for documents."""
     with exiting(1, FileError, ShowError, to_stderr=True):
-        echo(printed(records, case or [], where or [], on or "", only_latest=only_latest))
+        echo(markdown_tables(records, case or [], where or [], on or "", only_latest=only_latest))
 
 
-def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files.")]) -> None:
+def refresh(documents: Annotated[list[Path], typer.Argument(help="Markdown files to update.")]) -> None:
     """Update documents by running the `bench table` command above each table."""
     with exiting(1, FileError, ShowError, OSError, to_stderr=True):
         for document in documents:
             echo(f"{document}:")
             text = read_text(document)
-            new = refreshed(text, lambda command: echo(f"  {command}"))
+            new = with_renewed_tables(text, lambda command: echo(f"  {command}"))
             if new != text:
                 write_atomically(document, new)
-            echo(f"  {'written' if new != text else 'as its records are'}")
+            echo(f"  {'updated' if new != text else 'unchanged'}")
 
 
 def show(records: Sequence[Record], console: Console) -> None:
@@ -99,7 +101,7 @@ def _with_commits(table: Table[Any]) -> Table[Any]:
     return replace(table, columns=[*table.columns, Column("commit", commit_label)])
 
 
-def printed(
+def markdown_tables(
     records: Sequence[str],
     cases: Sequence[str] = (),
     where: Sequence[str] = (),
@@ -121,10 +123,10 @@ def printed(
         RecordError: A file of records breaks the schema.
     """
     names = " ".join(records)
-    with leaving_out() as cut:
-        there = read_all(existing_files(records), cut)
+    with reporting_skipped_lines() as skipped_lines:
+        there = read_all(existing_files(records), skipped_lines)
     if not there:
-        raise ShowError(f"table: {names} has no record; name a file or folder of `python -m bench run`")
+        raise ShowError(f"table: {names} has no record; name a file or folder that `python -m bench run` wrote")
     chosen = [record for record in selected(there, cases, where) if kind(record.machine).startswith(on)]
     if not chosen:
         options = [*(f"--case {case}" for case in cases), *(f"--where {each}" for each in where)]
@@ -134,11 +136,11 @@ def printed(
     shown = markdown(chosen, only_latest=only_latest)
     if not shown:
         reasons = known({f"{each.status} ({each.reason})" if each.reason else each.status for each in chosen})
-        raise ShowError(f"table: none of {len(chosen)} records of {names} is measured and right: {reasons}")
+        raise ShowError(f"table: none of {len(chosen)} records of {names} is measured and correct: {reasons}")
     return shown
 
 
-def refreshed(text: str, tell: Callable[[str], None]) -> str:
+def with_renewed_tables(text: str, tell: Callable[[str], None]) -> str:
     """Return a document with the table below each `bench table` command renewed.
 
     Args:
@@ -154,8 +156,8 @@ def refreshed(text: str, tell: Callable[[str], None]) -> str:
     for words, after in zip(parts[::2], parts[1::2], strict=True):
         tell(command := f"`python -m bench table {words}`")
         if not (rows := ROWS.search(after)):
-            raise ShowError(f"refresh: no table follows {command}; put the head of one there")
-        shown = printed(**_arguments(words))
+            raise ShowError(f"refresh: {command} must be followed by a table (got none); add its header row")
+        shown = markdown_tables(**_arguments(words))
         if (tables := len(ROWS.findall(shown))) > 1:
             raise ShowError(f"refresh: {command} must print one table (got {tables}); keep one case with --case")
         made += [command, after[: rows.start()], shown, "\n", after[rows.end() :]]

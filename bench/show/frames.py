@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pandas as pd
 
-from ..core.archive import matches
+from ..core.archive import glob_paths
 from ..core.errors import ShowError
 from ..core.machine import commit_of, kind
-from ..core.record import Record, leaving_out, read_all
+from ..core.record import Record, read_all, reporting_skipped_lines
 
 Field = tuple[str, Callable[[Record], Any]]
 """Type of a pandas column, and its value for a record."""
@@ -70,17 +70,17 @@ def records(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         FileError: A file cannot be read.
     """
     names = [paths] if isinstance(paths, str | Path) else paths
-    with leaving_out() as cut:
-        return frame_of(read_all(existing_files(names), cut))
+    with reporting_skipped_lines() as skipped_lines:
+        return frame_of(read_all(existing_files(names), skipped_lines))
 
 
 def existing_files(names: Iterable[str | Path]) -> list[Path]:
     """Return the files for names and patterns; raises ShowError without a match."""
     paths: list[Path] = []
     for name in names:
-        found = matches(str(name))
+        found = glob_paths(str(name))
         if not found:
-            raise ShowError(f"{name} must be a file, a folder or a pattern of them (got none); look for its name")
+            raise ShowError(f"{name} must be an existing file, folder or pattern (got none); check its path")
         paths += found
     return paths
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..core.record import Record
 
 BACKEND_NAME: Final = {
-    "cpu": "oracle (NumPy)",
+    "cpu": "reference (NumPy)",
     "numpy": "plain NumPy",
     "host": "C++",
     "numba": "Numba-CUDA",
@@ -52,7 +52,7 @@ def is_ours(record: Record) -> bool:
     return record.point.get("implementation", "ours") in ("ours", *OTHER_WAYS)
 
 
-def maker(record: Record) -> str:
+def code_and_device(record: Record) -> str:
     """Name the code: our backend, or other code and its device."""
     if is_ours(record):
         return backend_label(record)

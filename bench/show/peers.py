@@ -10,16 +10,16 @@ from ..core.record import Record
 from .charts import BACKEND_STYLE, GREY, Axis, Chart, DataPoint, MakeChart, Panel, Series
 from .columns import Column, Table, axis_column, interval_column, metric_column
 from .labels import BACKEND_NAME, MEDIANS, device_label, environment, plural, ratio_text
-from .records import axes_but, by, derived, grouped, latest, point_order, rate_of
+from .records import axes_except, by, derived, grouped, latest, point_order, rate_of
 
 
-def beside_ours(records: Sequence[Record]) -> Table[Record]:
+def peers_table(records: Sequence[Record]) -> Table[Record]:
     """Return each peer variant's rate, ours, and their ratio.
 
     A column marks the fastest of a point's variants; remarks name disturbances.
     """
     variants = {record.point["variant"] for record in records if "variant" in record.point}
-    best = {record.id for record in opponents(records)}
+    best = {record.id for record in fastest_variants(records)}
 
     def work(record: Record) -> str:
         return " ".join(str(record.point[axis]) for axis in ("work", "algorithm", "precision") if axis in record.point)
@@ -30,56 +30,56 @@ def beside_ours(records: Sequence[Record]) -> Table[Record]:
     def axes(*names: str) -> list[Column[Record]]:
         return [axis_column(name, records) for name in names]
 
-    def opponent(record: Record) -> str:
+    def is_fastest(record: Record) -> str:
         return "yes" if record.id in best else "no"
 
     def remarks(record: Record) -> str:
         return "; ".join(record.notes.get("remarks", ()))
 
-    def taken(record: Record) -> str:
-        return "many a launch" if record.notes["ours"]["point"].get("mode") == "fused" else "one by one"
+    def steps_per_launch(record: Record) -> str:
+        return "many" if record.notes["ours"]["point"].get("mode") == "fused" else "one"
 
-    ways = [axis_column("variant", records), Column("opponent", opponent, is_choice=True)] if variants else []
-    how = [Column("our steps", taken)] if "many a launch" in map(taken, records) else []
+    ways = [axis_column("variant", records), Column("fastest variant", is_fastest, is_choice=True)] if variants else []
+    how = [Column("our steps per launch", steps_per_launch)] if "many" in map(steps_per_launch, records) else []
     said = [Column("remarks", remarks, is_long=True)] if any(map(remarks, records)) else []
-    more = " The opponent is the fastest variant of each." if variants else ""
+    more = " Only the fastest variant of each peer counts (column: fastest variant)." if variants else ""
     axes_of_rows = ("env", "work", "algorithm", "n_agents", "n_envs", "precision", "peer", "variant")
     return Table(
-        caption="Environment steps per second of other people's software and of ours, medians in turns, with their "
+        caption="Environment steps per second of other software and of ours: medians of interleaved runs, and their "
         f"ratio.{more}",
         rows=sorted(records, key=point_order(axes_of_rows)),
         columns=[
             *(*axes("env"), Column("work", work), *axes("n_agents", "n_envs", "peer"), *ways),
             Column("version", lambda record: record.notes["version"] or "unnamed"),
-            Column("on", lambda record: device_label(record.threads)),
-            Column("counts as a step", lambda record: record.notes["counts"]),
-            metric_column("env_steps_per_s", "theirs"),
-            metric_column("ours_env_steps_per_s", "ours"),
+            Column("device", lambda record: device_label(record.threads)),
+            Column("unit that counts as a step", lambda record: record.notes["counts"]),
+            metric_column("env_steps_per_s", "peer, env steps/s"),
+            metric_column("ours_env_steps_per_s", "ours, env steps/s"),
             *how,
-            interval_column("ours_over_peer", "ours over theirs", ratio),
+            interval_column("ours_over_peer", "ours / peer (above 1: ours is faster)", ratio),
             *said,
         ],
         n_grouping=4,
     )
 
 
-def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
+def peer_learning_table(records: Sequence[Record]) -> Table[Record]:
     """Return when a peer and our code reached the threshold, by seed."""
     axes = ("env", "algorithm", "threshold", "peer", "variant", "n_envs", "seed")
     columns = {
-        "env_steps_to_threshold": "steps, theirs",
-        "ours_env_steps_to_threshold": "steps, ours",
-        "seconds_to_threshold": "s, theirs",
-        "ours_seconds_to_threshold": "s, ours",
-        "ours_over_peer": "ours sooner, times",
-        "return_after": "greedy, theirs",
-        "ours_return_after": "greedy, ours",
-        "whole_run_s": "their whole run, s",
-        "compile_s": "they compiled, s",
+        "env_steps_to_threshold": "peer, env steps to threshold",
+        "ours_env_steps_to_threshold": "ours, env steps to threshold",
+        "seconds_to_threshold": "peer, seconds to threshold",
+        "ours_seconds_to_threshold": "ours, seconds to threshold",
+        "ours_over_peer": "peer / ours, seconds",
+        "return_after": "peer, return after training",
+        "ours_return_after": "ours, return after training",
+        "whole_run_s": "peer, whole run, s",
+        "compile_s": "peer, compile time, s",
     }
     return Table(
-        caption="Training until a mean return reaches the threshold, other people's software and ours from a seed "
-        "each, without compiling. Their program is timed as a whole, and its steps share the time.",
+        caption="Training until a mean return reaches the threshold, with other software and ours from the same "
+        "seeds, without compile time. The peer's program is timed as a whole; the time per step is the average.",
         rows=sorted(records, key=point_order(axes)),
         columns=[
             *(axis_column(name, records) for name in axes),
@@ -89,11 +89,11 @@ def learning_beside_ours(records: Sequence[Record]) -> Table[Record]:
     )
 
 
-def opponents(records: Sequence[Record]) -> list[Record]:
+def fastest_variants(records: Sequence[Record]) -> list[Record]:
     """Return the fastest variant of each peer at each point."""
     compared = (record for record in records if rate_of(record, "ours_over_peer"))
     slowest_first = sorted(compared, key=lambda record: rate_of(record, "env_steps_per_s"))
-    frame = derived(slowest_first, point=lambda record: axes_but(record, "variant"))
+    frame = derived(slowest_first, point=lambda record: axes_except(record, "variant"))
     return list(frame.groupby("point", sort=False)["record"].last())
 
 
@@ -105,13 +105,13 @@ def peers(records: Sequence[Record]) -> Chart:
 
     Each peer is shown with its fastest variant. An asterisk marks Python loops timed in laps on shared cores.
     """
-    shown = opponents(latest(records))
+    shown = fastest_variants(latest(records))
     shared = "; *: shared cores" if any("laps" in record.notes for record in shown) else ""
     order = by("algorithm", "n_agents", "n_envs", "precision", "peer")
     panels = []
     for (work, env), found in grouped(sorted(shown, key=order), "work", "env").items():
         places = list(enumerate(found))
-        series = [Series("theirs", GREY, [_data_point(each, row, "env_steps_per_s") for row, each in places])]
+        series = [Series("other software", GREY, [_data_point(each, row, "env_steps_per_s") for row, each in places])]
         for backend, style in BACKEND_STYLE.items():
             own = [place for place in places if place[1].notes["ours"]["point"].get("backend") == backend]
             points = [_data_point(each, row, "ours_env_steps_per_s") for row, each in own]
@@ -120,11 +120,11 @@ def peers(records: Sequence[Record]) -> Chart:
         panels.append(Panel(f"{environment(str(env))}, {WORKS[str(work)]}", series, list(map(_row, found))))
     return Chart(
         name="peers",
-        title="Beside other people's software",
-        caption=f"The same environment in the same sizes, in turns. {MEDIANS} x is how many times as fast ours is.",
+        title="Throughput compared with other software",
+        caption=f"Same environment and size, in interleaved runs. {MEDIANS} 2x means that ours is twice as fast.",
         statistic="medians",
         kind="rows",
-        x=Axis(f"environment steps/s (x: ours over theirs{shared})"),
+        x=Axis(f"environment steps/s (2x = ours is twice as fast{shared})"),
         panels=panels,
         records=shown,
     )
@@ -136,7 +136,7 @@ def _row(record: Record) -> str:
     how = [str(point[axis]) for axis in ("algorithm", "precision") if axis in point]
     peer = " ".join(str(point[axis]) for axis in ("peer", "variant") if axis in point)
     size = ", ".join([peer, *how, f"{point['n_envs']:,}{agents}"])
-    return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))} x{'*' * ('laps' in record.notes)}"
+    return f"{size}: {ratio_text(rate_of(record, 'ours_over_peer'))}x{'*' * ('laps' in record.notes)}"
 
 
 def _data_point(record: Record, row: int, name: str) -> DataPoint:

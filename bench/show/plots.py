@@ -26,7 +26,7 @@ from warpdrive_min.terminal import echo
 
 from ..core.errors import FileError, ShowError, exiting
 from ..core.machine import slug
-from ..core.record import RESULTS, Record, leaving_out, read_all
+from ..core.record import RESULTS, Record, read_all, reporting_skipped_lines
 from .charts import COLOURS, Chart, Panel, Series
 from .labels import commit_label, machine_label, notes
 from .records import by_machine, evidence_of
@@ -46,6 +46,9 @@ LEGEND_LETTERS_AN_INCH: Final = 18
 KEY_LETTERS: Final = 6
 """Width of a legend's key, characters."""
 TITLE_LETTERS_AN_INCH: Final = 13
+X_LETTERS: Final = 40
+Y_LETTERS: Final = 30
+"""Maximum length of a line of an axis's label, characters."""
 MOST_NAMED_RUNS: Final = 8
 """Maximum number of runs named in a footer; above, their number."""
 FOOTER_LETTERS_AN_INCH: Final = 25
@@ -74,17 +77,15 @@ class Style(StrEnum):
 
 def plot(
     records: Annotated[list[Path] | None, typer.Argument(help="Files or folders of records.")] = None,
-    style: Annotated[Style, typer.Option(help="Fonts and sizes.")] = Style.paper,
-    out: Annotated[Path, typer.Option(help="Folder of the plots.")] = RESULTS / "figures",
-    formats: Annotated[
-        list[Format] | None, typer.Option("--format", help="PNG unless given; may be given several times.")
-    ] = None,
+    style: Annotated[Style, typer.Option(help="Fonts and sizes of the figures.")] = Style.paper,
+    out: Annotated[Path, typer.Option(help="Output folder of the figures.")] = RESULTS / "figures",
+    formats: Annotated[list[Format] | None, typer.Option("--format", help="File format; may be repeated.")] = None,
 ) -> None:
     """Draw the figures of each machine from its records; measures nothing."""
     require_writable(out, "--out")
-    with exiting(1, FileError, ShowError), leaving_out() as cut:
-        found = read_all(records or published_records(), cut)
-        past = [] if records else read_all(past_records(), cut)
+    with exiting(1, FileError, ShowError), reporting_skipped_lines() as skipped_lines:
+        found = read_all(records or published_records(), skipped_lines)
+        past = [] if records else read_all(past_records(), skipped_lines)
         groups = by_machine(evidence_of(found, "plot"))
         kinds = formats or [Format.png]
         paths = [
@@ -119,7 +120,7 @@ def draw(
     Args:
         records: Records of one or several runs; failed and skipped ones are left out.
         out: Folder; made if missing.
-        style: Fonts and sizes.
+        style: Fonts and sizes of the figures.
         formats: A file is written in each.
         stem: First part of the files' names; None: the run id, or "bench" for several runs.
         past: Other records, for the history.
@@ -129,7 +130,7 @@ def draw(
     """
     found = evidence_of(records, "plots")
     if len(machines := by_machine(found)) > 1:
-        raise ShowError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw them apart")
+        raise ShowError(f"plots: a figure shows one machine (got {', '.join(machines)}); draw each machine separately")
     runs = sorted({record.run_id for record in found})
     name = stem or (slug(runs[0]) if len(runs) == 1 else "bench")
     paths = []
@@ -160,9 +161,9 @@ def paint(chart: Chart) -> Figure:
         axes.set_title(textwrap.fill(panel.title, int(width / columns * TITLE_LETTERS_AN_INCH)), loc="left")
         ylabel, before = (each.ylabel or chart.y.label for each in (panel, chart.panels[index - 1]))
         if index % columns == 0 or ylabel != before:
-            axes.set_ylabel(ylabel)
+            axes.set_ylabel(textwrap.fill(ylabel, Y_LETTERS))
         if not is_shared or index == len(chart.panels) - 1:
-            axes.set_xlabel(panel.xlabel or chart.x.label)
+            axes.set_xlabel(textwrap.fill(panel.xlabel or chart.x.label, X_LETTERS))
     if chart.has_legend:
         place: dict[str, Any] = {"loc": "outside upper center", "ncols": _legend_columns(chart), "frameon": False}
         figure.legend(keys.values(), keys.keys(), **place)
@@ -241,13 +242,13 @@ def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
             axes.fill_between(x, *band, color=series.style["color"], alpha=0.2, linewidth=0)
     if panel.level is not None:
         axes.axhline(panel.level, color="0.5", linewidth=0.8, zorder=0)
-    _number(axes, "y", chart.y.is_log)
+    _set_scale(axes, "y", chart.y.is_log)
     if panel.ticks:
         names = [tick.replace(" + changes", "+") for tick in panel.ticks]
-        axes.set_xticks(range(len(names)), names, rotation=_turn(names, width_in(chart) / _grid(chart)[0]))
+        axes.set_xticks(range(len(names)), names, rotation=_label_rotation(names, width_in(chart) / _grid(chart)[0]))
         axes.set_xlim(-0.5, len(names) - 0.5)
     else:
-        _number(axes, "x", chart.x.is_log, MOST_DECADES[_grid(chart)[0]])
+        _set_scale(axes, "x", chart.x.is_log, MOST_DECADES[_grid(chart)[0]])
     if panel.right is not None:
         label, factor = panel.right
         there_and_back = (lambda y: np.multiply(y, factor), lambda y: np.divide(y, factor))
@@ -259,7 +260,7 @@ def _paint_lines(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     return keys
 
 
-def _turn(names: Sequence[str], width: float) -> int:
+def _label_rotation(names: Sequence[str], width: float) -> int:
     """Return the rotation that fits tick labels below a panel, degrees."""
     if sum(map(len, names)) <= LETTERS_ACROSS:
         return 0
@@ -281,7 +282,7 @@ def _paint_rows(axes: Axes, chart: Chart, panel: Panel) -> dict[str, Any]:
     else:
         keys = {series.name: _paint_marks(axes, series) for series in panel.series}
         axes.margins(x=0.12)
-        _number(axes, "x", chart.x.is_log)
+        _set_scale(axes, "x", chart.x.is_log)
         axes.grid(visible=True)
     axes.set_yticks(range(len(panel.ticks)), panel.ticks)
     axes.set_ylim(len(panel.ticks) - 0.4, -0.6)
@@ -319,7 +320,7 @@ LEAST_LABELLED: Final = 0.15
 """Minimum share of a bar that fits its label."""
 
 
-def _number(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
+def _set_scale(axes: Axes, which: Literal["x", "y"], is_log: bool, most: int = 12) -> None:
     """Scale an axis and name its ticks."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if is_log:

@@ -28,7 +28,7 @@ def derived(records: Iterable[Record], **columns: Callable[[Record], Any]) -> pd
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return the newest record of each point, in its case's newest version."""
     of_record = {"case": lambda record: record.case, "version": lambda record: record.case_version}
-    frame = derived(oldest_first(records), **of_record, point=axes_but)
+    frame = derived(oldest_first(records), **of_record, point=axes_except)
     last = frame.groupby(["case", "point"], sort=False).last().reset_index()
     newest = last.groupby("case")["version"].transform("max")
     return list(last["record"][last["version"] == newest])
@@ -38,7 +38,7 @@ def evidence_of(records: Iterable[Record], command: str) -> list[Record]:
     """Return the evidence among records; raises ShowError if empty."""
     found = [record for record in records if record.is_evidence]
     if not found:
-        raise ShowError(f"{command}: no record is measured and right; run `python -m bench run` first")
+        raise ShowError(f"{command}: no record is measured and correct; run `python -m bench run` first")
     return found
 
 
@@ -111,7 +111,7 @@ def rate_of(record: Record, name: str) -> float:
     return found.value if found else 0.0
 
 
-def between(value: float, low: float, high: float) -> Metric:
+def derived_metric(value: float, low: float, high: float) -> Metric:
     """Return a metric derived from others, with its interval."""
     return Metric(value=value, unit="", direction="higher", low=low, high=high)
 
@@ -121,22 +121,22 @@ def times_baseline(record: Record, base: Record) -> Metric | None:
     own, reference = metric(record, "agent_steps_per_s"), metric(base, "agent_steps_per_s")
     if own is None or reference is None or are_on_two_cards(record, base):
         return None
-    return between(own.value / reference.value, own.low / reference.high, own.high / reference.low)
+    return derived_metric(own.value / reference.value, own.low / reference.high, own.high / reference.low)
 
 
-def extent(record: Record) -> float:
+def total_size(record: Record) -> float:
     """Return the product of all sizes of a point."""
     return float(math.prod(value for value in record.point.values() if type(value) is int))
 
 
-def axes_but(record: Record, *names: str) -> tuple[tuple[str, Any], ...]:
+def axes_except(record: Record, *names: str) -> tuple[tuple[str, Any], ...]:
     """Return a point's sorted axes and values, except some axes."""
     return tuple(sorted((axis, value) for axis, value in record.point.items() if axis not in names))
 
 
 def size(record: Record, but: str = "backend") -> tuple[Any, ...]:
     """Return the run, the case and all axes but one."""
-    return (record.run_id, record.case, *axes_but(record, but))
+    return (record.run_id, record.case, *axes_except(record, but))
 
 
 def baselines(records: Iterable[Record], axis: str, value: Any) -> dict[tuple[Any, ...], Record]:
@@ -175,7 +175,7 @@ def required_code(record: Record) -> str:
 
 def work_of(record: Record) -> tuple[Any, ...]:
     """Return the run and the axes that do not name the code."""
-    return (record.run_id, *axes_but(record, "backend", "exact", "peer", "variant", "work"))
+    return (record.run_id, *axes_except(record, "backend", "exact", "peer", "variant", "work"))
 
 
 def joules(record: Record) -> Metric | None:
@@ -184,4 +184,4 @@ def joules(record: Record) -> Metric | None:
     if rate is None or telemetry.get("energy_j") is None:
         return None
     watts = 1e6 * telemetry["energy_j"] / telemetry["duration_s"]
-    return between(watts / rate.value, watts / rate.high, watts / rate.low)
+    return derived_metric(watts / rate.value, watts / rate.high, watts / rate.low)

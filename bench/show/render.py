@@ -60,9 +60,9 @@ def terminal(table: Table[Any]) -> rich_table.Table:
 
 def markdown(table: Table[Any]) -> str:
     """Return a table as Markdown, without a trailing line break."""
-    head = [column.name.replace("\n", " ") for column in table.columns]
-    lines = [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in (head, *table.cells)]
-    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+    latex_header = [column.name.replace("\n", " ") for column in table.columns]
+    lines = [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in (latex_header, *table.cells)]
+    return "\n".join([lines[0], "|---" * len(latex_header) + "|", *lines[1:]])
 
 
 def escape_markdown(text: str) -> str:
@@ -126,7 +126,7 @@ def escape(text: str) -> str:
 # ------------------------------------------------------------------ LaTeX: floats
 
 
-def head(packages: Sequence[str], name: str) -> str:
+def latex_header(packages: Sequence[str], name: str) -> str:
     """Return a LaTeX file's first comment: packages, and how to include it."""
     folder, _, file = name.rpartition("/")
     return (
@@ -147,7 +147,7 @@ def floating_figure(name: str, file: str, caption: str, label: str, is_narrow: b
     """
     named = f"\\caption{{{escape(caption)}}}\n\\label{{fig:{label}}}\n"
     picture = f"\\includegraphics{{{file}}}%\n"
-    return head(("graphicx", "adjustbox"), name) + _float("figure", is_narrow, "", picture, named)
+    return latex_header(("graphicx", "adjustbox"), name) + _float("figure", is_narrow, "", picture, named)
 
 
 def floating_table(name: str, table: Table[Any]) -> str:
@@ -176,7 +176,7 @@ def floating_table(name: str, table: Table[Any]) -> str:
             "\\end{tabular}%\n"
         )
         parts.append(_float("table", table.is_narrow, named + small, tabular, ""))
-    return head(("booktabs", "adjustbox"), name) + "".join(parts)
+    return latex_header(("booktabs", "adjustbox"), name) + "".join(parts)
 
 
 def _float(kind: str, is_narrow: bool, above: str, body: str, below: str) -> str:

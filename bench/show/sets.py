@@ -10,7 +10,7 @@ from pydantic import Field
 
 from warpdrive_min.files import write_atomically
 
-from ..core.archive import files_below, load_if_any, read_bytes, with_archived
+from ..core.archive import files_below, load_or_none, read_bytes, with_archived
 from ..core.errors import FileError
 from ..core.point import Preset
 from ..core.record import PEER_RECORDS, RESULTS, SWEEPS, RecordError
@@ -71,7 +71,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         SetError: It breaks the schema.
     """
     try:
-        return load_if_any(folder / MANIFEST, Manifest)
+        return load_or_none(folder / MANIFEST, Manifest)
     except FileError as error:
         raise SetError(f"{error}; publish it again") from error
 

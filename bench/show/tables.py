@@ -15,16 +15,16 @@ from .columns import (
     MakeTable,
     Table,
     axis_column,
-    best_columns,
+    best_cpu_columns,
     interval_column,
     metric_column,
-    over_column,
-    over_cpu_columns,
+    speedup_column,
+    speedup_over_cpu_columns,
     value_column,
 )
 from .labels import axis_label, backend_label, commit_label, number, ratio_text
 from .records import (
-    axes_but,
+    axes_except,
     best_on_cpu,
     derived,
     env_order,
@@ -58,7 +58,7 @@ def note_column(name: str, unit: str, scale: float = 1) -> Column[Record]:
     return value_column(f"{name.rsplit('_', 1)[0].replace('_', ' ')}, {unit}", value, number)
 
 
-SHARE: Final = value_column("share of the limit", lambda record: record.roofline, "{:.1%}".format)
+SHARE: Final = value_column("share of the machine's limit", lambda record: record.roofline, "{:.1%}".format)
 JOULES: Final = value_column("J per million env-steps", _joules, "{:.3g}".format)
 SPLIT: Final = (note_column("rollout_s", "ms", 1e3), note_column("update_s", "ms", 1e3))
 ERROR: Final = value_column("largest error", _largest_error, "{:.1e}".format)
@@ -116,8 +116,8 @@ def every_point(records: Sequence[Record], *more: Column[Record]) -> Table[Recor
 def over_baseline(axis: str, base: str, *ignored: str) -> MakeTable:
     """Return a function that makes a table of points over a baseline."""
     if axis == "backend":
-        return lambda records: every_point(records, *over_cpu_columns(records, *ignored))
-    return lambda records: every_point(records, over_column(records, axis, base, *ignored))
+        return lambda records: every_point(records, *speedup_over_cpu_columns(records, *ignored))
+    return lambda records: every_point(records, speedup_column(records, axis, base, *ignored))
 
 
 def differing(records: Sequence[Record]) -> tuple[list[str], list[str]]:
@@ -183,7 +183,7 @@ def headline(records: Sequence[Record]) -> Table[Record]:
     steps = [record for record in latest(alone) if not record.point.get("exact")]
     best = {record.point["env"]: record for record in sorted(steps, key=_agent_steps)}
     fastest = best_on_cpu(record for record in every if record.case in ("env_step", "peer"))
-    runs = derived(oldest_first(alone)[::-1], point=axes_but, size=size, work=work_of, rate=_agent_steps)
+    runs = derived(oldest_first(alone)[::-1], point=axes_except, size=size, work=work_of, rate=_agent_steps)
 
     def over_backend(name: str) -> Column[Record]:
         labels = {backend_label(record) for record in steps if record.point["backend"] == name}
@@ -192,18 +192,18 @@ def headline(records: Sequence[Record]) -> Table[Record]:
         ratios = runs["rate"] / runs["size"].map(bases[bases > 0])
         newest = ratios.dropna().groupby(runs["point"], sort=False).first().to_dict()
         return value_column(
-            f"times {' and '.join(sorted(labels))}", lambda record: newest.get(axes_but(record)), ratio_text
+            f"times {' and '.join(sorted(labels))}", lambda record: newest.get(axes_except(record)), ratio_text
         )
 
     def over_cpu() -> list[Column[Record]]:
         if fastest:
             newest = runs[runs["work"].isin(fastest.keys())].drop_duplicates("point").set_index("point")["record"]
             sides = {point: (record, fastest[work_of(record)]) for point, record in newest.items()}
-            return best_columns("times the best CPU code", lambda record: sides.get(axes_but(record)))
+            return best_cpu_columns("times the best CPU code", lambda record: sides.get(axes_except(record)))
         return [over_backend(name) for name in ON_CPU if any(r.point["backend"] == name for r in steps)]
 
     return Table(
-        caption="Where each environment does the most agent steps; ratios are of one size in the newest run of both.",
+        caption="Point with the most agent steps per second of each environment. Ratios are within one run.",
         rows=sorted(best.values(), key=env_order),
         columns=[
             *(axis_column(name, steps) for name in FIRST),

@@ -18,7 +18,7 @@ from ..show import render
 from ..workloads.outside import config_of
 from .programs import BACKENDS, chosen
 from .records import INSTRUCTIONS, TABLES
-from .sides import architectures, compiled, counted, counted_jobs
+from .sides import architectures, compile_programs, count_instructions, counted_jobs
 
 STATIC: Final = RESULTS / "static"
 WIDE: Final = 200
@@ -27,17 +27,20 @@ HOST: Final = counts.BACKEND
 
 
 def static(
-    env: Annotated[list[str] | None, typer.Option(help="Environment, part of the core, or module:Class.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this environment, part of the core, or module:Class; may be repeated."),
+    ] = None,
     backend: Annotated[
-        list[str] | None, typer.Option(help=f"Of {', '.join(BACKENDS)}, {HOST}; else the first two.")
+        list[str] | None, typer.Option(help=f"Only {', '.join(BACKENDS)} or {HOST}; by default the first two.")
     ] = None,
     arch: Archs = None,
     n_envs: Annotated[int | None, typer.Option(min=1, max=MOST_COUNT, help="Number of environments.")] = None,
     n_agents: Annotated[
-        int | None, typer.Option(min=1, max=MOST_COUNT, help="Agents, where that can be chosen.")
+        int | None, typer.Option(min=1, max=MOST_COUNT, help="Number of agents, where an environment lets you choose.")
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="Argument of a user's environment, as KEY=VALUE.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the records.")] = STATIC,
+    out: Annotated[Path, typer.Option(help="Output folder of the records.")] = STATIC,
 ) -> None:
     """Compile every kernel as launched, and record and show its machine code's cost.
 
@@ -49,9 +52,9 @@ def static(
         own = config_of(config or ())
         programs = chosen(env or [], on_gpu, n_envs, n_agents, own) if on_gpu or not backend else []
         context = Context.here("default")
-        records = compiled(programs, architectures(arch), context) if programs else []
+        records = compile_programs(programs, architectures(arch), context) if programs else []
         if HOST in (backend or []):
-            records += counted(counted_jobs(env or []), context)
+            records += count_instructions(counted_jobs(env or []), context)
     file = out / f"{context.run_id}.jsonl"
     for record in records:
         append(file, record)

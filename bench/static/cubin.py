@@ -60,7 +60,7 @@ def kernels(path: Path) -> dict[str, KernelCode]:
     """
     content = path.read_bytes()
     if content[:5] != b"\x7fELF\x02":
-        raise CubinError(f"{path}: must be an ELF-64 file (got {content[:5]!r}); compile it anew")
+        raise CubinError(f"{path}: must be an ELF-64 file (got {content[:5]!r}); compile it again")
     sections = _sections(content)
     symbols = _symbols(sections)
     attributes = _attributes(sections.get(".nv.info", (0, b""))[1])

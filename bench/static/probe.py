@@ -124,7 +124,7 @@ class CountingKernel:
         return launch
 
 
-class Here(GpuBackend):
+class DevicelessGpu(GpuBackend):
     """GPU backend without a device."""
 
     @property
@@ -144,7 +144,7 @@ class Here(GpuBackend):
         """Compiling needs no context."""
 
 
-class CudaC(Here, PyCudaBackend):
+class CudaC(DevicelessGpu, PyCudaBackend):
     """CUDA C, compiled for architectures by name."""
 
     def __init__(self, trace: Trace) -> None:
@@ -183,7 +183,7 @@ def _compiled(source: Path, constants: Mapping[str, Constant], architecture: str
     return str(cached(key, ".cubin", make))
 
 
-class NumbaCuda(Here, NumbaBackend):
+class NumbaCuda(DevicelessGpu, NumbaBackend):
     """Numba, compiled for architectures by name."""
 
     def __init__(self, trace: Trace) -> None:

@@ -61,7 +61,9 @@ def chosen(
             )
     users = [name for name in envs if name not in known]
     if config and not users:
-        raise CompareError(f"--config: is of a user's environment (got {config}); name it with --env module:Class")
+        raise CompareError(
+            f"--config: needs an environment outside envs/ (got {config}); name it with --env module:Class"
+        )
     sizes = {
         name: [(one, own) for each, *one, own in SIZES if each == name][: None if n_agents is None else 1]
         for name in ENVS

@@ -19,7 +19,7 @@ from ..core.errors import CompareError
 from ..core.machine import ROOT
 from ..core.point import Check, Measurement, Metric, command_line
 from ..core.record import CaseVersion, Context, Record, StartTime
-from ..process.worker import Worker, WorkerError, finding
+from ..process.worker import Worker, WorkerError, env_with_code_first
 from ..show.columns import Column, MakeTable, Table, metric_column
 from . import cubin, sass
 from .capability import CAPABILITIES, blocks_at_once, warps_at_once, wave_quantization
@@ -40,12 +40,12 @@ def table_of(records: Sequence[Record]) -> Table[Any]:
         columns=[
             *map(point_column, ("program", "part", "kernel", "backend", "arch")),
             metric_column("registers"),
-            metric_column("local_bytes", "local B"),
-            metric_column("shared_bytes", "shared B"),
+            metric_column("local_bytes", "local memory, B"),
+            metric_column("shared_bytes", "shared memory, B"),
             metric_column("occupancy"),
             metric_column("instructions"),
-            metric_column("weighted_instructions", "weighted"),
-            metric_column("argument_bytes", "B / unit"),
+            metric_column("weighted_instructions", "instructions, weighted by loops"),
+            metric_column("argument_bytes", "argument bytes per unit"),
             Column("code", lambda record: str(record.notes["code"])[:8], is_code=True),
         ],
         rows=records,
@@ -112,7 +112,9 @@ Question = tuple[Program, Future[dict[str, Any]]]
 
 def _ask(todo: queue.SimpleQueue[Question], architectures: Sequence[str], root: Path) -> None:
     """Answer programs in a process, and replace it if it dies."""
-    env = finding(root, {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"})
+    env = env_with_code_first(
+        root, {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    )
     words = [sys.executable, "-P", str(PROBE), *architectures]
     with suppress(queue.Empty):
         while True:
@@ -192,7 +194,7 @@ def _named(launches: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[st
 
 @cache
 def _read(path: str) -> tuple[dict[str, cubin.KernelCode], dict[str, sass.Function]]:
-    return cubin.kernels(Path(path)), sass.disassembled(Path(path))
+    return cubin.kernels(Path(path)), sass.disassemble(Path(path))
 
 
 def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: str) -> Measurement:
@@ -212,8 +214,8 @@ def _seen(launch: Mapping[str, Any], units: int, architecture: str, compiler: st
     )
     waves = wave_quantization(launch["blocks"], blocks_at_once(capability, threads=launch["threads"], warps=warps))
     of_launch = {
-        "occupancy": Metric.exactly(warps / capability.warps, "of the warps of a multiprocessor", "higher"),
-        "wave_quantization": Metric.exactly(waves, "times the blocks", "lower"),
+        "occupancy": Metric.exact(warps / capability.warps, "of the warps of a multiprocessor", "higher"),
+        "wave_quantization": Metric.exact(waves, "times the blocks", "lower"),
     }
     return Measurement(
         before=check,
@@ -273,7 +275,7 @@ def _metrics(found: cubin.KernelCode, code: Sequence[sass.Instruction], argument
         "expected_global_bytes": (expected_bytes, "bytes/thread"),
         "argument_bytes": (argument_bytes, "bytes/unit"),
     }
-    return {name: Metric.exactly(value, unit, "lower") for name, (value, unit) in lower.items()}
+    return {name: Metric.exact(value, unit, "lower") for name, (value, unit) in lower.items()}
 
 
 PIPES: Final = (*(pipe for pipe in sass.PIPES if pipe != "none"), sass.UNKNOWN)

@@ -86,7 +86,7 @@ class Function(NamedTuple):
     """Size with padding, as read, bytes."""
 
 
-def disassembled(path: Path) -> dict[str, Function]:
+def disassemble(path: Path) -> dict[str, Function]:
     """Return the functions of a compiled file by name.
 
     Raises:
@@ -104,7 +104,7 @@ def disassembled(path: Path) -> dict[str, Function]:
             Instruction(found["opcode"], found.get("operands", ""), "predicate" in found)
             for found in each["sass-instructions"]
         ]
-    return {name: Function(_placed(code), BYTES * len(code)) for name, code in read.items()}
+    return {name: Function(_locate(code), BYTES * len(code)) for name, code in read.items()}
 
 
 # ------------------------------------------------------------------ pipes
@@ -163,7 +163,7 @@ def width_of(instruction: Instruction) -> int:
 JUMPS: Final = ("BRA", "JMP", "BRX", "JMX", "EXIT", "RET", "KILL")
 
 
-def _placed(code: Sequence[Instruction]) -> list[Instruction]:
+def _locate(code: Sequence[Instruction]) -> list[Instruction]:
     """Strip padding; place each instruction in loops."""
     n = len(code)
     while n and code[n - 1].base == "NOP":
@@ -188,7 +188,7 @@ def _places(code: Sequence[Instruction]) -> list[tuple[int, float]]:
     Source: Aho, Lam, Sethi and Ullman, "Compilers", 2nd edition, 9.6: an edge to a block that dominates its start
     closes a loop.
     """
-    after = [_after(code, index) for index in range(len(code))]
+    after = [_successors(code, index) for index in range(len(code))]
     starts = sorted(
         {0, *(to for index, each in enumerate(after) if code[index].base in JUMPS for to in each)}
         | {index + 1 for index in range(len(code) - 1) if code[index].base in JUMPS}
@@ -212,7 +212,7 @@ def _places(code: Sequence[Instruction]) -> list[tuple[int, float]]:
     for block, successors in enumerate(edges):
         for head in successors:
             if dominators[block] >> head & 1:
-                loops.setdefault(head, {head}).update(_body(head, block, before))
+                loops.setdefault(head, {head}).update(_loop_body(head, block, before))
     depth = Counter(block for body in loops.values() for block in body)
     shares = _shares(edges, dominators, loops)
     return [
@@ -250,7 +250,7 @@ def _shares(edges: Sequence[Sequence[int]], dominators: Sequence[int], loops: Ma
     return [1.0 if left else share for share, left in zip(shares, waiting, strict=True)]  # left: no natural loop
 
 
-def _after(code: Sequence[Instruction], index: int) -> list[int]:
+def _successors(code: Sequence[Instruction], index: int) -> list[int]:
     """Return the possible next instructions after an instruction."""
     each = code[index]
     following = [index + 1] if index + 1 < len(code) else []
@@ -262,7 +262,7 @@ def _after(code: Sequence[Instruction], index: int) -> list[int]:
     return found if is_sure else [*found, *following]
 
 
-def _body(head: int, last: int, before: Sequence[Sequence[int]]) -> set[int]:
+def _loop_body(head: int, last: int, before: Sequence[Sequence[int]]) -> set[int]:
     body, pending = {head}, [last]
     while pending:
         block = pending.pop()

@@ -14,7 +14,7 @@ from warpdrive_min.terminal import echo
 from ..core.case import Job
 from ..core.errors import CompareError
 from ..core.machine import ROOT, git_state
-from ..core.point import Check, Measurement, Metric, command_line, passes
+from ..core.point import Check, Measurement, Metric, command_line, matches
 from ..core.record import Context, Record, StartTime, append
 from ..options import Choice
 from ..process import callgrind as counts
@@ -41,11 +41,13 @@ def architectures(given: Sequence[str] | None) -> list[str]:
     names = [each if each.startswith("sm_") else f"sm_{each}" for each in given or ARCHITECTURES]
     for name in names:
         if name not in CAPABILITIES:
-            raise CompareError(f"--arch: must be one of {', '.join(CAPABILITIES)} (got {name}); give one of these")
+            raise CompareError(f"--arch: must be one of {', '.join(CAPABILITIES)} (got {name}); choose one of these")
     return names
 
 
-def compiled(programs: Sequence[Program], archs: Sequence[str], context: Context, root: Path = ROOT) -> list[Record]:
+def compile_programs(
+    programs: Sequence[Program], archs: Sequence[str], context: Context, root: Path = ROOT
+) -> list[Record]:
     """Return the records of programs; print each program and any failures."""
     records: list[Record] = []
     start = time.monotonic()
@@ -63,14 +65,14 @@ def compiled(programs: Sequence[Program], archs: Sequence[str], context: Context
 
 def _may_pass(wanted: Choice, **values: str) -> bool:
     """True if points with these values may meet the conditions."""
-    return passes(values, [each for each in wanted.where if each.partition("=")[0] in values])
+    return matches(values, [each for each in wanted.where if each.partition("=")[0] in values])
 
 
 def _machine_code(wanted: Choice, context: Context, root: Path) -> list[Record]:
     archs = [arch for arch in architectures(wanted.archs) if _may_pass(wanted, arch=arch)]
     programs = chosen(wanted.envs, (), None, None, config_of(wanted.config))
     programs = [each for each in programs if _may_pass(wanted, program=each["name"], backend=each["backend"])]
-    return compiled(programs, archs, context, root) if archs else []
+    return compile_programs(programs, archs, context, root) if archs else []
 
 
 # ------------------------------------------------------------------ instructions of a CPU
@@ -81,7 +83,7 @@ def counted_jobs(envs: Sequence[str] = ()) -> list[Job]:
     return [job for job in counts.points(CASES) if not envs or job.point.get("env") in envs or job.case.name in envs]
 
 
-def counted(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Record]:
+def count_instructions(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Record]:
     """Count instructions of points; return records per part, or a reason.
 
     Counts of the same code with the same tools are reused.
@@ -92,7 +94,7 @@ def counted(jobs: Sequence[Job], context: Context, root: Path = ROOT) -> list[Re
     try:
         if not state.available:
             raise WorkerError("Skip", f"instructions: {state}")
-        found = counts.kept(jobs, root)
+        found = counts.cached_counts(jobs, root)
     except WorkerError as error:
         found = [counts.Count(error=error.kind, reason=error.message)] * len(jobs)
     records = []
@@ -120,7 +122,7 @@ def _seen(count: counts.Count, instructions: float) -> Measurement:
     return Measurement(
         before=check,
         after=check,
-        metrics={"instructions": Metric.exactly(instructions, "instructions/run", "lower")},
+        metrics={"instructions": Metric.exact(instructions, "instructions/run", "lower")},
         notes={"work_per_run": dict(count.work), "compiler": ", ".join(counts.tools())},
     )
 
@@ -132,7 +134,9 @@ def _record(point: dict[str, Any], context: Context, **found: Any) -> Record:
 
 def _instructions(wanted: Choice, context: Context, root: Path) -> list[Record]:
     conditions = [each for each in wanted.where if each.partition("=")[0] != "kernel"]
-    return counted([job for job in counted_jobs(wanted.envs) if passes(point_of(job), conditions)], context, root)
+    return count_instructions(
+        [job for job in counted_jobs(wanted.envs) if matches(point_of(job), conditions)], context, root
+    )
 
 
 # ------------------------------------------------------------------ both
@@ -143,12 +147,12 @@ TAKERS: Final[Mapping[str, Taker]] = {MACHINE_CODE.name: _machine_code, INSTRUCT
 """Takers by case; `verdict.JUDGES` has the rule of each case."""
 
 
-def taken(wanted: Choice, context: Context, root: Path = ROOT) -> list[Record]:
+def selected_records(wanted: Choice, context: Context, root: Path = ROOT) -> list[Record]:
     """Return the selected records of the code in a folder."""
     takers = [take for case, take in TAKERS.items() if not wanted.cases or case in wanted.cases]
     with ThreadPoolExecutor(len(takers) or 1) as pool:  # each waits for its own processes
         records = [record for found in pool.map(lambda take: take(wanted, context, root), takers) for record in found]
-    return [record for record in records if record.status != "ok" or passes(record.point, wanted.where)]
+    return [record for record in records if record.status != "ok" or matches(record.point, wanted.where)]
 
 
 def records_of_side(wanted: Choice, letter: str, context: Context, file: Path, root: Path = ROOT) -> list[Record]:
@@ -157,7 +161,7 @@ def records_of_side(wanted: Choice, letter: str, context: Context, file: Path, r
     The side's letter is part of its run id.
     """
     context = replace(context, run_id=f"{context.run_id}-{letter}", git=git_state(root))
-    records = taken(wanted, context, root)
+    records = selected_records(wanted, context, root)
     for record in records:
         append(file, record)
     return records

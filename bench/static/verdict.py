@@ -176,10 +176,10 @@ JUDGES: Final[Mapping[str, Judge]] = {MACHINE_CODE.name: of_machine_code, INSTRU
 def judge_into(report: Report, before: Sequence[Record], now: Sequence[Record]) -> None:
     """Add judgements of kernels to a report, and why others lack one."""
     first, second = _evidence(before), _evidence(now)
-    report.add("broken", *(f"{name_of(each)}: {each.why_no_evidence}" for each in now if each.has_failed))
+    report.add("broken", *(f"{name_of(each)}: {each.rejection_reason}" for each in now if each.has_failed))
     skipped = [each for each in [*before, *now] if each.status == "skipped"]
-    report.notes += dict.fromkeys(f"left out: {each.why_no_evidence}" for each in skipped)
-    broken_before = {_program(each): each.why_no_evidence for each in before if each.status == "failed"}
+    report.notes += dict.fromkeys(f"left out: {each.rejection_reason}" for each in skipped)
+    broken_before = {_program(each): each.rejection_reason for each in before if each.status == "failed"}
     gone = {_program(each) for each in [*skipped, *now] if each.status != "ok"}
     for side, records, others in (("the baseline", first, second), ("the present code", second, first)):
         for each, record in records.items():

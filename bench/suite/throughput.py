@@ -18,7 +18,7 @@ from bench.workloads import cases as _cases
 
 
 def _view(case: _Case) -> type:
-    points = {(_but_backend(point), str(point["backend"])): point for point in case.points("smoke")}
+    points = {(_without_backend(point), str(point["backend"])): point for point in case.points("smoke")}
     kept: dict[tuple[str, str], Any] = {}
 
     def setup(self: Any, point: str, backend: str) -> None:
@@ -39,7 +39,7 @@ def _view(case: _Case) -> type:
         timed = kept[point, backend]
         amount = next(iter(timed.facts.work.values()))
         timer = _Timer(timed)
-        timer.settle(_PLANS["default"])
+        timer.prepare(_PLANS["default"])
         samples = [ns / 1e9 / amount for ns in timer.measurement(_PLANS["default"]).samples_ns]
         timed.check().require("after")
         # With its samples ASV gives a tracked value an interval, and tests changes by rank.
@@ -62,7 +62,7 @@ def _view(case: _Case) -> type:
     )
 
 
-def _but_backend(point: _Mapping[str, Any]) -> str:
+def _without_backend(point: _Mapping[str, Any]) -> str:
     return ", ".join(f"{axis}={value}" for axis, value in point.items() if axis != "backend")
 
 

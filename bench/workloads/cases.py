@@ -9,7 +9,7 @@ from typing import Final, get_args
 from warpdrive_min.backends import BACKENDS
 
 from ..core.case import Case, Job
-from ..core.point import PLAIN, Preset, passes
+from ..core.point import PLAIN, Preset, matches
 from ..core.record import AXES_OF, Axis, Record
 from . import env_step, kernels, learn, many_steps, memory, scaling, startup, train
 
@@ -78,5 +78,5 @@ def jobs(preset: Preset, where: Sequence[str] = (), cases: Mapping[str, Case] = 
         Job(case, point)
         for case in cases.values()
         for point in case.points(preset)
-        if passes({"case": case.name, **point}, where)
+        if matches({"case": case.name, **point}, where)
     ]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import Case, Pairs, compared, pairs_over
+from ..core.case import Case, Pairs, pairs_differing_in, timed_case
 from ..core.measure import Timed
 from ..core.point import ON_CPU, ORACLE, PLAIN, PLAIN_ENVS, Point, Preset
 from .shared import (
@@ -17,10 +17,10 @@ from .shared import (
     TAG_CONTINUOUS,
     TAG_GRIDWORLD,
     agent_counts,
+    env_point,
     env_step_sizes,
     has_gpu,
     has_gpu_sizes,
-    place,
 )
 
 # ------------------------------------------------------------------ points
@@ -57,16 +57,16 @@ def env_step_points(preset: Preset) -> list[Point]:
     """
     sizes = env_step_sizes(preset)
     points: list[Point] = [
-        place(env, backend, n_envs, n_agents, exact=False)
+        env_point(env, backend, n_envs, n_agents, exact=False)
         for (env, n_agents), counts in sizes.items()
         for n_envs in counts
-        for backend in codes(env, n_envs, n_agents)
+        for backend in backends_and_numpy(env, n_envs, n_agents)
     ]
     exact = [] if preset == "smoke" else [(*key, sizes[key][-1]) for key in (CARTPOLE, TAG_CONTINUOUS)]
     if preset in ("full", "paper"):
         exact.append(("tag_continuous", A_MILLION, 1))
     return points + [
-        place(env, backend, n_envs, n_agents, exact=True)
+        env_point(env, backend, n_envs, n_agents, exact=True)
         for env, n_agents, n_envs in exact
         for backend in BACKENDS
         if backend != "cpu"
@@ -80,7 +80,7 @@ def graph_points(preset: Preset) -> list[Point]:
     """
     sizes = env_step_sizes(preset)
     return [
-        place(env, backend, n_envs, n_agents, mode=mode)
+        env_point(env, backend, n_envs, n_agents, mode=mode)
         for env, n_agents in (CARTPOLE, TAG_CONTINUOUS)
         for n_envs in sizes.get((env, n_agents), ())[:: len(sizes[env, n_agents]) - 1 if preset == "default" else 1]
         for backend in backends(n_envs, n_agents)
@@ -95,7 +95,7 @@ def neighbor_search_points(preset: Preset) -> list[Point]:
         [60] if preset == "smoke" else [n for n in agent_counts(preset) if 500 <= n <= (10_000 if on_gpu else 1_000)]
     )
     return [
-        place("tag_continuous", backend, N_ENVS_OVER_AGENTS if on_gpu else 1, n_agents, neighbor_search=search)
+        env_point("tag_continuous", backend, N_ENVS_OVER_AGENTS if on_gpu else 1, n_agents, neighbor_search=search)
         for n_agents in counts
         for backend in BACKENDS
         if backend != "cpu" and (backend != "host" or n_agents <= 1_000)
@@ -106,22 +106,22 @@ def neighbor_search_points(preset: Preset) -> list[Point]:
 def published_points(preset: Preset) -> list[Point]:
     """Return the points of published measurements; smoke: a tiny one."""
     if preset == "smoke":
-        return [place(**NODE | {"n_envs": 3, "backend": backend}) for backend in (PLAIN, *ON_CPU)]
-    points: list[Point] = [place(**NODE, backend=backend) for backend in (PLAIN, *BACKENDS)]
+        return [env_point(**NODE | {"n_envs": 3, "backend": backend}) for backend in (PLAIN, *ON_CPU)]
+    points: list[Point] = [env_point(**NODE, backend=backend) for backend in (PLAIN, *BACKENDS)]
     if has_gpu_sizes(preset):
-        points += [place(**HIGHEST, backend=backend) for backend in (PLAIN, *BACKENDS)]
-    return points + [place(**sizes, backend=backend) for sizes in GPU_ALONE for backend in ON_GPU]
+        points += [env_point(**HIGHEST, backend=backend) for backend in (PLAIN, *BACKENDS)]
+    return points + [env_point(**sizes, backend=backend) for sizes in GPU_ALONE for backend in ON_GPU]
 
 
 def step_points(preset: Preset) -> list[Point]:
     """Return CartPole and both Tags at the largest and a small size."""
     sizes = env_step_sizes(preset)
     return [
-        place(env, backend, n_envs, n_agents)
+        env_point(env, backend, n_envs, n_agents)
         for env, n_agents in (CARTPOLE, TAG_GRIDWORLD, TAG_CONTINUOUS)
         if (counts := sizes.get((env, n_agents)))
         for n_envs in sorted({min(counts[-1], 100), counts[-1]})
-        for backend in codes(env, n_envs, n_agents)
+        for backend in backends_and_numpy(env, n_envs, n_agents)
     ]
 
 
@@ -131,7 +131,7 @@ def backends(n_envs: int, n_agents: int) -> list[str]:
     return [name for name in BACKENDS if name != "cpu" or has_oracle]
 
 
-def codes(env: str, n_envs: int, n_agents: int) -> list[str]:
+def backends_and_numpy(env: str, n_envs: int, n_agents: int) -> list[str]:
     """Return all backends, and vectorised NumPy where it is fast enough."""
     has_plain = env in PLAIN_ENVS and (env != "tag_continuous" or n_envs * n_agents**2 <= PLAIN_PAIRS)
     return [*([PLAIN] if has_plain else []), *backends(n_envs, n_agents)]
@@ -151,10 +151,10 @@ def env_step_pairs(preset: Preset) -> Pairs:
         if point["backend"] == "pycuda" and point["n_envs"] in (100, 2_000) and point["n_agents"] == TAG_GRIDWORLD[1]
     ]
     return [
-        *pairs_over([point for point in points if point["backend"] in (ORACLE, "pycuda")], "backend", ORACLE),
-        *pairs_over(fastest, "backend", PLAIN),
-        *pairs_over(compiled, "backend", "host", "numba"),
-        *pairs_over(few_and_many, "n_envs", 100),
+        *pairs_differing_in([point for point in points if point["backend"] in (ORACLE, "pycuda")], "backend", ORACLE),
+        *pairs_differing_in(fastest, "backend", PLAIN),
+        *pairs_differing_in(compiled, "backend", "host", "numba"),
+        *pairs_differing_in(few_and_many, "n_envs", 100),
     ]
 
 
@@ -186,7 +186,7 @@ ENV_STEP: Final = Case(
     setup=env_step,
     pairs=env_step_pairs,
 )
-GRAPH: Final = compared(
+GRAPH: Final = timed_case(
     name="graph",
     title="env_step with every launch by itself, and all of many steps in one graph",
     scope="env",
@@ -194,7 +194,7 @@ GRAPH: Final = compared(
     setup=env_step,
     over=("mode", "eager"),
 )
-NEIGHBOR_SEARCH: Final = compared(
+NEIGHBOR_SEARCH: Final = timed_case(
     name="neighbor_search",
     title="step Tag Continuous, looking for neighbours among all pairs of agents or in a grid of cells",
     scope="env",
@@ -202,7 +202,7 @@ NEIGHBOR_SEARCH: Final = compared(
     setup=env_step,
     over=("neighbor_search", "all_pairs"),
 )
-PUBLISHED: Final = compared(
+PUBLISHED: Final = timed_case(
     name="published",
     title="env_step at sizes that others were measured at",
     scope="env",
@@ -210,7 +210,7 @@ PUBLISHED: Final = compared(
     setup=env_step,
     over=("backend", "cpu", PLAIN, "host"),
 )
-STEP: Final = compared(
+STEP: Final = timed_case(
     name="step",
     title="step every environment and restart those that ended, with actions that stay",
     scope="kernel",

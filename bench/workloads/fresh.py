@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 FIRST_UPDATE = "first update"
 
 
-class Parts:
+class PartTimes:
     """Seconds of each part of a start, in order."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Parts:
         return result
 
 
-def start(point: dict[str, Any], parts: Parts) -> dict[str, Any]:
+def start(point: dict[str, Any], parts: PartTimes) -> dict[str, Any]:
     """Start up to the first step or update, and return the arrays."""
     backend = parts.time("import_s", lambda: _import(point["backend"]))
     parts.time("context_s", lambda: _allocate(backend))
@@ -60,7 +60,7 @@ def _allocate(backend: Any) -> None:
     backend.synchronize()
 
 
-def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
+def _first_step(point: dict[str, Any], backend: Any, parts: PartTimes) -> dict[str, Any]:
     """Build and start the environments, build the sampler, and step once."""
     from warpdrive_min.policies import random_policy
 
@@ -81,28 +81,28 @@ def _first_step(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, 
     draw = parts.time("sampler_s", done(lambda: random_policy(wrapper, SEED)))
     parts.time("first_draw_s", done(draw))
     parts.time("first_step_s", done(wrapper.step))
-    return observed(wrapper)
+    return compared_arrays(wrapper)
 
 
-def _first_update(point: dict[str, Any], backend: Any, parts: Parts) -> dict[str, Any]:
+def _first_update(point: dict[str, Any], backend: Any, parts: PartTimes) -> dict[str, Any]:
     """Build a trainer and iterate twice; on a GPU the second in graphs."""
     parts.time("import_training_s", lambda: importlib.import_module("warpdrive_min.training.trainer"))
-    from .setups.trainers import player
+    from .setups.trainers import fixed_policy_trainer
 
     def iterate() -> None:
         trainer.iterate()
         backend.synchronize()
 
-    trainer = parts.time("trainer_s", lambda: player(point, exact=True))
+    trainer = parts.time("trainer_s", lambda: fixed_policy_trainer(point, exact=True))
     parts.time("first_iteration_s", iterate)
     parts.time("second_iteration_s", iterate)
     if trainer.capture_s:
         parts.seconds["second_iteration_s"] -= trainer.capture_s
         parts.seconds["capture_s"] = trainer.capture_s
-    return observed(trainer.wrapper) | {"weights": trainer.weights().numpy()}
+    return compared_arrays(trainer.wrapper) | {"weights": trainer.weights().numpy()}
 
 
-def observed(wrapper: Any) -> dict[str, Any]:
+def compared_arrays(wrapper: Any) -> dict[str, Any]:
     """Return the arrays that are compared."""
     data = wrapper.cuda_data_manager
     return {name: data.pull_data_from_device(name) for name in ("observations", "rewards", "_timestep_")}
@@ -112,7 +112,7 @@ def main(text: str, folder: str) -> None:
     """Run the start of a point and write both files."""
     if early := sorted({"torch", "numpy", "warpdrive_min", "bench"} & sys.modules.keys()):
         raise RuntimeError(f"fresh: must start with nothing imported (got {', '.join(early)}); run it by its path")
-    parts = Parts()
+    parts = PartTimes()
     point = json.loads(text)
     arrays = start(point, parts)
     import numpy as np

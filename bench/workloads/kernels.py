@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import Case, compared
+from ..core.case import Case, timed_case
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Point, Preset
 from .shared import OURS, has_gpu_sizes
@@ -104,7 +104,7 @@ def kernel_case(name: str, noun: str = "launched", **declared: Any) -> Case:
 
         return kernels.measured(getattr(kernels, name), point, noun)
 
-    return compared(name=name, scope="kernel", setup=setup, **declared)
+    return timed_case(name=name, scope="kernel", setup=setup, **declared)
 
 
 # ------------------------------------------------------------------ cases

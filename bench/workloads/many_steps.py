@@ -6,10 +6,10 @@ from typing import Final
 
 from warpdrive_min import BACKENDS
 
-from ..core.case import compared
+from ..core.case import timed_case
 from ..core.measure import Timed
 from ..core.point import Mode, Point, Preset
-from .shared import CARTPOLE, CROWD, EPISODE_LENGTHS, ON_GPU, TAG_CONTINUOUS, TAG_GRIDWORLD, has_gpu_sizes, place
+from .shared import CARTPOLE, CROWD, EPISODE_LENGTHS, ON_GPU, TAG_CONTINUOUS, TAG_GRIDWORLD, env_point, has_gpu_sizes
 
 MOST_ENVS_OF_A_POLICY: Final = 100_000
 
@@ -28,7 +28,7 @@ def many_steps_points(preset: Preset) -> list[Point]:
         sizes[CARTPOLE] = of_one
         sizes[TAG_GRIDWORLD] = sizes[TAG_CONTINUOUS] = [100, *([2_000] if on_gpu else [])]
     points = [
-        place(env, backend, n_envs, n_agents, mode=mode, kept=kept)
+        env_point(env, backend, n_envs, n_agents, mode=mode, kept=kept)
         for (env, n_agents), counts in sizes.items()
         for n_envs in counts
         for backend in BACKENDS
@@ -37,12 +37,12 @@ def many_steps_points(preset: Preset) -> list[Point]:
     ]
     if on_gpu:
         points += [
-            place(**CROWD, backend="pycuda", n_envs=n_envs, mode=mode, kept=kept)
+            env_point(**CROWD, backend="pycuda", n_envs=n_envs, mode=mode, kept=kept)
             for n_envs in (100, 2_000)
             for mode, kept in modes("pycuda")
         ]
     return points + [
-        place("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64", **how)
+        env_point("cartpole", backend, n_envs, 1, mode=mode, kept="all", policy="64-64", **how)
         for n_envs in sizes[CARTPOLE]
         if n_envs <= MOST_ENVS_OF_A_POLICY
         for backend, single in WITH_POLICY.items()
@@ -78,7 +78,7 @@ def many_steps(point: Point) -> Timed:
 
 # ------------------------------------------------------------------ case
 
-MANY_STEPS: Final = compared(
+MANY_STEPS: Final = timed_case(
     name="many_steps",
     title="steps, random or of a policy, many in a launch, or a draw and a step at a time",
     scope="env",

@@ -10,7 +10,7 @@ from warpdrive_min import BACKENDS
 from ..core.case import Case
 from ..core.measure import Once
 from ..core.point import Check, Facts, Measurement, Metric, Point, Preset
-from .shared import ON_GPU, env_step_sizes, place
+from .shared import ON_GPU, env_point, env_step_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def memory_points(preset: Preset) -> list[Point]:
     else:
         sizes = sorted(key for key in env_step_sizes(preset) if preset == "full" or key[1] <= 1_000)
     return [
-        place(env, backend, counted_envs(backend, n_agents), n_agents)
+        env_point(env, backend, counted_envs(backend, n_agents), n_agents)
         for env, n_agents in sizes
         for backend in (BACKENDS if preset == "full" else [name for name in BACKENDS if name != "numba"])
     ]
@@ -81,9 +81,9 @@ def memory(point: Point) -> Once:
             unread["stepped_envs"] = "a CPU's memory is not filled"
         return Measurement(
             metrics={
-                "bytes_per_env": Metric.exactly(per_env, "bytes", "lower"),
-                "bytes_per_agent": Metric.exactly(per_env / point["n_agents"], "bytes", "lower"),
-                "largest_n_envs": Metric.exactly(largest, "environments", "higher"),
+                "bytes_per_env": Metric.exact(per_env, "bytes", "lower"),
+                "bytes_per_agent": Metric.exact(per_env / point["n_agents"], "bytes", "lower"),
+                "largest_n_envs": Metric.exact(largest, "environments", "higher"),
             },
             notes=notes,
             unread=unread,
@@ -150,7 +150,7 @@ def fill(point: Point, n_envs: int) -> int:
     wrapper.backend.synchronize()
     parts = wrapper.cuda_data_manager.tensor("_timestep_").split(AT_ONCE)
     if not sum(int((part == 1).sum()) for part in parts) > n_envs // 2:
-        raise ArithmeticError(f"memory: {n_envs:,} environments were started, and most of them have not stepped")
+        raise ArithmeticError(f"memory: {n_envs:,} environments were started, but most of them did not step")
     return n_envs
 
 

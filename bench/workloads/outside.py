@@ -18,7 +18,7 @@ from ..core.point import ORACLE, Point, Preset, class_and_config
 from ..core.record import Record
 from .cases import CASES
 from .many_steps import modes
-from .shared import is_outside, place
+from .shared import env_point, is_outside
 
 OUTSIDE_CASES: Final = ("env_step", "many_steps")
 """Cases that can measure such an environment."""
@@ -40,11 +40,11 @@ def outside_of(envs: Sequence[str], config: Sequence[str], n_agents: Sequence[in
     for name in shipped:
         if name not in ENVS:
             rule = f"must be one of {', '.join(ENVS)}, a class as module:Class, or a path that is there"
-            raise CompareError(f"--env: {rule} (got {name}); look for it from {Path.cwd()}")
+            raise CompareError(f"--env: {rule} (got {name}); paths start at {Path.cwd()}")
     if config and not outside:
-        raise CompareError(f"--config: is of an environment outside envs/ (got {config}); name it with --env")
+        raise CompareError(f"--config: needs an environment outside envs/ (got {config}); name it with --env")
     if n_agents and outside:
-        raise CompareError(f"--n-agents: {outside[0]} has its agents from --config (got {n_agents}); leave it out")
+        raise CompareError(f"--n-agents: {outside[0]} takes its agents from --config (got {n_agents}); leave it out")
     return outside
 
 
@@ -155,7 +155,7 @@ def outside_jobs(
     points: dict[str, list[Point]] = {case: [] for case in OUTSIDE_CASES}
     for n in n_envs or (FEW_ENVS if preset == "smoke" else SOME_ENVS):
         for backend in backends or has:
-            at = place(name, backend, n, env.num_agents)
+            at = env_point(name, backend, n, env.num_agents)
             points["env_step"].append({**at, "exact": False})
             if backend != ORACLE and isinstance(env, Environment):
                 points["many_steps"] += [{**at, "mode": mode, "kept": kept} for mode, kept in modes(backend)]

@@ -139,7 +139,7 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     """Set up, check, time, check; return equal times on all ranks."""
     import torch
 
-    from .setups.iterations import learned, learning_check, twin_check
+    from .setups.iterations import learning_check, reference_run_check, weights_after_training
     from .setups.timing import Repeated, timed
     from .setups.trainers import WatchedTrainer, settings
 
@@ -148,12 +148,18 @@ def train_as_rank(point: Point, plan: Plan, world: World) -> Measurement:
     notes = trainer.split()
     iterates = Repeated(trainer.iterate, 1, point["mode"])
     if world.size == 1:
-        iterations = timed(backend, iterates, learning_check(trainer), work={}, twin=twin_check(point, learned))
+        iterations = timed(
+            backend,
+            iterates,
+            learning_check(trainer),
+            work={},
+            reference_run=reference_run_check(point, weights_after_training),
+        )
     else:
         iterations = timed(backend, iterates, learning_check(trainer, rank_check(trainer, world)), work={})
     timer = Timer(replace(iterations, stopwatch=SlowestRank(stopwatch_for(iterations), world, backend.device)))
     before = iterations.check()  # a failure seen by the first rank only must not stop it alone
-    timer.settle(plan)
+    timer.prepare(plan)
     measurement = timer.measurement(plan)
     after = iterations.check_after()
     if backend.device.type == "cuda":
@@ -207,7 +213,7 @@ def rank_check(trainer: WatchedTrainer, world: World) -> Comparison:
 
 SCALING: Final = Case(
     name="scaling",
-    title="train in several ranks of one host, with as many environments in each",
+    title="train in several ranks of one host, with the same number of environments in each",
     scope="train",
     workload=Ranks,
     points=scaling_points,

@@ -184,7 +184,7 @@ CROWD: Final[dict[str, Any]] = {"env": "tag_continuous", "n_agents": 1_000, "n_t
 """Environment that one whole block steps, in CUDA C only."""
 
 
-def place(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> dict[str, Any]:
+def env_point(env: str, backend: str, n_envs: int, n_agents: int, **axes: Any) -> dict[str, Any]:
     """Return a point of an environment."""
     return {"env": env, "backend": backend, "n_envs": n_envs, "n_agents": n_agents, **axes}
 
@@ -205,7 +205,7 @@ def training_point(
     network = network or ("256-256" if env in ("tag_continuous", "covid19_economy") else "32-32")
     algorithm = {"algorithm": first.pop("algorithm")} if "algorithm" in first else {}
     how = {"network": network, "precision": precision, "mode": mode or default_mode(backend)}
-    return place(env, backend, n_envs, n_agents, n_steps=n_steps, **algorithm, **how, **first)
+    return env_point(env, backend, n_envs, n_agents, n_steps=n_steps, **algorithm, **how, **first)
 
 
 def env_step_sizes(preset: Preset) -> dict[tuple[str, int], list[int]]:
@@ -241,6 +241,6 @@ def agent_counts(preset: Preset) -> list[int]:
     return AGENT_COUNTS[:: 2 if preset == "default" else 1]
 
 
-def is_to_the_end(point: Point) -> bool:
+def continues_after_threshold(point: Point) -> bool:
     """True if a run continues after the threshold; it is untimed."""
     return point.get("until") == UNTIL_END["until"]

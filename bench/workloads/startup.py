@@ -16,8 +16,8 @@ from warpdrive_min import BACKENDS
 from ..core.case import Case
 from ..core.measure import ColdStart
 from ..core.point import Check, Facts, Point, Preset
-from .fresh import FIRST_UPDATE, observed
-from .shared import SEED, place, training_point
+from .fresh import FIRST_UPDATE, compared_arrays
+from .shared import SEED, env_point, training_point
 
 if TYPE_CHECKING:
     from warpdrive_min.agreement.compare import Arrays
@@ -56,7 +56,7 @@ def startup_points(preset: Preset) -> list[Point]:
 
 def first_step_point(env: str, n_envs: int, n_agents: int, backend: str, cache: str) -> dict[str, Any]:
     """Return the point of a start to the first step."""
-    return {"until": FIRST_STEP} | place(env, backend, n_envs, n_agents, cache=cache)
+    return {"until": FIRST_STEP} | env_point(env, backend, n_envs, n_agents, cache=cache)
 
 
 def first_update_point(env: str, n_envs: int, n_agents: int, backend: str, n_steps: int = 50) -> dict[str, Any]:
@@ -184,18 +184,18 @@ def first_step(point: Point) -> tuple[Arrays, str]:
     wrapper = start_env({**point, "exact": True}, other, point["n_envs"])
     random_policy(wrapper, SEED)()
     wrapper.step()
-    return observed(wrapper), f"one step on {other}"
+    return compared_arrays(wrapper), f"one step on {other}"
 
 
 def first_update(point: Point) -> tuple[Arrays, str]:
     """Return arrays and weights after two iterations on the reference."""
-    from .setups.iterations import twin_of
-    from .setups.trainers import player
+    from .setups.iterations import reference_point
+    from .setups.trainers import fixed_policy_trainer
 
-    other = twin_of(point)
-    trainer = player(other, exact=True)
+    other = reference_point(point)
+    trainer = fixed_policy_trainer(other, exact=True)
     trainer.iterate_times(2)
-    arrays = {**observed(trainer.wrapper), "weights": trainer.weights().numpy()}
+    arrays = {**compared_arrays(trainer.wrapper), "weights": trainer.weights().numpy()}
     return arrays, f"two iterations on {other['backend']}, {other['mode']}"
 
 

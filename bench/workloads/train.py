@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..core.case import Case, Pairs, compared, pairs_over
+from ..core.case import Case, Pairs, pairs_differing_in, timed_case
 from ..core.measure import Timed
 from ..core.point import ON_CPU, Point, Preset
 from ..judge.anchors import ANCHORS
@@ -103,7 +103,7 @@ def train_pairs(preset: Preset) -> Pairs:
     sizes = [point for point in points if usual.items() <= point.items() and "fused" not in point]
     exact = [point for point in points if "exact" in point]
     return [
-        *pairs_over([point for point in sizes if point["mode"] == "graph"], "n_envs", 100, ignored=["n_steps"]),
+        *pairs_differing_in([point for point in sizes if point["mode"] == "graph"], "n_envs", 100, ignored=["n_steps"]),
         *(({axis: value for axis, value in point.items() if axis != "exact"}, point) for point in exact),
     ]
 
@@ -113,22 +113,25 @@ def train_pairs(preset: Preset) -> Pairs:
 
 def rollout(point: Point) -> Timed:
     """Play a rollout and keep its data, in a graph or eagerly."""
-    from .setups.iterations import iterations, played, plays, rollout_check, twin_check
+    from .setups.iterations import arrays_after_rollouts, iterations, reference_run_check, rollout_check, rollout_run
     from .setups.timing import available
-    from .setups.trainers import player
+    from .setups.trainers import fixed_policy_trainer
 
     available(point["backend"])
-    trainer = player(point)
-    rollouts = plays(trainer, point["mode"])
-    check, twin = rollout_check(point, trainer, rollouts.run), twin_check(point, played)
-    return iterations(point, trainer, rollouts, check, twin, {"steps_per_run": point["n_steps"]}, learns=False)
+    trainer = fixed_policy_trainer(point)
+    rollouts = rollout_run(trainer, point["mode"])
+    check, reference_run = (
+        rollout_check(point, trainer, rollouts.run),
+        reference_run_check(point, arrays_after_rollouts),
+    )
+    return iterations(point, trainer, rollouts, check, reference_run, {"steps_per_run": point["n_steps"]}, learns=False)
 
 
 def train(point: Point) -> Timed:
     """Play a rollout and train on it, in graphs or eagerly."""
     import torch
 
-    from .setups.iterations import iterations, learned, learning_check, twin_check
+    from .setups.iterations import iterations, learning_check, reference_run_check, weights_after_training
     from .setups.timing import Repeated, available
     from .setups.trainers import WatchedTrainer, settings
 
@@ -141,12 +144,14 @@ def train(point: Point) -> Timed:
     if on_gpu:
         notes["peak_bytes"] = torch.cuda.max_memory_allocated()
     iterates = Repeated(trainer.iterate, 1, point["mode"])
-    return iterations(point, trainer, iterates, learning_check(trainer), twin_check(point, learned), notes)
+    return iterations(
+        point, trainer, iterates, learning_check(trainer), reference_run_check(point, weights_after_training), notes
+    )
 
 
 # ------------------------------------------------------------------ cases
 
-ROLLOUT: Final = compared(
+ROLLOUT: Final = timed_case(
     name="rollout",
     title="let the policies play and keep what could be learned from",
     scope="rollout",

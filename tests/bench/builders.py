@@ -120,10 +120,10 @@ def two_backends() -> list[Record]:
     ]
 
 
-def pair_of(times_a, times_b, in_turns=False, **fields) -> Pair:
+def pair_of(times_a, times_b, is_interleaved=False, **fields) -> Pair:
     """Return a pair of samples, in ns a step."""
     a, b = (record(samples_ns=list(each), **fields) for each in (times_a, times_b))
-    comparison = Comparison.of(a, b, [log_ratios(times_a, times_b)]) if in_turns else None
+    comparison = Comparison.of(a, b, [log_ratios(times_a, times_b)]) if is_interleaved else None
     return Pair(name="point", a=a, b=b, comparison=comparison)
 
 

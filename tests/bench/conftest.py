@@ -33,14 +33,14 @@ RESULTS = machine.ROOT / "results"
 read, kept = record._read, {}
 
 
-def read_once(paths, cut):
+def read_once(paths, skipped_lines):
     """Return records and comparisons of files; cache the shipped ones."""
     records, comparisons = [], []
     for file in itertools.chain(*map(record.files_in, paths)):
-        path, n_cut = Path(str(file)), len(cut or ())  # it may lie in an archive
+        path, n_cut = Path(str(file)), len(skipped_lines or ())  # it may lie in an archive
         place = path.resolve()
-        found = kept.get(place) or read([path], cut)
-        if RESULTS in place.parents and len(cut or ()) == n_cut:
+        found = kept.get(place) or read([path], skipped_lines)
+        if RESULTS in place.parents and len(skipped_lines or ()) == n_cut:
             kept[place] = found
         records += found[0]
         comparisons += found[1]

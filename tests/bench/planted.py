@@ -18,7 +18,7 @@ from bench.core.archive import read_toml
 from bench.core.case import Job
 from bench.core.errors import CompareError
 from bench.core.machine import PACKAGES_OF_CODE, ROOT
-from bench.core.point import Preset, conditions, passes
+from bench.core.point import Preset, conditions, matches
 from bench.workloads.cases import CASES
 from bench.workloads.shared import EPISODE_LENGTHS
 
@@ -100,7 +100,7 @@ class Change:
         points = [
             point
             for point in case.points(preset)
-            if passes(point, conditions({axis: value for axis, value in axes.items() if axis in point}))
+            if matches(point, conditions({axis: value for axis, value in axes.items() if axis in point}))
             and self.where.keys() <= point.keys()
         ]
         if not points:

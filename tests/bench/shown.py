@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import paper
-from bench.core.archive import ARCHIVE, matches
+from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.record import RESULTS, Record, read_all
 from bench.judge.claims import judge
 from bench.judge.ledger import CLAIMS
@@ -68,7 +68,7 @@ def text_of(point: DataPoint) -> str:
 
 def claims() -> Iterator[str]:
     """Yield each claim's verdict in the runs up to the last reviewed one."""
-    files = [file for file in matches(str(RESULTS / ARCHIVE / "sweeps" / "*.jsonl")) if file.stem <= LAST_JUDGED]
+    files = [file for file in glob_paths(str(RESULTS / ARCHIVE / "sweeps" / "*.jsonl")) if file.stem <= LAST_JUDGED]
     records = read_all(files)
     for claim in CLAIMS:
         judged = judge(claim, records)

@@ -78,7 +78,7 @@ def set_up(point: Mapping[str, Any]) -> Timed | Once:
 
     def run_once() -> Measurement:
         run()
-        return Measurement(metrics={"return": Metric.exactly(1.0, "", "higher")})
+        return Measurement(metrics={"return": Metric.exact(1.0, "", "higher")})
 
     facts = Facts(mode="eager", device=torch.device("cpu"), threads=1, work={"env_steps": 1000})
     if point["env"] == "once":

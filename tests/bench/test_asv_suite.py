@@ -86,7 +86,7 @@ def test_point_that_a_backend_lacks_is_left_out():
 
 def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
     """1,000 env steps in 5 us are 5e-9 s each; ASV gets all samples."""
-    monkeypatch.setattr(throughput._Timer, "settle", lambda timer, plan: None)
+    monkeypatch.setattr(throughput._Timer, "prepare", lambda timer, plan: None)
     monkeypatch.setattr(throughput._Timer, "measurement", lambda *_: Measurement(samples_ns=(5_000.0, 6_000.0)))
     view = throughput._view(case(lambda point: timed()))
     instance, name = view(), view.params[0][0]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bench.core.case import Job
+from bench.core.exclusive import SIBLINGS, CrowdedError, exclusive
 from bench.core.nvml import other_users
-from bench.core.quiet import SIBLINGS, CrowdedError, quiet
 from bench.core.record import Context
 from bench.process import local
 from bench.process.local import run_points
@@ -140,7 +140,7 @@ def test_siblings_are_no_strangers_on_the_gpu(monkeypatch):
 def test_shares_of_an_iteration_are_taken_in_quiet(monkeypatch):
     """The set-up of `train` times rollout and update alone, but compiles in parallel."""
     asked = []
-    monkeypatch.setattr(SIBLINGS, "ask_for_quiet", lambda wants_quiet: asked.append(wants_quiet) or 0)
+    monkeypatch.setattr(SIBLINGS, "ask_for_exclusive", lambda wants_exclusive: asked.append(wants_exclusive) or 0)
     train.train(training())
     assert asked == [True, False]
 
@@ -148,10 +148,10 @@ def test_shares_of_an_iteration_are_taken_in_quiet(monkeypatch):
 def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
     """After freeing memory torch's allocator works slower, so no time may use it."""
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"num_alloc_retries": 1})
-    with quiet():
+    with exclusive():
         pass
-    monkeypatch.setattr(SIBLINGS, "ask_for_quiet", lambda wants_quiet: 2)
-    with pytest.raises(CrowdedError, match="beside 2 others"), quiet():
+    monkeypatch.setattr(SIBLINGS, "ask_for_exclusive", lambda wants_exclusive: 2)
+    with pytest.raises(CrowdedError, match="beside 2 others"), exclusive():
         pass
 
 

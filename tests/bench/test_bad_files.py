@@ -40,7 +40,7 @@ NUMBERS = [
     ({"samples_ns": ["1"]}, "samples_ns.0: "),
     ({"samples_ns": []}, "samples_ns: "),
     ({"samples_ns": None}, "n must be the number of samples_ns"),
-    ({"samples_ns": None, "n": None}, "samples_ns must be there"),
+    ({"samples_ns": None, "n": None}, "samples_ns must be present"),
     ({"n": 2}, "n must be the number of samples_ns"),
     ({"device_ns": [1.0, 1.0]}, "device_ns must have an entry"),
     ({"device_ns": [-1.0]}, "device_ns.0: "),
@@ -56,11 +56,11 @@ NUMBERS = [
     ({"metrics": {"a": EACH | {"value": float("nan")}}}, "metrics.a.value: "),
     ({"metrics": {"a": EACH | {"low": 2.0}}}, "a: value must be from low to high"),
     ({"metrics": {"a": EACH | {"value": 0, "low": 0}}}, "a: a rate or time must be above 0"),
-    ({"metrics": {}}, "metrics must be there"),
+    ({"metrics": {}}, "metrics must be present"),
     ({"metrics": {"a": EACH}}, "metrics must have env_steps_per_s"),
     ({"point": point("cpu", 100) | {"n_envs": "many"}}, "point.n_envs: must be of type int"),
     ({"point": point("gpu", 100)}, "point.backend: must be one of"),
-    ({"point": {"env": "cartpole"}}, "must be there"),
+    ({"point": {"env": "cartpole"}}, "must be present"),
     ({"point": point("cpu", 100, env="a:B{[[")}, "point: env must be a name"),
     ({"host": {"load_before": -1.0, "pinned_cores": None}}, "host.load_before: "),
     ({"host": {"load_before": 1.0, "pinned_cores": None, "loop_ns": [0, 1]}}, "host.loop_ns.0: "),
@@ -107,7 +107,7 @@ UNREADABLE = [
 
 def damaged(folder: Path, line: bytes) -> Path:
     """Return a file with a line between two records that are right."""
-    figures = {"env_steps_per_s": Metric.exactly(1e9, "env_steps/s", "higher"), "ns": metric(1.0, unit="ns")}
+    figures = {"env_steps_per_s": Metric.exact(1e9, "env_steps/s", "higher"), "ns": metric(1.0, unit="ns")}
     fields = {"samples_ns": [1.0, 2.0], "metrics": figures, "case_version": CASES["env_step"].version}
     first, last = (plain_record(point=point(name, 100), **fields).to_line().encode() for name in ("cpu", "host"))
     file = folder / "records.jsonl"
@@ -131,9 +131,9 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
 def test_record_with_a_wrong_number_is_left_out(changes, says, tmp_path):
     """The message names file, line, field and value; strict reading raises it."""
     file = damaged(tmp_path, line_of(**changes))
-    cut: list[str] = []
-    assert len(read_all([file], cut)) == 2
-    (message,) = cut
+    skipped_lines: list[str] = []
+    assert len(read_all([file], skipped_lines)) == 2
+    (message,) = skipped_lines
     assert message.startswith(f"{file}, line 2: ")
     assert says in message
     assert "(got " in message
@@ -148,7 +148,7 @@ def test_record_needs_the_notes_of_its_case(case, tmp_path):
     kept = {"notes": {}, "point": at, "metrics": None, "samples_ns": None, "n": None, "scope": "static"}
     kept |= {"case": case, "process": None, "work_per_run": None, "curve": None}
     kept |= {"point": dict(CASES[case].points("smoke")[0])} if case in CASES else {}
-    with pytest.raises(RecordError, match=r"line 2: notes\.\w+ must be there"):
+    with pytest.raises(RecordError, match=r"line 2: notes\.\w+ must be present"):
         read_all([damaged(tmp_path, line_of(**kept))])
 
 
@@ -157,9 +157,9 @@ def test_comparison_with_a_wrong_number_is_left_out(log_ratios, says, tmp_path):
     """Its ratio would have no interval, or be infinite."""
     fields = {"schema": 2, "id": "b/a", "run_id": "run", "case": "env_step", "a": "a", "b": "b"}
     file = damaged(tmp_path, json.dumps(fields | {"log_ratios": log_ratios}).encode())
-    cut: list[str] = []
-    assert read_comparisons([file], cut) == []
-    assert [message.startswith(f"{file}, line 2: {says}") for message in cut] == [True]
+    skipped_lines: list[str] = []
+    assert read_comparisons([file], skipped_lines) == []
+    assert [message.startswith(f"{file}, line 2: {says}") for message in skipped_lines] == [True]
 
 
 COMMANDS = [
@@ -203,10 +203,10 @@ def test_damaged_json_and_toml_files_are_named(tmp_path):
 
 def test_all_published_files_are_read():
     """No record, calibration or manifest breaks today's schema."""
-    cut: list[str] = []
-    read_all([machine.ROOT / RESULTS], cut)
-    read_comparisons([machine.ROOT / RESULTS], cut)
-    assert cut == []
+    skipped_lines: list[str] = []
+    read_all([machine.ROOT / RESULTS], skipped_lines)
+    read_comparisons([machine.ROOT / RESULTS], skipped_lines)
+    assert skipped_lines == []
     for file in (machine.ROOT / CALIBRATIONS).glob("*.json"):
         load(file, Calibration)
     for file in (machine.ROOT / sets.SETS).glob(f"*/{sets.MANIFEST}"):

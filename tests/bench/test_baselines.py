@@ -58,7 +58,7 @@ def test_headline_of_old_records_names_the_oracle():
     old = [each for each in ALL if each.point["backend"] != PLAIN]
     made = headline([*old, peer(8e7)])
     texts = {column.name: column.text(made.rows[0]) for column in made.columns}
-    assert texts["times oracle (NumPy, 1 thread)"] == "800"
+    assert texts["times reference (NumPy, 1 thread)"] == "800"
     assert texts["times C++ (16 threads)"] == "40"
     assert not any("best" in name for name in texts)
     assert best_on_cpu(old) == {}
@@ -75,15 +75,15 @@ def test_best_code_of_an_economy_is_cpp():
     assert best_on_cpu(shown) == {work_of(shown[1]): shown[1]}
     made = TABLES["env_step"](shown)
     row = dict(zip([column.name for column in made.columns], made.cells[-1], strict=True))
-    assert (row["x best CPU code"], row["best CPU code"]) == ("40", "C++ (16 threads)")
-    assert "x plain NumPy (1 thread)" not in row
+    assert (row["times the best CPU code"], row["best CPU code"]) == ("40", "C++ (16 threads)")
+    assert "times plain NumPy (1 thread)" not in row
     head = {column.name: column.text(shown[-1]) for column in headline(shown).columns}
     assert (head["times the best CPU code"], head["best CPU code"]) == ("40", "C++ (16 threads)")
     assert speedup_chart(shown).title == "Speed-up over the best CPU code"
     assert best_on_cpu([shown[0], shown[2]]) == {}
     assert best_on_cpu([each.model_copy(update={"case": "rollout"}) for each in shown]) == {}
     old = TABLES["env_step"]([*shown, economy(PLAIN, 1e6)])
-    (ratio,) = (column for column in old.columns if column.name == "x plain NumPy (1 thread)")
+    (ratio,) = (column for column in old.columns if column.name == "times plain NumPy (1 thread)")
     assert ratio.text(shown[-1]) == "80"
 
 
@@ -101,14 +101,14 @@ def test_tables_say_over_which_code(case):
     header = [column.name for column in made.columns]
     row = dict(zip(header, made.cells[-1], strict=True))
     assert row["backend"] == "CUDA C (PyCUDA)"
-    assert [row[name] for name in ("x best CPU code", "best CPU code", "x plain NumPy (1 thread)")] == [
+    assert [row[name] for name in ("times the best CPU code", "best CPU code", "times plain NumPy (1 thread)")] == [
         "40",
         "C++ (16 threads)",
         "80",
     ]
     old = TABLES[case]([each for each in shown if each.point["backend"] != PLAIN])
-    (ratio,) = (column for column in old.columns if column.name.startswith("x "))
-    assert ratio.name == "x oracle (NumPy, 1 thread)"
+    (ratio,) = (column for column in old.columns if column.name.startswith("times "))
+    assert ratio.name == "times reference (NumPy, 1 thread)"
     assert ratio.text(shown[-1]) == "800"
 
 
@@ -123,9 +123,9 @@ def test_chart_of_speed_ups_is_over_the_best():
     assert drawn["CUDA C (PyCUDA)"] == pytest.approx({1: 8e8 / 3e7, 100: 40})
     assert drawn["plain NumPy (1 thread)"] == {100: 0.5}
     assert drawn["C++ (16 threads)"] == pytest.approx({1: 2 / 3})
-    assert "oracle (NumPy, 1 thread)" not in drawn
+    assert "reference (NumPy, 1 thread)" not in drawn
     old = speedup_chart([each for each in [*ALL, *small] if each.point["backend"] != PLAIN])
-    assert old.title == "Speed-up over oracle (NumPy, 1 thread)"
+    assert old.title == "Speed-up over reference (NumPy, 1 thread)"
 
 
 @pytest.mark.parametrize("preset", ["smoke", "default", "full"])

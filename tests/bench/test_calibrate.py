@@ -26,7 +26,7 @@ from tests.bench.builders import timed as fake_timed
 
 def steady(a: float, b: float, **fields):
     """Return a pair of interleaved runs without noise within them."""
-    return pair_of([a] * 4, [b] * 4, in_turns=True, **fields)
+    return pair_of([a] * 4, [b] * 4, is_interleaved=True, **fields)
 
 
 def test_noise_by_hand():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.archive import ARCHIVE, matches
+from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.record import RESULTS, Record, read_all
 from bench.workloads.cases import CASES
 from tests.bench.checked import Declared, declared
@@ -24,9 +24,9 @@ def table() -> dict[str, Declared]:
 @pytest.fixture(scope="module")
 def evidence() -> list[Record]:
     """Return the repository's valid records: sweeps, peers and sets."""
-    archived = [path for path in matches(str(RESULTS / ARCHIVE / "*")) if path.name not in ("comparisons", "static")]
+    archived = [path for path in glob_paths(str(RESULTS / ARCHIVE / "*")) if path.name not in ("comparisons", "static")]
     files = [RESULTS, *archived]
-    return [record for record in read_all(files, cut=[]) if record.is_evidence]
+    return [record for record in read_all(files, skipped_lines=[]) if record.is_evidence]
 
 
 def test_each_case_has_its_oracle(table):

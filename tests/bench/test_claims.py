@@ -20,7 +20,7 @@ from bench.judge.claims import (
     own_claims,
     points,
     published,
-    times_claimed,
+    ratio_to_claim,
     to_dict,
 )
 from bench.judge.evidence import Filter, remarks
@@ -35,7 +35,7 @@ from bench.judge.ledger import (
     LedgerError,
     Query,
 )
-from bench.show.columns import NOTHING, over_column
+from bench.show.columns import NOTHING, speedup_column
 from bench.workloads.cases import CASES
 from bench.workloads.learn import SEEDS, TASKS
 from bench.workloads.shared import env_config
@@ -106,7 +106,7 @@ def test_rate_is_held_against_the_whole_interval(changes, value, verdict):
     judged = judge(claim(**changes), [on_gpu(value)])
     assert judged.verdict == verdict
     low = changes.get("low", 2e6)
-    got = times_claimed(judged)
+    got = ratio_to_claim(judged)
     assert (got.value, *got.interval) == pytest.approx((value / low, 0.9 * value / low, 1.1 * value / low))
 
 
@@ -198,7 +198,7 @@ def test_ratio_of_two_cards_decides_nothing():
     assert (judged.estimate.run_id, judged.estimate.value) == ("day 1", 2)
     judged = judge(claim(over_numba, low=1.5), two)
     assert (judged.verdict, judged.estimate) == ("not measured yet", None)
-    assert judged.why.startswith("its sides were measured on two cards")
+    assert judged.why.startswith("its two sides were measured on different GPUs")
     again = on_card("second", 3e6, "pycuda", 2)
     assert judge(claim(over_numba), [*two, again]).estimate.value == 3, "the other card has both sides"
     turned = [each.model_copy(update={"work_per_run": {"env_steps": 1_000}}) for each in two]
@@ -210,7 +210,7 @@ def test_table_has_no_ratio_of_two_cards():
     near, far = on_card("first", 4e6, "pycuda", 1), on_card("second", 4e6, "pycuda", 1)
     base = on_card("first", 2e6, "numba", 1)
     for found, text in ((near, "2"), (far, NOTHING)):
-        assert over_column([base, found], "backend", "numba").text(found) == text
+        assert speedup_column([base, found], "backend", "numba").text(found) == text
 
 
 @pytest.mark.parametrize("is_turned", [False, True])
@@ -229,7 +229,7 @@ def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
     seen = ratio.estimate([fast, slow, *newer], [compared])
     assert (seen.value, seen.low, seen.high) == pytest.approx((4, 4, 4))
     assert seen.records == (fast, slow)
-    assert seen.note == "in turns, 4 rounds of new processes"
+    assert seen.note == "interleaved, 4 rounds of new processes"
     assert ratio.estimate([fast, *newer], [compared]).run_id == "newer", "a comparison needs both of its records"
 
 
@@ -257,7 +257,7 @@ def test_peer_in_turns_goes_before_its_figure_of_another_run():
     judged = judge(goal, records, turns)
     assert judged.estimate.value == pytest.approx(8, rel=1e-3)
     assert judged.verdict == "does not hold"
-    assert "in turns, one round with theirs-fast" in judged.why
+    assert "interleaved, one round with theirs-fast" in judged.why
     assert judge(goal, records).estimate.value == pytest.approx(16), "without turns the constant is what there is"
     both, apart = beside(8, "theirs", card="second")
     assert judge(goal, both, [apart]).estimate.value == pytest.approx(16), "nor do turns join two cards"
@@ -274,7 +274,7 @@ def test_peer_that_was_faster_elsewhere_widens_the_interval():
     judged = judge(goal, records, [turns])
     assert (judged.estimate.value, judged.estimate.low) == pytest.approx((12, 8), rel=1e-3)
     assert judged.verdict == "inconclusive"
-    assert "over their 1 M of another run 8" in judged.why
+    assert "compared with WarpDrive's 1 M of another run: 8" in judged.why
     machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
     elsewhere = judge(
         goal, [each.model_copy(update={"machine": machine, "mode": "fused"}) for each in records], [turns]
@@ -290,7 +290,7 @@ def test_loop_in_python_that_was_faster_beside_another_gpu_widens_the_interval()
     machine = {"gpu": "NVIDIA H100", "cores": 16, "gpu_uuid_hash": "first"}
     judged = judge(goal, [each.model_copy(update={"machine": machine}) for each in records], [turns])
     assert (judged.estimate.value, judged.estimate.low) == pytest.approx((12, 8), rel=0.03)
-    assert "over their 1 M of another run 8" in judged.why
+    assert "compared with WarpDrive's 1 M of another run: 8" in judged.why
 
 
 def test_remarks_on_what_is_timed_in_laps_tell_how_slow_the_cores_were():
@@ -299,7 +299,7 @@ def test_remarks_on_what_is_timed_in_laps_tell_how_slow_the_cores_were():
     confirmed = record(notes={"undisturbed_rounds": 1}, samples_ns=[1.0], host=host)
     assert remarks(confirmed) == []
     laps = confirmed.model_copy(update={"notes": {**confirmed.notes, "laps": "of each the fastest counts"}})
-    assert remarks(laps) == ["a loop of Python took up to 2.1 times as long as at best"]
+    assert remarks(laps) == ["the cores varied: one Python loop took 1 to 2.1 times its shortest time"]
 
 
 def test_efficiency_is_the_ratio_over_what_was_put_in():
@@ -339,7 +339,7 @@ def test_time_to_learn_is_the_median_over_all_seeds():
     """A missed threshold counts as longest; half of them leave no figure."""
     seen = query("Learned").estimate(learned(10, [1.0, 9.0, None]))
     assert (seen.value, seen.low, seen.high) == (9.0, 1.0, math.inf)
-    assert seen.note == "median of 3 seeds, of which 1 did not reach it"
+    assert seen.note == "median of 3 seeds; 1 did not reach it"
     assert query("Learned").estimate(learned(10, [1.0, None])) is None
 
 
@@ -381,7 +381,7 @@ def test_time_to_learn_on_a_shared_gpu_is_no_evidence(how):
     slow = claim(query("Learned", n_seeds=5), bound="at most", low=3, hardware="host")
     assert judge(slow, alone).verdict == "holds"
     assert (judge(slow, together).verdict, judge(slow, together).estimate) == ("not measured yet", None)
-    assert "others used the GPU" in judge(slow, together).why
+    assert "other processes used the GPU" in judge(slow, together).why
     assert query("Reached", n_seeds=5).estimate(together).value == 5
 
 
@@ -418,7 +418,7 @@ def test_seeds_that_play_worse_afterwards_are_told():
     """The threshold is the exploring policy's; a low evaluation is only reported."""
     judged = judge(claim(query("Reached", n_seeds=2), low=2, hardware="host"), learned(10, [1.0, 1.0], after=300.0))
     assert judged.verdict == "holds"
-    assert "evaluated afterwards, 2 of 2 play below it" in judged.why
+    assert "evaluated after training, 2 of 2 are below it" in judged.why
 
 
 def test_rate_over_a_published_one_is_a_number_of_times():
@@ -434,7 +434,7 @@ def test_claim_about_several_gpus_says_how_many_it_needs():
     """Without a record of four ranks, four GPUs are missing."""
     four, one = (Filter(case="scaling", axes={"backend": "pycuda", "n_ranks": n}) for n in (4, 1))
     judged = judge(claim(Query(quantity="Ratio", of=four, over=one, per=4)), [])
-    assert (judged.verdict, judged.why) == ("not measured yet", "not measured here, needs 4 GPUs")
+    assert (judged.verdict, judged.why) == ("not measured yet", "not measured here; needs 4 GPUs")
 
 
 def test_own_claim_needs_another_run():
@@ -654,4 +654,4 @@ def test_command_measures_what_this_machine_can(tmp_path, monkeypatch, has_gpu):
     else:
         assert seen == []
         assert over_numpy == "not measured yet"
-        assert "not measured: what needs backend pycuda" in said
+        assert "not measured: claims that need backend pycuda" in said

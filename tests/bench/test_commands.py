@@ -15,7 +15,7 @@ from bench import cli
 from bench import list as bench_list
 from bench.core import machine
 from bench.core.record import append
-from bench.options import run_of
+from bench.options import resumed_or_new_run_id
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, record
 from warpdrive_min import BACKENDS, availability
@@ -158,7 +158,7 @@ def imported_by(*words, exits=0):
 def test_run_to_resume_is_a_run_id(resume, tmp_path):
     """A path, a pattern and an unknown id are usage errors."""
     with pytest.raises(typer.BadParameter, match="must be a run"):
-        run_of(resume, tmp_path, "smoke")
+        resumed_or_new_run_id(resume, tmp_path, "smoke")
 
 
 @pytest.mark.parametrize(

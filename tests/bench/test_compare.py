@@ -8,9 +8,9 @@ import pytest
 
 from bench.core.record import append, read_all, read_comparisons
 from bench.core.stats import median
-from bench.judge.compare import along, by_run, judge
+from bench.judge.compare import judge, pairs_along_axis, runs_as_rounds
 from bench.judge.evidence import Evidence
-from bench.judge.pairing import paired_up
+from bench.judge.pairing import pair_records
 from bench.options import GATED, Choice, gated
 from bench.workloads.cases import jobs
 from tests.bench.builders import bench, pair_of, record
@@ -29,14 +29,14 @@ POINT = {"env": "fake", "backend": "cpu", "n_envs": 10, "n_agents": 1, "index": 
 )
 def test_verdict_of_each_kind(times_b, verdict):
     """5 % is found at 0.1 % noise, and undecided at 20 % noise."""
-    (row,) = judge([pair_of([1.0, 1.0005, 0.9995, 1.0, 1.001, 0.999], times_b, in_turns=True)])
+    (row,) = judge([pair_of([1.0, 1.0005, 0.9995, 1.0, 1.001, 0.999], times_b, is_interleaved=True)])
     assert row.verdict == verdict
 
 
 def test_verdicts_are_adjusted_for_the_number_of_rows():
     """A row that is significant alone is not among a hundred others."""
-    one = pair_of([1.0, 1.0, 1.0, 1.0], [1.01, 1.05, 1.03, 1.06], in_turns=True)
-    none = pair_of([1.0, 1.1, 1.0, 1.1], [1.1, 1.0, 1.1, 1.0], in_turns=True)
+    one = pair_of([1.0, 1.0, 1.0, 1.0], [1.01, 1.05, 1.03, 1.06], is_interleaved=True)
+    none = pair_of([1.0, 1.1, 1.0, 1.1], [1.1, 1.0, 1.1, 1.0], is_interleaved=True)
     assert judge([one])[0].verdict == "slower"
     assert judge([one, *[none] * 99])[0].verdict == "inconclusive"
 
@@ -50,7 +50,7 @@ def test_newest_evidence_of_a_point_counts():
     new = record(started_at="2026-01-02T00:00:00", run_id="new")
     spoilt = record(started_at="2026-01-03T00:00:00", run_id="spoilt", telemetry={"contended": True})
     got = Evidence.of([new, spoilt, old])
-    assert [each.run_id for each in got.kept.values()] == ["new"]
+    assert [each.run_id for each in got.comparable.values()] == ["new"]
     assert got.left_out == []
 
 
@@ -61,11 +61,11 @@ def test_records_that_differ_in_what_matters_do_not_pair(field):
     other = record(
         **{name: {"gpu": "NVIDIA H200", "cores": 16, part: "other"} if part else 7 if "_" in name else "full"}
     )
-    sides = [Evidence.of([each]).kept for each in (record(), other)]
-    pairs, refused = paired_up(*sides, [])
+    sides = [Evidence.of([each]).comparable for each in (record(), other)]
+    pairs, refused = pair_records(*sides, [])
     assert pairs == []
     assert f"{field}: " in refused[0]
-    pairs, refused = paired_up(*sides, [field])
+    pairs, refused = pair_records(*sides, [field])
     assert refused == []
     assert pairs[0].mismatched[0].startswith(f"{field}: ")
 
@@ -74,9 +74,9 @@ def test_pair_of_two_cards_says_so():
     """Two cards of a kind differ as much as the differences to be found."""
     cards = [{"gpu": "NVIDIA H200", "cores": 16, "gpu_uuid_hash": card} for card in ("one", "two")]
     first, second = (record(machine=each, threads=None) for each in cards)
-    sides = [Evidence.of([each]).kept for each in (first, second)]
-    assert paired_up(*sides, [])[0][0].mismatched == ("card: 'one' against 'two'",)
-    assert paired_up(sides[0], sides[0], [])[0][0].mismatched == ()
+    sides = [Evidence.of([each]).comparable for each in (first, second)]
+    assert pair_records(*sides, [])[0][0].mismatched == ("card: 'one' against 'two'",)
+    assert pair_records(sides[0], sides[0], [])[0][0].mismatched == ()
 
 
 def test_command_compares_two_files(tmp_path):
@@ -105,12 +105,12 @@ def test_folders_of_as_many_runs_are_compared_by_run():
         ]
         for letter, ns in (("a", 100.0), ("b", 200.0))
     ]
-    pairs, _ = paired_up(*(Evidence.of(each).kept for each in sides), [])
-    got = by_run(pairs[0], *sides)
+    pairs, _ = pair_records(*(Evidence.of(each).comparable for each in sides), [])
+    got = runs_as_rounds(pairs[0], *sides)
     assert [len(turns) for turns in got.comparison.log_ratios] == [1, 1, 1]
     assert got.ratio.value == pytest.approx(2)
     assert got.ratio.between_processes
-    assert by_run(pairs[0], sides[0], sides[1][1:]).comparison is None
+    assert runs_as_rounds(pairs[0], sides[0], sides[1][1:]).comparison is None
 
 
 def test_command_measures_two_values_of_an_axis(tmp_path):
@@ -126,7 +126,7 @@ def test_command_measures_two_values_of_an_axis(tmp_path):
 
 def test_points_with_an_axis_are_paired_with_those_without():
     """``exact=absent,True`` pairs training with exact training, which has the axis."""
-    pairs = along("exact=absent,True", jobs("default", ["case=train", "backend=host"]))
+    pairs = pairs_along_axis("exact=absent,True", jobs("default", ["case=train", "backend=host"]))
     assert len(pairs) == 2
     assert all({**plain.point, "exact": True} == exact.point and "exact" not in plain.point for plain, exact in pairs)
 

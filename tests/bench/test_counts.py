@@ -115,7 +115,16 @@ def test_callgrind_counts_a_kernel_exactly(tmp_path):
     compiler = counts.cuda_c.cpu_compiler()
     library = tmp_path / "kernel.so"
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, tmp_path / "kernel.cpp"], check=True)
-    words = [*counts.callgrind(tmp_path), sys.executable, "-I", "-S", "-c", PROGRAM, counts.marks()._name, library]
+    words = [
+        *counts.callgrind(tmp_path),
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        PROGRAM,
+        counts.client_requests()._name,
+        library,
+    ]
     subprocess.run(words, check=True, capture_output=True)
     profiles = {each.label: each.parts() for each in map(Profile.read, tmp_path.glob("counts.*"))}
     first, second, third = (profiles[f"0 {run}"]["sum"] for run in range(3))
@@ -167,7 +176,7 @@ def test_code_of_another_folder_is_refused(monkeypatch):
             return {"root": "/elsewhere"}
 
     monkeypatch.setattr(Worker, "start", lambda *_, **__: Elsewhere())
-    with pytest.raises(WorkerError, match="taken from /elsewhere"):
+    with pytest.raises(WorkerError, match="the code of /elsewhere"):
         counts.count([], machine.ROOT)
 
 
@@ -191,13 +200,13 @@ def counted(monkeypatch, tmp_path):
 def test_records_have_a_part_each(counted):
     """A record is a kernel or the path, exact, with its point as identity."""
     jobs = sides.counted_jobs(["pendulum"])
-    records = sides.counted(jobs, CONTEXT)
+    records = sides.count_instructions(jobs, CONTEXT)
     assert [record.point["kernel"] for record in records] == ["step", PATH] * len(jobs)
     assert all(record.is_evidence and record.scope == "static" for record in records)
     metric = records[0].metrics["instructions"]
     assert (metric.value, metric.low, metric.high, metric.direction) == (9500, 9500, 9500, "lower")
     assert "--env pendulum" in records[0].command
-    again = sides.counted(jobs, CONTEXT)
+    again = sides.count_instructions(jobs, CONTEXT)
     assert [record.metrics for record in again] == [record.metrics for record in records]
     assert len(counted) == 1, "the same code by the same tools is not counted again"
 
@@ -207,7 +216,7 @@ def test_other_code_is_counted_anew(counted, tmp_path):
     for text in ("one", "two", "one"):
         (tmp_path / "tree" / "envs").mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / "envs" / "kernel.cu").write_text(text)
-        counts.kept([], tmp_path / "tree")
+        counts.cached_counts([], tmp_path / "tree")
     assert len(counted) == 2
 
 
@@ -217,17 +226,17 @@ def test_what_cannot_be_counted_says_why(counted, monkeypatch):
     broken = counts.Count(error="KeyError", reason="'torque'")
     monkeypatch.setattr(counts, "count", lambda *_: [broken])
     for _ in range(2):  # it is not cached
-        (record,) = sides.counted(jobs, CONTEXT)
+        (record,) = sides.count_instructions(jobs, CONTEXT)
         assert (record.status, record.reason) == ("failed", "KeyError: 'torque'")
 
     def too_old(*_):
         raise WorkerError("Skip", "this code builds its kernels for this processor alone")
 
     monkeypatch.setattr(counts, "count", too_old)
-    (record,) = sides.counted(jobs, CONTEXT)
+    (record,) = sides.count_instructions(jobs, CONTEXT)
     assert (record.status, record.point["program"]) == ("skipped", "pendulum")
     monkeypatch.setattr(counts, "availability", lambda: Availability(False, "found no Valgrind", counts.INSTALL))
-    (record,) = sides.counted(jobs, CONTEXT)
+    (record,) = sides.count_instructions(jobs, CONTEXT)
     assert "install Valgrind" in record.reason
 
 
@@ -253,8 +262,8 @@ def test_gate_of_counts(counted, monkeypatch, tmp_path):
     jobs = sides.counted_jobs(["pendulum"])[:1]
     both = []
     for share in (lambda by: 1, lambda by: by):
-        monkeypatch.setattr(counts, "kept", times(share))
-        both.append(sides.counted(jobs, CONTEXT))
+        monkeypatch.setattr(counts, "cached_counts", times(share))
+        both.append(sides.count_instructions(jobs, CONTEXT))
     report = report_on("before", 0.015, static=True)
     verdict.judge_into(report, *both)
     assert {row.estimate.records[1].point["kernel"]: row.verdict for row in report.rows} == {
@@ -276,17 +285,17 @@ def test_gate_of_counts(counted, monkeypatch, tmp_path):
 def test_gate_leaves_out_what_one_side_cannot_count(counted, monkeypatch):
     """A baseline too old for counts is a note, not a one-sided point."""
     jobs = sides.counted_jobs(["pendulum"])
-    now = sides.counted(jobs, CONTEXT)
-    monkeypatch.setattr(counts, "kept", lambda *_: [counts.Count(error="Skip", reason="too old")] * len(jobs))
+    now = sides.count_instructions(jobs, CONTEXT)
+    monkeypatch.setattr(counts, "cached_counts", lambda *_: [counts.Count(error="Skip", reason="too old")] * len(jobs))
     report = report_on("before", 0.015, static=True)
-    verdict.judge_into(report, sides.counted(jobs, CONTEXT), now)
+    verdict.judge_into(report, sides.count_instructions(jobs, CONTEXT), now)
     assert (report.rows, report.problems, report.notes) == ([], [], ["left out: too old"])
 
 
 def test_takers_know_what_is_wanted(counted):
     """Conditions on points select before counting."""
     wanted = Choice(cases=["instructions"], where=["program=pendulum", "part=env_step", "kernel=step"])
-    (record,) = sides.taken(wanted, CONTEXT)
+    (record,) = sides.selected_records(wanted, CONTEXT)
     assert record.point["kernel"] == "step"
     assert [job.case.name for job in counted[0]] == ["env_step"]
-    assert sides.taken(Choice(cases=["instructions"], where=["arch=sm_90"]), CONTEXT) == []
+    assert sides.selected_records(Choice(cases=["instructions"], where=["arch=sm_90"]), CONTEXT) == []

@@ -41,8 +41,8 @@ def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
     found = gpu_findings()
     assert found[""].says == "NVIDIA H200"
     assert {topic for topic, finding in found.items() if finding.level != "ok"} == {"clocks"}
-    assert "1500 of at most 1980 MHz, not held" in found["clocks"].says
-    assert "moves every 100 ms: joules over 5 s are right within 4.0%" in found["energy counter"].says
+    assert "1500 of at most 1980 MHz, not locked" in found["clocks"].says
+    assert "updates every 100 ms: energies over 5 s have an error below 4.0%" in found["energy counter"].says
     assert found["throttling"].says == "not now (idle)"
     assert (gpu.opened, gpu.gpm_samples) == (0, 0)
     gpu.reasons = [2]
@@ -54,8 +54,8 @@ def test_throttling_and_foreign_processes_are_problems(gpu):
     gpu.reasons, gpu.pids, gpu.degrees = [4 | 64], [os.getpid(), 1], 90
     found = gpu_findings()
     assert found["throttling"].level == found["processes"].level == "problem"
-    assert found["throttling"].says == "slowed down now by software power cap, hardware thermal"
-    assert found["processes"].says.startswith("1 beside this one")
+    assert found["throttling"].says == "throttled now by software power cap, hardware thermal"
+    assert found["processes"].says.startswith("other processes on this GPU: 1;")
     assert found["temperature"].level == "note"
 
 
@@ -190,7 +190,7 @@ def test_full_disk_is_a_note(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**20))
     kernels, _ = doctor._disk()
     assert kernels.level == "note"
-    assert "make room" in kernels.do
+    assert "free some disk space" in kernels.do
     assert not (tmp_path / "not").exists(), "nothing is changed"
 
 

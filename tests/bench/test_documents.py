@@ -7,7 +7,7 @@ import pytest
 from bench.core import machine
 from bench.core.errors import ShowError
 from bench.core.record import append
-from bench.show.documents import COMMAND, TABLES, printed, refreshed
+from bench.show.documents import COMMAND, TABLES, markdown_tables, with_renewed_tables
 from bench.show.views.cases import VIEWS
 from bench.workloads.cases import CASES
 from tests.bench.builders import bench, metric, point, record
@@ -50,13 +50,13 @@ def test_refresh_prints_each_table_again_in_its_place(sweeps):
     """Tables are their commands' output; a second run changes nothing."""
     document = sweeps.parent / "README.md"
     document.write_text(DOCUMENT)
-    assert "written" in bench("refresh", document)
-    both = printed(["sweeps/*.jsonl"], ["env_step"], ["backend=host"])
+    assert "updated" in bench("refresh", document)
+    both = markdown_tables(["sweeps/*.jsonl"], ["env_step"], ["backend=host"])
     assert both.count("| C++ ") == 2  # of each file one
     assert "NumPy (" not in both
     first, second = "| old | head |\n|---|---|\n| old | row |", "| old |\n|---|"
-    assert document.read_text() == DOCUMENT.replace(first, both).replace(second, printed(["sweeps/a.jsonl"]))
-    assert "as its records are" in bench("refresh", document)
+    assert document.read_text() == DOCUMENT.replace(first, both).replace(second, markdown_tables(["sweeps/a.jsonl"]))
+    assert "unchanged" in bench("refresh", document)
 
 
 def test_the_order_of_measuring_does_not_order_tables(sweeps):
@@ -64,17 +64,17 @@ def test_the_order_of_measuring_does_not_order_tables(sweeps):
     lines = (sweeps / "a.jsonl").read_text().splitlines()
     backwards = sweeps.parent / "backwards.jsonl"
     backwards.write_text("\n".join(reversed(lines)) + "\n")
-    assert printed([str(backwards)]) == printed(["sweeps/a.jsonl"])
+    assert markdown_tables([str(backwards)]) == markdown_tables(["sweeps/a.jsonl"])
 
 
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("`python -m bench table sweeps/a.jsonl`\n", 1, "no table follows `python -m bench table sweeps/a.jsonl`"),
+        ("`python -m bench table sweeps/a.jsonl`\n", 1, "must be followed by a table"),
         (
             "`python -m bench table sweeps/c.jsonl`\n\n| a |\n",
             1,
-            "sweeps/c.jsonl must be a file, a folder or a pattern",
+            "sweeps/c.jsonl must be an existing file, folder or pattern",
         ),
         (
             "`python -m bench table sweeps/a.jsonl --where n_envs=7`\n\n| a |\n",
@@ -83,7 +83,7 @@ def test_the_order_of_measuring_does_not_order_tables(sweeps):
         ),
         ("`python -m bench table sweeps/a.jsonl --colour red`\n\n| a |\n", 2, "No such option: --colour"),
         ("`python -m bench table sweeps/*.jsonl`\n\n| a |\n", 1, "must print one table (got 2); keep one case"),
-        (DOCUMENT[: DOCUMENT.index("| old |\n")], 1, "no table follows `python -m bench table sweeps/a.jsonl`"),
+        (DOCUMENT[: DOCUMENT.index("| old |\n")], 1, "must be followed by a table"),
     ],
 )
 def test_refresh_refuses_what_it_cannot_print(sweeps, text, code, words):
@@ -97,7 +97,7 @@ def test_refresh_refuses_what_it_cannot_print(sweeps, text, code, words):
 def test_a_table_that_ends_the_file_without_a_line_end_is_replaced(sweeps):
     """The last line of a file may lack its end."""
     text = "`python -m bench table sweeps/a.jsonl`\n\n| a |\n|---|"
-    assert refreshed(text, str).endswith(printed(["sweeps/a.jsonl"]) + "\n")
+    assert with_renewed_tables(text, str).endswith(markdown_tables(["sweeps/a.jsonl"]) + "\n")
 
 
 def test_published_tables_are_those_of_their_records(monkeypatch):
@@ -105,31 +105,31 @@ def test_published_tables_are_those_of_their_records(monkeypatch):
     monkeypatch.chdir(machine.ROOT)
     text = (machine.ROOT / "results" / "README.md").read_text()
     assert len(COMMAND.findall(text)) >= 2
-    assert refreshed(text, str) == text
+    assert with_renewed_tables(text, str) == text
 
 
 def test_latest_keeps_one_record_of_a_point_and_names_its_commit(sweeps):
     """A point has one row, of its newer run; rows name their commits."""
     git = {"sha": "1234567890" * 4, "dirty": False}
     append(sweeps / "d.jsonl", measured("host", "2026-01-02T00:00:00+00:00", "d", git=git))
-    shown = printed(["sweeps/*.jsonl"], ["env_step"], only_latest=True)
+    shown = markdown_tables(["sweeps/*.jsonl"], ["env_step"], only_latest=True)
     (of_host,) = [line for line in shown.splitlines() if line.startswith("| C++ ")]
     assert of_host.endswith("| 1234567 |")
-    assert "commit" not in printed(["sweeps/a.jsonl"])
+    assert "commit" not in markdown_tables(["sweeps/a.jsonl"])
     command = "python -m bench table sweeps/*.jsonl --case env_step --latest"
-    assert refreshed(f"`{command}`:\n\n| old |\n", str).endswith(f"\n\n{shown}\n")
-    assert printed(["sweeps/d.jsonl"]) in bench("table", "sweeps/d.jsonl", "--latest")
+    assert with_renewed_tables(f"`{command}`:\n\n| old |\n", str).endswith(f"\n\n{shown}\n")
+    assert markdown_tables(["sweeps/d.jsonl"]) in bench("table", "sweeps/d.jsonl", "--latest")
 
 
 def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
     """Records of other machines are omitted, by the start of names in figures."""
     other = {**record().machine, "gpu": "NVIDIA L4", "cores": 8}
     append(sweeps / "d.jsonl", measured("pycuda", "2026-01-02T00:00:00+00:00", "d", machine=other))
-    shown = printed(["sweeps/*.jsonl"], ["env_step"], on="nvidia-l4")
+    shown = markdown_tables(["sweeps/*.jsonl"], ["env_step"], on="nvidia-l4")
     assert "CUDA C" in shown
     assert "NumPy" not in shown
     with pytest.raises(ShowError, match=r"--on nvidia-l40"):
-        printed(["sweeps/*.jsonl"], on="nvidia-l40")
+        markdown_tables(["sweeps/*.jsonl"], on="nvidia-l40")
 
 
 def test_table_without_records_says_why(sweeps):
@@ -137,10 +137,10 @@ def test_table_without_records_says_why(sweeps):
     (sweeps / "empty.jsonl").touch()
     append(sweeps / "failed.jsonl", record(status="failed", reason="too hot"))
     for words, message in {
-        "sweeps/c.jsonl": "sweeps/c.jsonl must be a file, a folder or a pattern of them (got none)",
+        "sweeps/c.jsonl": "sweeps/c.jsonl must be an existing file, folder or pattern (got none)",
         "sweeps/empty.jsonl": "sweeps/empty.jsonl has no record",
         "sweeps/a.jsonl --case train": "records of sweeps/a.jsonl passes --case train; they are of cases env_step on",
-        "sweeps/failed.jsonl": "none of 1 records of sweeps/failed.jsonl is measured and right: failed (too hot)",
+        "sweeps/failed.jsonl": "none of 1 records of sweeps/failed.jsonl is measured and correct: failed (too hot)",
     }.items():
         assert message in " ".join(bench("table", *words.split(), exits=1).split())
 

@@ -30,7 +30,7 @@ def timing(ns: float, backend: str = "host", **changes):
         "case_version": CASES["env_step"].version,
         "point": point(backend, 100),
         "metrics": {
-            "env_steps_per_s": Metric.exactly(1e9 / ns, "env_steps/s", "higher"),
+            "env_steps_per_s": Metric.exact(1e9 / ns, "env_steps/s", "higher"),
             "ns_per_env_step": metric(ns, 0.9 * ns, 1.1 * ns, "ns"),
         },
         "samples_ns": [90.0 * ns, 100.0 * ns, 110.0 * ns],  # a run is 100 steps

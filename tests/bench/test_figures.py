@@ -11,7 +11,7 @@ from bench.core.record import Record
 from bench.show import plots
 from bench.show.charts import Chart
 from bench.show.labels import number
-from bench.show.peers import beside_ours
+from bench.show.peers import peers_table
 from bench.show.views.all_charts import charts
 from tests.bench import shown
 from tests.bench.builders import metric, point, record
@@ -64,17 +64,17 @@ def test_fastest_variant_of_a_peer_is_its_opponent() -> None:
         found.append(
             record(case="peer", point=where | {"variant": variant}, metrics=metrics, notes=notes, threads=None)
         )
-    table = beside_ours(found)
+    table = peers_table(found)
     names = [column.name for column in table.columns]
     cells = [dict(zip(names, row, strict=True)) for row in table.cells]
-    shown = {row["variant"]: (row["opponent"], row["our steps"], row["remarks"]) for row in cells}
+    shown = {row["variant"]: (row["fastest variant"], row["our steps per launch"], row["remarks"]) for row in cells}
     assert shown == {
-        "sync": ("no", "one by one", ""),
-        "scan": ("yes", "many a launch", "theirs: it was loud"),
-        "other": ("no", "one by one", ""),
+        "sync": ("no", "one", ""),
+        "scan": ("yes", "many", "theirs: it was loud"),
+        "other": ("no", "one", ""),
     }
     (panel,) = chart(found, "peers").panels
-    assert panel.ticks == ["slow scan, 1,000 environments: 9 x"]
+    assert panel.ticks == ["slow scan, 1,000 environments: 9x"]
 
 
 def test_both_painters_draw_the_same_values() -> None:

@@ -75,7 +75,7 @@ def test_paths_are_files_folders_patterns_and_the_archive(tmp_path):
     assert records(str(tmp_path))["run_id"].tolist() == ["a", "b"]
     assert records([f"{tmp_path}/*.jsonl", tmp_path / "a.jsonl"])["run_id"].tolist() == ["a", "b", "a"]
     assert len(records(ARCHIVE / "sweeps" / "20261121T091255-a54a37c-*.jsonl")) == 16
-    with pytest.raises(ShowError, match=r"c\.jsonl must be a file, a folder or a pattern of them \(got none\)"):
+    with pytest.raises(ShowError, match=r"c\.jsonl must be an existing file, folder or pattern \(got none\)"):
         records(tmp_path / "c.jsonl")
 
 

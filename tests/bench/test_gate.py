@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bench.core import machine
-from bench.core.archive import ARCHIVE, matches
+from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.case import Job
 from bench.core.errors import Code
-from bench.core.point import passes
+from bench.core.point import matches
 from bench.core.record import Comparison, Context, Record, append, read_all
 from bench.judge import gate
 from bench.judge.calibration import Calibration, NoiseFloor
@@ -33,8 +33,8 @@ STORED = machine.ROOT / "results" / ARCHIVE / "sweeps" / "20261121T053731-4c1f3f
 @pytest.fixture(scope="module")
 def h200() -> list[Record]:
     """Records with medians known to within 0.1 to 1 %, as on an H200."""
-    files = matches(str(STORED.parent / "20261121T0*.jsonl"))
-    kept = Evidence.of(read_all(files)).kept.values()
+    files = glob_paths(str(STORED.parent / "20261121T0*.jsonl"))
+    kept = Evidence.of(read_all(files)).comparable.values()
     found = [each for each in kept if each.point["backend"] == "pycuda" and 0.001 < half_width(each) < 0.01]
     assert len(found) >= 10
     return found
@@ -155,7 +155,7 @@ def test_changed_set_of_points_is_not_passed(side, h200, files):
     """A point on one side alone is exit code 3, and is named."""
     sides = (h200, h200[1:]) if side == "the baseline" else (h200[1:], h200)
     said = files(*sides, exits=Code.NOTHING)
-    assert f"{name_of(h200[0])} is in {side} alone" in said
+    assert f"{name_of(h200[0])} is only in {side}" in said
 
 
 def test_wrong_point_is_broken(h200, files):
@@ -241,16 +241,16 @@ def test_noise_between_runs_widens_the_interval():
     assert judge([pair], 0.03, calibrated(pair.b, run=0.05, smallest=0.01))[0].verdict == "inconclusive"
 
 
-def in_rounds(*logs: float):
+def measure_rounds(*logs: float):
     """Return a pair with a number of rounds."""
-    pair = pair_of([1.0] * 4, [1.1] * 4, in_turns=True)
+    pair = pair_of([1.0] * 4, [1.1] * 4, is_interleaved=True)
     return replace(pair, comparison=Comparison.of(pair.a, pair.b, [[log] for log in logs]))
 
 
 def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
     """Four rounds cannot detect 3 % among 20 points; with calibrated ones they can."""
-    same = [in_rounds(-0.004, 0.004, 0.002, -0.002) for _ in range(19)]
-    slower = in_rounds(0.026, 0.034, 0.032, 0.028)
+    same = [measure_rounds(-0.004, 0.004, 0.002, -0.002) for _ in range(19)]
+    slower = measure_rounds(0.026, 0.034, 0.032, 0.028)
     known = calibrated(slower.b, run=0.0032, smallest=0.004)
     alone, *_ = judge([slower, *same], THRESHOLD, None)
     together, *_ = judge([slower, *same], THRESHOLD, known)
@@ -260,7 +260,7 @@ def test_rounds_and_calibrated_rounds_are_one_estimate_of_noise():
 
 def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
     """The substitute noise sets the detectable slow-down; the interval is the point's."""
-    pair = in_rounds(0.099, 0.1, 0.1, 0.101)
+    pair = measure_rounds(0.099, 0.1, 0.1, 0.101)
     known = calibrated(record(point=point("cpu", 7)), run=0.5, smallest=0.4)
     (row,) = judge([pair], 0.03, known)
     assert (row.estimate.low, row.estimate.high) == (pair.ratio.low, pair.ratio.high)
@@ -272,7 +272,8 @@ def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
     other = pair.b.model_copy(update={"machine": stored.machine, "point": {**floor.point, "n_envs": 7}})
     _, notes = gate.calibration_of([other], file)
     assert notes == [
-        "1 of 1 points are not calibrated: the noisiest calibrated point of their case, backend and preset stands in, "
+        "1 of 1 points are not calibrated; their noise is that of the noisiest calibrated "
+        "point of their case, backend and preset: "
         "env_step[env=cartpole,backend=pycuda,n_envs=100000,n_agents=1,exact=False]"
     ]
 
@@ -281,9 +282,11 @@ def test_smallest_and_noise_are_those_of_how_it_was_measured():
     """Interleaved measurements have the smaller noise."""
     times = np.linspace(99.9, 100.1, 20)
     calibration = calibrated(pair_of(times, times).b, run=0.02, smallest=0.2)
-    apart, in_turns = (judge([pair_of(times, times, in_turns=each)], 0.03, calibration)[0] for each in (False, True))
-    assert (apart.limit, in_turns.limit) == (0.2, 0.1)
-    assert apart.estimate.high > in_turns.estimate.high
+    apart, interleaved = (
+        judge([pair_of(times, times, is_interleaved=each)], 0.03, calibration)[0] for each in (False, True)
+    )
+    assert (apart.limit, interleaved.limit) == (0.2, 0.1)
+    assert apart.estimate.high > interleaved.estimate.high
 
 
 # ------------------------------------------------------------------ the rest
@@ -299,7 +302,7 @@ def test_gate_measures_the_baseline_again(tmp_path):
     assert "1 points against" in said
     (file,) = (tmp_path / "out").glob("*.jsonl")
     assert [each.point for each in read_all([file])] == [
-        job.point for job in todo if passes(job.point, ["env=cartpole"])
+        job.point for job in todo if matches(job.point, ["env=cartpole"])
     ]
 
 

@@ -13,7 +13,7 @@ from bench.core.stats import Ratio
 from bench.judge.calibrate import store
 from bench.judge.calibration import NoiseFloor, read
 from bench.judge.gate import THRESHOLD, judge
-from bench.process.interleaved import ROUNDS, Pair, compared_in_rounds
+from bench.process.interleaved import ROUNDS, Pair, pair_of_rounds
 from bench.process.rounds import TURNS
 from tests.bench.builders import point, record
 
@@ -58,7 +58,7 @@ def simulated_pair(each: Record, pair: float, slow_down: float, random: np.rando
         process = [number for number in range(n_rounds) for _ in range(2 * TURNS)]
         return each.model_copy(update={"samples_ns": samples_ns, "process": process, "run_id": run_id})
 
-    return compared_in_rounds(side("simulated-a", 0.0), side("simulated-b", slow_down))
+    return pair_of_rounds(side("simulated-a", 0.0), side("simulated-b", slow_down))
 
 
 def test_gate_finds_three_percent_and_passes_the_same_code(tmp_path):

@@ -21,7 +21,7 @@ from bench.workloads.learn import TASKS, WHOLE_TASKS, Task, task_point
 from bench.workloads.setups import learning
 from bench.workloads.setups.learning import LearningRun, settings
 from bench.workloads.setups.trainers import shipped
-from bench.workloads.shared import UNTIL_END, is_to_the_end
+from bench.workloads.shared import UNTIL_END, continues_after_threshold
 from bench.workloads.train import train_points
 from tests.bench.builders import record, seed_record
 from warpdrive_min.envs import ENVS
@@ -160,7 +160,7 @@ def test_members_that_miss_the_threshold_count():
 
 def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
     """Preset paper trains each shipped run config but WarpDrive's, on a GPU."""
-    whole = [point for point in learn.learn_points("paper") if is_to_the_end(point)]
+    whole = [point for point in learn.learn_points("paper") if continues_after_threshold(point)]
     ran = [(point["env"], point["algorithm"].lower(), point["seed"]) for point in whole]
     files = (file for env in ENVS.values() for file in Path(inspect.getfile(env)).parent.glob("run_config_*.yaml"))
     names = [(file.parent.name, file.stem.removeprefix("run_config_")) for file in files]
@@ -285,8 +285,8 @@ def test_settings_are_the_shipped_ones_with_one_learner(task):
 
 def test_schedules_are_stretched_over_more_environments():
     """Twice the environments take twice the steps, as do schedule points; values stay."""
-    assert learning.stretched([[0, 1e-3], [100, 0.0]], 2) == [[0, 1e-3], [200, 0.0]]
-    assert learning.stretched({"actor": 1e-3, "critic": [[5, 0.1]]}, 2) == {"actor": 1e-3, "critic": [[10, 0.1]]}
+    assert learning.stretch([[0, 1e-3], [100, 0.0]], 2) == [[0, 1e-3], [200, 0.0]]
+    assert learning.stretch({"actor": 1e-3, "critic": [[5, 0.1]]}, 2) == {"actor": 1e-3, "critic": [[10, 0.1]]}
 
 
 @pytest.mark.parametrize("task", WHOLE_TASKS, ids=lambda task: f"{task.env}-{task.algorithm}")

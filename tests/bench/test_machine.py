@@ -134,7 +134,7 @@ def test_bystanders_are_who_descends_from_another_process(tmp_path, monkeypatch)
     ticks(proc, 100, p1=(0, 0), p7=(1, 0), p8=(1, 0))
     (proc / "stat").write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")
     monkeypatch.setattr(machine, "pinned_cores", lambda: None)
-    others = machine.Bystanders(7, proc)
+    others = machine.OtherProcesses(7, proc)
     (proc / "8" / "stat").unlink()
     ticks(proc, 10, p7=(1, 30), p9=(7, 0), p10=(9, 10), p11=(1, 50))
     np.testing.assert_allclose(others.busy(), 0.5)
@@ -146,7 +146,7 @@ def test_bystanders_on_other_cores_do_not_count(tmp_path):
     ticks(proc, 0, p7=(1, 0))
     row = "cpu{} {} 0 0 {} 0 0 0 0 0 0\n"
     (proc / "stat").write_text("".join(row.format(core, 0, 0) for core in ("", 0, 1, 2, 3)))
-    others = machine.Bystanders(7, proc, [0, 1])
+    others = machine.OtherProcesses(7, proc, [0, 1])
     ticks(proc, 0, p7=(1, 10))
     used = {"": 60, 0: 15, 1: 5, 2: 20, 3: 20}
     (proc / "stat").write_text(
@@ -157,4 +157,4 @@ def test_bystanders_on_other_cores_do_not_count(tmp_path):
 
 def test_bystanders_of_a_system_that_does_not_tell_are_unknown(tmp_path):
     """Without the system's figures there is no share."""
-    assert machine.Bystanders(7, tmp_path).busy() is None
+    assert machine.OtherProcesses(7, tmp_path).busy() is None

@@ -62,8 +62,8 @@ def test_device_is_found_and_summarised(fake, long_enough):
         ({}, False, "energy_j", "shorter than 5 s"),
         ({}, False, "gpm", "shorter than 0.1 s"),
         ({"has_gpm": False}, True, "gpm", "came with Hopper"),
-        ({"energy": iter([1000, 0])}, True, "energy_j", "went back"),
-        ({"pids": []}, True, "contended", "containers hide them"),
+        ({"energy": iter([1000, 0])}, True, "energy_j", "decreased"),
+        ({"pids": []}, True, "contended", "as in most containers"),
     ],
     ids=["joules need 5 s", "GPM needs 0.1 s", "older GPU", "counter that is set back", "container"],
 )
@@ -185,7 +185,7 @@ def test_watching_a_point_counts_its_work_and_its_cost(fake, long_enough):
     clock = FakeWatch(lambda run: 55e6)
     timer = Timer(timed(clock.run, stopwatch=clock, device=DEVICE))
     timer.runs = 2
-    got, reason = timer.watched(0.5, 50e6)
+    got, reason = timer.measure_telemetry(0.5, 50e6)
     assert reason == ""
     assert clock.runs == 10
     assert got["watched_slower_by"] == pytest.approx(0.1)
@@ -222,7 +222,7 @@ def test_unknown_uuid_is_a_reason(fake, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="else"))
     with nvml.Sampler(DEVICE) as sampler:
         pass
-    assert sampler.reason.startswith("no telemetry: NVML knows no device of torch's UUID")
+    assert sampler.reason.startswith("no telemetry: NVML has no device with torch's UUID")
     assert fake.opened == 0
 
 

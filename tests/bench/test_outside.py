@@ -39,7 +39,7 @@ def test_the_author_of_an_environment_measures_it(starter, tmp_path):
     """Both cases run on CPU backends against its NumPy, with their config."""
     words = ["--env", starter, "--config", "n_agents=3", "--backend", "cpu", "--backend", "host"]
     shown = bench("run", "--preset", "smoke", *words, "--out", tmp_path / "out", "--no-plot")
-    records = read_all(list((tmp_path / "out").glob("*.jsonl")), cut=[])
+    records = read_all(list((tmp_path / "out").glob("*.jsonl")), skipped_lines=[])
     assert "5 measured, 0 failed" in shown
     assert [(each.case, each.point["backend"], each.status) for each in records] == [
         ("env_step", "cpu", "ok"),
@@ -94,8 +94,8 @@ def test_wrong_options_name_what_is_right(given, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--config", "n=3"], "--config: is of an environment outside envs/"),
-        (["--env", COUNTER, "--n-agents", "3"], "--n-agents: .* has its agents from"),
+        (["--config", "n=3"], "--config: needs an environment outside envs/"),
+        (["--env", COUNTER, "--n-agents", "3"], "--n-agents: .*takes its agents"),
         (["--env", "tests.nowhere:Counter"], "cannot import 'tests.nowhere'"),
     ],
 )

@@ -21,7 +21,7 @@ from bench.core.point import Check
 from bench.judge.evidence import remarks
 from bench.process import local, rounds, worker
 from bench.process.checkouts import revisions
-from bench.process.interleaved import ROUNDS, Kept, in_rounds, measure_all, sides_of
+from bench.process.interleaved import ROUNDS, PairFiles, measure_all, measure_rounds, sides_of
 from bench.process.rounds import TURNS, abba_turns
 from bench.process.server import Server
 from bench.process.worker import Worker, WorkerError
@@ -68,7 +68,7 @@ class Machine:
 
 def measure(sides, preset):
     """Measure the pair of two sides, or raise the reason for its absence."""
-    ((_, got),) = in_rounds([sides], preset)
+    ((_, got),) = measure_rounds([sides], preset)
     if isinstance(got, WorkerError):
         raise got
     return got
@@ -255,15 +255,15 @@ def test_host_is_that_of_the_round_in_which_others_were_busiest(monkeypatch):
     """Both records report, also as text, that round two was disturbed."""
     shares = iter([0.01, 0.4, 0.02, None])
     times = iter([1000, 1001, 1000, 2100, 1000, 1002, 999, 1000])
-    monkeypatch.setattr(rounds, "Bystanders", lambda: SimpleNamespace(busy=lambda: next(shares)))
+    monkeypatch.setattr(rounds, "OtherProcesses", lambda: SimpleNamespace(busy=lambda: next(shares)))
     monkeypatch.setattr(rounds, "loop_ns", lambda: next(times))
     fake = Machine()
     got = measured(fake.side(), fake.side())
     for record in (got.a, got.b):
         assert (record.host.others_busy, record.host.loop_ns) == (0.4, [999, 2100])
         assert remarks(record) == [
-            "others kept 40% of our cores busy",
-            "a loop of Python took up to 2.1 times as long as at best",
+            "other processes used 40% of our cores",
+            "the cores varied: one Python loop took 1 to 2.1 times its shortest time",
         ]
 
 
@@ -349,11 +349,11 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
         return timed(watch.run, stopwatch=watch)
 
     class Leaving(Server):
-        def _let_go(self):
+        def _free(self):
             nonlocal n_there
             with lock:
                 n_there -= self._timed is not None
-            super()._let_go()
+            super()._free()
 
     @contextlib.contextmanager
     def start():
@@ -361,7 +361,7 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
         try:
             yield server
         finally:
-            server._let_go()
+            server._free()
 
     fake = case(setup, 2)
     todo = [sides_of("run", fake, (point, point), [start] * 2) for point in fake.points("default")]
@@ -391,7 +391,7 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
     """
     tried, said = [], []
     todo = sides_that_break({1: MemoryError("too many"), 2: Skip("no device; buy one")}, 3, tried)
-    got = dict(in_rounds(todo, "smoke", at_once=3, say=said.append))
+    got = dict(measure_rounds(todo, "smoke", at_once=3, say=said.append))
     assert [type(got[place]).__name__ for place in range(3)] == ["Pair", "WorkerError", "WorkerError"]
     assert [tried.count(index) for index in range(3)] == [2, 4, 2], "both sides of the one are tried again"
     (line,) = said
@@ -402,14 +402,14 @@ def test_pair_that_fails_beside_others_is_measured_by_itself():
 def test_want_of_memory_halves_the_crowd():
     """The next rounds would fail as well."""
     todo = sides_that_break({0: MemoryError("too many")}, 7, [])
-    got = dict(in_rounds(todo, "smoke", at_once=4))
+    got = dict(measure_rounds(todo, "smoke", at_once=4))
     assert [got[place].a.notes.get("at_once") for place in range(1, 7)] == [2] * 6
 
 
 def test_sides_of_different_versions_are_not_compared():
     """A case that times something else on the other side is refused."""
     fake = Machine()
-    with pytest.raises(NotComparable, match=r"case versions \[1, 2\]"):
+    with pytest.raises(NotComparable, match=r"version of the case \(got \[1, 2\]"):
         measured(fake.side(), fake.side(version=2), "smoke")
 
 
@@ -438,7 +438,7 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
     started, fake = [], Machine().case()
     points = [POINT | {"index": index} for index in range(3)]
     todo = [sides_of("run", fake, (point, point), [serving(fake, started, "a")] * 2) for point in points]
-    kept = Kept.of(tmp_path, "run")
+    kept = PairFiles.of(tmp_path, "run")
 
     def stop_at_second(text):
         if text.startswith("2/"):
@@ -451,7 +451,7 @@ def test_stopped_comparison_goes_on_with_what_it_kept(tmp_path):
     whole = kept.comparisons.read_bytes()
     kept.comparisons.write_bytes(whole[:-100])
     started.clear()
-    got = measure_all(todo, "smoke", kept=kept)
+    got = measure_all(todo, "smoke", outputs=kept)
     assert len(started) == 2 * 2
     assert [pair.a.point["index"] for pair in got.pairs] == [0, 1, 2]
     assert got.pairs[0] == first
@@ -463,17 +463,17 @@ def test_comparison_goes_on_only_with_the_code_it_began_with(tmp_path):
     fake, said = Machine().case(), list[str]()
     points = [POINT | {"index": index} for index in range(2)]
     todo = [sides_of("run", fake, (point, point), [serving(fake)] * 2) for point in points]
-    kept = Kept.of(tmp_path, "run")
+    kept = PairFiles.of(tmp_path, "run")
     (pair,) = measure_all(todo[:1], "smoke").pairs
     of_another = [each.model_copy(update={"git": {"sha": "0", "diff_hash": None}}) for each in (pair.a, pair.b)]
     kept.add(replace(pair, a=of_another[0], b=of_another[1]))
-    with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
-        measure_all(todo, "smoke", kept=kept)
+    with pytest.raises(NotComparable, match="run-a must continue on the code it started with"):
+        measure_all(todo, "smoke", outputs=kept)
     assert len(kept.pairs()) == 1
     of_this_checkout = [sides_of("run", fake, (each, each), (local.start, local.start)) for each in points]
-    with pytest.raises(NotComparable, match="run-a must go on with the code it began with"):
+    with pytest.raises(NotComparable, match="run-a must continue on the code it started with"):
         measure_all(of_this_checkout, "smoke", said.append, kept)
-    assert said == ["1 of 2 pairs are kept"], "nothing is measured that could not be kept"
+    assert said == ["1 of 2 pairs were measured before"], "nothing is measured that could not be kept"
 
 
 # ------------------------------------------------------------------ revisions
@@ -525,7 +525,7 @@ def test_revisions_are_measured_on_their_own_code(checkout):
     for side, tag in ((got.a, "first"), (got.b, "second")):
         assert side.git["sha"] == git(checkout, "rev-parse", tag).strip()
     assert min(*got.a.unit_ns, *got.b.unit_ns) > 0
-    assert "two processes take turns" in got.a.unread["telemetry"]
+    assert "two processes share the device" in got.a.unread["telemetry"]
     assert {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")} == before
 
 

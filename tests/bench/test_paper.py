@@ -108,7 +108,7 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
     other.parent.mkdir()
     other.write_text(records.read_text())
     out = tmp_path / "paper"
-    with pytest.raises(ShowError, match="no record is measured and right"):
+    with pytest.raises(ShowError, match="no record is measured and correct"):
         paper.write([empty], out)
     with pytest.raises(ShowError, match="must differ in name"):
         paper.write([records, other], out)
@@ -205,7 +205,7 @@ def test_metric_has_an_interval_of_its_own_unless_it_is_a_multiple() -> None:
     rate = {"env_steps_per_s": metric(100, 90, 120), "agent_steps_per_s": metric(500, 450, 600)}
     peer = record(case="peer", metrics={**rate, "ours_over_peer": metric(3, 2.9, 3.1)})
     (row,) = every_point([peer]).cells
-    assert list(row) == ["oracle (NumPy, 1 thread)", "100", "90.00 to 120.0", "500", "3", "2.900 to 3.100"]
+    assert list(row) == ["reference (NumPy, 1 thread)", "100", "90.00 to 120.0", "500", "3", "2.900 to 3.100"]
 
 
 def test_learning_table_counts_seeds_that_missed_as_slowest() -> None:

@@ -27,13 +27,13 @@ from bench.core.point import Metric
 from bench.core.record import Context, Host, Record, read_all, read_comparisons
 from bench.judge.anchors import JAX, WARPDRIVE, anchor
 from bench.peers import learning, sides, worker
+from bench.peers.adapters import pufferlib
+from bench.peers.adapters.gymnasium import IDS, prepare
+from bench.peers.adapters.work import Work, gpu_uuid
 from bench.peers.catalogue import PEERS, PeerJob
 from bench.peers.check import STATES, correctness
 from bench.peers.command import chosen, interpreters
 from bench.peers.sides import Run, ask, measure_each, started
-from bench.peers.theirs import pufferlib
-from bench.peers.theirs.gymnasium import IDS, prepare
-from bench.peers.theirs.work import Work, card
 from bench.process.rounds import TURNS
 from bench.process.server import Server
 from bench.process.worker import WorkerError
@@ -380,7 +380,7 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
     theirs, mine, dead = read_all([tmp_path / "out"])
     (comparison,) = read_comparisons([tmp_path / "out"])
     assert dead.status == "failed"
-    assert re.search(r"^envpool: died at set_up with exit code 3; its last words: out of luck$", dead.reason)
+    assert re.search(r"^envpool: died at set_up with exit code 3; its last line of output: out of luck$", dead.reason)
     assert dead.reason in said
     version = metadata.version("gymnasium")
     assert theirs.is_evidence
@@ -411,9 +411,9 @@ ANSWER = "os.write(int(sys.argv[2]), b'rubbish' + bytes([10]))\n"
 @pytest.mark.parametrize(
     ("body", "timeout_s", "message"),
     [
-        ("sys.exit(7)", 60.0, "gymnax: died at set_up with exit code 7; its last words: nothing"),
+        ("sys.exit(7)", 60.0, "gymnax: died at set_up with exit code 7; its last line of output: nothing"),
         (ANSWER + "time.sleep(60)", 60.0, "gymnax: must answer set_up with a JSON object"),
-        ("time.sleep(60)", 0.3, r"gymnax: did not answer set_up within 0\.3 s; raise --timeout"),
+        ("time.sleep(60)", 0.3, r"gymnax: did not answer set_up within 0\.3 s; increase --timeout"),
         ("os.close(int(sys.argv[2]))\nsys.exit(4)", 60.0, "gymnax: died at set_up with exit code 4"),
     ],
 )
@@ -474,7 +474,7 @@ def test_wrong_step_of_a_peer_fails_its_point(fakes):
 def test_blocks_last_beside_loops_in_python(name, preset, is_longer):
     """The fastest block counts only next to a loop in Python, which others slow."""
     run = replace(a_run(), context=replace(a_run().context, preset=preset), devices={name: "cpu"})
-    _, theirs = sides._both(smoke(name), run)
+    _, theirs = sides._both_sides(smoke(name), run)
     assert (theirs.block_s > 0) == is_longer
 
 
@@ -503,13 +503,15 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
     """Others are set up concurrently, including Python loops on a GPU."""
     asked = []
 
-    def in_rounds(todo, preset, at_once, say):
+    def measure_rounds(todo, preset, at_once, say):
         asked.append(([theirs.point["peer"] for _, theirs in todo], at_once))
         return ((place, WorkerError("Skip", "not measured")) for place in range(len(todo)))
 
-    monkeypatch.setattr(sides.interleaved, "in_rounds", in_rounds)
+    monkeypatch.setattr(sides.interleaved, "measure_rounds", measure_rounds)
     monkeypatch.setattr(
-        sides, "_both", lambda job, run: (None, SimpleNamespace(case=SimpleNamespace(scope="env"), point=job.point))
+        sides,
+        "_both_sides",
+        lambda job, run: (None, SimpleNamespace(case=SimpleNamespace(scope="env"), point=job.point)),
     )
     names = ["rl-warp-drive", "gymnax", "envpool", "jaxmarl"]
     found = list(sides.measure_each([smoke(name) for name in names], a_run(), 8))
@@ -536,8 +538,8 @@ def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes,
     ("calls", "status", "reason"),
     [
         ([1, 2, 3], "ok", None),
-        (range(99), "failed", "gymnax: RuntimeError at set_up: each of its first 8 runs must not compile"),
-        ([1, 4], "failed", "measure: gymnax: a block that is timed must compile nothing (got 1 programs)"),
+        (range(99), "failed", "gymnax: RuntimeError at set_up: one of its first 8 runs must not compile"),
+        ([1, 4], "failed", "measure: gymnax: a timed block must not compile (got 1 programs)"),
     ],
 )
 def test_what_compiles_while_it_is_timed_is_refused(fakes, calls, status, reason):
@@ -603,7 +605,7 @@ class Learned:
         """Return the record of the requested run."""
         assert (method, case, point["threshold"]) == ("measure", "learn", 40.0)
         values = {"env_steps_to_threshold": 5e4, "seconds_to_threshold": self._seconds} if self._seconds else {}
-        figures = {name: Metric.exactly(value, "s", "lower") for name, value in values.items()}
+        figures = {name: Metric.exact(value, "s", "lower") for name, value in values.items()}
         return {
             "record": record(case=case, scope="learn", samples_ns=None, point=dict(point), metrics=figures).model_dump(
                 mode="json", by_alias=True
@@ -721,15 +723,15 @@ def test_card_is_the_one_that_the_driver_names(monkeypatch):
         return SimpleNamespace(cuInit=lambda flags: 0, cuDeviceGet=lambda device, index: 0, cuDeviceGetUuid=uuid_of)
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver(0))
-    assert card() == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert gpu_uuid() == "00010203-0405-0607-0809-0a0b0c0d0e0f"
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver(100))
-    assert card() is None
+    assert gpu_uuid() is None
 
 
 @pytest.mark.gpu
 def test_card_of_a_peer_is_the_one_that_torch_finds():
     """Driver and torch name one card, so that records distinguish cards."""
-    assert card_hash(card()) == fingerprint(torch.device("cuda"))["gpu_uuid_hash"]
+    assert card_hash(gpu_uuid()) == fingerprint(torch.device("cuda"))["gpu_uuid_hash"]
 
 
 def test_what_disturbed_both_sides_is_said_once():
@@ -737,8 +739,8 @@ def test_what_disturbed_both_sides_is_said_once():
     loud = Host(load_before=0.0, pinned_cores=None, others_busy=0.5)
     ours, theirs = record(host=loud), record(host=loud, warm_up={"settled": False, "cap_s": 2.0})
     assert sides._remarks(ours, theirs) == [
-        "ours and theirs: others kept 50% of our cores busy",
-        "theirs: the warm-up did not settle in 2.0 s",
+        "ours and theirs: other processes used 50% of our cores",
+        "theirs: times did not stabilise in 2.0 s of warm-up",
     ]
 
 
@@ -746,7 +748,7 @@ def test_peer_on_another_card_is_refused(fakes, monkeypatch):
     """The peer's driver decides; the error names both cards as records do."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(sides, "fingerprint", lambda device: {"gpu_uuid_hash": card_hash("mine")})
-    with pytest.raises(NotComparable, match=rf"must share our card \(got {card_hash('mine')} and {card_hash('else')}"):
+    with pytest.raises(NotComparable, match=rf"must use our GPU \(got {card_hash('mine')} and {card_hash('else')}"):
         sides._require_our_card(smoke("gymnax"), "GPU-else")
     sides._require_our_card(smoke("gymnax"), "GPU-mine")
 
@@ -781,7 +783,7 @@ def test_warp_drive_whose_clocks_stand_still_is_wrong(fakes):
     fakes("rl-warp-drive", warp_drive_files(step=0), version="2.7.1")
     (record,) = records_of(smoke("rl-warp-drive", "pycuda"))
     assert record.status == "failed"
-    assert "rl-warp-drive: ArithmeticError at trace: of 4 environments" in record.reason
+    assert "rl-warp-drive: ArithmeticError at trace: 0 of 4 environments" in record.reason
 
 
 @pytest.mark.parametrize("env", IDS)

@@ -60,7 +60,7 @@ def test_environments_without_one_say_why():
     assert tuple(BATCHES) == PLAIN_ENVS
     assert set(BATCHES) < set(ENVS)
     for env in ("covid19_economy", "rice"):
-        assert why_no_plain(["cartpole", env]).startswith(f"{env}: no plain NumPy code")
+        assert why_no_plain(["cartpole", env]).startswith(f"{env}: no NumPy baseline")
     assert why_no_plain(BATCHES) == ""
     for case, preset in itertools.product(CASES.values(), PresetName):
         assert not any(p["backend"] == PLAIN and p["env"] not in BATCHES for p in case.points(preset.value))
@@ -69,7 +69,7 @@ def test_environments_without_one_say_why():
 @pytest.mark.parametrize("env", ["covid19_economy", "rice"])
 def test_an_economy_in_plain_numpy_is_skipped(env):
     """Old records of such points can be queried, and get the reason."""
-    with pytest.raises(Skip, match=f"{env}: no plain NumPy code"):
+    with pytest.raises(Skip, match=f"{env}: no NumPy baseline"):
         CASES["env_step"].setup({"env": env, "backend": PLAIN, "n_envs": 2, "n_agents": 52})
 
 

@@ -18,7 +18,7 @@ from bench.options import Choice
 from bench.process.interleaved import Pair, measure_all, sides_of
 from bench.process.worker import Worker
 from bench.static.programs import CORE
-from bench.static.sides import taken
+from bench.static.sides import selected_records
 from bench.static.verdict import judge_into
 from tests.bench import planted
 from tests.bench.planted import SAME, SLOWER, Change, Copy
@@ -81,12 +81,14 @@ CONTEXT = Context("planted", "default", {}, {}, "")
 def machine_code_of(names: Sequence[str], root: Path) -> list[Record]:
     """Compile the CUDA C of programs in a folder of code."""
     known = [name for name in names if name in (*ENVS, *CORE)]
-    return taken(Choice(cases=["machine_code"], envs=known, where=["backend=pycuda"]), CONTEXT, root) if known else []
+    if not known:
+        return []
+    return selected_records(Choice(cases=["machine_code"], envs=known, where=["backend=pycuda"]), CONTEXT, root)
 
 
 def counts_of(names: Sequence[str], root: Path) -> list[Record]:
     """Count the CPU instructions of programs in a folder of code."""
-    return taken(Choice(cases=["instructions"], envs=names), CONTEXT, root)
+    return selected_records(Choice(cases=["instructions"], envs=names), CONTEXT, root)
 
 
 def compared(before: Sequence[Record], now: Sequence[Record]) -> list[str]:

@@ -145,7 +145,7 @@ def exact(metrics: dict[str, Metric]) -> dict[str, Metric]:
 def test_what_is_no_evidence_is_not_drawn(tmp_path):
     """Failed, skipped and wrong records are omitted; without others an error."""
     refused = [record(status="failed"), record(status="skipped"), record(passed=False)]
-    with pytest.raises(ShowError, match="no record is measured and right"):
+    with pytest.raises(ShowError, match="no record is measured and correct"):
         plots.draw(refused, tmp_path)
     assert latest(each for each in [*refused, record()] if each.is_evidence) == [record()]
 

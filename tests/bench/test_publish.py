@@ -11,7 +11,7 @@ import pytest
 from bench import publish
 from bench.core import machine
 from bench.core.errors import Code
-from bench.core.point import passes, point_name
+from bench.core.point import matches, point_name
 from bench.core.record import ALONE, read_all, read_comparisons
 from bench.doctor import Finding
 from bench.judge.evidence import name_of
@@ -41,7 +41,7 @@ def here(monkeypatch, tmp_path):
     monkeypatch.setattr(
         publish,
         "jobs",
-        lambda preset, where=(): [job for job in jobs if passes({"case": "env_step", **job.point}, where)],
+        lambda preset, where=(): [job for job in jobs if matches({"case": "env_step", **job.point}, where)],
     )
     first, other = (job.point for job in jobs[:2])
     env_step = replace(jobs[0].case, pairs=lambda preset: [(first, other)])
@@ -65,7 +65,7 @@ def folder_in(tmp_path):
 def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     """Time for one point leaves an unfinished set; a second call resumes it."""
     stopped = here("--until-s", "0", exits=Code.UNFINISHED)
-    assert "`python -m bench publish --preset smoke` goes on" in stopped
+    assert "`python -m bench publish --preset smoke` continues" in stopped
     folder = folder_in(tmp_path)
     (first,) = read_all([folder / RECORDS])
     assert read_manifest(folder).finished_at is None
@@ -86,7 +86,7 @@ def test_set_is_made_stopped_and_gone_on_with(here, tmp_path):
     assert "backend pycuda" in manifest.skipped
     (tmp_path / "sweeps").mkdir()
     assert (published_records(tmp_path), past_records(tmp_path)) == ([folder], [tmp_path / "sweeps"])
-    assert "is finished, since" in here()
+    assert "was finished at" in here()
 
 
 def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tmp_path):
@@ -166,7 +166,7 @@ def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
 @pytest.mark.parametrize(
     ("git", "findings", "says"),
     [
-        (CLEAN | {"dirty": True}, [], "the code must be that of a commit"),
+        (CLEAN | {"dirty": True}, [], "needs a checkout without changes"),
         (CLEAN | {"sha": None}, [], "needs a commit"),
         (CLEAN, [Finding("load", "problem", "9 processes", "wait")], "load: 9 processes; wait"),
     ],

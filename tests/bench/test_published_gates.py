@@ -6,16 +6,16 @@ from collections import defaultdict
 
 import pytest
 
-from bench.core.archive import ARCHIVE, matches
+from bench.core.archive import ARCHIVE, glob_paths
 from bench.core.record import RESULTS, Comparison, read_all
 from bench.judge.gate import THRESHOLD, calibration_of, judge
-from bench.process.interleaved import Kept, Pair
+from bench.process.interleaved import Pair, PairFiles
 
 
 def rows(name):
     """Return the verdict of each published gate's point."""
     runs = defaultdict(dict)
-    for record in read_all(matches(str(RESULTS / ARCHIVE / "comparisons" / f"*-{name}.jsonl"))):
+    for record in read_all(glob_paths(str(RESULTS / ARCHIVE / "comparisons" / f"*-{name}.jsonl"))):
         runs[record.run_id[:-2]][record.run_id[-1]] = record
     for a, b in (runs[each].values() for each in sorted(runs)):
         calibration, notes = calibration_of([b], RESULTS / "calibration")
@@ -54,9 +54,9 @@ GATES = {
 def test_published_gates_catch_3_percent_and_pass_the_same(name, n):
     """Equal code passes, and a delay of 3 % fails."""
     folder = RESULTS / ARCHIVE / "comparisons"
-    (file,) = matches(str(folder / f"*-gates-{name}-comparisons.jsonl"))
+    (file,) = glob_paths(str(folder / f"*-gates-{name}-comparisons.jsonl"))
     found = defaultdict(list)
-    for pair in Kept.of(folder, file.name.removesuffix("-comparisons.jsonl")).pairs():
+    for pair in PairFiles.of(folder, file.name.removesuffix("-comparisons.jsonl")).pairs():
         calibration, notes = calibration_of([pair.b], RESULTS / "calibration")
         assert not notes
         found[pair.b.notes.get("planted", 0.0)] += judge([pair], THRESHOLD, calibration)

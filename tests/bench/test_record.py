@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from bench.core.archive import matches, with_archived
+from bench.core.archive import glob_paths, with_archived
 from bench.core.case import Job
 from bench.core.errors import FileError
 from bench.core.record import (
@@ -99,9 +99,9 @@ def test_cut_line_is_reported_and_loses_no_other(record, tmp_path):
     file.write_bytes(whole + whole[: len(whole) // 2])
     with pytest.raises(RecordError, match="line 2: is cut short"):
         read_all([file])
-    cut: list[str] = []
-    assert read_all([tmp_path], cut) == [record]
-    assert len(cut) == 1
+    skipped_lines: list[str] = []
+    assert read_all([tmp_path], skipped_lines) == [record]
+    assert len(skipped_lines) == 1
     append(file, record)
     assert file.read_bytes() == 2 * whole
 
@@ -114,8 +114,8 @@ def test_cut_line_stays_where_files_cannot_be_locked(record, tmp_path, monkeypat
     file.write_bytes(whole + whole[: len(whole) // 2])
     monkeypatch.setattr("warpdrive_min.files.lock_of", lambda path, wait: None)
     append(file, record)
-    assert read_all([file], cut := []) == [record, record]
-    assert len(cut) == 1
+    assert read_all([file], skipped_lines := []) == [record, record]
+    assert len(skipped_lines) == 1
 
 
 IN_SCHEMA_2 = ("id", "host", "process", "taken")
@@ -216,7 +216,7 @@ def test_a_zip_archive_is_read_like_a_folder(tmp_path):
     shutil.make_archive(str(tmp_path / "results" / "archive"), "zip", tmp_path / "results")
     archive = tmp_path / "results" / "archive.zip"
     assert read_all([archive]) == read_all([archive / "sweeps"]) == [a, b]
-    assert read_all([archive / "sweeps" / "b.jsonl"]) == read_all(matches(f"{archive}/s*/b*.jsonl")) == [b]
+    assert read_all([archive / "sweeps" / "b.jsonl"]) == read_all(glob_paths(f"{archive}/s*/b*.jsonl")) == [b]
     assert with_archived(tmp_path / "results" / "sweeps") == [tmp_path / "results" / "sweeps", archive / "sweeps"]
 
 

@@ -38,20 +38,20 @@ def line(*pairs: tuple[float, float]) -> list[DataPoint]:
 def test_crossover_lies_on_the_straight_line_between_the_sizes() -> None:
     """From a tenth at 1 to ten times at 100, a log-log line crosses at 10."""
     said = crossover(line((1, 0.1), (100, 10)))
-    assert said == "faster from about 10 environments on (measured at 1 and 100); 10 times at best"
+    assert said == "faster above about 10 environments (measured at 1 and 100); at most 10x as fast"
 
 
 def test_crossover_is_the_last_one() -> None:
     """A ratio that falls below 1 again did not cross at its first size."""
     assert "measured at 10 and 1,000" in crossover(line((1, 2), (10, 0.5), (1_000, 4)))
-    assert "faster from the smallest size on, 1;" in crossover(line((1, 2), (10, 3)))
+    assert "faster at every size, from 1 environment;" in crossover(line((1, 2), (10, 3)))
     assert "not faster at the largest size, 10 " in crossover(line((1, 2), (10, 0.5)))
 
 
 def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
     """Nine tenths of the highest rate is full; a maximum at the end is not."""
-    assert saturation(line((1, 10), (100, 90), (1_000, 100))).endswith("from 100 environments on")
-    assert saturation(line((1, 10), (100, 80), (1_000, 100))) == "not saturated up to 1,000 environments"
+    assert saturation(line((1, 10), (100, 90), (1_000, 100))).endswith("at 100 environments")
+    assert saturation(line((1, 10), (100, 80), (1_000, 100))) == "throughput still grows at 1,000 environments"
 
 
 def test_energy_is_that_of_a_million_steps() -> None:
@@ -148,7 +148,7 @@ def test_headline_compares_within_the_newest_run_that_has_both() -> None:
     made = headline([*both, alone])
     (best,) = made.rows
     assert best is alone
-    (over,) = (column for column in made.columns if column.name == "times oracle (NumPy, 1 thread)")
+    (over,) = (column for column in made.columns if column.name == "times reference (NumPy, 1 thread)")
     assert over.text(best) == "4"
 
 
@@ -215,7 +215,7 @@ def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
     """The command makes the folder; without evidence: exit code 1, no page."""
     records, out = tmp_path / "records.jsonl", tmp_path / "new" / "report.html"
     records.write_text(record(status="failed", reason="it broke").to_line())
-    assert "no record is measured and right" in bench("report", records, "--out", out, exits=1)
+    assert "no record is measured and correct" in bench("report", records, "--out", out, exits=1)
     assert not out.exists()
     records.write_text(record().to_line())
     bench("report", records, "--out", out)

@@ -51,7 +51,7 @@ def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.
         (105.0, 1.0, REPRODUCED, "lies within 10%"),
         (112.0, 1.0, NOT_REPRODUCED, "does not lie within 10%"),
         (85.0, 1.0, NOT_REPRODUCED, "does not lie within 10%"),
-        (130.0, 40.0, REPRODUCED, "wider than the tolerance of 10%, so that says little"),
+        (130.0, 40.0, REPRODUCED, "wider than the tolerance of 10%: weak evidence"),
     ],
 )
 def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
@@ -109,7 +109,7 @@ def test_troubles_of_either_side_are_told():
     assert got.reasons[-3:] == (
         "here: another process used the GPU",
         "here: throttled by hardware thermal in 50% of the samples",
-        "here: the warm-up did not settle",
+        "here: times did not stabilise during the warm-up",
     )
 
 
@@ -149,7 +149,7 @@ def test_records_are_found_by_run_number_and_condition():
         ("run-a:4", [], "N must be 1 to 3"),
         ("run-a:0", [], "N must be 1 to 3"),
         ("run-a:x", [], "N must be 1 to 3"),
-        ("run-a:3", [], "is measured and right"),
+        ("run-a:3", [], "is measured and correct"),
         ("run-a", ["n_envs=7"], "meets n_envs=7"),
     ):
         with pytest.raises(reproduce.NoSuchRunError, match=says):
@@ -270,8 +270,8 @@ def test_runs_are_looked_for_in_sets_and_in_the_archive(tmp_path):
     """A set's name works as a run: published records are found without a folder."""
     for folder, run_id in (("sets/a-set", "a-set"), ("sweeps", "run-a")):
         append(tmp_path / folder / "records.jsonl", record(run_id=run_id))
-        assert find(read_all(reproduce.searched(tmp_path)), run_id, [])
-    assert {path.name for path in reproduce.searched(tmp_path)} == {"sets", "sweeps"}
+        assert find(read_all(reproduce.default_folders(tmp_path)), run_id, [])
+    assert {path.name for path in reproduce.default_folders(tmp_path)} == {"sets", "sweeps"}
 
 
 # ------------------------------------------------------------------ certificates

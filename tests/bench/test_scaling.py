@@ -36,7 +36,7 @@ def test_one_rank_is_held_against_a_twin_and_its_report_is_json(monkeypatch):
     """One rank has no other to compare with, so `train`'s check runs."""
     points = []
     twin = Check(passed=True, max_error=0.0, oracle="a twin")
-    monkeypatch.setattr(iterations, "twin_check", lambda point, _: points.append(point) or (lambda: twin))
+    monkeypatch.setattr(iterations, "reference_run_check", lambda point, _: points.append(point) or (lambda: twin))
     report = scaling.train_as_rank(point(1), TINY, World())
     assert report.before.passed
     assert report.after.oracle == "a twin"
@@ -149,7 +149,7 @@ def test_figure_is_drawn_with_its_labels():
     dotted = [line for line in axes.get_lines() if line.get_linestyle() == ":"]
     assert sorted(line.get_ydata()[-1] for line in dotted) == [200, 400]
     (legend,) = figure.legends
-    assert {text.get_text() for text in legend.get_texts()} == {"CUDA C (PyCUDA)", "Numba-CUDA", "as many times one"}
+    assert {text.get_text() for text in legend.get_texts()} == {"CUDA C (PyCUDA)", "Numba-CUDA", "linear scaling"}
     assert not scaling_chart(curve({1: 100.0})).panels
 
 
@@ -158,6 +158,6 @@ def test_figure_of_processes_holds_all_of_its_text():
     figure = plots.paint(scaling_chart(curve({1: 100.0, 2: 180.0}, "host", threads=2)))
     figure.draw_without_rendering()
     (axes,) = figure.axes
-    assert axes.xaxis.label.get_text() == "processes, each with as many threads"
+    assert axes.xaxis.label.get_text() == "processes, each with the same number of\nthreads"
     within = axes.xaxis.label.get_window_extent()
     assert 0 <= within.x0 < within.x1 <= figure.bbox.width

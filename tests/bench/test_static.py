@@ -34,7 +34,7 @@ def code(*lines: str) -> list[Instruction]:
         Instruction(opcode, operands, line.startswith("@"))
         for line, (opcode, _, operands) in zip(lines, split, strict=True)
     ]
-    return sass._placed(plain)
+    return sass._locate(plain)
 
 
 LOOPS = (
@@ -228,7 +228,7 @@ def kernel(name: str = "step", notes: dict[str, object] | None = None, **metrics
     check = Check(passed=True, max_error=0.0)
     seen = Measurement(
         metrics={
-            each: Metric.exactly(value, "", "higher" if each == "occupancy" else "lower")
+            each: Metric.exact(value, "", "higher" if each == "occupancy" else "lower")
             for each, value in {"registers": 32.0, **usual, **metrics}.items()
         },
         before=check,

@@ -22,11 +22,15 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes 
 @pytest.mark.parametrize(
     ("given", "words", "says"),
     [
-        (["run"], ("--resume", "X"), "kept 2 records in FILE; `python -m bench run --resume X` goes on"),
-        (["run", "--resume=X"], ("--resume", "X"), "kept 2 records in FILE; `python -m bench run --resume=X` goes on"),
-        (["publish", "--out", "a b"], (), "kept 2 records in FILE; `python -m bench publish --out 'a b'` goes on"),
-        (["reproduce", "X"], None, "kept 2 records in FILE; `python -m bench reproduce X` starts again"),
-        (["list"], "nothing", "nothing was finished; `python -m bench list` starts again"),
+        (["run"], ("--resume", "X"), "saved 2 records in FILE; `python -m bench run --resume X` continues"),
+        (
+            ["run", "--resume=X"],
+            ("--resume", "X"),
+            "saved 2 records in FILE; `python -m bench run --resume=X` continues",
+        ),
+        (["publish", "--out", "a b"], (), "saved 2 records in FILE; `python -m bench publish --out 'a b'` continues"),
+        (["reproduce", "X"], None, "saved 2 records in FILE; `python -m bench reproduce X` starts again"),
+        (["list"], "nothing", "nothing was saved; `python -m bench list` starts again"),
     ],
 )
 def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, monkeypatch):
@@ -34,7 +38,7 @@ def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, m
     file = tmp_path / "records.jsonl"
     monkeypatch.setattr(sys, "argv", ["bench", *given])
     kept = SavedFiles() if words == "nothing" else SavedFiles([file, tmp_path / "none.jsonl"], words)
-    assert "nothing was finished" in kept.text()
+    assert "nothing was saved" in kept.text()
     file.write_text('{}\n{}\n{"cut')
     assert kept.text() == says.replace("FILE", str(file))
 

@@ -126,7 +126,7 @@ def test_speed_up_is_over_numpy_of_the_same_point(cartpoles):
     """The table divides by the NumPy record of equal size, and names its threads."""
     numpy, host = (each.metrics["env_steps_per_s"].value for each in cartpoles)
     text = shown(cartpoles)
-    assert "oracle (NumPy, 1 thread)" in text
+    assert "reference (NumPy, 1 thread)" in text
     assert f"{host / numpy:,.3g}" in text
 
 
@@ -150,8 +150,8 @@ def test_training_is_shown_over_the_reference():
     assert "| 2 | WarpDrive 2.7.1 |" in of_small
     assert "does not run" in of_crowd
     assert [text.get_text() for axes in plots.paint(training_chart(records)).axes for text in axes.texts] == [
-        "2 x",
-        "WarpDrive 2.7.1: does not run",
+        "2x",
+        "WarpDrive 2.7.1 does not run",
     ]
 
 
@@ -159,10 +159,10 @@ def test_command_line_sweeps_records_and_draws(tmp_path):
     """`run` writes records and figures, prints a table, lines and smoke's purpose."""
     where = ("--case", "env_step", "--env", "cartpole", "--backend", "cpu", "--backend", "host", "--backend", "pycuda")
     said = bench("run", "--preset", "smoke", *where, "--out", tmp_path)
-    assert "x oracle (NumPy, 1 thread)" in said
+    assert "times reference (NumPy, 1 thread)" in said
     assert said.count("figure: ") == len(list((tmp_path / "figures").glob("*.png"))) >= 1
     assert ".png" in said
-    assert "preset smoke only shows that every case runs" in said
+    assert "preset smoke only tests that every case runs" in said
     (file,) = tmp_path.glob("*.jsonl")
     assert len(read_all([file])) >= 2
     assert list((tmp_path / "figures").glob("*.png"))
@@ -195,10 +195,13 @@ def test_run_of_another_preset_is_not_resumed(tmp_path):
     ("changes", "says"),
     [
         ({}, "^$"),
-        ({"warm_up": {"settled": False, "cap_s": 5.0}}, "^doubtful: 1 of 2 points, such as env_step.*did not settle"),
+        (
+            {"warm_up": {"settled": False, "cap_s": 5.0}},
+            "^unreliable times: 1 of 2 points, such as env_step.*did not stabilise",
+        ),
         (
             {"host": Host(load_before=3.0, pinned_cores=None)},
-            r"^doubtful: 1 of 2 points, .*the load was 3\.0 per core.*OMP_WAIT_POLICY",
+            r"^unreliable times: 1 of 2 points, .*the load was 3\.0 processes per core.*OMP_WAIT_POLICY",
         ),
     ],
 )

@@ -48,11 +48,13 @@ def test_run_is_one_iteration_of_the_trainer():
 def test_twin_is_made_after_the_timing_alone():
     """The check before has none, as another trainer would slow timing."""
     points = []
-    check = iterations.twin_check(point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]})
+    check = iterations.reference_run_check(
+        point("cpu"), lambda point: points.append(point) or {"weights": [float(len(points))]}
+    )
     own = Check(passed=True, max_error=0.0, oracle="itself", detail="moved")
-    of_one = timed(available("host"), Repeated(int, 1, "eager"), lambda: own, work={}, twin=check)
+    of_one = timed(available("host"), Repeated(int, 1, "eager"), lambda: own, work={}, reference_run=check)
     assert of_one.check().passed
-    assert of_one.check_after(with_twin=False).oracle == "itself"
+    assert of_one.check_after(with_reference_run=False).oracle == "itself"
     assert not points
     after = of_one.check_after()
     assert (after.passed, after.max_error, after.detail) == (False, 1.0, "moved")
@@ -60,7 +62,7 @@ def test_twin_is_made_after_the_timing_alone():
     twin, small = points
     assert twin | {"backend": "cpu"} == small
     assert (small["n_envs"], small["n_steps"]) == (8, 8)
-    assert iterations.twin_of(point("pycuda")) == point("pycuda", mode="eager")
+    assert iterations.reference_point(point("pycuda")) == point("pycuda", mode="eager")
 
 
 @pytest.mark.parametrize(
@@ -111,11 +113,11 @@ def test_weights_that_are_not_finite_are_refused():
 def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
     """Minibatches, replay buffer, two policies: equal weights on both CPU backends."""
     of_both = point(env=env, n_agents=n_agents, network=network) | {"algorithm": algorithm}
-    check = iterations.twin_check(of_both, iterations.learned)()
+    check = iterations.reference_run_check(of_both, iterations.weights_after_training)()
     assert check.passed, check
     assert "against cpu" in check.oracle
     start = WatchedTrainer(env, trainers.settings(of_both), exact=True).weights()
-    assert (start - iterations.learned(of_both)["weights"]).abs().max() > 0, "must have learned"
+    assert (start - iterations.weights_after_training(of_both)["weights"]).abs().max() > 0, "must have learned"
 
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
@@ -233,7 +235,7 @@ def test_what_all_agents_see_counts_once():
 )
 def test_rollout_is_whole_and_finite(n_played, rewards, is_right):
     """However fast: seven of eight steps, or no rewards, are no rollout."""
-    trainer = trainers.player(point())
+    trainer = trainers.fixed_policy_trainer(point())
     data = trainer.wrapper.cuda_data_manager
 
     def run() -> None:

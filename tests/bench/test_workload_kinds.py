@@ -16,7 +16,7 @@ from tests.bench.builders import case, in_this_process
 
 RIGHT = Check(True, 0.0, "by hand")
 CURVE = Curve(env_steps=[10, 20], seconds=[0.1, 0.2], mean_return={"p": [None, 1.5]})
-FINAL = {"final_return": Metric.exactly(1.5, "return", "higher")}
+FINAL = {"final_return": Metric.exact(1.5, "return", "higher")}
 COURSE = Measurement(curve=CURVE, metrics=FINAL, notes={"how": "by hand"}, unread={"seconds": "no"})
 REPORT = Measurement(
     samples_ns=(1e6, 2e6, 3e6),

@@ -20,10 +20,10 @@ from bench.process import local
 from bench.workloads import cases, env_step, learn
 from bench.workloads.cases import CASES
 from bench.workloads.setups import environments, every, kernels, many_steps, stepping
-from bench.workloads.setups.kernels import GAMMA, SCANNERS, Played
+from bench.workloads.setups.kernels import GAMMA, SCANNERS, Rollout
 from bench.workloads.setups.timing import EAGER_STEPS, repeated, snapshot_of
 from bench.workloads.setups.trainers import shipped
-from bench.workloads.shared import ON_GPU, OURS, place
+from bench.workloads.shared import ON_GPU, OURS, env_point
 from envs import ENVS
 from tests.bench.checked import declared
 from warpdrive_min import BACKENDS, EnvWrapper
@@ -58,7 +58,7 @@ def test_smoke_point_is_measured_and_right(case, point):
     workload = case.setup(point)
     assert type(workload) is case.workload
     got = workload.measure(TINY)
-    assert got.fault is None
+    assert got.rejection_reason is None
     assert got.before.passed
     assert got.after.passed
     assert DECLARED[case.name].holds(got.before.oracle, got.after.oracle), "docs/sweeps.md says what is checked"
@@ -77,7 +77,7 @@ def test_smoke_point_is_measured_and_right(case, point):
 @pytest.mark.parametrize(("env", "n_agents"), [("cartpole", 1), ("tag_continuous", 5)])
 def test_steps_go_on_from_a_snapshot_to_the_bit(env, n_agents, backend):
     """Continuations are bit-identical, draws included, from any state in between."""
-    wrapper = environments.start_env(place(env, backend, 64, n_agents, exact=False), backend, 64)
+    wrapper = environments.start_env(env_point(env, backend, 64, n_agents, exact=False), backend, 64)
     data, draw = wrapper.cuda_data_manager, random_policy(wrapper)
     steps = repeated(wrapper.backend, lambda: (draw(), wrapper.step()))
     steps.run()
@@ -121,7 +121,7 @@ def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
     workload = case.setup(point)
     is_broken = True
     try:
-        fault = workload.measure(TINY).fault
+        fault = workload.measure(TINY).rejection_reason
     except WarpDriveError as error:
         fault = str(error)
     assert fault
@@ -137,7 +137,7 @@ def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     many_steps.require_room(SimpleNamespace(cuda_data_manager=data))
     gpu.total_memory = total - 1
-    with pytest.raises(Skip, match="100 steps that are all kept must fit the GPU"):
+    with pytest.raises(Skip, match="all observations of 100 steps must fit the GPU"):
         many_steps.require_room(SimpleNamespace(cuda_data_manager=data))
     many_steps.require_room(wrapper)
 
@@ -227,7 +227,7 @@ def test_ratios_that_are_claimed_have_pairs():
     assert timed
     for query in timed:
         pairs = CASES[query.of.case].pairs("full")
-        assert any(query.over.takes(base) and query.of.takes(other) for base, other in pairs), query
+        assert any(query.over.matches_point(base) and query.of.matches_point(other) for base, other in pairs), query
 
 
 @pytest.mark.parametrize("got", [{}, {"a": [0.0] * 3}, {"a": [0.0, float("nan")]}])
@@ -287,7 +287,7 @@ def affinities() -> list[set[int]]:
 
 def test_all_scans_sum_up_to_the_end_of_the_episode():
     """Nothing follows an end; the last step is followed by the final value."""
-    played = Played(
+    played = Rollout(
         rewards=torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None, None],
         terminated=torch.zeros(4, 1, dtype=torch.int32),
         truncated=torch.tensor([0, 1, 0, 0], dtype=torch.int32)[:, None],

@@ -13,7 +13,7 @@ from ...core.groups import groups_of
 from ...core.record import Record
 from ...core.stats import interquartile_band, interquartile_mean, median, median_interval
 from ...judge.anchors import SOURCES
-from ...workloads.shared import FP32, MEMBERS, is_to_the_end
+from ...workloads.shared import FP32, MEMBERS, continues_after_threshold
 from ..charts import MakeChart
 from ..columns import (
     BACKEND,
@@ -41,14 +41,15 @@ def training_table(records: Sequence[Record]) -> Table[Record]:
     """Return every point, compared with published rates of others on an H200."""
 
     def over_reference(record: Record) -> float | None:
-        return lead if math.isfinite(lead := run_charts.lead(record)) else None
+        ratio = run_charts.ratio_to_published(record)
+        return ratio if math.isfinite(ratio) else None
 
     def reference(record: Record) -> str:
         other = run_charts.reference_of(record)
         return NOTHING if other is None else other.by if other.env_steps_per_s else f"{other.by} does not run"
 
-    over = value_column("x reference (on an H200)", over_reference, ratio_text)
-    made = every_point(records, over, Column("reference", reference))
+    over = value_column("times the published rate (on an H200)", over_reference, ratio_text)
+    made = every_point(records, over, Column("source of the published rate", reference))
     named = {other.by for record in records if (other := run_charts.reference_of(record)) is not None}
     sources = [f"{name}: {source}." for name, source in SOURCES.items() if name in named]
     return replace(made, caption=" ".join([made.caption, *sources]))
@@ -57,7 +58,9 @@ def training_table(records: Sequence[Record]) -> Table[Record]:
 def scaling_table(records: Sequence[Record]) -> Table[Record]:
     """Return every point, with its share of linear scaling."""
     shares = run_charts.efficiencies(records)
-    return every_point(records, value_column("efficiency", lambda record: shares.get(id(record)), "{:.1%}".format))
+    return every_point(
+        records, value_column("share of linear scaling", lambda record: shares.get(id(record)), "{:.1%}".format)
+    )
 
 
 def memory_table(records: Sequence[Record]) -> Table[Record]:
@@ -82,12 +85,12 @@ def starts_table(records: Sequence[Record]) -> Table[Part]:
     axes = [*(axis_column(name, records) for name in keys), BACKEND]
     ordered = sorted(records, key=point_order(keys))
     return Table(
-        caption=f"Start of a process, part after part: medians over fresh processes.{all_points(same)}",
+        caption=f"Start-up time of a process by its parts: medians over new processes.{all_points(same)}",
         rows=[Part(record, name) for record in ordered for name in record.metrics or {}],
         columns=[
             *(column_of(column, lambda part: part.record) for column in axes),
             Column("part", lambda part: part.metric.removesuffix("_s").replace("_", " ")),
-            Column("s", lambda part: metric_column(part.metric).text(part.record), is_right=True),
+            Column("median, s", lambda part: metric_column(part.metric).text(part.record), is_right=True),
             Column(INTERVAL, lambda part: interval_column(part.metric).text(part.record), is_right=True),
         ],
         n_grouping=len(axes),
@@ -117,7 +120,7 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         return f"{len(_values(seeds, 'env_steps_to_threshold')):,} of {_n_seeds(seeds):,}"
 
     def kept(seeds: Seeds) -> str:
-        if not is_to_the_end(seeds[0].point):
+        if not continues_after_threshold(seeds[0].point):
             return NOTHING
         threshold = float(seeds[0].point["threshold"])
         return f"{sum(value >= threshold for value in _values(seeds, 'return_after'))} of {len(seeds)}"
@@ -145,25 +148,25 @@ def learning_table(records: Sequence[Record]) -> Table[Seeds]:
         return f"{float(interquartile_mean(finite)):.4g} ({low:.4g} to {high:.4g})"
 
     whole = (
-        Column("above it at the end", kept, is_right=True),
-        _over_seeds("return of the best", "return_best", returns),
+        Column("seeds above the threshold at the end", kept, is_right=True),
+        _over_seeds("return of the best checkpoint", "return_best", returns),
     )
     return Table(
-        caption="Learning to a threshold: medians over seeds with their 95 % order-statistic intervals (the range of "
-        "fewer than six seeds), and the interquartile mean of the return after training with its 95 % bootstrap "
-        "interval, beside the worst seed and each, in their order: means and medians hide who ends low.",
+        caption="Learning to a threshold. Steps and seconds are medians over seeds with 95 % order-statistic intervals "
+        "(the range of fewer than six seeds). The return after training is an interquartile mean with its 95 % "
+        "bootstrap interval. The columns of single seeds show seeds that end low, which means and medians hide.",
         rows=list(groups.values()),
         columns=[
             *(column_of(axis_column(name, records), lambda seeds: seeds[0]) for name in TASK[:4]),
             Column("threshold", lambda seeds: f"{seeds[0].point['threshold']:g}", is_right=True),
             Column("backend", where),
-            Column("reached", reached, is_right=True),
-            _over_seeds("env steps to it", "env_steps_to_threshold", to_threshold),
-            _over_seeds("s to it", "seconds_to_threshold", to_threshold),
-            _over_seeds("return after", "return_after", returns),
-            Column("worst seed", worst, is_right=True),
-            Column("each seed", each, is_long=True),
-            *(whole if any(is_to_the_end(record.point) for record in records) else ()),
+            Column("seeds that reach it", reached, is_right=True),
+            _over_seeds("env steps to threshold", "env_steps_to_threshold", to_threshold),
+            _over_seeds("seconds to threshold", "seconds_to_threshold", to_threshold),
+            _over_seeds("return after training", "return_after", returns),
+            Column("return of the worst seed", worst, is_right=True),
+            Column("return of each seed", each, is_long=True),
+            *(whole if any(continues_after_threshold(record.point) for record in records) else ()),
         ],
         n_grouping=5,
     )
@@ -177,7 +180,7 @@ def _over_seeds(header: str, name: str, write: Callable[[Sequence[float]], str])
 
     def text(seeds: Seeds) -> str:
         reached = _values(seeds, name)
-        if name == "seconds_to_threshold" and is_to_the_end(seeds[0].point):
+        if name == "seconds_to_threshold" and continues_after_threshold(seeds[0].point):
             return NOTHING
         return write([*reached, *[math.inf] * (_n_seeds(seeds) - len(reached))])
 

@@ -15,11 +15,11 @@ from ...core.point import ORACLE, PLAIN, Metric
 from ...core.record import Record
 from ...workloads.shared import FULLY_OBSERVED_AGENTS
 from ..charts import BACKEND_STYLE, Axis, Chart, DataPoint, MakeChart, Panel, Series, lines, points_along
-from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, ratio_text
+from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, plural, ratio_text
 from ..records import (
     baselines,
     best_on_cpu,
-    between,
+    derived_metric,
     grouped,
     joules,
     latest,
@@ -34,7 +34,7 @@ RATE: Final = "env_steps_per_s"
 AGENT_RATE: Final = "agent_steps_per_s"
 SATURATED: Final = 0.9
 """Share of the highest rate that counts as saturated."""
-ENVS: Final = Axis("environments")
+ENVS: Final = Axis("number of environments")
 AGENTS_IN_EACH: Final = "agents in each environment"
 ALL_AGENTS: Final = Axis("agents in all environments")
 DIRECTION: Final = {"n_envs": "more environments", "n_agents": "more agents"}
@@ -50,7 +50,7 @@ def throughput_chart(records: Sequence[Record]) -> Chart:
     panels = _over_envs(shown, lambda record: metric(record, RATE), right="agent steps per second")
     return Chart(
         name="throughput",
-        title="Throughput over environments",
+        title="Throughput by number of environments",
         caption=f"A step samples random actions, steps every environment and restarts those that ended. {MEDIANS}",
         x=ENVS,
         y=Axis("environment steps per second"),
@@ -87,14 +87,14 @@ def _speedup(name: str, over: str, others: Iterable[Record], base: Callable[[Rec
     compared = [base(record) for record in shown]
     codes = " and ".join(sorted({backend_label(record) for record in compared}))
     panels = _over_envs(shown, lambda record: times_baseline(record, base(record)), level=1)
-    which = f" At each size that is the fastest of {codes}." if over else ""
+    which = f" The baseline at each size is the fastest of {codes}." if over else ""
     return Chart(
         name=name,
         title=f"Speed-up over {over or codes}",
-        caption="Each ratio is of two points of the same size in the same run; its interval reaches as far as "
-        f"theirs allow. Above the line at 1 a backend is faster than the baseline.{which}",
+        caption="Each ratio compares two points of the same size in the same run. Its interval follows from both "
+        f"points' intervals. Above the line at 1, a backend is faster than the baseline.{which}",
         x=ENVS,
-        y=Axis(f"times {over or codes}"),
+        y=Axis(f"speed-up over {over or codes}"),
         panels=panels,
         records=[*shown, *compared],
         findings=_findings(panels, crossover),
@@ -106,10 +106,10 @@ def energy_chart(records: Sequence[Record]) -> Chart:
     shown = latest(record for record in records if joules(record) is not None)
     return Chart(
         name="energy",
-        title="Energy",
-        caption="Of the whole card, over the window in which the point is repeated.",
+        title="Energy per step",
+        caption="Energy of the whole GPU while the point is repeated, per step. Lower is better.",
         x=ENVS,
-        y=Axis("J per million environment steps"),
+        y=Axis("joules per million environment steps"),
         panels=_over_envs(shown, joules),
         records=shown,
     )
@@ -119,8 +119,8 @@ def saturation(points: Sequence[DataPoint]) -> str:
     """Return the smallest number of environments with a saturated rate, as text."""
     full = min(point.x for point in points if point.y >= SATURATED * max(point.y for point in points))
     if full == max(point.x for point in points):
-        return f"not saturated up to {full:,.0f} environments"
-    return f"saturated ({SATURATED:.0%} of its highest rate) from {full:,.0f} environments on"
+        return f"throughput still grows at {full:,.0f} environments"
+    return f"reaches {SATURATED:.0%} of its highest rate at {full:,.0f} environments"
 
 
 def crossover(points: Sequence[DataPoint]) -> str:
@@ -129,17 +129,17 @@ def crossover(points: Sequence[DataPoint]) -> str:
     Between two measured sizes it is interpolated on a log-log line.
     """
     ordered = sorted(points, key=lambda point: point.x)
-    best = f"{ratio_text(max(point.y for point in ordered))} times at best"
+    best = f"at most {ratio_text(max(point.y for point in ordered))}x as fast"
     slower = [index for index, point in enumerate(ordered) if point.y < 1]
     if not slower:
-        return f"faster from the smallest size on, {ordered[0].x:,.0f}; {best}"
+        return f"faster at every size, from {plural(int(ordered[0].x), 'environment')}; {best}"
     if slower[-1] == len(ordered) - 1:
         return f"not faster at the largest size, {ordered[-1].x:,.0f} environments; {best}"
     before, after = ordered[slower[-1] : slower[-1] + 2]
     share = np.log(before.y) / (np.log(before.y) - np.log(after.y))
     about = float(f"{before.x * (after.x / before.x) ** share:.2g}")
     between = f"measured at {before.x:,.0f} and {after.x:,.0f}"
-    return f"faster from about {about:,.0f} environments on ({between}); {best}"
+    return f"faster above about {about:,.0f} environments ({between}); {best}"
 
 
 def _over_envs(records: Sequence[Record], value: Value, *, level: float | None = None, right: str = "") -> list[Panel]:
@@ -187,7 +187,7 @@ def agents_chart(records: Sequence[Record]) -> Chart:
     )
     return Chart(
         name="agents",
-        title="Throughput over agents",
+        title="Throughput by number of agents",
         caption=MEDIANS,
         x=Axis(AGENTS_IN_EACH),
         y=Axis("agent steps per second"),
@@ -208,11 +208,11 @@ def memory_chart(records: Sequence[Record]) -> Chart:
     shown = _of_several_sizes(grouped(latest(records), "env").values())
     return Chart(
         name="memory",
-        title="Memory of an environment",
-        caption="What as many environments again make in the arrays of started environments, for each of them.",
-        statistic="of the arrays",
+        title="Memory per environment",
+        caption="Bytes of arrays that one more environment adds, for each number of agents.",
+        statistic="from the sizes of the arrays",
         x=Axis(AGENTS_IN_EACH),
-        y=Axis("bytes of an environment"),
+        y=Axis("bytes per environment"),
         panels=[Panel(environment(str(each[0].point["env"])), _over_agents(each, "bytes_per_env")) for each in shown],
         records=[record for each in shown for record in each],
     )
@@ -236,12 +236,12 @@ def neighbors_chart(records: Sequence[Record]) -> Chart:
         factors = lines(found, lambda record: times_baseline(record, pairs[place(record)]), "n_agents")
         panels += [
             Panel(title, [*named(_over_agents(found, AGENT_RATE), "cells"), *named(every, "all pairs")]),
-            Panel(title, named(factors, "cells"), level=1, ylabel="times all pairs"),
+            Panel(title, named(factors, "cells"), level=1, ylabel="speed-up over all pairs"),
         ]
     return Chart(
         name="neighbors",
-        title="Search for neighbours",
-        caption=f"Only how the neighbours are found differs. {MEDIANS}",
+        title="Neighbour search: grid cells or all pairs",
+        caption=f"Both sides do the same work and differ only in their neighbour search. {MEDIANS}",
         x=Axis(AGENTS_IN_EACH),
         y=Axis("agent steps per second"),
         panels=panels,
@@ -268,11 +268,11 @@ def languages_chart(records: Sequence[Record]) -> Chart:
     of_cuda_c = latest(record for record in records if record.point["backend"] == "pycuda" and size(record) in bases)
     return Chart(
         name="languages",
-        title="CUDA C against Numba",
-        caption="Both run the same phases as CUDA graphs, at the same size in the same run. Above the line at 1 "
-        "CUDA C is faster; the interval reaches as far as theirs allow.",
+        title="Speed of CUDA C relative to Numba-CUDA",
+        caption="Both run the same phases as CUDA graphs, at the same size in the same run. Above the line at 1, "
+        "CUDA C is faster. The interval follows from both sides' intervals.",
         x=ALL_AGENTS,
-        y=Axis("times Numba-CUDA", is_log=False),
+        y=Axis("speed-up over Numba-CUDA", is_log=False),
         panels=_by_direction(of_cuda_c, lambda record: times_baseline(record, bases[size(record)])),
         records=[*of_cuda_c, *(bases[size(record)] for record in of_cuda_c)],
     )
@@ -287,13 +287,13 @@ def limits_chart(records: Sequence[Record]) -> Chart:
         if rate is None or record.roofline is None:
             return None
         per_rate = record.roofline / rate.value
-        return between(record.roofline, rate.low * per_rate, rate.high * per_rate)
+        return derived_metric(record.roofline, rate.low * per_rate, rate.high * per_rate)
 
     return Chart(
         name="limits",
         title="Share of the machine's limit",
-        caption="The shortest time in which the device could move the least bytes, or do the least operations, of a "
-        "step, over the time that it takes. 1 is the machine's limit.",
+        caption="Shortest possible time of a step divided by its measured time. The shortest time is what the device "
+        "needs for the step's minimum of bytes or operations. 1 is the machine's limit.",
         x=ALL_AGENTS,
         y=Axis("share of the machine's limit"),
         panels=_by_direction(shown, share),

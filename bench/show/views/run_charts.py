@@ -13,7 +13,7 @@ from ...core.point import Curve, Metric
 from ...core.record import Record, are_on_two_cards
 from ...core.stats import Floats, interquartile_band, interquartile_mean
 from ...judge.anchors import CARD, JAX, WARPDRIVE, Anchor, anchor
-from ...workloads.shared import ON_GPU, is_to_the_end
+from ...workloads.shared import ON_GPU, continues_after_threshold
 from ..charts import (
     BACKEND_STYLE,
     GREY,
@@ -28,7 +28,17 @@ from ..charts import (
     bars,
     rows,
 )
-from ..labels import BACKEND_NAME, MEDIANS, backend_label, environment, is_ours, maker, plural, ratio_text, size_and_run
+from ..labels import (
+    BACKEND_NAME,
+    MEDIANS,
+    backend_label,
+    code_and_device,
+    environment,
+    is_ours,
+    plural,
+    ratio_text,
+    size_and_run,
+)
 from ..records import baselines, by, grouped, latest, metric, rate_of, size
 
 RATE: Final = "env_steps_per_s"
@@ -66,7 +76,7 @@ def samplers_chart(records: Sequence[Record]) -> Chart:
             base = torch.get(record.threads is None)
             if base is None or are_on_two_cards(record, base):
                 return ""
-            return f"{rate_of(record, 'samples_per_s') / rate_of(base, 'samples_per_s'):.3g} x"
+            return f"{rate_of(record, 'samples_per_s') / rate_of(base, 'samples_per_s'):.3g}x"
 
         title = f"{plural(int(n_envs), 'environment')}, {plural(int(n_agents), 'agent')}, {n_actions} actions"
         return rows(title, by_rate, "samples_per_s", _sampler_name, over_torch)
@@ -76,15 +86,15 @@ def samplers_chart(records: Sequence[Record]) -> Chart:
         ("n_envs", "n_agents", "n_actions"),
         panel,
         name="sampler",
-        title="Samplers",
+        title="Throughput of action samplers",
         caption=f"One action for every agent, drawn from its own probabilities. {MEDIANS}",
-        x=Axis("samples per second (x: over torch.multinomial on the same device)"),
+        x=Axis("samples per second (2x = twice as fast as torch.multinomial)"),
         has_legend=False,
     )
 
 
 def _sampler_name(record: Record) -> str:
-    return f"ours, {maker(record)}" if is_ours(record) else maker(record)
+    return f"ours, {code_and_device(record)}" if is_ours(record) else code_and_device(record)
 
 
 def rollouts_chart(records: Sequence[Record]) -> Chart:
@@ -94,10 +104,10 @@ def rollouts_chart(records: Sequence[Record]) -> Chart:
         ("env",),
         lambda key, found: rows(environment(*key), sorted(found, key=_iteration_order), RATE, iteration),
         name="rollout",
-        title="Rollouts",
-        caption=f"All steps of the policies, their forward passes and the samples' way into the batch. {MEDIANS}",
+        title="Throughput of rollouts",
+        caption=f"A rollout includes environment steps, forward passes of the policies and storing samples. {MEDIANS}",
         statistic="medians",
-        x=Axis("environment steps per second of rollout"),
+        x=Axis("environment steps per second of a rollout"),
     )
 
 
@@ -109,23 +119,23 @@ def training_chart(records: Sequence[Record]) -> Chart:
         best = {iteration(record): record for record in sorted(found, key=lambda record: rate_of(record, RATE))}
 
         def label(record: Record) -> str:
-            is_ahead = best[iteration(record)] is record and lead(record) >= 1
+            is_ahead = best[iteration(record)] is record and ratio_to_published(record) >= 1
             return _over_reference(record) if is_ahead else ""
 
         ours = rows(environment(*key), sorted(found, key=_iteration_order), RATE, iteration, label)
         return Panel(ours.title, [*ours.series, *_references(best, ours.ticks)], ours.ticks)
 
-    has_others = any(math.isfinite(lead(record)) for record in shown)
-    others = " What others reach on these points was measured on an NVIDIA H200; x is the fastest backend over it."
+    has_others = any(math.isfinite(ratio_to_published(record)) for record in shown)
+    others = " Rates of other software were measured on an NVIDIA H200; 2x is twice that rate, for our fastest backend."
     return row_chart(
         shown,
         ("env",),
         panel,
         name="training",
-        title="Training",
+        title="Throughput of training",
         caption=f"An iteration is a rollout and the update of every policy. {MEDIANS}{others if has_others else ''}",
         statistic="medians",
-        x=Axis("environment steps per second" + (" (x: over the reference)" if has_others else "")),
+        x=Axis("environment steps per second" + (" (2x = twice the rate of other software)" if has_others else "")),
     )
 
 
@@ -135,7 +145,7 @@ def split_chart(records: Sequence[Record]) -> Chart:
 
     def share(record: Record, part: str) -> Metric:
         value = record.notes[f"{part}_s"] / (record.notes["rollout_s"] + record.notes["update_s"])
-        return Metric.exactly(value, "", "lower")
+        return Metric.exact(value, "", "lower")
 
     def panel(key: tuple[Any, ...], found: Sequence[Record]) -> Panel:
         return bars(
@@ -152,10 +162,10 @@ def split_chart(records: Sequence[Record]) -> Chart:
         ("env",),
         panel,
         name="split",
-        title="Time split of an iteration",
-        caption="Rollout and update, each measured by itself over the iterations after the warm-up.",
+        title="Time of rollout and update in a training iteration",
+        caption="Rollout and update, each timed separately after the warm-up.",
         statistic="means over the iterations after the warm-up",
-        x=Axis("share of an iteration", is_log=False),
+        x=Axis("share of the iteration's time", is_log=False),
     )
 
 
@@ -169,10 +179,10 @@ def starts_chart(records: Sequence[Record]) -> Chart:
         (),
         lambda _, found: bars("", found, parts, metric, _start_name),
         name="startup",
-        title="Start of a process",
-        caption="Each part of the start of a fresh process, one after the other. Medians of each part.",
+        title="Start-up time of a process",
+        caption="Parts of the start of a new process, in order. Median of each part.",
         statistic="medians of each part",
-        x=Axis("seconds in a fresh process", is_log=False),
+        x=Axis("seconds since the start of the process", is_log=False),
     )
 
 
@@ -211,7 +221,7 @@ def reference_of(record: Record) -> Anchor | None:
     return anchor(record.point) if record.machine.get("gpu") == CARD else None
 
 
-def lead(record: Record) -> float:
+def ratio_to_published(record: Record) -> float:
     """Return a record's rate over the published one; infinite without one."""
     other = reference_of(record)
     return rate_of(record, RATE) / other.env_steps_per_s if other and other.env_steps_per_s else math.inf
@@ -221,7 +231,7 @@ def _over_reference(record: Record) -> str:
     other = reference_of(record)
     if other is None:
         return ""
-    return f"{ratio_text(lead(record))} x" if other.env_steps_per_s else f"{other.by}: does not run"
+    return f"{ratio_text(ratio_to_published(record))}x" if other.env_steps_per_s else f"{other.by} does not run"
 
 
 def _references(best: Mapping[str, Record], names: Sequence[str]) -> list[Series]:
@@ -233,7 +243,7 @@ def _references(best: Mapping[str, Record], names: Sequence[str]) -> list[Series
     for name, record in best.items():
         other = reference_of(record)
         if other is not None and other.env_steps_per_s is not None:
-            rate, label = other.env_steps_per_s, "" if lead(record) >= 1 else _over_reference(record)
+            rate, label = other.env_steps_per_s, "" if ratio_to_published(record) >= 1 else _over_reference(record)
             place = DataPoint(rate, names.index(name), rate, rate, "bench/judge/anchors.toml", label)
             points.setdefault(other.by, []).append(place)
     return [
@@ -251,16 +261,16 @@ def scaling_chart(records: Sequence[Record]) -> Chart:
     for (env, n_agents, _, precision), found in grouped(shown, "env", "n_agents", "n_envs", "precision").items():
         counts = sorted({int(record.point["n_ranks"]) for record in found})
         if len(counts) > 1:
-            where = "GPUs" if found[0].threads is None else "processes, each with as many threads"
+            where = "number of GPUs" if found[0].threads is None else "processes, each with the same number of threads"
             title = f"{environment(str(env), int(n_agents))}, {precision}"
             panels.append(Panel(title, _over_ranks(found, counts), [str(count) for count in counts], xlabel=where))
     return Chart(
         name="scaling",
-        title="Scaling over GPUs",
-        caption="Ranks train together, each on a GPU with as many environments of its own, and the slowest one's time "
-        f"counts. {MEDIANS} Percentages are of as many times the rate of one rank in the same run.",
-        statistic="median and 95 % interval, and the share of as many times one",
-        x=Axis("GPUs", is_log=False),
+        title="Training throughput by number of GPUs",
+        caption="Each rank (process) trains on its own GPU with equally many environments; the slowest rank's time "
+        f"counts. {MEDIANS} 100 % is linear scaling: the rate of one rank in the same run times the number of ranks.",
+        statistic="median and 95 % interval; percentages of linear scaling",
+        x=Axis("number of GPUs", is_log=False),
         y=Axis("environment steps per second"),
         panels=panels,
         records=shown,
@@ -295,7 +305,7 @@ def _over_ranks(records: Sequence[Record], counts: Sequence[int]) -> list[Series
                 if n_ranks == 1:
                     rates = [count * rate.value for count in counts]
                     multiples = [DataPoint(place, y, y, y, record.run_id) for place, y in enumerate(rates)]
-                    ideal.append(Series("as many times one", GREY | {"marker": "", "linestyle": ":"}, multiples))
+                    ideal.append(Series("linear scaling", GREY | {"marker": "", "linestyle": ":"}, multiples))
         if points:
             reached.append(Series(BACKEND_NAME[name], style, points))
     return reached + ideal
@@ -320,7 +330,9 @@ class LearningCurves:
 
     def __call__(self, records: Sequence[Record]) -> Chart:
         """Make the chart."""
-        shown = [record for record in latest(records) if not (self.is_timed and is_to_the_end(record.point))]
+        shown = [
+            record for record in latest(records) if not (self.is_timed and continues_after_threshold(record.point))
+        ]
         panels = []
         for (*task, population), found in grouped(shown, *TASK).items():
             if not population:  # its record has one curve, the median of the members
@@ -329,11 +341,11 @@ class LearningCurves:
                     panels += self._panel(task, policy, found)
         return Chart(
             name=self.name,
-            title=f"Learning over {self.axis.label}",
-            caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval; seeds that are "
-            "done keep their last return. Marks are the evaluations of each seed, where its training ended. The level "
-            "is the task's threshold.",
-            statistic="interquartile mean over seeds and its 95 % bootstrap interval; seeds that are done stay",
+            title=f"Learning curves by {self.axis.label}",
+            caption="Interquartile mean of the seeds' mean returns, with its 95 % bootstrap interval. A seed that has "
+            "finished counts with its last return. Each mark is the evaluation of one seed at the end of its training. "
+            "The horizontal line is the task's threshold.",
+            statistic="interquartile mean over seeds and its 95 % bootstrap interval; finished seeds keep their return",
             x=self.axis,
             y=Axis("mean return", is_log=False),
             panels=panels,
@@ -352,7 +364,7 @@ class LearningCurves:
                 counts.add(len(seeds))
             if ends := self._ends(seeds, policy, evaluated):
                 marks = style | {"linestyle": "none", "markerfacecolor": "none"}
-                series.append(Series(f"{backend_label(seeds[0])}, each seed evaluated", marks, ends))
+                series.append(Series(f"{backend_label(seeds[0])}, evaluation of each seed", marks, ends))
         if not series:
             return []
         who = "" if policy == "shared" else f" ({policy})"

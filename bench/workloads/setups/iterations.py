@@ -18,7 +18,7 @@ from ...core.measure import Timed
 from ...core.point import Check, Point
 from ..shared import ON_GPU, steps_of
 from .timing import Repeated, are_finite, counterpart, repeated, timed
-from .trainers import WatchedTrainer, n_weights, player, settings
+from .trainers import WatchedTrainer, fixed_policy_trainer, n_weights, settings
 
 
 def iterations(
@@ -26,7 +26,7 @@ def iterations(
     trainer: WatchedTrainer,
     repeats: Repeated,
     check: Callable[[], Check],
-    twin: Callable[[], Check],
+    reference_run: Callable[[], Check],
     notes: Mapping[str, Any],
     *,
     learns: bool = True,
@@ -42,11 +42,11 @@ def iterations(
         n_ops=least_ops(trainer, learns=learns) if point["precision"] == "fp32" else 0,
         notes=notes,
         snapshot=trainer.snapshot,
-        twin=twin,
+        reference_run=reference_run,
     )
 
 
-def plays(trainer: WatchedTrainer, mode: Any) -> Repeated:
+def rollout_run(trainer: WatchedTrainer, mode: Any) -> Repeated:
     """Return one rollout of a trainer as a run."""
     return repeated(trainer.wrapper.backend, trainer.collect, mode, n=1)
 
@@ -63,7 +63,7 @@ NO_TWIN: Final = "none before the timing, which another trainer would slow down"
 """Reference's name in a check without a reference run."""
 
 
-def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Check]:
+def reference_run_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Check]:
     """Return the check of a small run against a reference run.
 
     Args:
@@ -73,16 +73,16 @@ def twin_check(point: Point, run: Callable[[Point], Arrays]) -> Callable[[], Che
 
     def check() -> Check:
         small = {**point, "n_envs": TWIN_ENVS, "n_steps": min(TWIN_STEPS, point["n_steps"])}
-        twin = twin_of(small)
-        which = f"{twin['backend']}, {twin['mode']}, exact floats"
-        error = max(errors(run(twin), run(small)).values())
+        reference_run = reference_point(small)
+        which = f"{reference_run['backend']}, {reference_run['mode']}, exact floats"
+        error = max(errors(run(reference_run), run(small)).values())
         oracle = f"{TWIN_ITERATIONS} iterations of {TWIN_ENVS} environments against {which}: to the bit"
         return Check.within(error, 0, oracle)
 
     return check
 
 
-def twin_of(point: Point) -> Point:
+def reference_point(point: Point) -> Point:
     """Return the point with equal results: other mode (GPU) or backend.
 
     Exact training must give the same on a CPU as on a GPU, and the same again there.
@@ -97,17 +97,17 @@ def twin_of(point: Point) -> Point:
     return {**point, "backend": counterpart(point["backend"])}
 
 
-def learned(point: Point) -> Arrays:
+def weights_after_training(point: Point) -> Arrays:
     """Return the weights after some training iterations."""
     trainer = WatchedTrainer(point["env"], settings(point), exact=True)
     trainer.iterate_times(TWIN_ITERATIONS)
     return {"weights": trainer.weights()}
 
 
-def played(point: Point) -> Arrays:
+def arrays_after_rollouts(point: Point) -> Arrays:
     """Return environments after some rollouts, and the weights after an update."""
-    trainer = player(point, exact=True)
-    rollouts = plays(trainer, point["mode"])  # plays one rollout already
+    trainer = fixed_policy_trainer(point, exact=True)
+    rollouts = rollout_run(trainer, point["mode"])  # plays one rollout already
     for _ in range(TWIN_ITERATIONS - 1):
         rollouts.run()
     trainer.update()

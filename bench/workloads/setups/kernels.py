@@ -172,10 +172,10 @@ SAVED_WORDS: Final = 8
 
 def reset(point: Point, backend: Backend) -> Kernel:
     """Restart every environment, by its own kernel or from saved arrays."""
-    return (own_reset if point["implementation"] == OURS else saved_reset)(point, backend)
+    return (reset_by_kernel if point["implementation"] == OURS else reset_by_copies)(point, backend)
 
 
-def own_reset(point: Point, backend: Backend) -> Kernel:
+def reset_by_kernel(point: Point, backend: Backend) -> Kernel:
     """Restart by the environment's kernel; NumPy is the reference."""
     n_checked = checked_envs(point)
     wrapper, oracle = start_env(point, backend.name, point["n_envs"]), start_env(point, "cpu", n_checked)
@@ -202,7 +202,7 @@ def own_reset(point: Point, backend: Backend) -> Kernel:
     )
 
 
-def saved_reset(point: Point, backend: Backend) -> Kernel:
+def reset_by_copies(point: Point, backend: Backend) -> Kernel:
     """Restart by copying `SAVED_WORDS` numbers per agent."""
     n_envs, n_agents = point["n_envs"], point["n_agents"]
     data = CUDADataManager(n_agents, n_envs, episode_length=1, backend=backend)
@@ -247,7 +247,7 @@ A cumulative sum in float32 subtracts large, nearly equal sums."""
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class Rollout:
     """Arrays of a rollout to scan."""
 
     rewards: torch.Tensor
@@ -262,13 +262,13 @@ class Played:
     """Output, shaped as `rewards`."""
 
     @property
-    def goes_on(self) -> torch.Tensor:
+    def continues(self) -> torch.Tensor:
         """1 where no episode has ended, else 0; (n_steps, n_envs, 1) float32."""
         return ((self.terminated | self.truncated) == 0)[..., None].float()
 
-    def to(self, device: torch.device | str) -> Played:
+    def to(self, device: torch.device | str) -> Rollout:
         """Return a copy on a device."""
-        return Played(*(getattr(self, name).to(device) for name in self.__slots__))
+        return Rollout(*(getattr(self, name).to(device) for name in self.__slots__))
 
 
 def return_scan(point: Point, backend: Backend) -> Kernel:
@@ -298,16 +298,16 @@ def return_scan(point: Point, backend: Backend) -> Kernel:
     )
 
 
-def random_rollout(shape: tuple[int, int, int]) -> Played:
+def random_rollout(shape: tuple[int, int, int]) -> Rollout:
     """Return random rewards and episodes; 2 % of steps end one."""
     generator = torch.Generator().manual_seed(SEED)
     ends = torch.rand(shape[:2], generator=generator)
     rewards, last_values = torch.rand(shape, generator=generator), torch.rand(shape[1:], generator=generator)
     terminated, truncated = (ends < 0.01).int(), ((ends >= 0.01) & (ends < 0.02)).int()
-    return Played(rewards, terminated, truncated, last_values, torch.zeros(shape))
+    return Rollout(rewards, terminated, truncated, last_values, torch.zeros(shape))
 
 
-def our_scan(backend: Backend, played: Played) -> Callable[[], None]:
+def our_scan(backend: Backend, played: Rollout) -> Callable[[], None]:
     """Set up `ReturnScan` without values."""
     _, n_envs, n_agents = played.rewards.shape
     scan = ReturnScan(backend, n_envs, n_agents, GAMMA)
@@ -315,41 +315,41 @@ def our_scan(backend: Backend, played: Played) -> Callable[[], None]:
     return lambda: scan.scan(*tensors, played.returns)
 
 
-def loop_scan(played: Played) -> None:
+def loop_scan(played: Rollout) -> None:
     """Loop backwards through the steps, with some torch operations each."""
-    after, goes_on = played.last_values, played.goes_on
+    after, continues = played.last_values, played.continues
     for step in reversed(range(len(played.rewards))):
-        after = torch.addcmul(played.rewards[step], after, goes_on[step], value=GAMMA)
+        after = torch.addcmul(played.rewards[step], after, continues[step], value=GAMMA)
         played.returns[step] = after
 
 
-def cumulative_scan(played: Played) -> None:
+def cumulative_scan(played: Rollout) -> None:
     """Compute cumulative sums of gamma^t r(t) up to each episode's end."""
     n_steps = len(played.rewards)
     steps = torch.arange(n_steps, device=played.rewards.device)
     discount = (GAMMA ** steps.float())[:, None, None]
     weighted = played.rewards * discount
-    weighted[-1] += played.goes_on[-1] * played.last_values * GAMMA**n_steps
+    weighted[-1] += played.continues[-1] * played.last_values * GAMMA**n_steps
     sums = weighted.flip(0).cumsum(0).flip(0)
-    ends = torch.where(played.goes_on[..., 0] != 0, n_steps - 1, steps[:, None])
+    ends = torch.where(played.continues[..., 0] != 0, n_steps - 1, steps[:, None])
     last_step = ends.flip(0).cummin(0).values.flip(0)
     beyond = torch.cat([sums[1:], torch.zeros_like(sums[:1])])
     torch.div(sums - beyond.gather(0, last_step[..., None].expand_as(sums)), discount, out=played.returns)
 
 
-SCANNERS: Final[Mapping[str, Callable[[Backend, Played], Callable[[], None]]]] = {
+SCANNERS: Final[Mapping[str, Callable[[Backend, Rollout], Callable[[], None]]]] = {
     OURS: our_scan,
     "torch loop": lambda _, played: lambda: loop_scan(played),
     "torch cumsum": lambda _, played: lambda: cumulative_scan(played),
 }
 
 
-def returns_in_float64(played: Played) -> torch.Tensor:
+def returns_in_float64(played: Rollout) -> torch.Tensor:
     """Return the discounted returns in float64, step by step on the CPU."""
     rewards, after = played.rewards.double(), played.last_values.double()
     returns = torch.empty_like(rewards)
     for step in reversed(range(len(rewards))):
-        after = returns[step] = rewards[step] + GAMMA * after * played.goes_on[step]
+        after = returns[step] = rewards[step] + GAMMA * after * played.continues[step]
     return returns
 
 

@@ -18,7 +18,7 @@ from warpdrive_min.training.scale.population import PopulationTrainer
 
 from ...core.point import Check, Curve, Measurement, Metric, Point
 from ...core.stats import median, median_interval
-from ..shared import MEMBERS, is_to_the_end
+from ..shared import MEMBERS, continues_after_threshold
 from .timing import counterpart
 from .trainers import SCHEDULES, Settings, WatchedTrainer, shipped
 
@@ -89,7 +89,7 @@ Learning: TypeAlias = tuple[Callable[[], Measurement], Callable[[], Check]]
 
 def learning_of_policies(point: Point) -> Learning:
     """Set up the training of policies; one is evaluated."""
-    learner, is_whole = point["learner"], is_to_the_end(point)
+    learner, is_whole = point["learner"], continues_after_threshold(point)
     trainer = LearningRun(point["env"], settings(point), learner, None if is_whole else point["threshold"])
     # Random opponents must stay random. From one start state two greedy policies always play the same game.
     is_greedy = len(trainer.groups) == 1
@@ -154,8 +154,8 @@ def learning_of_members(point: Point) -> Learning:
             curve=curve,
             metrics={
                 **figures_of_members(members, n_missing),
-                "members_to_threshold": Metric.exactly(len(reached), "members", "higher"),
-                "env_steps_per_s": Metric.exactly(rate, "env_steps/s", "higher"),
+                "members_to_threshold": Metric.exact(len(reached), "members", "higher"),
+                "env_steps_per_s": Metric.exact(rate, "env_steps/s", "higher"),
                 "return_before": return_metric(*_over_members(untrained)),
                 "return_after": return_metric(*_over_members(trained)),
             },
@@ -180,7 +180,7 @@ def figures_of_members(members: Mapping[str, Sequence[float | None]], n_missing:
         if math.isfinite(high):
             found[name] = Metric(value=middle, unit=unit, direction="lower", low=low, high=high)
         if not n_missing:
-            found[f"{name}_of_all"] = Metric.exactly(max(known), unit, "lower")
+            found[f"{name}_of_all"] = Metric.exact(max(known), unit, "lower")
     return found
 
 
@@ -226,15 +226,15 @@ def settings(point: Point) -> Settings:
     }
     for name, policy in changed["policy"].items():
         for key in SCHEDULES:
-            policy[key] = stretched(policy[key], n_envs / trainer.num_envs)
-        policy["to_train"] = policy["to_train"] if is_to_the_end(point) else name == point["learner"]
+            policy[key] = stretch(policy[key], n_envs / trainer.num_envs)
+        policy["to_train"] = policy["to_train"] if continues_after_threshold(point) else name == point["learner"]
     return changed
 
 
-def stretched(schedule: Any, times: float) -> Any:
+def stretch(schedule: Any, times: float) -> Any:
     """Return a schedule, or mapping of them, stretched by ``times``."""
     if isinstance(schedule, Mapping):
-        return {part: stretched(each, times) for part, each in schedule.items()}
+        return {part: stretch(each, times) for part, each in schedule.items()}
     return [[step * times, value] for step, value in schedule] if isinstance(schedule, list) else schedule
 
 
@@ -247,14 +247,14 @@ def figures(curve: Curve, learner: str, threshold: float, *, is_timed: bool = Tr
     returns = curve.mean_return[learner]
     for index, value in enumerate(returns):
         if value is not None and value >= threshold:
-            found["env_steps_to_threshold"] = Metric.exactly(curve.env_steps[index], "env_steps", "lower")
+            found["env_steps_to_threshold"] = Metric.exact(curve.env_steps[index], "env_steps", "lower")
             if is_timed:
-                found["seconds_to_threshold"] = Metric.exactly(curve.seconds[index], "s", "lower")
+                found["seconds_to_threshold"] = Metric.exact(curve.seconds[index], "s", "lower")
             break
     if known := [value for value in returns if value is not None]:
-        found["final_return"] = Metric.exactly(known[-1], "return", "higher")
+        found["final_return"] = Metric.exact(known[-1], "return", "higher")
     if is_timed:
-        found["env_steps_per_s"] = Metric.exactly(curve.env_steps[-1] / curve.seconds[-1], "env_steps/s", "higher")
+        found["env_steps_per_s"] = Metric.exact(curve.env_steps[-1] / curve.seconds[-1], "env_steps/s", "higher")
     return found
 
 

@@ -43,7 +43,7 @@ def random_steps(point: Point) -> Timed:
     available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
     if wrapper.rollout_mode.name != "fused":
-        raise Skip(f"{point['env']} on {point['backend']} steps one by one: {wrapper.rollout_mode.reason}")
+        raise Skip(f"{point['env']} on {point['backend']} has one step per launch: {wrapper.rollout_mode.reason}")
     if point["kept"] == "all":
         require_room(wrapper)
     launch, steps = wrapper.bound_rollout(STEPS_OF_A_LAUNCH, keep=point["kept"])
@@ -56,7 +56,7 @@ def random_steps(point: Point) -> Timed:
     return timed_steps(
         point,
         Repeated(launch, STEPS_OF_A_LAUNCH, "fused"),
-        lambda: twin_agrees(point, steps),
+        lambda: small_run_agrees(point, steps),
         n_bytes=n_bytes,
         n_ops=n_ops,
         snapshot=partial(snapshot_of, wrapper.cuda_data_manager),
@@ -77,7 +77,9 @@ def require_room(wrapper: EnvWrapper) -> None:
     has = torch.cuda.get_device_properties(data.device).total_memory
     if needs > has:
         n, got = STEPS_OF_A_LAUNCH, f"{has / 1e9:.0f} GB"
-        raise Skip(f"{n} steps that are all kept must fit the GPU, {needs / 1e9:.0f} GB (got {got}); take a larger one")
+        raise Skip(
+            f"all observations of {n} steps must fit the GPU, {needs / 1e9:.0f} GB (got {got}); use a larger GPU"
+        )
 
 
 def steps_of_policy(point: Point) -> Timed:
@@ -90,7 +92,7 @@ def steps_of_policy(point: Point) -> Timed:
     with precision_of(point):
         form = wrapper.rollout_mode_of(model)
         if is_fused and form.name != "fused":
-            raise Skip(f"{point['env']} on {point['backend']} steps one by one: {form.reason}")
+            raise Skip(f"{point['env']} on {point['backend']} has one step per launch: {form.reason}")
         launch, steps = wrapper.bound_rollout(n_steps, acting, keep=point["kept"])
         launch()
         run = capture(backend, launch) if point["mode"] == "graph" else launch
@@ -148,7 +150,7 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     said = max(apart["values"], apart["log_probs"])
     rounding = ROUNDING[point.get("precision", FP32)]
     probabilities = log_probs[:, :, 0].double().exp().numpy()
-    n_wrong = wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), probabilities, rounding)
+    n_wrong = count_wrong_draws(got["sampled_actions"][:, :, 0, 0].numpy(), probabilities, rounding)
     is_finite = are_finite(steps.observations, steps.log_probs)
     return Check(
         passed=is_finite and moved == 0 and said <= rounding and n_wrong == 0,
@@ -160,7 +162,7 @@ def policy_agrees(point: Point, steps: PolicySteps) -> Check:
     )
 
 
-def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float) -> int:
+def count_wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float) -> int:
     """Count actions that the sampler would not draw, except where rounding decides."""
     ends, n_wrong = probabilities.cumsum(-1), 0
     for step, (taken, until) in enumerate(zip(actions, ends, strict=True)):
@@ -171,7 +173,7 @@ def wrong_draws(actions: np.ndarray, probabilities: np.ndarray, rounding: float)
     return n_wrong
 
 
-def twin_agrees(point: Point, steps: Steps) -> Check:
+def small_run_agrees(point: Point, steps: Steps) -> Check:
     """Check a smaller run with exact floats against NumPy."""
     n_envs = checked_envs(point)
     pair = exact_pair(point, n_envs)

@@ -33,7 +33,7 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
         draws: Sample in each step; else the actions of one draw are taken again and again.
     """
     if point["backend"] == PLAIN:
-        return plain_step(point, draws=draws)
+        return numpy_step(point, draws=draws)
     backend = available(point["backend"])
     wrapper = start_env(point, point["backend"], point["n_envs"])
     draw = random_policy(wrapper, SEED)
@@ -57,7 +57,7 @@ def env_step(point: Point, *, draws: bool = True) -> Timed:
     )
 
 
-def plain_step(point: Point, *, draws: bool) -> Timed:
+def numpy_step(point: Point, *, draws: bool) -> Timed:
     """Do the same in vectorised NumPy; arguments as for `env_step`.
 
     Raises:

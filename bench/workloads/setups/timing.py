@@ -95,7 +95,7 @@ def timed(
     n_ops: int = 0,
     notes: Mapping[str, Any] | None = None,
     snapshot: Callable[[], Callable[[], None]] | None = None,
-    twin: Callable[[], Check] | None = None,
+    reference_run: Callable[[], Check] | None = None,
 ) -> Timed:
     """Return a timed workload, from the amounts of one repetition.
 
@@ -110,7 +110,7 @@ def timed(
         n_ops: Minimum operations.
         notes: Additional notes of the record.
         snapshot: As in `Timed`.
-        twin: As in `Timed`.
+        reference_run: As in `Timed`.
     """
     cores = backend.own_cores if is_pinned else None
     return Timed(
@@ -119,7 +119,7 @@ def timed(
         synchronize=backend.synchronize,
         check=check,
         snapshot=snapshot,
-        twin=twin,
+        reference_run=reference_run,
         facts=Facts(
             mode=repeats.mode,
             device=backend.device,

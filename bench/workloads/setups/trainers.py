@@ -18,8 +18,8 @@ from warpdrive_min.training.config import RunConfig
 from warpdrive_min.training.loop.metrics import Row
 from warpdrive_min.training.trainer import Trainer
 
+from ...core.exclusive import exclusive
 from ...core.point import Point
-from ...core.quiet import quiet
 from ...judge.anchors import SEPARATE
 from ..shared import SEED, env_config, run_config_file
 
@@ -152,7 +152,7 @@ class WatchedTrainer(Trainer):
     def split(self) -> dict[str, float]:
         """Measure rollout and update separately: ``rollout_s``, ``update_s``."""
         self.iterate_times(2)  # both phases have run eagerly, and are captured
-        with quiet():
+        with exclusive():
             self.log_metrics()
             self.iterate_times(SPLIT_OVER)
             row = self.log_metrics()
@@ -160,7 +160,7 @@ class WatchedTrainer(Trainer):
         return shares | {"capture_s": self.capture_s}
 
 
-def player(point: Point, *, exact: bool = False) -> WatchedTrainer:
+def fixed_policy_trainer(point: Point, *, exact: bool = False) -> WatchedTrainer:
     """Return the trainer of a point with its initial policies."""
     return WatchedTrainer(point["env"], settings({**point, "algorithm": "A2C"}), exact=exact)
 

@@ -19,7 +19,7 @@ def device() -> str:
     return "cuda" if jax.default_backend() == "gpu" else "cpu"
 
 
-def counting() -> Callable[[], int]:
+def compile_counter() -> Callable[[], int]:
     """Return a counter of programs that JAX compiles from now on."""
     import jax  # noqa: PLC0415  (theirs)
 
@@ -43,7 +43,7 @@ def work(arrays: Callable[[], Any], notes: Mapping[str, Any], *, mode: str = "fu
         mode=mode,
         device=kind,
         threads=None if kind == "cuda" else len(os.sched_getaffinity(0)),
-        compiled=counting(),
+        compiled=compile_counter(),
         notes={"device": str(jax.devices()[0].device_kind), **notes},
         **fields,
     )

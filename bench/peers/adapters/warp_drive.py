@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .work import TRACED, Point, Unavailable, Work, shown, temporary_folder
+from .work import TRACED, Point, Unavailable, Work, as_lists, temporary_folder
 
 PACKAGES = ("rl-warp-drive", "torch", "numba", "numba-cuda", "pycuda", "numpy", "gym", "gymnasium")
 CLASSES = {
@@ -219,9 +219,9 @@ def _step_of_one_agent(point: Point, envs: Any, run: Any) -> dict[str, Any]:
         if (began > 0).all() and (pull("_timestep_") == began + 1).all():
             after, actions, rewards = (pull(name) for name in ("observations", "sampled_actions", "rewards"))
             config = {"gravity": 9.81} if point["env"] == "pendulum" else {}
-            traced = shown(len(before), before=before, actions=actions, after=after, rewards=rewards)
+            traced = as_lists(len(before), before=before, actions=actions, after=after, rewards=rewards)
             return traced | {"config": config}
-    raise ArithmeticError("in 100 tries some of its first environments had just restarted each time")
+    raise ArithmeticError("some of its first environments had just restarted in each of 100 attempts")
 
 
 def _clocks(envs: Any, run: Any) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _clocks(envs: Any, run: Any) -> dict[str, Any]:
     run()
     after = data.pull_data_from_device("_timestep_")
     moved = (after == before + 1) | ((after == 0) & (before > 0))
-    shown = [float(abs(data.pull_data_from_device(name)).sum()) for name in ("observations", "rewards")]
-    if not moved.all() or not all(math.isfinite(each) for each in shown):
-        raise ArithmeticError(f"of {moved.size} environments {int(moved.sum())} moved on; sums of its arrays: {shown}")
+    sums = [float(abs(data.pull_data_from_device(name)).sum()) for name in ("observations", "rewards")]
+    if not moved.all() or not all(math.isfinite(each) for each in sums):
+        raise ArithmeticError(f"{int(moved.sum())} of {moved.size} environments stepped; sums of its arrays: {sums}")
     return {"says": f"all {moved.size} environments moved on by a step, and their arrays are finite"}

@@ -7,7 +7,7 @@ from typing import Any
 from . import on_jax
 from .gymnasium import IDS
 from .on_jax import device
-from .work import TRACED, Point, Work, shown
+from .work import TRACED, Point, Work, as_lists
 
 __all__ = ["PACKAGES", "device", "prepare"]
 
@@ -38,7 +38,7 @@ def prepare(point: Point) -> Work:
         before, state = reset(jax.random.key(1), rows)
         actions = draw(jax.random.key(2), rows)
         after, rewards, _ = step(jax.random.key(3), state, actions)[1]
-        return shown(rows, before=before, actions=actions, after=after, rewards=rewards)
+        return as_lists(rows, before=before, actions=actions, after=after, rewards=rewards)
 
     def start(key: Any, n: int) -> Any:
         return reset(key, n)[1]

@@ -37,7 +37,7 @@ def learn(point: Point) -> dict[str, Any]:
     import jax  # noqa: PLC0415  (theirs)
     import numpy as np  # noqa: PLC0415
 
-    compiled = on_jax.counting()
+    compiled = on_jax.compile_counter()
     n_envs, total_steps, options = point["n_envs"], point["total_steps"], point["options"]
     sizes = {"ENV_NAME": IDS[point["env"]], "NUM_ENVS": n_envs, "TOTAL_TIMESTEPS": total_steps}
     config = {**CONFIG, **SHIPPED, **sizes, **options}
@@ -59,7 +59,7 @@ def learn(point: Point) -> dict[str, Any]:
         if seconds >= LONG_S:
             break
     if compiled() > programs:
-        raise RuntimeError(f"a run that is timed must compile nothing (got {compiled() - programs} programs)")
+        raise RuntimeError(f"a timed run must not compile (got {compiled() - programs} programs)")
     update_steps = n_envs * config["NUM_STEPS"]
     rows = summed_up(np.asarray(ended), np.asarray(returns), update_steps, max(1, point["row_steps"] // update_steps))
     return {

@@ -16,7 +16,7 @@ class CrowdedError(RuntimeError):
 class Siblings:
     """Processes that set up and check points concurrently with this one."""
 
-    ask_for_quiet: Callable[[bool], int] = lambda wants_quiet: 0
+    ask_for_exclusive: Callable[[bool], int] = lambda wants_exclusive: 0
     """Requests or ends the pause; blocks until granted.
 
     Returns the number of paused processes."""
@@ -28,20 +28,22 @@ SIBLINGS: Final = Siblings()
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def exclusive() -> Iterator[None]:
     """Pause sibling processes during a timed section.
 
     Raises:
         CrowdedError: Memory was short, so that torch's allocator waited and released its cache.
     """
-    SIBLINGS.n = SIBLINGS.ask_for_quiet(True)
+    SIBLINGS.n = SIBLINGS.ask_for_exclusive(True)
     try:
         yield
     finally:
-        SIBLINGS.ask_for_quiet(False)
+        SIBLINGS.ask_for_exclusive(False)
     if not SIBLINGS.n:
         return
     import torch  # noqa: PLC0415  (takes seconds)
 
     if torch.cuda.memory_stats().get("num_alloc_retries"):
-        raise CrowdedError(f"at once: a point beside {SIBLINGS.n} others must find memory (it ran out); take fewer")
+        raise CrowdedError(
+            f"--at-once: the GPU ran out of memory (a point and {SIBLINGS.n} others); set up fewer at once"
+        )

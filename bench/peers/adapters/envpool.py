@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from .gymnasium import IDS, device, drawing, stepping
+from .gymnasium import IDS, device, random_actions, stepping
 from .work import Point, Work
 
 __all__ = ["PACKAGES", "device", "prepare"]
@@ -35,7 +35,7 @@ def prepare(point: Point) -> Work:
         return waiting
     n_batch = max(1, point["n_envs"] // n_batches)
     envs = pool(point["n_envs"], batch_size=n_batch)
-    draw = drawing(envs, n_batch, np.random.default_rng(0))
+    draw = random_actions(envs, n_batch, np.random.default_rng(0))
     envs.async_reset()
     received = deque[Any]()  # environments of batches to be sent
 

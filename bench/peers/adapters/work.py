@@ -56,12 +56,12 @@ class Work:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def shown(rows: int, **arrays: Any) -> dict[str, Any]:
+def as_lists(rows: int, **arrays: Any) -> dict[str, Any]:
     """Return arrays as lists with a row per environment, for `Work.trace`."""
     return {name: values.reshape(rows, -1).tolist() for name, values in arrays.items()}
 
 
-def nothing() -> None:
+def do_not_wait() -> None:
     """Do not wait: the work is synchronous."""
 
 
@@ -72,7 +72,7 @@ def temporary_folder(peer: str) -> str:
     return folder
 
 
-def card() -> str | None:
+def gpu_uuid() -> str | None:
     """Return the UUID of the first visible NVIDIA GPU; None if absent."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .work import TRACED, Point, Work, nothing, shown
+from .work import TRACED, Point, Work, as_lists, do_not_wait
 
 PACKAGES = ("gymnasium", "numpy")
 IDS = {
@@ -56,21 +56,21 @@ def stepping(make: Any, n_envs: int, threads: int, counts: str = COUNTS, reset: 
     generator = np.random.default_rng(0)
     envs = make(n_envs)
     reset(envs, 0)
-    draw = drawing(envs, n_envs, generator)
+    draw = random_actions(envs, n_envs, generator)
 
     def trace() -> dict[str, Any]:
         rows = min(TRACED, n_envs)
         few = make(rows)
         before = np.array(reset(few, 1)[0])
-        actions = drawing(few, rows, generator)()
+        actions = random_actions(few, rows, generator)()
         after, rewards, *_ = few.step(actions)
-        traced = shown(rows, before=before, actions=actions, after=np.asarray(after), rewards=np.asarray(rewards))
+        traced = as_lists(rows, before=before, actions=actions, after=np.asarray(after), rewards=np.asarray(rewards))
         few.close()
         return traced
 
     return Work(
         run=lambda: (envs.step(draw()), None)[1],
-        wait=nothing,
+        wait=do_not_wait,
         env_steps=n_envs,
         trace=trace,
         counts=counts,
@@ -79,7 +79,7 @@ def stepping(make: Any, n_envs: int, threads: int, counts: str = COUNTS, reset: 
     )
 
 
-def drawing(envs: Any, n_envs: int, generator: Any) -> Any:
+def random_actions(envs: Any, n_envs: int, generator: Any) -> Any:
     """Return a function that draws a uniform action for each environment."""
     import numpy as np  # noqa: PLC0415
 
