@@ -86,6 +86,12 @@ def test_what_passes_tells_how_episodes_ended_and_what_no_reset_clears(write):
     assert re.search(r"[1-9]\d* episodes ended: [1-9]\d* terminated, \d+ truncated$", results["flags"].detail)
 
 
+def test_arrays_may_be_as_long_as_there_are_environments(write):
+    """The two words of the reset's seed are no rows of two environments."""
+    (result,) = check(replace(case_of(write(), "host"), n_envs=2, n_steps=4), "independence").values()
+    assert result.status == "passed", result.detail
+
+
 def test_python_class_is_the_reference_without_numpy_kernels():
     """Its reference is the Python class; checks that need NumPy kernels are skipped."""
     target = "tests.environments.counter:PlainCounter"
