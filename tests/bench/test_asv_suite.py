@@ -34,7 +34,7 @@ def test_suite_has_a_class_for_every_case_that_repeats():
         assert view.version == str(each.version)
         assert view.timeout == 600
         crossed = set(itertools.product(*view.params))
-        points = {(throughput._but_backend(point), point["backend"]) for point in each.points("smoke")}
+        points = {(throughput._without_backend(point), point["backend"]) for point in each.points("smoke")}
         assert len(points) == len(each.points("smoke"))
         assert points <= crossed
 

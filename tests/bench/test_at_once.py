@@ -151,7 +151,7 @@ def test_point_that_ran_out_of_memory_beside_others_is_no_evidence(monkeypatch):
     with exclusive():
         pass
     monkeypatch.setattr(SIBLINGS, "ask_for_exclusive", lambda wants_exclusive: 2)
-    with pytest.raises(CrowdedError, match="beside 2 others"), exclusive():
+    with pytest.raises(CrowdedError, match="a point and 2 others"), exclusive():
         pass
 
 
