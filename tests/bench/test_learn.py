@@ -213,7 +213,8 @@ def test_every_seed_is_shown_beside_the_mean():
     records = [seed_record(seed, 9.0, after) for seed, after in enumerate(ends)]
     table = learning_table(records)
     (cells,) = (dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.cells)
-    assert (cells["worst seed"], cells["each seed"]) == ("145", "145 499 500 500 500")
+    worst, each = cells["return of the worst seed"], cells["return of each seed"]
+    assert (worst, each) == ("145", "145 499 500 500 500")
     chart = VIEWS["learn"].charts[0](records)
     (panel,) = chart.panels
     mean, marks = panel.series
