@@ -185,7 +185,7 @@ def test_slow_paths_belong_to_their_section(monkeypatch, tmp_path):
     ]
     done = subprocess.CompletedProcess([], 0, json.dumps([{}, functions]), "")
     monkeypatch.setattr(sass, "run", lambda *_: done)
-    read = sass.disassembled(tmp_path / "kernels.cubin")
+    read = sass.disassemble(tmp_path / "kernels.cubin")
     assert {name: found.n_bytes for name, found in read.items()} == {"step": 64, "reset": 16}
 
 
