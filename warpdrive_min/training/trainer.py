@@ -20,7 +20,6 @@ from warpdrive_min.errors import WarpDriveError, known, require, require_int
 from warpdrive_min.lazy import renamed_attribute
 from warpdrive_min.sampler import CUDASampler
 from warpdrive_min.training import build
-from warpdrive_min.training.algorithms.actor_critic import ActorCriticAlgorithm
 from warpdrive_min.training.build import make_exact
 from warpdrive_min.training.config import RunConfig, precision
 from warpdrive_min.training.defaults import own_defaults
@@ -310,8 +309,8 @@ class Trainer(Run):
             for group in self.groups.values():
                 if group.exact is None and group.memory is None and group.buffer is not None:
                     group.acting.act(group.buffer.seen(group.buffer.observations[0]))
-                    if isinstance(group.algorithm, ActorCriticAlgorithm):
-                        group.algorithm.rehearse(group.buffer)
+                    if (rehearse := getattr(group.algorithm, "rehearse", None)) is not None:
+                        rehearse(group.buffer)
 
     # -------------------------------------------------------------- evaluation
 

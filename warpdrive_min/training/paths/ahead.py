@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import partial
 from threading import Thread
 from typing import Any, Final
 
@@ -14,16 +13,11 @@ import torch
 
 from warpdrive_min.backends.cache import report
 from warpdrive_min.training.paths.available import missing_for_triton
+from warpdrive_min.training.paths.triton.launch import rehearsal
 
 PATIENCE_S: Final = 1.0
 """Wait after which the compilation is reported, s."""
 _imports: list[Thread] = []
-_is_rehearsal = False
-
-
-def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., object]:
-    """Return ``kernel[grid]``, or in a rehearsal a function that only compiles."""
-    return partial(kernel.warmup, grid=grid) if _is_rehearsal else kernel[grid]
 
 
 def import_triton() -> None:
@@ -59,20 +53,10 @@ def compiled(device: torch.device, rehearse: Callable[[], None]) -> Iterator[Non
         yield
         return
     with Compilers(device) as compilers, triton.AsyncCompileMode(compilers):
-        with _rehearsal(), torch.no_grad():
+        with rehearsal(), torch.no_grad():
             rehearse()
         yield
         compilers.finish()
-
-
-@contextmanager
-def _rehearsal() -> Iterator[None]:
-    global _is_rehearsal
-    _is_rehearsal = True
-    try:
-        yield
-    finally:
-        _is_rehearsal = False
 
 
 class Compilers(ThreadPoolExecutor):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from warpdrive_min.training.paths.ahead import launch
+from warpdrive_min.training.paths.triton.launch import launch
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
 if TYPE_CHECKING:

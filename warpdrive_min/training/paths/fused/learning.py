@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
-from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.facts import Facts, Layers, rule
 from warpdrive_min.training.paths.fused import narrow, shared
 from warpdrive_min.training.paths.fused.activations import in_kernels
@@ -22,6 +21,7 @@ from warpdrive_min.training.paths.fused.loss import N_TERMS, LossRule, RolloutAr
 from warpdrive_min.training.paths.fused.network import Network, offset_of
 from warpdrive_min.training.paths.fused.rows import take
 from warpdrive_min.training.paths.triton import sizes as triton_sizes
+from warpdrive_min.training.paths.triton.launch import launch
 from warpdrive_min.training.paths.triton.sizes import PRODUCTS, block_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from warpdrive_min.errors import ConfigError
-from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.triton.columns import parent_array
+from warpdrive_min.training.paths.triton.launch import launch
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.facts import Facts, rule
+from warpdrive_min.training.paths.triton.launch import launch
 from warpdrive_min.training.paths.triton.sizes import PRODUCTS, block_of, n_programs
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from warpdrive_min.training.paths.ahead import launch
+from warpdrive_min.training.paths.triton.launch import launch
 from warpdrive_min.training.paths.triton.sizes import power_of_two
 
 WIDEST: Final = 128

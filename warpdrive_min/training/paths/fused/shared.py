@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from warpdrive_min.training.paths.ahead import launch
 from warpdrive_min.training.paths.triton import sizes
+from warpdrive_min.training.paths.triton.launch import launch
 from warpdrive_min.training.paths.triton.sizes import PRODUCTS, block_of
 
 if TYPE_CHECKING:
