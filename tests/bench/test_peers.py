@@ -869,7 +869,10 @@ def test_states_are_read_from_observations():
     ],
 )
 def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backend, is_in_one_launch):
-    """Ours takes as many steps per launch as the peer."""
+    """Ours takes as many steps per launch as the peer.
+
+    With several agents, or on the reference, ours takes single steps.
+    """
     case, point = smoke(peer, variant).ours(backend)
     assert case == ("many_steps" if is_in_one_launch else "env_step")
     assert point.get("mode") == ("fused" if is_in_one_launch else None)
