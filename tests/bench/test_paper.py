@@ -129,7 +129,7 @@ def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> 
 def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By default the paper uses all published sets.
 
-    Sets may have equal names and adjacent files.
+    Copies keep the names of the files.
     """
     monkeypatch.setattr(paper, "figures", lambda *_: ([], []))  # drawn elsewhere
     bench("paper", "--out", tmp_path)
