@@ -65,7 +65,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Freeze garbage collection: modules and tests stay alive."""
+    """Collect tests without garbage collection, then freeze them.
+
+    Modules and tests stay alive.
+    """
     gc.disable()
     try:
         return (yield)

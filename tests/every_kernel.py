@@ -75,7 +75,7 @@ class Launches:
 def launch(kind: str, backend: str, program: dict[str, Any]) -> None:
     """Launch a program's kernels five times, after one reset.
 
-    Some episodes end meanwhile.
+    Some episodes end during this.
     """
     launches = Launches()
     for _ in PROGRAMS[kind]({**program, "more": True}, backend, launches):

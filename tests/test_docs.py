@@ -72,7 +72,7 @@ def test_page_has_every_method_of_the_reference():
 
 
 def test_page_names_a_test_for_every_method():
-    """Each method has tests of ours with their backends."""
+    """The page names tests and their backends for each method."""
     for row in read_rows():
         for line in row.ours.split("<br>"):
             assert re.fullmatch(r"`[\w/.]+::\w+` \([\w, ]+\)", line), f"{row.method}: {line}"

@@ -310,7 +310,7 @@ def record_is_wrong(drawn: list[Change]) -> bool:
 
 @examples(150, 5000)
 def test_records_are_read_or_refused(n, tmp_path):
-    """`read_all`, `read_comparisons`: non-numbers and impossible values are refused."""
+    """Impossible values in records and comparisons are refused."""
     file = tmp_path / "records.jsonl"
 
     def check(drawn: list[Change]) -> None:
@@ -365,7 +365,7 @@ def words_of_reading(command: str, file: Path, out: Path) -> list[str]:
 @pytest.mark.parametrize("command", READING)
 @examples(5, 1000)
 def test_commands_read_records_or_say_why_not(n, command, tmp_path, monkeypatch):
-    """The error names the changed record, without a traceback."""
+    """Commands read changed records or name the fault."""
     monkeypatch.chdir(tmp_path)
     file, out = tmp_path / "records.jsonl", tmp_path / "out"
     n = 1 if n < 10 and command in ("paper", "plot") else n  # they draw for seconds
@@ -433,7 +433,10 @@ def test_headers_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
 
 @examples(60, 3000)
 def test_bytes_of_checkpoints_are_read_or_refused(n, trained, tmp_path):
-    """Either file of a checkpoint; changed tensors are refused."""
+    """Cut or overwritten checkpoint files are read or refused.
+
+    Changed tensors are refused.
+    """
     whole = checkpoint.find(trained / checkpoint.FOLDER)
     kept = {name: (whole / name).read_bytes() for name in (checkpoint.HEADER, checkpoint.TENSORS)}
     found = tmp_path / "checkpoint"

@@ -123,7 +123,10 @@ def line_of(**changes) -> bytes:
 
 
 def test_a_byte_order_mark_is_skipped(tmp_path):
-    """Editors on Windows begin a file with one."""
+    """A byte order mark at the start of a file is skipped.
+
+    Editors on Windows write one.
+    """
     file = tmp_path / "records.jsonl"
     line = plain_record().to_line()
     file.write_bytes(b"\xef\xbb\xbf" + line.encode())
@@ -199,7 +202,7 @@ def test_command_goes_on_without_what_it_cannot_read(command, tmp_path):
 
 
 def test_damaged_json_and_toml_files_are_named(tmp_path):
-    """Calibrations, manifests and tables are read by one reader."""
+    """Damaged calibrations, manifests and tables are named."""
     file = tmp_path / "file"
     for content in [line for line, _ in UNREADABLE]:
         file.write_bytes(content)
@@ -287,7 +290,7 @@ def test_library_that_drops_the_number_of_a_full_disk_is_understood(tmp_path):
     "command", [*(each for each in COMMANDS if "{out}" in each), "export asv {file} --out {out}/asv"]
 )
 def test_full_disk_is_one_line_and_changes_nothing(command, tmp_path):
-    """The error names path and bytes; existing files stay unchanged."""
+    """A full disk gives a one-line error and changes no file."""
     file = damaged(tmp_path, b"")
     out = tmp_path / "out"
     for old in ("report.html", "bencher.json", "asv/benchmarks.json", "figures/x.png", "paper/paper.tex"):
@@ -303,7 +306,7 @@ def test_full_disk_is_one_line_and_changes_nothing(command, tmp_path):
 
 
 def test_run_that_finds_no_room_ends_with_the_records_before(tmp_path, monkeypatch):
-    """A run on a full disk exits with 1 and keeps complete lines."""
+    """A run on a full disk keeps complete lines and exits with 1."""
     found = [plain_record(point=point("cpu", n)) for n in (1, 2, 3)]
     length = len(found[0].to_line())
     monkeypatch.setattr(sweep, "run_points", lambda todo, context, at_once: iter(found))

@@ -1,4 +1,4 @@
-"""Speed-ups are over the best CPU code of the same work and run."""
+"""Speed-ups divide by the best CPU code of the same work."""
 
 from __future__ import annotations
 

@@ -157,7 +157,10 @@ def test_claim_without_records_says_what_is_missing():
 
 
 def test_newest_evidence_decides():
-    """Older, smoke, contended, wrong and other-version records are ignored."""
+    """The newest valid record decides a claim.
+
+    Older, smoke, contended, wrong and other-version records are ignored.
+    """
     records = [
         on_gpu(3e6, started_at="2026-01-02T00:00:00", run_id="good"),
         on_gpu(1e6, started_at="2026-01-01T00:00:00"),

@@ -95,7 +95,10 @@ def test_gpu_without_nvml_names_the_install_line(gpu, monkeypatch):
 
 
 def test_no_gpu_is_a_note(monkeypatch):
-    """A laptop measures `cpu` and `host`."""
+    """A machine without a GPU is a note.
+
+    A laptop measures `cpu` and `host`.
+    """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (finding,) = doctor._gpus()
     assert finding.level == "note"

@@ -79,7 +79,7 @@ def test_newest_of_a_point_is_exported():
 
 
 def test_several_machines_do_not_mix():
-    """An export for one machine excludes other machines' records."""
+    """Records of several machines are refused by Bencher's format."""
     other = timing(5.0, machine={"gpu": None, "cpu": "other CPU", "cores": 2, "python": "3.12.3"})
     with pytest.raises(match=r"nvidia-h200-16-cores, other-cpu-2-cores"):
         bencher(shown(timing(5.0), other))

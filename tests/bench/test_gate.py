@@ -116,7 +116,7 @@ def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
 
 
 def test_nothing_changed_passes_every_time(h200, tmp_path):
-    """All 20 pairs of runs of the same code give 0."""
+    """All 20 pairs of runs of equal code exit with 0."""
     codes = [report_of(again(h200, 100 + i), again(h200, 200 + i), tmp_path).code for i in range(20)]
     assert codes == [Code.OK] * 20
 
@@ -196,7 +196,10 @@ def test_contended_and_throttled_records_are_left_out_and_named(h200, files):
 
 
 def test_most_serious_outcome_decides():
-    """Order: broken, not comparable, changed set, regression, noise."""
+    """The most serious outcome sets the exit code.
+
+    Order: broken, not comparable, changed set, regression, noise.
+    """
     slow, noisy, same = (
         judge([pair_of(np.linspace(99, 101, 20), each)], 0.03, None)[0]
         for each in (np.linspace(109, 111, 20), np.linspace(50, 150, 20), np.linspace(99, 101, 20))
@@ -303,7 +306,7 @@ def test_point_that_is_not_calibrated_says_whose_noise_stands_in():
 
 
 def test_smallest_and_noise_are_those_of_how_it_was_measured():
-    """Interleaved measurements have the smaller noise."""
+    """Interleaved measurements use the smaller, paired noise."""
     times = np.linspace(99.9, 100.1, 20)
     calibration = calibrated(pair_of(times, times).b, run=0.02, smallest=0.2)
     apart, interleaved = (
@@ -370,7 +373,7 @@ def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("2.5%", 0.025)])
 def test_threshold_is_a_percentage_or_a_share(text, share):
-    """Both ways of writing it mean the same."""
+    """A threshold is a percentage or a fraction."""
     assert gate.parse_threshold(text) == pytest.approx(share)
 
 

@@ -60,9 +60,9 @@ def stranger(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize("command", ["reproduce", "gate"])
 def test_a_record_does_not_choose_what_is_imported(command, env, stranger, tmp_path, monkeypatch):
-    """A record cannot choose what is imported.
+    """Records cannot make a command import a module.
 
-    Neither a path, a class nor a bare name is; the message names the option.
+    Neither a path, a class nor a bare name is imported; the message names the option.
     """
     monkeypatch.setattr(reproduce, "run_point", lambda job, context: next(in_this_process([job], context)))
     monkeypatch.setattr("bench.process.local.run_points", in_this_process)
@@ -94,7 +94,7 @@ def test_what_the_user_names_is_imported(named, env, monkeypatch):
 
 
 def test_a_name_of_nothing_is_refused():
-    """The error is one line."""
+    """An unknown environment gives a one-line error."""
     assert "--env: must be one of" in bench("reproduce", "x", "--env", "no/such/thing.py", exits=5)
 
 
@@ -157,7 +157,7 @@ def test_texts_of_records_are_escaped(command, changes, tmp_path, monkeypatch):
 
 
 def test_two_cases_of_one_slug_have_two_files(tmp_path):
-    """Two names with one slug have two files."""
+    """Two cases with one slug have two files."""
     file = tmp_path / "r.jsonl"
     for case in ("a/b", "a_b"):
         append(file, record(case=case))

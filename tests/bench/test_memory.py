@@ -1,4 +1,4 @@
-"""Memory of environments: bytes by hand, and numbers that fit."""
+"""Memory of environments: bytes, and how many fit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_more_agents_take_more():
 
 @pytest.mark.gpu
 def test_nine_tenths_of_what_fits_start_and_step():
-    """On a GPU the figure is tested."""
+    """On a GPU 90 % of the computed number start and step."""
     torch.cuda.empty_cache()
     workload = memory.memory({"env": "tag_continuous", "backend": "pycuda", "n_envs": 100, "n_agents": 110})
     assert workload.check().passed

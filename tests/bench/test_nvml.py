@@ -147,7 +147,7 @@ def test_driver_that_hangs_does_not_hold_up_the_measurement(fake, monkeypatch):
 
 
 def test_foreign_process_marks_the_run_contended(fake):
-    """Other processes on the GPU are seen and counted."""
+    """Other processes on the GPU make a run contended."""
     assert watch(fake).telemetry.other_processes == 0
     fake.samples = 0
     fake.pids += [1, 2]
@@ -243,6 +243,9 @@ def test_unknown_uuid_is_a_reason(fake, monkeypatch):
 
 
 def test_old_name_warns():
-    """The tutorial imported `bench.nvml`."""
+    """Importing the old `bench.nvml` warns.
+
+    The tutorial imported it.
+    """
     with pytest.warns(DeprecationWarning, match=r"moved to bench\.core\.nvml"):
         assert importlib.import_module("bench.nvml").Sampler is nvml.Sampler

@@ -89,7 +89,7 @@ def test_numbers_of_environments_are_those_asked_for():
     ],
 )
 def test_wrong_options_name_what_is_right(given, message):
-    """The error names the option, its rule and its value."""
+    """Wrong options give an error with the rule and the value."""
     with pytest.raises(CompareError, match=message):
         outside_jobs(COUNTER, **{"config": (), "preset": "smoke", **given})
 
@@ -103,7 +103,7 @@ def test_wrong_options_name_what_is_right(given, message):
     ],
 )
 def test_a_wrong_command_says_so(words, message):
-    """Nothing is measured."""
+    """Misused options of outside environments give an error."""
     assert re.search(message, " ".join(bench("run", *words, exits=2, COLUMNS="500").split()))
 
 
@@ -116,5 +116,5 @@ def test_a_wrong_command_says_so(words, message):
     ],
 )
 def test_tables_and_figures_name_it_by_its_class_and_config(env, shown):
-    """Two configs of a class are two environments."""
+    """Tables and figures name an environment by class and config."""
     assert env_name(env) == shown

@@ -397,7 +397,7 @@ def test_rounds_that_do_not_fit_are_measured_fewer_at_once():
 
 
 def sides_that_break(errors, n, tried):
-    """Return sides of ``n`` pairs, some of which fail.
+    """Return sides of ``n`` pairs; some fail.
 
     ``tried`` records the attempts.
     """

@@ -143,7 +143,7 @@ def test_paper_is_made_of_all_that_is_published(tmp_path: Path, monkeypatch: pyt
 
 
 def test_escape_leaves_no_special_letter() -> None:
-    """Every letter of a LaTeX command is escaped."""
+    """Special characters of LaTeX are escaped."""
     assert render.escape(r"a_b & 5 % \ {x} ~^#$ <|>") == (
         r"a\_b \& 5\,\% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\#\$ "
         r"\textless{}\textbar{}\textgreater{}"
@@ -257,7 +257,7 @@ def test_high_figure_is_spread_over_pages() -> None:
 
 
 def test_low_figure_stays_as_it_is() -> None:
-    """One panel is one part of the same name."""
+    """A figure with one panel is not split."""
     (chart,) = charts([record()])
     assert list(plots.pages(chart)) == [chart]
 

@@ -348,7 +348,7 @@ def smoke(name: str, variant: str = "", work: str = "") -> PeerJob:
 
 
 def a_run(timeout_s: float = 60.0, **pythons: str) -> Run:
-    """Return a smoke run of which ours uses a fake clock."""
+    """Return a smoke run with a fake clock for our side."""
     return Run(
         context=Context.here("smoke", run_id="test"),
         pythons={"": sys.executable, **pythons},
@@ -548,7 +548,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
 
 @pytest.mark.parametrize(("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager")])
 def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes, variant, mode):
-    """gymnax runs compiled or step by step, and matches ours.
+    """The peer gymnax runs compiled or step by step, like ours.
 
     A run is 50 steps of all environments, in one program or one each.
     """
@@ -869,7 +869,7 @@ def test_states_are_read_from_observations():
     ],
 )
 def test_ours_takes_many_steps_a_launch_where_the_peer_does(peer, variant, backend, is_in_one_launch):
-    """Ours takes as many steps per launch as the peer.
+    """Ours and the peer take equally many steps per launch.
 
     With several agents, or on the reference, ours takes single steps.
     """

@@ -56,7 +56,7 @@ def both(env: str, n_agents: int, n_envs: int, changes: dict):
 
 
 def test_environments_without_one_say_why():
-    """Environments without a NumPy baseline say why.
+    """Environments without a NumPy baseline report the reason.
 
     They have no such points; the best CPU code there is C++.
     """

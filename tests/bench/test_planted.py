@@ -38,7 +38,10 @@ def test_changes_fit_the_code():
 
 
 def test_changes_are_as_many_as_are_asked_for():
-    """There are 60 slower and 40 equal changes, with unique names."""
+    """The lists have 60 slower and 40 equal changes.
+
+    Their names are unique.
+    """
     assert {kind: len(some) for kind, some in CHANGES.items()} == {"slower": 60, "the same": 40}
     names = [change.name for some in CHANGES.values() for change in some]
     assert len(set(names)) == len(names)
@@ -133,7 +136,7 @@ def sources(change: Change):
 
 
 def each(kind: str):
-    """Run a test for each change of a kind."""
+    """Parametrise a test with each change of a kind."""
     return pytest.mark.parametrize("change", [pytest.param(change, id=change.name) for change in CHANGES[kind]])
 
 

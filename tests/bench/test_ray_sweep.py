@@ -193,7 +193,7 @@ def test_address_without_a_cluster_is_refused_at_once(address, why):
 
 
 def test_node_without_the_package_says_so(monkeypatch):
-    """A node without this package reports what is missing."""
+    """A node without this package names the missing module."""
     monkeypatch.setitem(sys.modules, "bench.core.machine", None)
     assert "bench.core.machine" in ray_cluster._sources_there()()
 

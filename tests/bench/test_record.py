@@ -237,7 +237,10 @@ def test_a_zip_archive_is_read_like_a_folder(tmp_path):
 
 @pytest.mark.parametrize("inside", ["", "sweeps", "sweeps/a.jsonl"])
 def test_an_archive_that_is_damaged_or_lacks_a_file_is_named(tmp_path, inside):
-    """One line, with the requested path."""
+    """A damaged or incomplete archive gives a one-line error.
+
+    It names the requested path.
+    """
     (tmp_path / "bad.zip").write_bytes(b"PK no zip")
     with pytest.raises(FileError, match=r"bad\.zip: must be a zip archive"):
         read_all([tmp_path / "bad.zip" / inside])

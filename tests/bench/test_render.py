@@ -35,7 +35,10 @@ def test_markdown_has_a_line_for_each_row() -> None:
 
 
 def test_terminal_aligns_numbers_and_prints_brackets_as_they_are() -> None:
-    """No text is markup; words are left-aligned, numbers right-aligned."""
+    """In a terminal numbers are right-aligned and brackets printed.
+
+    Brackets are no markup.
+    """
     text = io.StringIO()
     Console(file=text, width=80).print(render.terminal(TABLE))
     title, *_, first, second, _, caption = (line.rstrip() for line in text.getvalue().splitlines())

@@ -145,7 +145,7 @@ def test_report_of_shipped_records_is_complete_and_small(records: list[Record], 
     ],
 )
 def test_values_are_written_without_exponents(value: float, n: int, text: str) -> None:
-    """A few digits count, and large numbers have commas."""
+    """Values have a few digits, commas and no exponent."""
     assert digits(value, n) == text
 
 

@@ -169,7 +169,10 @@ def test_records_are_found_by_run_number_and_condition():
 
 
 def test_worst_verdict_decides():
-    """Order: broken, not reproduced, other hardware."""
+    """The worst verdict sets the exit code.
+
+    Order: broken, not reproduced, other hardware.
+    """
     order = [BROKEN, NOT_REPRODUCED, OTHER_HARDWARE, REPRODUCED]
     assert [exit_code(order[n:][::-1]) for n in range(4)] == [5, 1, 2, 0]
 
@@ -371,7 +374,10 @@ def test_answers_on_certificates_are_kept(certificates, tmp_path):
 
 
 def test_published_certificates_are_named_after_their_runs(certificates):
-    """Each name has environment, algorithm, backend and seed."""
+    """Published certificates are named after their runs.
+
+    A name has environment, algorithm, backend and seed.
+    """
 
     def name(found: Certificate) -> str:
         (algorithm,) = {policy["algorithm"] for policy in found.run_config["policy"].values()}

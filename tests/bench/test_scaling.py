@@ -72,7 +72,7 @@ def test_slowest_rank_counts_from_a_common_start(monkeypatch):
 
 
 def test_time_of_a_cpu_has_no_device_time():
-    """A single rank has only its wall time."""
+    """On a CPU a rank has only its wall time."""
     watch = FakeWatch(cycle([7_000]))
     assert scaling.SlowestRank(watch, World(), torch.device("cpu")).time(watch.run) == (7_000, None)
 

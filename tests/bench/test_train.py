@@ -21,7 +21,7 @@ WEIGHTS = 4 * 32 + 32 * 32 + 32 * 2 + 32
 
 
 def point(backend="host", env="cartpole", n_agents=1, **axes) -> dict:
-    """Return 4 environments of 8 steps."""
+    """Return a point with 4 environments of 8 steps."""
     return training_point(env, backend, 4, n_agents, 8, algorithm="A2C", **axes)
 
 
@@ -214,7 +214,7 @@ def test_large_points_go_on_learning():
 
 @pytest.mark.parametrize("each", ANCHORS, ids=lambda each: f"{each.env}-{each.n_envs}-{each.n_agents}-{each.algorithm}")
 def test_point_of_every_reference_is_a_run(each):
-    """Each published size has a comparable point of ours."""
+    """Each published size has a comparable point."""
     ours = training_point(backend="pycuda", **each.axes)
     config = RunConfig.from_dict(trainers.settings(ours))
     assert config.trainer.train_batch_size == each.n_envs * each.n_steps

@@ -38,7 +38,7 @@ def once(got: Measurement = COURSE) -> Once:
 
 
 def cold_start() -> ColdStart:
-    """Return two processes of 3 and 5 s."""
+    """Return a workload of two processes, of 3 and 5 s."""
     starts = iter([{"import_s": 1.0, "build_s": 2.0}, {"import_s": 2.0, "build_s": 3.0}])
     return ColdStart(run=lambda: next(starts), check=lambda: RIGHT, facts=facts(starts=1))
 
@@ -111,7 +111,7 @@ def test_ranks_that_differ_are_no_evidence(when, recorded):
 
 @pytest.mark.parametrize("make", [once, cold_start, ranks])
 def test_simulator_is_not_timed(make, monkeypatch):
-    """Numba's simulator is refused before anything is run."""
+    """Under Numba's simulator nothing is run or timed."""
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     with pytest.raises(MeasureError):
         make().measure(Plan(n_starts=2))

@@ -158,7 +158,7 @@ LIGHT = ("warpdrive_min.constants", "warpdrive_min.errors")
 
 @pytest.mark.parametrize("file", sorted(Path(cases.__file__).parent.glob("*.py")), ids=lambda file: file.stem)
 def test_case_files_import_what_measures_inside_functions(file):
-    """All points can be listed without torch, NumPy and environments."""
+    """Listing points imports neither torch, NumPy nor environments."""
     imported = []
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.Import):
@@ -326,7 +326,7 @@ def test_all_scans_sum_up_to_the_end_of_the_episode():
 
 @pytest.mark.parametrize("n_filled", [0, 3])
 def test_scan_that_fills_in_too_little_is_refused(monkeypatch, n_filled):
-    """Unwritten rows fail the point, whatever they held before."""
+    """A scan that leaves rows unwritten fails its check."""
 
     def lazy(backend, played):
         return lambda: played.returns[:n_filled].copy_(kernels.returns_in_float64(played)[:n_filled])
