@@ -160,9 +160,7 @@ class Attack:
     def attack(self, number: int, moment: str = "") -> dict[str, Any]:
         """Start the command, signal it and check its files.
 
-        Returns the outcome.
-
-        SIGINT is sent to the whole group, as a terminal does, and sometimes to the process alone.
+        SIGINT is sent to the whole group, as a terminal does, and sometimes to the process alone. Returns the outcome.
         """
         before, unfinished = self.records(), self.unfinished()
         pid = self.start()
@@ -274,7 +272,7 @@ class Attack:
     def wait_for(self, condition: Callable[[], bool], of: str = "", limit_s: float = 120.0) -> None:
         """Wait for a condition.
 
-        With ``of`` it is about leftovers, and has a shorter limit.
+        For leftovers, which ``of`` names, the limit is shorter.
         """
         end_s = time.monotonic() + (GONE_S if of else limit_s)
         while not condition():

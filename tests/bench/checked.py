@@ -31,7 +31,7 @@ class Declared:
         return self.before.startswith("no reference")
 
     def names(self, oracle: str) -> str | None:
-        """Return the reference's name among these."""
+        """Return the words that begin a reference's name, or None."""
         return next((words for words in self.words if re.match(_pattern(words), oracle)), None)
 
     def holds(self, before: str, after: str) -> bool:

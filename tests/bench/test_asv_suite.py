@@ -105,10 +105,7 @@ def test_time_of_one_unit_is_tracked_with_its_samples(monkeypatch):
 
 
 def test_stamps_of_a_gpu_subtract_to_seconds(monkeypatch):
-    """The difference of two GPU time stamps is in seconds.
-
-    pytest-benchmark subtracts them.
-    """
+    """The difference of two GPU time stamps is in seconds."""
     waited = []
 
     class Event:

@@ -357,10 +357,7 @@ def test_full_standard_output_is_one_line(tmp_path):
     ],
 )
 def test_folder_that_cannot_be_written_is_named_before_anything_is_measured(command, tmp_path, monkeypatch):
-    """An unwritable output folder is refused before measuring.
-
-    The error names the path and the option.
-    """
+    """An unwritable output folder is refused before measuring."""
     monkeypatch.setattr(sweep, "run_points", None)
     file = damaged(tmp_path, b"")
     (tmp_path / "taken").touch()

@@ -46,10 +46,7 @@ ALL = [of("cpu", 1e6), of(PLAIN, 1e7), of("host", 2e7), of("pycuda", 8e8)]
     ids=["C++", "NumPy", "a peer's variant", "a peer", "a GPU", "training", "a size", "a run", "the oracle"],
 )
 def test_headline_is_over_the_best_code_on_a_cpu(records, name, times):
-    """The headline's baseline is the fastest CPU code.
-
-    It has the same work and run, and its name is printed.
-    """
+    """The headline's baseline is the fastest CPU code."""
     made = headline(records)
     texts = {column.name: column.text(ALL[-1]) for column in made.columns}
     assert (texts["times the best CPU code"], texts["best CPU code"]) == (times, name)
@@ -73,10 +70,7 @@ def economy(backend: str, rate: float) -> Record:
 
 
 def test_best_code_of_an_economy_is_cpp():
-    """An economy's baseline is C++.
-
-    Old records also show the ratio to NumPy.
-    """
+    """An economy's baseline is C++."""
     shown = [economy("cpu", 1e5), economy("host", 2e6), economy("pycuda", 8e7)]
     assert best_on_cpu(shown) == {work_of(shown[1]): shown[1]}
     made = TABLES["env_step"](shown)
@@ -104,10 +98,7 @@ def test_exact_builds_are_no_opponent():
 
 @pytest.mark.parametrize("case", PLAIN_CASES)
 def test_tables_say_over_which_code(case):
-    """Table rows have ratios to the best code and to NumPy.
-
-    Old records have ratios to the reference.
-    """
+    """Table rows have ratios to the best code and to NumPy."""
     shown = [each.model_copy(update={"case": case}) for each in ALL]
     made = TABLES[case](shown)
     header = [column.name for column in made.columns]
@@ -145,10 +136,7 @@ def test_chart_of_speed_ups_is_over_the_best():
 
 @pytest.mark.parametrize("preset", ["smoke", "default", "full"])
 def test_every_size_of_a_gpu_has_a_best_code(preset, monkeypatch):
-    """Each size on a GPU is measured in C++ too.
-
-    So is NumPy, with some exceptions.
-    """
+    """Each size on a GPU is measured in C++ too."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     points = [each for each in CASES["env_step"].points(preset) if not each["exact"]]
     of_code = {name: {work(each) for each in points if each["backend"] == name} for name in ("host", "pycuda", PLAIN)}

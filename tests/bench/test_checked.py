@@ -36,10 +36,7 @@ def test_each_case_has_its_oracle(table):
 
 
 def test_records_have_the_oracles_of_their_case(table, evidence):
-    """Records have the references that the page names.
-
-    This includes those before the timing.
-    """
+    """Records have the references that the page names."""
     for record in evidence:
         checks, row = record.correctness, table[record.case]
         assert checks is not None

@@ -125,10 +125,7 @@ def test_counts_are_of_each_verdict_that_was_given():
 
 
 def test_report_gets_the_whole_ledger():
-    """The report has a row for every claim.
-
-    Claims without a figure have no text.
-    """
+    """The report has a row for every claim."""
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     found = for_report([record(3e6, point=tag, threads=None)])
     assert len(found.table.rows) == sum(found.counts.values()) == len(CLAIMS) + len(own_claims(published()))
@@ -175,10 +172,7 @@ def test_newest_evidence_decides():
 
 
 def test_ratio_is_of_one_run_and_names_its_baseline():
-    """A ratio uses two records of one run.
-
-    10 M over 1 M is 10, between 9/1.1 and 11/0.9.
-    """
+    """A ratio uses two records of one run."""
     records = [
         on_gpu(1e7, run_id="both", started_at="2026-01-01T00:00:00"),
         record(1e6, point=point("cpu", 100), run_id="both", started_at="2026-01-01T00:00:00"),
@@ -226,10 +220,7 @@ def test_table_has_no_ratio_of_two_cards():
 
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_ratio_is_that_of_a_comparison_where_there_is_one(is_turned):
-    """An interleaved comparison outranks ratios of newer records.
-
-    The compared ratio is 8; `per=2` halves it.
-    """
+    """An interleaved comparison outranks ratios of newer records."""
     work = {"env_steps": 1_000}
     fast = on_gpu(1e7, run_id="turns-a", work_per_run=work)
     slow = record(1e6, point=point("cpu", 100), run_id="turns-b", work_per_run=work)
@@ -421,10 +412,7 @@ def test_time_to_learn_on_a_shared_gpu_is_no_evidence(how):
 
 
 def test_times_sooner_divides_the_medians():
-    """`TimesSooner` divides the medians of two times.
-
-    2 s in many environments against 6 s in few are three times sooner.
-    """
+    """`TimesSooner` divides the medians of two times."""
     many = replace(TEN, axes={"n_envs": 1_000})
     records = learned(10, [5.0, 6.0, 7.0]) + learned(1_000, [1.0, 2.0, 3.0])
     sooner = query("TimesSooner", many, over=TEN)
@@ -508,10 +496,7 @@ def test_own_claim_is_held_against_the_newest_run(now, verdict):
 
 
 def test_own_claim_is_what_another_run_has_on_the_same_hardware():
-    """Own claims prefer hardware with two runs.
-
-    Two runs on one GPU outweigh a single run on a faster GPU.
-    """
+    """Own claims prefer hardware with two runs."""
     slow = [on_gpu(2e6, run_id=name, started_at=f"{name}-01-01T00:00:00+00:00") for name in ("2001", "2002")]
     fast = on_gpu(9e6, run_id="2003", started_at="2003-01-01T00:00:00+00:00")
     fast = fast.model_copy(update={"machine": fast.machine | {"gpu": "another"}})

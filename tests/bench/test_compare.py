@@ -59,10 +59,7 @@ def test_newest_evidence_of_a_point_counts():
 
 @pytest.mark.parametrize("field", ["case_version", "preset", "machine.gpu", "machine.torch"])
 def test_records_that_differ_in_what_matters_do_not_pair(field):
-    """Records of different conditions pair only if allowed.
-
-    The error names the difference with both values.
-    """
+    """Records of different conditions pair only if allowed."""
     name, _, part = field.partition(".")
     other = record(
         **{name: {"gpu": "NVIDIA H200", "cores": 16, part: "other"} if part else 7 if "_" in name else "full"}
@@ -106,10 +103,7 @@ def test_command_compares_two_files(tmp_path):
 
 
 def test_folders_of_as_many_runs_are_compared_by_run():
-    """Equal numbers of runs are compared as rounds.
-
-    The interval includes differences between processes.
-    """
+    """Equal numbers of runs are compared as rounds."""
     sides = [
         [
             record(run_id=f"{letter}{number}", started_at=f"2026-01-0{number}T00:00:00", samples_ns=[ns * number] * 6)

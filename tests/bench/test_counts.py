@@ -191,10 +191,7 @@ COUNTED = counts.Count(parts={"step": 9500.0, PATH: 70_000.0}, work={"env_steps"
 
 @pytest.fixture
 def counted(monkeypatch, tmp_path):
-    """Fake the counts of all points; return the counted jobs.
-
-    Valgrind is not needed.
-    """
+    """Fake the counts of all points; return the counted jobs."""
     times = []
     monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path))
     monkeypatch.setattr(counts, "availability", lambda: Availability(True, "faked"))
@@ -227,10 +224,7 @@ def test_other_code_is_counted_anew(counted, tmp_path):
 
 
 def test_what_cannot_be_counted_says_why(counted, monkeypatch):
-    """A point that cannot be counted has a reason.
-
-    Causes: a failing point, old code, no Valgrind.
-    """
+    """A point that cannot be counted has a reason."""
     jobs = sides.counted_jobs(["pendulum"])[:1]
     broken = counts.Count(error="KeyError", reason="'torque'")
     monkeypatch.setattr(counts, "count", lambda *_: [broken])
@@ -263,10 +257,7 @@ def test_command_prints_and_keeps_counts(counted, tmp_path):
 
 
 def test_gate_of_counts(counted, monkeypatch, tmp_path):
-    """Counts beyond the threshold are worse or better.
-
-    A kernel is the same within 0.1 %.
-    """
+    """Counts beyond the threshold are worse or better."""
     grown = {"step": 1.0005, "sample": 1.01, "reset": 1.05, PATH: 0.9}
 
     def times(share):

@@ -50,10 +50,7 @@ def test_healthy_gpu_is_ok_but_for_its_free_clocks(gpu):
 
 
 def test_throttling_and_foreign_processes_are_problems(gpu):
-    """Throttling and foreign processes are problems.
-
-    A high temperature is a note.
-    """
+    """Throttling and foreign processes are problems."""
     gpu.reasons, gpu.pids, gpu.degrees = [4 | 64], [os.getpid(), 1], 90
     found = gpu_findings()
     assert found["throttling"].level == found["processes"].level == "problem"
@@ -213,10 +210,7 @@ def test_full_disk_is_a_note(monkeypatch, tmp_path):
 
 
 def test_missing_backends_are_notes_with_their_install_line():
-    """Each missing backend is a note with its install line.
-
-    Each case that needs it is a note too.
-    """
+    """Each missing backend is a note with its install line."""
     states = doctor.availability()
     found = {finding.topic: finding for finding in doctor._backends()}
     assert found["backend cpu"].level == "ok"
@@ -230,10 +224,7 @@ def test_missing_backends_are_notes_with_their_install_line():
 
 
 def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
-    """`bench doctor` exits with 1 if there is a problem.
-
-    JSON has the same findings as the text.
-    """
+    """`bench doctor` exits with 1 if there is a problem."""
     well = doctor.Finding("well", "ok", "all is well")
     ill = doctor.Finding("ill", "problem", "it hurts", "rest")
     monkeypatch.setattr(doctor, "examine", lambda: [well])
@@ -244,10 +235,7 @@ def test_command_prints_words_or_json_and_exits_with_problems(monkeypatch):
 
 
 def test_this_machine_is_examined_whole():
-    """Each part of this machine has a finding.
-
-    Each problem has advice.
-    """
+    """Each part of this machine has a finding."""
     found = doctor.examine()
     topics = " ".join(finding.topic for finding in found)
     for part in ("simulator", "backend", "compiler", "CPU", "load", "GPU", "git", "cache", "case"):

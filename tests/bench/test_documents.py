@@ -50,10 +50,7 @@ def measured(backend, started_at, run_id, **changes):
 
 
 def test_refresh_prints_each_table_again_in_its_place(sweeps):
-    """`refresh` replaces each table with its command's output.
-
-    A second run changes nothing.
-    """
+    """`refresh` replaces each table with its command's output."""
     document = sweeps.parent / "README.md"
     document.write_text(DOCUMENT)
     assert "updated" in bench("refresh", document)
@@ -139,10 +136,7 @@ def test_a_table_is_of_the_machines_that_are_asked_for(sweeps):
 
 
 def test_table_without_records_says_why(sweeps):
-    """Each reason for an empty table has its own error.
-
-    Reasons: missing file, no record, no match, failures.
-    """
+    """Each reason for an empty table has its own error."""
     (sweeps / "empty.jsonl").touch()
     append(sweeps / "failed.jsonl", record(status="failed", reason="too hot"))
     for words, message in {

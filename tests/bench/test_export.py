@@ -195,10 +195,7 @@ def test_command_exports_a_shipped_sweep(form, tmp_path):
 
 
 def test_csv_and_parquet_hold_the_frame(tmp_path):
-    """CSV and Parquet have equal values of every record.
-
-    Failed records are included.
-    """
+    """CSV and Parquet have equal values of every record."""
     append(tmp_path / "r.jsonl", timing(5.0))
     append(tmp_path / "r.jsonl", record(status="failed", reason='too hot;\n"100" degrees'))
     frame = records(tmp_path / "r.jsonl")

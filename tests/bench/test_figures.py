@@ -26,13 +26,13 @@ def chart(records: list[Record], name: str) -> Chart:
 def test_published_records_show_what_was_reviewed(file: str) -> None:
     """Figures and tables of published records match the reviewed text.
 
-    It has captions, cells, panels, values, looks and verdicts.
+    The text has captions, cells, panels, values, looks and verdicts.
     """
     assert "\n".join(shown.TEXTS[file]()).splitlines() == (shown.GOLDEN / file).read_text().splitlines()
 
 
 def test_bars_follow_each_other() -> None:
-    """Stacked bars show shares that start at the previous end.
+    """Stacked bars follow each other and show shares.
 
     Shares of 3 and 1 ms are 3/4 and 1/4.
     """
@@ -117,10 +117,7 @@ def test_legend_of_long_names_has_fewer_columns(two_directions: list[Record]) ->
 
 @pytest.fixture
 def two_directions() -> list[Record]:
-    """Return records of two backends over environments and agents.
-
-    They have shares of the roofline.
-    """
+    """Return records of two backends over environments and agents."""
     sizes = ((1, 5), (10, 5), (10, 50))
     return [
         record(rate, point=point(backend, n_envs, n_agents, "tag_continuous"), threads=None, roofline=0.1)

@@ -68,10 +68,7 @@ def test_no_record_is_an_empty_frame():
 
 
 def test_paths_are_files_folders_patterns_and_the_archive(tmp_path):
-    """Paths may be files, folders, patterns or archives.
-
-    Any number is accepted, as text or as `Path`.
-    """
+    """Paths may be files, folders, patterns or archives."""
     for name in ("a", "b"):
         append(tmp_path / f"{name}.jsonl", record(run_id=name))
     assert records(tmp_path / "a.jsonl")["run_id"].tolist() == ["a"]

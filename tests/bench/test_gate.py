@@ -86,10 +86,7 @@ def files(tmp_path):
 
 
 def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
-    """A 5 % slow-down of one point exits with 1.
-
-    The summary, JUnit file and annotations name the point.
-    """
+    """A 5 % slow-down of one point exits with 1."""
     outputs = ["--summary", tmp_path / "out.md", "--junit", tmp_path / "out.xml", "--annotations"]
     now = [*again(h200[1:], 1), *again(h200[:1], 2, slower=0.05)]
     said = files(h200, now, *outputs, exits=Code.REGRESSION)
@@ -104,10 +101,7 @@ def test_planted_slow_down_is_a_regression(h200, files, tmp_path):
 
 
 def test_planted_slow_down_of_everything_is_found_in_every_row(h200, tmp_path):
-    """A 5 % slow-down of all points is found in most.
-
-    At least nine of ten rows are a regression; none is ok.
-    """
+    """A 5 % slow-down of all points is found in most."""
     report = report_of(h200, again(h200, 3, slower=0.05), tmp_path)
     outcomes = [row.verdict for row in report.rows]
     assert report.code == Code.REGRESSION
@@ -341,10 +335,7 @@ def test_gate_measures_the_baseline_again(tmp_path):
     [((1.1,), Code.REGRESSION), ((1.0, 1.1), Code.INCONCLUSIVE), ((1.0,), Code.OK)],
 )
 def test_regression_against_a_revision_is_there_in_each_round(slower, code, tmp_path, monkeypatch):
-    """A regression must appear in every round of processes.
-
-    10 % in every round is a regression; in some rounds it is inconclusive.
-    """
+    """A regression must appear in every round of processes."""
     fake = case(lambda point: timed(), 1)
     speeds = cycle(list(slower))
 

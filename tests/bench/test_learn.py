@@ -63,10 +63,7 @@ def test_curve_has_a_row_for_each_line_of_metrics(once):
 
 
 def test_evaluation_shows_what_was_learned(once):
-    """Training raises the return of greedy episodes.
-
-    Both backends agree on it.
-    """
+    """Training raises the return of greedy episodes."""
     _, before, got, after = once
     assert got.metrics["return_after"].low > got.metrics["return_before"].high
     for check in (before, after):
@@ -84,10 +81,7 @@ def test_policy_that_plays_otherwise_elsewhere_is_refused(once, monkeypatch):
 
 
 def test_seed_that_does_not_get_there_is_recorded(monkeypatch):
-    """A seed that misses the threshold has no time.
-
-    It has a curve and a final return.
-    """
+    """A seed that misses the threshold has no time."""
     config = shipped("cartpole", "_a2c")
     short = config.replace(trainer=config.trainer.replace(num_episodes=100))
     monkeypatch.setattr(learning, "shipped", lambda *_: short)
@@ -191,10 +185,7 @@ def test_every_run_config_that_learns_has_a_whole_run_from_twenty_seeds():
 
 
 def test_table_and_curves_of_whole_runs_tell_the_end():
-    """Complete runs show final returns and a panel per policy.
-
-    Two of three seeds end above the threshold.
-    """
+    """Complete runs show final returns and a panel per policy."""
     task = next(task for task in WHOLE_TASKS if (task.env, task.algorithm) == ("tag_gridworld", "PPO"))
     curve = Curve(env_steps=[100, 200], seconds=[1.0, 2.0], mean_return={"tagger": [1.0, 37], "runner": [0.5, -4]})
     records = [
@@ -213,10 +204,7 @@ def test_table_and_curves_of_whole_runs_tell_the_end():
 
 
 def test_precisions_that_training_is_timed_in_have_curves():
-    """Each precision timed on a GPU has learning runs.
-
-    A2C of Acrobot is the exception.
-    """
+    """Each precision timed on a GPU has learning runs."""
     for preset in ("paper", "full"):
         points = [point for point in learn.learn_points(preset) if point["backend"] == "pycuda"]
         seeds = Counter((point["env"], point["algorithm"], point.get("precision", "fp32")) for point in points)
@@ -269,10 +257,7 @@ def test_first_episodes_to_end_do_not_count_alone():
 
 @pytest.mark.parametrize("task", [TASKS[1], TASKS[4]], ids=["PPO", "DDPG"])
 def test_warm_up_leaves_no_trace(task):
-    """A warm-up does not change the weights.
-
-    They are bit-identical after three iterations.
-    """
+    """A warm-up does not change the weights."""
 
     def learned(is_warm: bool) -> tuple[int, torch.Tensor]:
         trainer = learning_run(task)
@@ -290,10 +275,7 @@ def test_warm_up_leaves_no_trace(task):
 
 
 def test_figures_follow_from_the_curve():
-    """Metrics follow from the curve's first row at the threshold.
-
-    Rows without finished episodes are skipped.
-    """
+    """Metrics follow from the curve's first row at the threshold."""
     curve = Curve(
         env_steps=[100, 200, 300, 400], seconds=[0.5, 1.0, 1.5, 2.0], mean_return={"p": [None, 9.0, 10.0, None]}
     )
@@ -320,10 +302,7 @@ def test_settings_are_the_shipped_ones_with_one_learner(task):
 
 
 def test_schedules_are_stretched_over_more_environments():
-    """Schedules stretch with the number of environments.
-
-    Their steps are multiplied; their values stay.
-    """
+    """Schedules stretch with the number of environments."""
     assert learning.stretch([[0, 1e-3], [100, 0.0]], 2) == [[0, 1e-3], [200, 0.0]]
     assert learning.stretch({"actor": 1e-3, "critic": [[5, 0.1]]}, 2) == {"actor": 1e-3, "critic": [[10, 0.1]]}
 

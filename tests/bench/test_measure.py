@@ -51,10 +51,7 @@ def test_warm_up_that_never_settles_ends_at_its_cap_and_says_so():
 
 
 def test_noisy_point_takes_more_samples_up_to_the_cap():
-    """A noisy point takes samples up to the cap.
-
-    The record names the cap as its reason to stop.
-    """
+    """A noisy point takes samples up to the cap."""
     watch = FakeWatch(cycle([40e6, 60e6, 50e6, 42e6, 58e6]))
     got = measure(watch, Plan(warm_up_cap_s=1.0, max_samples=40, measure_cap_s=1e9))
     assert len(got.samples_ns) == 40
@@ -80,10 +77,7 @@ def test_one_outlier_does_not_move_the_median():
 
 
 def test_disagreeing_clocks_are_noted():
-    """Device time 10 % below wall time is noted.
-
-    A difference of 1 % is not.
-    """
+    """Device time 10 % below wall time is noted."""
     watch = FakeWatch(lambda run: 20e6, device_share=0.9)
     assert "differ by 10.0%" in measure(watch, Plan()).notes["clocks"]
     watch = FakeWatch(lambda run: 20e6, device_share=0.99)

@@ -43,10 +43,7 @@ def test_memory_that_is_not_declared_is_refused(monkeypatch):
 
 
 def test_more_agents_take_more():
-    """Bytes grow with the number of agents.
-
-    Per agent they stay about equal.
-    """
+    """Bytes grow with the number of agents."""
     runs = [memory.memory({**CARTPOLE, "env": "tag_continuous", "n_agents": n}).run() for n in (20, 40)]
     few, many = (got.metrics["bytes_per_agent"].value for got in runs)
     assert many == pytest.approx(few, rel=0.1)

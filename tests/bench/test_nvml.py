@@ -194,10 +194,7 @@ def test_bytes_over_the_bus_are_per_unit_of_work(fake, long_enough):
 
 
 def test_watching_a_point_counts_its_work_and_its_cost(fake, long_enough):
-    """Sampled runs record their work and the sampler's cost.
-
-    Two runs of 1,000 steps are each 10 % slower with the sampler.
-    """
+    """Sampled runs record their work and the sampler's cost."""
     clock = FakeWatch(lambda run: 55e6)
     timer = Timer(timed(clock.run, stopwatch=clock, device=DEVICE))
     timer.runs = 2

@@ -36,10 +36,7 @@ def test_a_class_or_a_path_is_outside(starter):
 
 
 def test_the_author_of_an_environment_measures_it(starter, tmp_path):
-    """`bench run --env PATH` measures an outside environment.
-
-    Both cases run on CPU backends against its NumPy, with their config.
-    """
+    """`bench run --env PATH` measures an outside environment."""
     words = ["--env", starter, "--config", "n_agents=3", "--backend", "cpu", "--backend", "host"]
     shown = bench("run", "--preset", "smoke", *words, "--out", tmp_path / "out", "--no-plot")
     records = read_all(list((tmp_path / "out").glob("*.jsonl")), skipped_lines=[])

@@ -555,10 +555,7 @@ def checkout(tmp_path):
 
 
 def test_revisions_are_measured_on_their_own_code(checkout):
-    """Each side runs its commit's code and records it.
-
-    The Git folder does not change.
-    """
+    """Each side runs its commit's code and records it."""
     before = {path: path.stat().st_mtime_ns for path in (checkout / ".git").rglob("*")}
     with revisions("first", "second", root=checkout) as starts:
         got = measure(sides_of("run", FAKE, (POINT, POINT), starts), "smoke")

@@ -50,10 +50,7 @@ def names(table: Table) -> list[str]:
 
 
 def test_manifest_holds_every_file_with_its_hash(records: Path, written: Path) -> None:
-    """The manifest lists each other file with its SHA-256.
-
-    Copies of records are listed too.
-    """
+    """The manifest lists each other file with its SHA-256."""
     lines = dict(reversed(line.split("  ")) for line in (written / paper.MANIFEST).read_text().splitlines())
     files = {path.relative_to(written).as_posix(): path for path in written.rglob("*") if path.is_file()}
     assert lines.keys() == files.keys() - {paper.MANIFEST}
@@ -105,10 +102,7 @@ def test_labels_are_unique_over_machines(records: Path, tmp_path: Path) -> None:
 
 
 def test_paper_refuses_what_it_cannot_publish(records: Path, tmp_path: Path) -> None:
-    """Unpublishable records raise an error without output.
-
-    Reasons: no evidence, equal file names, or the paper's own copies.
-    """
+    """Unpublishable records raise an error without output."""
     empty, other = tmp_path / "empty.jsonl", tmp_path / records.parent.name / records.name
     empty.write_text(record(status="failed", point=point("cpu", 1)).to_line())
     other.parent.mkdir()
@@ -165,18 +159,12 @@ def test_escape_leaves_no_special_letter() -> None:
     ],
 )
 def test_numbers_are_set_as_such(plain: str, want: str) -> None:
-    """Powers of ten, signs and units are typeset.
-
-    Names and hyphenated ranges stay as they are.
-    """
+    """Powers of ten, signs and units are typeset."""
     assert render.escape(plain) == want
 
 
 def test_long_table_is_cut_into_parts_that_stand_alone() -> None:
-    """A long table is split into parts with group names.
-
-    120 rows give three parts.
-    """
+    """A long table is split into parts with group names."""
     columns = [Column("letter", lambda i: "a" if i < 60 else "b"), Column("value", str, float)]
     table = Table(columns=columns, rows=range(120), caption="Rows.", label="r", n_grouping=1)
     text = render.floating_table("m/tables/r", table)
@@ -267,10 +255,7 @@ def test_low_figure_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("engine", ["pdflatex", "xelatex"])
 def test_document_compiles_and_nothing_sticks_out(tmp_path: Path, engine: str) -> None:
-    """The document compiles without errors or overfull lines.
-
-    Records contain LaTeX's special characters.
-    """
+    """The document compiles without errors or overfull lines."""
     if shutil.which(engine) is None:
         pytest.skip(f"{engine} is not installed")
     hard = {"machine": {"gpu": HARD_WORDS, "cores": 2}, "notes": {"note": HARD_WORDS}}

@@ -403,10 +403,7 @@ def test_command_measures_gymnasium_beside_ours_and_goes_on_after_a_peer_that_di
 
 
 def test_interpreter_of_an_unknown_peer_is_refused():
-    """An interpreter for an unknown peer is an error.
-
-    The error lists the peers.
-    """
+    """An interpreter for an unknown peer is an error."""
     with pytest.raises(Exception, match=r"must be NAME=PATH \(names: envpool, "):
         interpreters(["chess=/bin/true"])
 
@@ -445,10 +442,7 @@ def test_interpreter_that_does_not_exist_is_named():
 
 
 def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fakes):
-    """A peer without its package or a GPU is skipped.
-
-    The reason names what to install.
-    """
+    """A peer without its package or a GPU is skipped."""
     (record,) = records_of(smoke("purejaxrl"))
     assert record.status == "skipped"
     assert "No module named 'purejaxrl'" in record.reason
@@ -469,10 +463,7 @@ def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
 
 
 def test_wrong_step_of_a_peer_fails_its_point(fakes):
-    """A peer with wrong dynamics fails and is not timed.
-
-    Its cart is pushed twice as hard.
-    """
+    """A peer with wrong dynamics fails and is not timed."""
     fakes(
         "gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE.replace("10.0 / 1.1", "20.0 / 1.1")}
     )
@@ -548,10 +539,7 @@ def test_peers_whose_workers_may_wait_busily_are_measured_alone(monkeypatch):
 
 @pytest.mark.parametrize(("variant", "mode"), [("scan", "fused"), ("scan-8", "fused"), ("step", "eager")])
 def test_gymnax_is_scanned_or_stepped_and_its_steps_are_held_against_ours(fakes, variant, mode):
-    """The peer gymnax runs compiled or step by step, like ours.
-
-    A run is 50 steps of all environments, in one program or one each.
-    """
+    """The peer gymnax runs compiled or step by step, like ours."""
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE})
     theirs, _ = records_of(smoke("gymnax", variant))
     assert theirs.is_evidence
@@ -603,10 +591,7 @@ def test_jaxmarl_whose_clocks_stand_still_is_wrong(fakes):
 
 
 def test_purejaxrl_trains_in_the_sizes_of_the_point(fakes):
-    """PureJaxRL trains in the point's sizes, paired with ours.
-
-    Its version is the hash of its sources.
-    """
+    """PureJaxRL trains in the point's sizes, paired with ours."""
     fakes(
         "gymnax",
         {
@@ -654,10 +639,7 @@ class Learned:
     [((30.0, 50.0), 2.0, True), ((20.0, 30.0), 2.0, False), ((30.0, 50.0), None, True)],
 )
 def test_purejaxrl_learns_from_the_seed_and_is_judged_as_ours_is(fakes, monkeypatch, returns, ours_s, reached):
-    """PureJaxRL's learning curve is judged as ours is.
-
-    Its curve has our numbers of steps. A missed threshold gives no ratio.
-    """
+    """PureJaxRL's learning curve is judged as ours is."""
     early, late = returns
     ppo = LEARNING_PPO_FAKE.replace("EARLY", str(early)).replace("LATE", str(late))
     files = {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": GYMNAX_FAKE, "purejaxrl/ppo.py": ppo}
@@ -787,10 +769,7 @@ def test_what_disturbed_both_sides_is_said_once():
 
 
 def test_peer_on_another_card_is_refused(fakes, monkeypatch):
-    """A peer on a different GPU is refused.
-
-    The error names both GPUs by the hashes in records.
-    """
+    """A peer on a different GPU is refused."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(sides, "fingerprint", lambda device: {"gpu_uuid_hash": card_hash("mine")})
     with pytest.raises(NotComparable, match=rf"must use our GPU \(got {card_hash('mine')} and {card_hash('else')}"):

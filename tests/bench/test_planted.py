@@ -28,20 +28,14 @@ CHANGES = {"slower": planted.read(SLOWER), "the same": planted.read(SAME)}
 
 
 def test_changes_fit_the_code():
-    """Each change fits its file.
-
-    It finds its place, and changes the text.
-    """
+    """Each change fits its file."""
     for change in [each for some in CHANGES.values() for each in some]:
         before = (ROOT / change.file).read_text()
         assert change.applied(before) != before, change.name
 
 
 def test_changes_are_as_many_as_are_asked_for():
-    """The lists have 60 slower and 40 equal changes.
-
-    Their names are unique.
-    """
+    """The lists have 60 slower and 40 equal changes."""
     assert {kind: len(some) for kind, some in CHANGES.items()} == {"slower": 60, "the same": 40}
     names = [change.name for some in CHANGES.values() for change in some]
     assert len(set(names)) == len(names)
@@ -56,10 +50,7 @@ def test_slower_changes_can_be_measured():
 
 
 def test_copy_has_a_change_and_then_not_any_more():
-    """A copy is restored after its change.
-
-    The checkout itself never changes.
-    """
+    """A copy is restored after its change."""
     change = CHANGES["the same"][0]
     before = (ROOT / change.file).read_text()
     with Copy.of() as copy:
@@ -110,10 +101,7 @@ def compared(before: Sequence[Record], now: Sequence[Record]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def static_gate():
-    """Yield a function from a change to verdicts of the static gate.
-
-    The baseline is compiled once.
-    """
+    """Yield a function from a change to verdicts of the static gate."""
     with Copy.of() as copy:
         baselines = {}
 
@@ -170,10 +158,7 @@ def test_static_gate_ignores_a_change_that_costs_nothing(change, static_gate):
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [*ENVS, *CORE])
 def test_static_gate_ignores_a_rebuild(name, tmp_path, monkeypatch):
-    """Code that is compiled twice is not flagged.
-
-    Folders and caches differ.
-    """
+    """Code that is compiled twice is not flagged."""
     builds = []
     for cache in ("a", "b"):
         monkeypatch.setenv("WARPDRIVE_MIN_CACHE", str(tmp_path / cache))

@@ -146,10 +146,7 @@ def exact(metrics: dict[str, Metric]) -> dict[str, Metric]:
 
 
 def test_what_is_no_evidence_is_not_drawn(tmp_path):
-    """Failed, skipped and wrong records are not drawn.
-
-    If there are no others, an error is raised.
-    """
+    """Failed, skipped and wrong records are not drawn."""
     refused = [record(status="failed"), record(status="skipped"), record(passed=False)]
     with pytest.raises(ShowError, match="no record is measured and correct"):
         plots.draw(refused, tmp_path)
@@ -165,10 +162,7 @@ def test_machines_are_not_mixed_in_a_figure(tmp_path):
 
 
 def test_ratio_is_within_one_run(sweep):
-    """Speed-ups compare records of one run.
-
-    A later run without NumPy adds throughput only.
-    """
+    """Speed-ups compare records of one run."""
     later = [record(9e9, point=point("host", 100), threads=2, run_id="later", started_at="2026-02-01T00:00:00")]
 
     def host(chart):
@@ -179,10 +173,7 @@ def test_ratio_is_within_one_run(sweep):
 
 
 def test_search_in_cells_is_drawn_over_that_of_all_pairs_in_its_run():
-    """Grid search's speed-up is over all pairs in its run.
-
-    A grid search without all pairs is not drawn.
-    """
+    """Grid search's speed-up is over all pairs in its run."""
 
     def searched(rate: float, search: str, n_agents: int, **changes) -> Record:
         where = point("numba", 100, n_agents, "tag_continuous", neighbor_search=search)

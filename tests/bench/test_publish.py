@@ -107,10 +107,7 @@ def test_set_of_points_at_once_is_stopped_and_gone_on_with(here, monkeypatch, tm
 
 
 def test_shards_of_a_set_share_its_points(here, tmp_path):
-    """Each shard measures its own points.
-
-    A call without a shard finishes the set.
-    """
+    """Each shard measures its own points."""
     jobs = publish.jobs("smoke")
     for shard, points in (("2/2", jobs[1::2]), ("1/2", jobs[1::2] + jobs[::2])):
         here("--shard", shard, exits=Code.UNFINISHED)
@@ -123,10 +120,7 @@ def test_shards_of_a_set_share_its_points(here, tmp_path):
 
 
 def test_set_of_chosen_points_has_no_others(here, tmp_path):
-    """A set of chosen points has no others.
-
-    Manifest and resume command name the choice; another or an unknown choice raises an error.
-    """
+    """A set of chosen points has no others."""
     here("--case", "env_step", "--where", "backend=host", "--peer", "gymnax")
     folder = folder_in(tmp_path)
     assert {record.point["backend"] for record in read_all([folder / RECORDS])} == {"host"}
@@ -158,10 +152,7 @@ def test_set_of_chosen_points_hides_no_set_of_all(here, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("how", ["changed", "missing", "added"])
 def test_set_that_is_not_as_its_manifest_says_is_not_read(how, here, tmp_path):
-    """A set that differs from its manifest is refused.
-
-    The error names the file that was changed, removed or added.
-    """
+    """A set that differs from its manifest is refused."""
     here("--skip", "pairs", "--skip", "figures")
     folder = folder_in(tmp_path)
     assert read_manifest(folder).skipped["step pairs"] == "left out by --skip"

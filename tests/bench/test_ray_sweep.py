@@ -117,10 +117,7 @@ def test_point_of_a_dead_node_is_measured_on_another(nodes, context, tmp_path):
 
 @needs_ray
 def test_killed_driver_goes_on_where_it_was(nodes, context, tmp_path):
-    """A killed sweep resumes without repeating records.
-
-    Its GPU is free.
-    """
+    """A killed sweep resumes without repeating records."""
     file = tmp_path / "r.jsonl"
     program = f"from tests.bench.test_ray_sweep import drive; drive({nodes.address!r}, {str(tmp_path)!r})"
     driver = subprocess.Popen([sys.executable, "-c", program], cwd=machine.ROOT, env={**os.environ, "PYTHONPATH": "."})
@@ -199,10 +196,7 @@ def test_node_without_the_package_says_so(monkeypatch):
 
 
 def test_hash_of_the_sources_changes_with_names_and_contents(tmp_path):
-    """The sources' hash depends on names and contents only.
-
-    Location and compiled files do not change it.
-    """
+    """The sources' hash depends on names and contents only."""
 
     def hashed(**files: str) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -49,10 +49,7 @@ def test_reason_of_any_length_is_short(monkeypatch, tmp_path):
 
 
 def test_record_survives_its_file(record, tmp_path):
-    """A record is unchanged after writing and reading.
-
-    Its line has the published names.
-    """
+    """A record is unchanged after writing and reading."""
     file = tmp_path / "sweeps" / "test.jsonl"
     append(file, record)
     assert read_all([file]) == [record]
@@ -136,10 +133,7 @@ def as_schema_1(record, **changes) -> str:
 
 
 def test_record_of_schema_1_is_read_under_one_name(record, tmp_path):
-    """A record of schema 1 gets an id from its content.
-
-    It has no host or processes.
-    """
+    """A record of schema 1 gets an id from its content."""
     file = tmp_path / "old.jsonl"
     file.write_text(as_schema_1(record) + as_schema_1(record, notes={"taken": "in turns with a peer"}))
     alone, paired = read_all([file])
@@ -185,10 +179,7 @@ def test_peer_of_schema_1_is_compared_with_ours_beside_it(tmp_path):
 
 
 def test_comparison_survives_its_file_beside_records(tmp_path):
-    """Comparisons and records can share a file.
-
-    The interval is over the means of rounds.
-    """
+    """Comparisons and records can share a file."""
     a, b = side("a", [1.0, 1.0]), side("b", [1.0, 1.0])
     comparison = Comparison.of(a, b, [[0.0, 0.2], [0.1, 0.3], [0.2, 0.4]])
     for each in (a, comparison, b):

@@ -22,10 +22,7 @@ TABLE = Table(
 
 
 def test_markdown_has_a_line_for_each_row() -> None:
-    """A Markdown table has one line per row.
-
-    A line break in a column's name is a space.
-    """
+    """A Markdown table has one line per row."""
     assert render.markdown(TABLE).splitlines() == [
         "| name (in words) | length |",
         "|---|---|",
@@ -35,10 +32,7 @@ def test_markdown_has_a_line_for_each_row() -> None:
 
 
 def test_terminal_aligns_numbers_and_prints_brackets_as_they_are() -> None:
-    """In a terminal numbers are right-aligned and brackets printed.
-
-    Brackets are no markup.
-    """
+    """In a terminal numbers are right-aligned and brackets printed."""
     text = io.StringIO()
     Console(file=text, width=80).print(render.terminal(TABLE))
     title, *_, first, second, _, caption = (line.rstrip() for line in text.getvalue().splitlines())

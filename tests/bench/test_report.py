@@ -55,19 +55,13 @@ def test_crossover_is_the_last_one() -> None:
 
 
 def test_saturation_is_the_first_size_near_the_highest_rate() -> None:
-    """Saturation is the first size at 90 % of the maximum.
-
-    A maximum at the largest size is not saturation.
-    """
+    """Saturation is the first size at 90 % of the maximum."""
     assert saturation(line((1, 10), (100, 90), (1_000, 100))).endswith("at 100 environments")
     assert saturation(line((1, 10), (100, 80), (1_000, 100))) == "throughput still grows at 1,000 environments"
 
 
 def test_energy_is_that_of_a_million_steps() -> None:
-    """Energy is joules per million env steps.
-
-    50 J in 5 s at 2 M env steps/s are 5 J per million.
-    """
+    """Energy is joules per million env steps."""
     telemetry = {"energy_j": 50.0, "duration_s": 5.0}
     found = [record(2e6, telemetry=telemetry), record(started_at="2027-01-01T00:00:00")]
     (chart,) = (each for each in charts(found) if each.name == "energy")
@@ -116,10 +110,7 @@ def shipped(records: list[Record]) -> str:
 
 
 def test_report_of_shipped_records_is_complete_and_small(records: list[Record], shipped: str) -> None:
-    """Each record is a row, each figure has a table.
-
-    The page has less than 2.2 kB a record.
-    """
+    """Each record is a row, each figure has a table."""
     page = Page(shipped)
     counts = Counter(tag for tag, _ in page.elements)
     ids = [each["id"] for _, each in page.elements if "id" in each]
@@ -171,10 +162,7 @@ def test_headline_compares_within_the_newest_run_that_has_both() -> None:
 
 
 def test_report_is_the_same_for_the_same_records() -> None:
-    """The same records give the same page.
-
-    The page does not contain its time or machine.
-    """
+    """The same records give the same page."""
     assert report.html(two_backends()) == report.html(two_backends())
 
 
@@ -218,10 +206,7 @@ def test_report_shows_claims_with_their_counts_and_sources() -> None:
 
 
 def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None:
-    """`bench report` judges claims by the given records.
-
-    Tag's 3 M on an H200 is next to the README's million on an A100.
-    """
+    """`bench report` judges claims by the given records."""
     records, out = tmp_path / "records.jsonl", tmp_path / "report.html"
     tag = {"env": "tag_continuous", "backend": "pycuda", "n_envs": 2_000, "n_agents": 110, "exact": False}
     records.write_text(record(3e6, point=tag, threads=None, run_id="the-tag-run").to_line())
@@ -236,10 +221,7 @@ def test_report_command_judges_the_records_that_it_shows(tmp_path: Path) -> None
 
 
 def test_report_command_writes_the_page_or_says_why_not(tmp_path: Path) -> None:
-    """`bench report` writes a page, or exits with 1.
-
-    It creates the folder, but writes no page without evidence.
-    """
+    """`bench report` writes a page, or exits with 1."""
     records, out = tmp_path / "records.jsonl", tmp_path / "new" / "report.html"
     records.write_text(record(status="failed", reason="it broke").to_line())
     assert "no record is measured and correct" in bench("report", records, "--out", out, exits=1)

@@ -58,10 +58,7 @@ def learned(final: float, steps: float | None, returns: tuple[float, ...] = (10.
     ],
 )
 def test_verdict_is_by_overlap_or_tolerance(here, half, verdict, says):
-    """Overlapping intervals or a ratio within tolerance agree.
-
-    The recorded time is 100 +- 1 ns.
-    """
+    """Overlapping intervals or a ratio within tolerance agree."""
     got = compare(taken(100.0, 1.0), taken(here, half), 0.1)
     assert got.verdict == verdict
     assert any(says in reason for reason in got.reasons)
@@ -144,10 +141,7 @@ def test_learning_is_the_threshold_and_the_end_of_the_curve(here, verdict):
 
 
 def test_records_are_found_by_run_number_and_condition():
-    """Run ID, time, position and AXIS=VALUE select records.
-
-    Invalid records are skipped.
-    """
+    """Run ID, time, position and AXIS=VALUE select records."""
     points = [{"env": "cartpole", "backend": "cpu", "n_envs": n, "n_agents": 1, "exact": False} for n in (1, 10)]
     records = [record(run_id="run-a", point=each) for each in points]
     records += [record(run_id="run-a", passed=False), record(run_id="run-b")]
@@ -210,10 +204,7 @@ def test_command_reproduces_on_this_machine(fake, tmp_path):
 
 
 def test_figure_that_was_never_true_is_not_reproduced(fake):
-    """A false record exits with 1.
-
-    It claims a thousandth of the time.
-    """
+    """A false record exits with 1."""
     file, _ = fake
     (recorded,) = read_all([file])
     metric = recorded.metrics["ns_per_env_step"]
@@ -268,10 +259,7 @@ def test_backend_that_is_missing_is_other_hardware_only_where_the_machine_is_ano
 
 
 def test_record_cut_in_half_is_no_such_run(fake):
-    """A truncated line is reported and skipped.
-
-    A complete record in the same file is reproduced.
-    """
+    """A truncated line is reported and skipped."""
     file, _ = fake
     text = file.read_text()
     file.write_text(text[: len(text) // 2])
@@ -352,10 +340,7 @@ def test_certificates_are_replayed(name, code, says, certificates):
 
 
 def test_answers_on_certificates_are_kept(certificates, tmp_path):
-    """`--out` writes a line per certificate with its machine.
-
-    Long lists of changed sources become counts.
-    """
+    """`--out` writes a line per certificate with its machine."""
     bench("reproduce", certificates, "--out", tmp_path / "answers.jsonl", exits=5)
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [(each["name"], each["verdict"]) for each in answers] == [
@@ -374,10 +359,7 @@ def test_answers_on_certificates_are_kept(certificates, tmp_path):
 
 
 def test_published_certificates_are_named_after_their_runs(certificates):
-    """Published certificates are named after their runs.
-
-    A name has environment, algorithm, backend and seed.
-    """
+    """Published certificates are named after their runs."""
 
     def name(found: Certificate) -> str:
         (algorithm,) = {policy["algorithm"] for policy in found.run_config["policy"].values()}

@@ -81,10 +81,7 @@ def test_time_of_a_cpu_has_no_device_time():
     ("other", "error"), [([1.0, 0.0], 0.0), ([1.0, 0.25], 0.25), ([1.0, -0.0], float("inf")), (None, 0.0)]
 )
 def test_ranks_are_compared_to_the_bit(other, error):
-    """Ranks must have bit-identical weights.
-
-    A quarter more is an error of 0.25, a zero an infinite one.
-    """
+    """Ranks must have bit-identical weights."""
     ours = torch.tensor([1.0, 0.0])
 
     class Two(World):
@@ -142,10 +139,7 @@ def curve(rates: dict[int, float], backend: str = "pycuda", threads: int | None 
 
 
 def test_efficiency_is_the_share_of_as_many_times_one():
-    """Efficiency is the rate over n times one rank's.
-
-    100, 180 and 300 in 1, 2 and 4 ranks give 1, 0.9 and 0.75.
-    """
+    """Efficiency is the rate over n times one rank's."""
     found = [*curve({1: 100.0, 2: 180.0, 4: 300.0}), *curve({2: 50.0}, run_id="other")]
     efficiency = efficiencies(found)
     assert [efficiency.get(id(each)) for each in found] == [1.0, 0.9, 0.75, None]

@@ -96,10 +96,7 @@ def test_a_block_that_was_put_out_of_line_is_no_loop():
     ],
 )  # fmt: skip
 def test_each_opcode_takes_one_pipe(opcode, pipe):
-    """Each opcode maps to a pipe, whatever its modifiers.
-
-    Unknown opcodes are counted separately.
-    """
+    """Each opcode maps to a pipe, whatever its modifiers."""
     assert pipe_of(Instruction(opcode, "", False)) == pipe
 
 
@@ -168,10 +165,7 @@ def test_wave_quantization(blocks, waves):
 
 
 def test_every_environment_is_looked_at_on_both_backends():
-    """By default each environment has a program per backend.
-
-    Given sizes replace the default ones.
-    """
+    """By default each environment has a program per backend."""
     programs = chosen([], [], None, None, {})
     assert {(each["name"], each["backend"]) for each in programs} >= {(n, b) for n in ENVS for b in BACKENDS}
     (one,) = chosen(["rice"], ["numba"], 7, 5, {})
@@ -281,10 +275,7 @@ OTHER: dict[str, object] = {"code": "d", "shape": "t"}
     ],
 )
 def test_each_verdict_has_its_rule_and_exit_code(now, outcome, code, says, tmp_path):
-    """Each verdict has a rule and the timing gate's exit code.
-
-    One worse kernel fails the gate.
-    """
+    """Each verdict has a rule and the timing gate's exit code."""
     report = static_report(tmp_path, [kernel(), kernel("draw")], [now, kernel("draw")])
     assert [row.verdict for row in report.rows if row.subject.startswith("cartpole step")] == [outcome]
     (row,) = (row for row in report.rows if row.subject.startswith("cartpole step"))

@@ -99,10 +99,7 @@ def test_unpaired_ratio_by_hand():
 
 
 def test_ratio_says_whether_it_holds_what_differs_between_processes():
-    """A ratio is marked if it covers differences between processes.
-
-    The mark does not change the interval.
-    """
+    """A ratio is marked if it covers differences between processes."""
     rounds = Ratio.of_logs([0.1, 0.2, 0.3], between_processes=True)
     assert rounds.dof == 2
     assert rounds.widened(0.01, 5).between_processes
@@ -142,10 +139,7 @@ def test_holm_by_hand():
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
-    """95 % intervals contain the true ratio in 92 % or more.
-
-    400 experiments with 5 % noise.
-    """
+    """95 % intervals contain the true ratio in 92 % or more."""
     random = np.random.default_rng(0)
     held = {paired_ratio: 0, unpaired_ratio: 0}
     for _ in range(400):
@@ -159,10 +153,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 
 @pytest.mark.parametrize("dof", [None, 9])
 def test_smallest_detectable_effect_is_found_four_times_in_five(dof):
-    """The smallest detectable slow-down is found in 80 % of cases.
-
-    2,000 experiments of 4 ratios with 2 % noise.
-    """
+    """The smallest detectable slow-down is found in 80 % of cases."""
     size = smallest_detectable(0.02, 4, dof)
     random = np.random.default_rng(1)
     means = random.normal(math.log1p(size), 0.01, 2_000)
@@ -172,10 +163,7 @@ def test_smallest_detectable_effect_is_found_four_times_in_five(dof):
 
 
 def test_widened_ratio_adds_noise_in_quadrature():
-    """Widening adds noise in quadrature and keeps the ratio.
-
-    Half-widths of 3 % and 4 % make 5 %.
-    """
+    """Widening adds noise in quadrature and keeps the ratio."""
     t = student_quantile(0.975, 9)
     narrow = paired_ratio([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]).widened(0.03 / t, 9)
     wide = narrow.widened(0.04 / t, 9)
@@ -207,7 +195,7 @@ def test_band_of_equal_runs_has_no_width_and_others_hold_the_mean():
 
 
 def test_noise_that_is_known_twice_is_pooled_by_hand():
-    """Pooled noise is the mean square, weighted by degrees.
+    """Pooled noise is the mean square, weighted by degrees of freedom.
 
     1 % with 3 degrees of freedom and 2 % with 12 have 15 together.
     """

@@ -34,10 +34,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes 
     ],
 )
 def test_line_says_what_is_kept_and_how_to_go_on(given, words, says, tmp_path, monkeypatch):
-    """The last message counts saved lines and explains resuming.
-
-    Truncated lines do not count.
-    """
+    """The last message counts saved lines and explains resuming."""
     file = tmp_path / "records.jsonl"
     monkeypatch.setattr(sys, "argv", ["bench", *given])
     kept = SavedFiles() if words == "nothing" else SavedFiles([file, tmp_path / "none.jsonl"], words)
@@ -69,7 +66,7 @@ def test_commands_that_are_killed_and_stopped_lose_and_leave_nothing():
 @pytest.mark.nightly
 @pytest.mark.parametrize("command", ["run", "run-at-once", "publish", "publish-points", "train", "train-ranks"])
 def test_commands_that_are_killed_fifty_times_lose_nothing(command):
-    """Commands survive fifty kills each.
+    """Commands that are killed fifty times lose nothing.
 
     Training ends with an undisturbed run's bits.
     """

@@ -115,10 +115,7 @@ def cartpoles(tmp_path_factory):
 
 
 def test_points_without_an_axis_are_chosen_by_absent():
-    """`AXIS=absent` selects points without the axis.
-
-    Errors about wrong values mention it.
-    """
+    """`AXIS=absent` selects points without the axis."""
     require_known(["population=absent", "exact=True"])
     assert {job.point.get("population") for job in jobs("full", ["case=learn", "population=absent"])} == {None}
     with pytest.raises(typer.BadParameter, match=r"population=7: unknown \(known: 256, 1024, absent\)"):
@@ -141,10 +138,7 @@ def shown(records) -> str:
 
 
 def test_training_is_shown_over_the_reference():
-    """Training is compared with WarpDrive's published rate.
-
-    A size that WarpDrive cannot run is noted.
-    """
+    """Training is compared with WarpDrive's published rate."""
     small, crowd = ANCHORS[0], next(each for each in ANCHORS if each.env_steps_per_s is None)
     split = {"rollout_s": 1.0, "update_s": 3.0}
     records = [

@@ -34,10 +34,7 @@ def trainer():
 
 
 def test_run_is_one_iteration_of_the_trainer():
-    """A run is one training iteration of the declared size.
-
-    Only a graph has capture time.
-    """
+    """A run is one training iteration of the declared size."""
     workload = train.train(point())
     assert workload.facts.work == {"env_steps": 32, "agent_steps": 32}
     trainer = workload.run.__self__
@@ -131,10 +128,7 @@ def test_twins_of_all_kinds_agree_to_the_bit(env, n_agents, algorithm, network):
 
 @pytest.mark.parametrize("backend", ["host", pytest.param("pycuda", marks=pytest.mark.gpu)])
 def test_exact_training_is_held_against_that_of_a_cpu(backend):
-    """Exact training is checked against the backend `host`.
-
-    Each exact point has an inexact counterpart.
-    """
+    """Exact training is checked against the backend `host`."""
     exact = {**point(backend, mode="eager"), "algorithm": "PPO", "exact": True}
     workload = train.train(exact)
     after = workload.check_after()

@@ -84,10 +84,7 @@ def test_death_of_a_process_is_told(how, told):
 
 
 def test_error_of_an_answer_keeps_its_kind():
-    """An exception's name and message reach the caller.
-
-    The process continues.
-    """
+    """An exception's name and message reach the caller."""
     with Copy(serve_crashing)() as one:
         with pytest.raises(WorkerError, match=r"^ZeroDivisionError: planted$") as caught:
             one.ask("raise")

@@ -134,10 +134,7 @@ def test_kernels_that_do_nothing_are_refused(case, point, monkeypatch):
 
 
 def test_steps_that_do_not_fit_the_gpu_are_skipped(monkeypatch):
-    """A point that needs more GPU memory is skipped.
-
-    100 steps' observations need one byte more than the GPU has.
-    """
+    """A point that needs more GPU memory is skipped."""
     wrapper = EnvWrapper(ENVS["cartpole"](), num_envs=3, env_backend="cpu", auto_reset=True)
     wrapper.reset()
     data = SimpleNamespace(device=torch.device("cuda"), tensor=wrapper.cuda_data_manager.tensor)
@@ -225,10 +222,7 @@ def test_points_are_told_apart_by_their_axes(case, preset, has_gpu, monkeypatch)
     ],
 )
 def test_ratios_that_are_shown_have_pairs(case, base, other):
-    """Each ratio of a table or figure has a pair.
-
-    Its first point is the baseline.
-    """
+    """Each ratio of a table or figure has a pair."""
     assert any(
         base.items() <= first.items() and {**base, **other}.items() <= second.items()
         for first, second in CASES[case].pairs("full")
@@ -271,10 +265,7 @@ def test_step_alone_draws_nothing(monkeypatch):
 
 @pytest.mark.skipif(BACKENDS["host"].own_cores is None, reason="threads cannot be pinned here")
 def test_threads_of_the_compiled_baseline_have_cores_of_their_own():
-    """Host threads are pinned to cores during a sample.
-
-    They are released afterwards; the record lists the cores.
-    """
+    """Host threads are pinned to cores during a sample."""
     host, allowed, seen = BACKENDS["host"], os.sched_getaffinity(0), []
     workload = env_step.env_step({"env": "cartpole", "backend": "host", "n_envs": 300, "n_agents": 1})
 
@@ -345,10 +336,7 @@ def test_shuffle_that_is_none_is_refused(monkeypatch, wrong):
 
 
 def test_sampler_with_wrong_frequencies_is_refused(monkeypatch):
-    """A sampler with wrong frequencies fails its check.
-
-    It draws only the first of two actions.
-    """
+    """A sampler with wrong frequencies fails its check."""
     monkeypatch.setattr(torch, "multinomial", lambda rows, n, out: out.zero_())
     point = {"implementation": "torch.multinomial", "backend": "cpu", "n_envs": 8, "n_agents": 1, "n_actions": 2}
     check = CASES["sampler"].setup(point).check()
@@ -357,10 +345,7 @@ def test_sampler_with_wrong_frequencies_is_refused(monkeypatch):
 
 
 def test_record_of_several_agents_has_truncated_episodes():
-    """Recording several agents counts the steps of all.
-
-    Tag Continuous keeps last observations too.
-    """
+    """Recording several agents counts the steps of all."""
     point = {"implementation": OURS, "backend": "host", "env": "tag_continuous", "n_envs": 4, "n_agents": 5}
     workload = CASES["record"].setup(point)
     assert workload.facts.work == {"env_steps": 4 * EAGER_STEPS, "agent_steps": 20 * EAGER_STEPS}
