@@ -129,7 +129,7 @@ def command(name, start):
 
 @pytest.mark.parametrize("backend", BACKENDS_HERE)
 def test_example_of_an_environment_is_valid(backend, folder):
-    """The example environment passes all checks and commands."""
+    """The example environment passes `validate` on each backend."""
     write_files("docs/authoring.md", folder)
     before = "NUMBA_ENABLE_CUDASIM=1 " if is_simulated(backend) else ""
     words = command("docs/authoring.md", f"{before}python -m warpdrive_min validate walk")

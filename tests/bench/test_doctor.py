@@ -94,7 +94,7 @@ def test_gpu_without_nvml_names_the_install_line(gpu, monkeypatch):
 def test_no_gpu_is_a_note(monkeypatch):
     """A machine without a GPU is a note.
 
-    A laptop measures `cpu` and `host`.
+    It can measure `cpu` and `host`.
     """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (finding,) = doctor._gpus()

@@ -455,7 +455,7 @@ def test_peer_that_is_not_installed_is_skipped_with_the_line_that_installs_it(fa
 
 
 def test_peer_that_breaks_while_it_is_timed_fails_its_point(fakes):
-    """An exception while timing fails the peer's point."""
+    """An exception in a peer fails its point."""
     broken = GYMNAX_FAKE.replace('assert name == "CartPole-v1", name', 'raise ValueError("no such world")')
     fakes("gymnax", {"jax/__init__.py": JAX_FAKE, "gymnax/__init__.py": broken})
     (record,) = records_of(smoke("gymnax"))

@@ -154,7 +154,7 @@ def test_what_is_no_evidence_is_not_drawn(tmp_path):
 
 
 def test_machines_are_not_mixed_in_a_figure(tmp_path):
-    """Records of two machines have separate figures."""
+    """A figure of records from two machines raises an error."""
     other = record(machine={"gpu": None, "cpu": "AMD EPYC", "cores": 2})
     with pytest.raises(ShowError, match="one machine"):
         plots.draw([record(), other], tmp_path)

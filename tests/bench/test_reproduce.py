@@ -141,7 +141,10 @@ def test_learning_is_the_threshold_and_the_end_of_the_curve(here, verdict):
 
 
 def test_records_are_found_by_run_number_and_condition():
-    """Run ID, time, position and AXIS=VALUE select records."""
+    """RUN_ID or its start, RUN_ID:N and AXIS=VALUE select records.
+
+    Invalid records are skipped.
+    """
     points = [{"env": "cartpole", "backend": "cpu", "n_envs": n, "n_agents": 1, "exact": False} for n in (1, 10)]
     records = [record(run_id="run-a", point=each) for each in points]
     records += [record(run_id="run-a", passed=False), record(run_id="run-b")]
@@ -271,7 +274,7 @@ def test_record_cut_in_half_is_no_such_run(fake):
 
 
 def test_shipped_record_of_a_gpu_is_other_hardware_here():
-    """A published H200 record is other hardware here."""
+    """A published record of another CPU counts as other hardware."""
     records = read_all(with_archived(machine.ROOT / SWEEPS))
     (then,) = find(records, "20261121T053012", ["case=env_step", "env=cartpole", "backend=cpu", "n_envs=100"])
     here = Context.here("smoke")

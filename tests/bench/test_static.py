@@ -110,7 +110,7 @@ def test_width_of_a_memory_instruction():
 
 
 def test_shapes_ignore_order_and_registers_but_no_number():
-    """Access hashes ignore registers and order, but not strides."""
+    """Code hashes ignore registers and order, but not strides."""
     one = code("IMAD R1,R2,0x80,R3", "LDG.E R4,desc[UR4][R6.64+0x10]", "FADD R1,R1,c[0x0][0x210]")
     two = code("FADD R9,R9,c[0x0][0x218]", "IMAD R7,R8,0x80,R9", "LDG.E R5,desc[UR8][R2.64+0x10]")
     far = code("IMAD R1,R2,0x84,R3", "LDG.E R4,desc[UR4][R6.64+0x10]", "FADD R1,R1,c[0x0][0x210]")

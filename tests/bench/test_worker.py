@@ -166,7 +166,7 @@ def wait_until(condition, limit_s=60):
 def test_sweep_itself_has_no_context_on_the_gpu():
     """The sweep's process has no CUDA context.
 
-    It would make each point contended.
+    A context would make each point contended.
     """
     code = (
         "import ctypes, json\n"
